@@ -404,6 +404,20 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(root: Path, monkeypat
     assert share.share(["day1/test.csv"]), "and the name is free again"
 
 
+def test_a_copy_that_fails_at_its_end_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, mode: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (root / "top.csv").write_text("a,b\n")
+    share = relay.FileShare(root, root.parent / "shared")
+    monkeypatch.setattr("callboard.relay.files.os.fchmod", fail)
+    with pytest.raises(relay.InfrastructureError, match="No space left"):
+        share.share(["top.csv"])
+    monkeypatch.undo()
+    assert list((root.parent / "shared").iterdir()) == []
+    assert share.share(["top.csv"])
+
+
 def test_the_participant_can_read_the_copies_whatever_the_umask_and_the_mode_are(root: Path) -> None:
     shared = root.parent / "shared"
     (root / "day1/test.csv").chmod(0o600)

@@ -94,8 +94,10 @@ def _copy(file: BinaryIO, status: os.stat_result, root: Path, parts: tuple[str, 
                     copy.write(chunk)
                     left -= len(chunk)
                 # One more byte tells that the file has grown.
-                is_same = not left and not file.read(1) and _version(os.fstat(file.fileno())) == _version(status)
+                has_stayed = not left and not file.read(1) and _version(os.fstat(file.fileno())) == _version(status)
                 os.fchmod(target, 0o444)
+            # The last bytes are written as the file is closed.
+            is_same = has_stayed
         finally:
             if not is_same:
                 os.unlink(parts[-1], dir_fd=directory)
