@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,12 @@ LIMIT = 30
 
 class Cut(bytes):
     """The begin of an answer, after which the connection ends."""
+
+
+class Slow(bytes):
+    """An answer that is sent byte by byte, with this pause in seconds."""
+
+    PAUSE = 0.1
 
 
 class Request:
@@ -146,6 +153,8 @@ class Node:
             answer = self.answer(request)
             if answer is None:
                 return None
-            connection.sendall(answer)
+            for piece in [answer[at : at + 1] for at in range(len(answer))] if isinstance(answer, Slow) else [answer]:
+                connection.sendall(piece)
+                time.sleep(Slow.PAUSE if isinstance(answer, Slow) else 0)
             if isinstance(answer, Cut):
                 return None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from node import ENVIRONMENT
 
-from callboard._api import HTTPException
+from callboard._api import Context, HTTPException
 from callboard.mar import MANIFEST, ArchiveError, Handler, unpack
 
 MODEL = {"modelName": "noop", "handler": "noop:handle"}
@@ -76,6 +76,24 @@ class Classy:
     monkeypatch.setattr(run, "_call", lambda data, context: data[1:])
     with pytest.raises(TypeError, match="gives a list of 1, and not a list of 2"):
         run([1, 2])
+
+
+def test_a_form_and_the_request_ids_reach_the_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in TorchServe, a file of a form has the name of its field, and any other body is `body`."""
+    code = """
+def handle(data, context):
+    if data is None:
+        return None
+    return [[context.get_request_id(i), sorted(row), row.get("data") or row["body"]] for i, row in enumerate(data)]
+"""
+    unpack(archive(tmp_path, {"forms.py": code}, {"modelName": "forms", "handler": "forms:handle"}), tmp_path / "out")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    run = Handler(tmp_path / "out/model")
+    bodies = [{"data": b"a picture", "size": "3"}, {"data": 1}, b"a picture"]
+    contexts = [Context(request_id=f"r-{i}") for i in range(3)]
+    assert run(bodies, contexts) == [
+        ["r-0", ["data", "size"], b"a picture"], ["r-1", ["body"], {"data": 1}], ["r-2", ["body"], b"a picture"],
+    ]  # fmt: skip
 
 
 def link() -> zipfile.ZipInfo:

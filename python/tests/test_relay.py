@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +15,8 @@ import numpy as np
 import pytest
 
 from callboard import relay
+from callboard._envelope import decode, encode
+from callboard.client import Prepared
 from callboard.client.errors import CLASSES
 from callboard.relay.errors import of_call
 from callboard.relay.replies import rows_of
@@ -78,6 +83,26 @@ def test_a_wrong_reply_is_the_fault_of_the_participant(reply: Any, message: str)
     with pytest.raises(relay.InvalidReply) as raised:
         rows(reply)
     assert message in str(raised.value) and raised.value.blame == "participant"
+
+
+def test_a_reply_that_cannot_be_taken_apart_is_the_fault_of_the_participant() -> None:
+    pa = pytest.importorskip("pyarrow")
+    twice = pa.table([[1.0, 2.0], [1.0, 2.0]], names=["y", "y"])
+    beyond = {"y": pa.array([2**62, 2**62], pa.timestamp("s"))}
+    for reply, message in [
+        (twice, "the column 'y' is there twice"),
+        (beyond, "the reply cannot be read: OverflowError"),
+    ]:
+        with pytest.raises(relay.InvalidReply, match=message):
+            rows(reply)
+
+
+def test_a_wrong_value_is_shown_in_short() -> None:
+    long = "x" * 10_000_000
+    for reply in ({"y": [1.0, 10**5000]}, {"y": [1.0, [long]]}, {"y": [1.0, 2.0], "id": [7, long]}, {long: [1.0]}):
+        with pytest.raises(relay.InvalidReply) as raised:
+            rows(reply)
+        assert len(str(raised.value)) < 300
 
 
 @pytest.mark.parametrize("ids", [[], [1, 1], 5, None])
@@ -147,23 +172,18 @@ class FakeClient:
     answer: ClassVar[Callable[..., Any]]
     timeouts: ClassVar[list[float]]
 
-    def __init__(self, url: str, **settings: Any) -> None:
-        self.timeout = 0.0
+    def __init__(self, url: str, **settings: Any) -> None: ...
 
     def __enter__(self) -> FakeClient:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
-    def with_options(self, *, timeout: float) -> FakeClient:
-        other = FakeClient("")
-        other.timeout = timeout
-        return other
-
-    def send(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        assert name == "predict"
-        FakeClient.timeouts.append(self.timeout)
-        return FakeClient.answer(*args, **kwargs)
+    def _answer_in_time(self, prepared: Prepared, timeout: float) -> bytes:
+        assert (prepared.route, prepared.is_function) == ("predict", True)
+        FakeClient.timeouts.append(timeout)
+        sent = decode(b"".join(prepared.pieces))
+        return encode(FakeClient.answer(*sent["args"], **sent["kwargs"]))
 
 
 @pytest.fixture(autouse=True)
@@ -195,6 +215,67 @@ def test_a_failed_evaluation_leaves_no_submission(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
+@pytest.mark.parametrize("name", ["submission.csv", "submission.parquet"])
+def test_texts_of_a_participant_make_no_rows_of_their_own(tmp_path: Path, name: str) -> None:
+    class Texts(Scores):
+        columns: ClassVar[Any] = {"y": str}
+
+        def check(self, batch: relay.Batch, rows: relay.Rows) -> None: ...
+
+    texts = ["a\r2a", 'b\n"9z",1', "", "=1+1", " c", "a,b", "\x00d", "NA"]
+
+    def answer(values: Any, day: int) -> list[str]:
+        return texts[:2] if day == 1 else texts[2:4]
+
+    if name.endswith(".parquet"):
+        parquet = pytest.importorskip("pyarrow.parquet")
+        assert evaluate(tmp_path, answer, Texts, submission=name)[0].succeeded
+        found = parquet.read_table(tmp_path / name).to_pydict()
+        assert found == {"id": ["1a", "1b", "2a", "2b"], "y": texts[:4]}
+    else:
+        assert evaluate(tmp_path, answer, Texts)[0].succeeded
+        with (tmp_path / name).open(newline="", encoding="utf-8") as file:
+            read = list(csv.reader(file))
+        assert read == [["id", "y"], ["1a", texts[0]], ["1b", texts[1]], ["2a", texts[2]], ["2b", texts[3]]]
+
+
+def test_the_result_of_an_earlier_evaluation_is_gone_while_another_runs(tmp_path: Path) -> None:
+    seen: list[list[Path]] = []
+
+    def answer(values: Any, day: int) -> list[float]:
+        seen.append(list(tmp_path.iterdir()))
+        return [1, 2]
+
+    for name in ("result.json", "submission.csv"):
+        (tmp_path / name).write_text("of an earlier evaluation")
+    assert evaluate(tmp_path, answer)[0].succeeded
+    assert seen == [[], []]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "submission.csv"]
+
+
+def test_a_submission_that_cannot_be_written_is_found_before_the_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, seen = evaluate(tmp_path, lambda values, day: [1, 2], submission="result.json")
+    assert (result.blame, seen) == ("gateway", []) and "result.json" in result.message
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result, seen = evaluate(tmp_path, lambda values, day: [1, 2], submission="submission.parquet")
+    assert (result.blame, seen) == ("gateway", []) and "pyarrow" in result.message
+
+
+def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that fails in the middle leaves neither a part of the file nor anything else."""
+
+    def fail(path: Path, rows: relay.Rows) -> None:
+        path.write_text("id,y\n1a")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("callboard.relay.gateway._write_csv", fail)
+    result, _ = evaluate(tmp_path, lambda values, day: [1, 2])
+    assert (result.blame, result.error) == ("infrastructure", "InfrastructureError")
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
 def test_an_exception_of_the_gateway_is_its_own_fault(tmp_path: Path) -> None:
     class Broken(Scores):
         def batches(self) -> Iterator[relay.Batch]:
@@ -204,6 +285,14 @@ def test_an_exception_of_the_gateway_is_its_own_fault(tmp_path: Path) -> None:
     result, _ = evaluate(tmp_path, lambda values, day: [1, 2], Broken)
     assert (result.blame, result.error, result.batches) == ("gateway", "GatewayRaised", 2)
     assert result.message.startswith("`batches` has raised FileNotFoundError: day3.csv\nTraceback")
+
+    class Unchecked(Scores):
+        def check(self, batch: relay.Batch, rows: relay.Rows) -> None:
+            raise ZeroDivisionError("in the check")
+
+    result, _ = evaluate(tmp_path, lambda values, day: [1, 2], Unchecked)
+    assert (result.blame, result.error, result.batches) == ("gateway", "GatewayRaised", 0)
+    assert result.message.startswith("`check` has raised ZeroDivisionError: in the check\nTraceback")
 
     class Twice(Scores):
         def batches(self) -> Iterator[relay.Batch]:
@@ -292,6 +381,94 @@ def test_the_share_is_bounded_and_begins_empty(root: Path) -> None:
         relay.FileShare(root, shared)
 
 
+def test_a_file_that_changes_while_it_is_copied_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, source = root.parent / "shared", root / "day1/test.csv"
+    real = os.fstat
+    looks: list[int] = []
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = real(descriptor)
+        if not looks:
+            with source.open("a") as file:
+                file.write("more" * 1_000_000)
+        looks.append(descriptor)
+        return found
+
+    monkeypatch.setattr("callboard.relay.files.os.fstat", fstat)
+    share = relay.FileShare(root, shared, max_bytes=100)
+    with pytest.raises(relay.GatewayError, match="has changed while it was copied"):
+        share.share(["day1/test.csv"])
+    monkeypatch.undo()
+    assert not any(path.is_file() for path in shared.rglob("*")), "a part of a file is not shared"
+    source.write_text("a,b\n")
+    assert share.share(["day1/test.csv"]), "and the name is free again"
+
+
+def test_a_copy_that_fails_at_its_end_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, mode: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (root / "top.csv").write_text("a,b\n")
+    share = relay.FileShare(root, root.parent / "shared")
+    monkeypatch.setattr("callboard.relay.files.os.fchmod", fail)
+    with pytest.raises(relay.InfrastructureError, match="No space left"):
+        share.share(["top.csv"])
+    monkeypatch.undo()
+    assert list((root.parent / "shared").iterdir()) == []
+    assert share.share(["top.csv"])
+
+
+def test_the_participant_can_read_the_copies_whatever_the_umask_and_the_mode_are(root: Path) -> None:
+    shared = root.parent / "shared"
+    (root / "day1/test.csv").chmod(0o600)
+    before = os.umask(0o077)
+    try:
+        relay.FileShare(root, shared).share(["day1/test.csv"])
+    finally:
+        os.umask(before)
+    assert (shared / "day1").stat().st_mode & 0o777 == 0o755
+    assert (shared / "day1/test.csv").stat().st_mode & 0o777 == 0o444
+
+
+def test_nothing_is_written_through_a_link_in_the_shared_directory(root: Path) -> None:
+    """A participant of the same user could put one there."""
+    shared, outside = root.parent / "shared", root.parent / "outside"
+    outside.mkdir()
+    share = relay.FileShare(root, shared)
+    (shared / "day1").symlink_to(outside)
+    with pytest.raises(relay.RelayError) as raised:
+        share.share(["day1/test.csv"])
+    assert raised.value.blame == "infrastructure" and list(outside.iterdir()) == []
+    (outside / "kept").write_text("")
+    share.clear()
+    assert list(shared.iterdir()) == [] and (outside / "kept").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_refused(root: Path) -> None:
+    (root / "day1/test.csv").chmod(0)
+    with pytest.raises(relay.GatewayError, match="Permission denied"):
+        relay.FileShare(root, root.parent / "shared").share(["day1/test.csv"])
+
+
+def test_a_name_that_is_no_text_is_refused(root: Path) -> None:
+    for name in (5, None, root / "day1/test.csv"):
+        with pytest.raises(relay.GatewayError, match="plain relative path"):
+            relay.FileShare(root, root.parent / "shared").share([name])  # type: ignore[list-item]
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_writer(root: Path) -> None:
+    done = threading.Event()
+
+    def share() -> None:
+        with pytest.raises(relay.GatewayError, match="not a plain file"):
+            relay.FileShare(root, root.parent / "shared").share(["pipe"])
+        done.set()
+
+    threading.Thread(target=share, daemon=True).start()
+    assert done.wait(10)
+
+
 def test_an_integer_has_64_bits_with_a_sign() -> None:
     assert rows_of([2**63 - 1, -(2**63)], [7, 8], "id", {"y": int})["y"] == [2**63 - 1, -(2**63)]
     with pytest.raises(relay.InvalidReply, match="no int of 64 bits: row 1"):
@@ -302,3 +479,10 @@ def test_a_submission_that_cannot_be_removed_is_the_infrastructures_failure(tmp_
     (tmp_path / "submission.csv").mkdir()
     result = relay.Gateway().run(tmp_path)
     assert (result.blame, result.error) == ("infrastructure", "InfrastructureError")
+
+
+def test_a_deadline_beyond_that_of_a_node_is_refused() -> None:
+    """The node would end the call after an hour, and the participant would be blamed for it."""
+    relay.Gateway(deadline="1h")
+    with pytest.raises(ValueError, match="deadline='2h': a node ends a call after an hour"):
+        relay.Gateway(deadline="2h")

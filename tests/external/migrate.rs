@@ -1,5 +1,5 @@
-//! The services of `examples/migrate` answer as the other systems did: `requests.json` are the requests, and
-//! `answers.json` what `before.py` has answered in its own system (`record.py` made it by hand).
+//! The services of `examples/migrate` answer as the other systems do: `requests.json` are the requests, and
+//! `answers.json` what `before.py` answers in its own system (`record.py` made it). Both are compared with it.
 
 use std::fs;
 use std::process::Command;
@@ -56,12 +56,34 @@ fn an_unpacked_model_archive_answers_the_same() {
     in_python(&["-m", "zipfile", "-c", archive, "MAR-INF", "reviews.py", "words.json"]);
     let printed = in_python(&["-m", "callboard.mar", archive, unpacked]);
     assert_eq!(printed, format!("reviews: callboard serve {unpacked}"));
+    let (app, page) = (format!("{unpacked}/app.py"), "docs/migrate/torchserve.md");
+    let (app, page) = (fs::read_to_string(app).unwrap(), fs::read_to_string(page).unwrap());
+    assert!(page.contains(&app), "the page shows another app than this:\n{app}");
     let server = serve(&python, unpacked);
     compare_answers(&server, "torchserve", "answers.json");
     compare_answers(&server, "torchserve", "answers-torchserve.json");
 }
 
-/// The one "before" that is small enough to run in each test run.
+#[test]
+fn the_other_systems_answer_as_recorded() {
+    let Some(python) = Python::with("migrate") else { return };
+    for system in ["bentoml", "fastapi", "litserve", "mosec", "mpservice", "octoai"] {
+        python.run("before.py", &[system]);
+    }
+}
+
+#[test]
+fn the_page_names_the_versions_that_were_compared() {
+    let page = fs::read_to_string("docs/migrate/README.md").unwrap();
+    let requirements = fs::read_to_string("tests/external/requirements/migrate.txt").unwrap();
+    for name in ["bentoml", "fastapi", "litserve", "mosec", "mpservice", "octoai-sdk"] {
+        let line = requirements.lines().find(|line| line.starts_with(&format!("{name}==")));
+        let row = format!("| {} |", line.unwrap_or_else(|| panic!("{name}")).replace("==", " | "));
+        assert!(page.contains(&row), "{row}");
+    }
+}
+
+/// The one "before" that needs Java.
 #[test]
 fn multi_model_server_answers_as_recorded() {
     let java = run(Command::new("java").arg("-version"), TEST_TIMEOUT);

@@ -64,6 +64,10 @@ class EnvelopeError(ValueError):
     """The bytes are not an envelope that this reader knows."""
 
 
+class MissingPackageError(TypeError):
+    """The value is written or read by a package that is not installed here. The message names it."""
+
+
 # ---- Writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -374,7 +378,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.ipc
     except ImportError:
-        raise TypeError("data frames and series need pyarrow: install `callboard[arrow]`") from None
+        raise MissingPackageError("data frames and series need pyarrow: install `callboard[arrow]`") from None
     return pyarrow
 
 
@@ -586,7 +590,7 @@ def _dtype(code: int) -> np.dtype[Any]:
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError("an array of bfloat16 needs ml_dtypes: install `callboard[bfloat16]`") from None
+            raise MissingPackageError("an array of bfloat16 needs ml_dtypes: install `callboard[bfloat16]`") from None
         bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
         return bfloat16
     if code not in _DTYPES:

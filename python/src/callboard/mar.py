@@ -18,10 +18,11 @@ import tempfile
 import types
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from callboard._api import Context as CallContext
 from callboard._api import HTTPException
 from callboard._version import __version__
 
@@ -48,8 +49,8 @@ class Model:
         self.handler = Handler(Path(__file__).parent / "model", device)
 
     @cb.batched(max_batch_size=1)
-    def predict(self, bodies: list[Any]) -> list[Any]:
-        return self.handler(bodies)
+    def predict(self, bodies: list[Any], contexts: list[cb.Context]) -> list[Any]:
+        return self.handler(bodies, contexts)
 '''
 
 _CONFIGURATION = """[[stage]]
@@ -202,9 +203,10 @@ class Context:
             "server_version": __version__,
         }
         self.statuses: dict[int, tuple[int, str | None]] = {}
+        self.request_ids: list[str] = []
 
     def get_request_id(self, idx: int = 0) -> str:
-        return ""
+        return self.request_ids[idx] if idx < len(self.request_ids) else ""
 
     def get_request_header(self, idx: int, key: str) -> None:
         """The headers of a request do not reach a handler."""
@@ -223,11 +225,12 @@ class Context:
 
 
 class Handler:
-    """The handler of an unpacked archive: takes the bodies of a batch, and gives a list of as many answers.
+    """The handler of an unpacked archive: takes the bodies of a batch and their contexts, and gives as many answers.
 
     `directory` has the files of the archive, and `device` is such as `"cpu"` or `"cuda:0"`. To make one imports the
-    module of the handler and loads the model. A body is what the node has read: JSON as plain data, else bytes. An item
-    for which the handler sets a status of 400 or more is an `HTTPException` in its place.
+    module of the handler and loads the model. The fields of a form with a file are `data[i]["name"]`, and any other body
+    is `data[i]["body"]`: JSON as plain data, else bytes. An item for which the handler sets a status of 400 or more is
+    an `HTTPException` in its place.
 
     Raises `ArchiveError` for files that are no archive, whatever the handler raises, and `TypeError` for a module
     without one handler, or one that gives another number of answers.
@@ -242,11 +245,12 @@ class Handler:
         self._context = Context(directory, manifest, device)
         self._call = _entry(module, function, self._context)
 
-    def __call__(self, bodies: list[Any]) -> list[Any]:
+    def __call__(self, bodies: list[Any], contexts: Sequence[CallContext] = ()) -> list[Any]:
         context = self._context
+        context.request_ids = [each.request_id or "" for each in contexts]
         context.system_properties["batch_size"] = len(bodies)
         context.statuses = dict.fromkeys(range(len(bodies)), (200, None))
-        outputs = self._call([{"body": body} for body in bodies], context)
+        outputs = self._call([_row(body) for body in bodies], context)
         if not isinstance(outputs, list) or len(outputs) != len(bodies):
             what = f"a list of {len(outputs)}" if isinstance(outputs, list) else type(outputs).__name__
             raise TypeError(f"the handler gives {what}, and not a list of {len(bodies)}")
@@ -254,6 +258,12 @@ class Handler:
 
     def _answer(self, output: Any, code: int, phrase: str | None) -> Any:
         return HTTPException(code, phrase or output) if code >= 400 else output
+
+
+def _row(body: Any) -> dict[str, Any]:
+    # JSON has no bytes: a map with some is a form with a file.
+    is_form = isinstance(body, dict) and any(isinstance(value, bytes) for value in body.values())
+    return dict(body) if is_form else {"body": body}
 
 
 def _entry(module: types.ModuleType, function: str | None, context: Context) -> Callable[[Any, Context], Any]:

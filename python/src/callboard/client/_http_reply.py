@@ -16,7 +16,7 @@ import numpy as np
 
 from callboard._envelope import Buffer, EnvelopeError, decode
 from callboard.client._http_request import ENVELOPE, SMALL_BYTES, Endpoint, Sending
-from callboard.client.policy import CONNECTION_LOST, NO_CONNECTION
+from callboard.client.policy import CONNECTION_LOST, NO_CONNECTION, REPLY_TOO_LARGE
 from callboard.client.transport import Failure
 
 _STREAM_TYPE = "application/vnd.callboard.envelope-stream"
@@ -66,7 +66,8 @@ class Reply:
     def _check(self, length: int) -> None:
         if length > self._max_bytes:
             message = f"an answer of {length} bytes or more exceeds max_reply_bytes = {self._max_bytes}"
-            raise Failure("internal", message, request_id=self.headers.get("x-request-id"))
+            request_id = self.headers.get("x-request-id")
+            raise Failure("internal", message, request_id=request_id, error_type=REPLY_TOO_LARGE)
 
 
 def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:

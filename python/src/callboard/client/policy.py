@@ -15,6 +15,8 @@ LONGEST_RETRY_AFTER = 10.0
 CONNECTION_LOST = "connection_lost"
 # The error type of a call for which there was no connection.
 NO_CONNECTION = "no_connection"
+# The error type of an answer that exceeds `max_reply_bytes`.
+REPLY_TOO_LARGE = "reply_too_large"
 
 
 class RetryBudget:

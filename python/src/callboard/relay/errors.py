@@ -8,11 +8,14 @@ from callboard._api import CallError
 from callboard.client.errors import (
     DeadlineExceededError,
     FailedError,
+    InternalError,
     InvalidInputError,
     NotFoundError,
+    OverloadedError,
     UnavailableError,
     WorkerFailedError,
 )
+from callboard.client.policy import CONNECTION_LOST, REPLY_TOO_LARGE
 
 Blame = Literal["participant", "gateway", "infrastructure"]
 
@@ -35,7 +38,7 @@ class NeverStarted(ParticipantError):
 
 
 class ConnectionLost(ParticipantError):
-    """The participant's server has ended or closed the connection, after it had answered before."""
+    """The participant's server was there, and has ended or closed the connection."""
 
 
 class FunctionMissing(ParticipantError):
@@ -63,7 +66,7 @@ class TooSlow(ParticipantError):
 
 
 class InvalidReply(ParticipantError):
-    """A reply has the wrong number of rows, ids, columns, or type of values."""
+    """A reply is too large, or has the wrong number of rows, ids, columns, or type of values."""
 
 
 class GatewayError(RelayError):
@@ -88,11 +91,13 @@ def of_call(error: CallError, function: str, *, has_answered: bool, is_server_tr
         # Code in a stage can raise a `CallError` of any kind. It must not choose who is to blame.
         return Raised(f"`{function}` has raised an error of the kind `{error.kind}`: {error.message}")
     if isinstance(error, UnavailableError):
-        if has_answered:
+        if has_answered or error.type == CONNECTION_LOST:
             return ConnectionLost(f"the participant's server has gone: {error.message}")
         return NeverStarted(f"the participant's server never answered: {error.message}")
     if isinstance(error, NotFoundError):
         return FunctionMissing(f"the participant has no function `{function}`: {error.message}")
+    if error.status_code == 413 and error.stage is None and is_server_trusted:
+        return GatewayError(f"the batch is larger than the server takes: {error.message}")
     if isinstance(error, InvalidInputError):
         return Refused(f"`{function}` does not take the arguments of the batch: {error.message}")
     if isinstance(error, FailedError):
@@ -101,9 +106,21 @@ def of_call(error: CallError, function: str, *, has_answered: bool, is_server_tr
         return Crashed(f"`{function}` has crashed: {error.message}")
     if isinstance(error, DeadlineExceededError):
         return TooSlow(f"`{function}` gave no reply in time: {error.message}")
+    if _is_too_large(error):
+        return InvalidReply(f"the reply of `{function}` is too large: {error.message}")
     kind = InfrastructureError if is_server_trusted else ServerFailed
     return kind(f"the call of `{function}` failed: {error}")
 
+
+def _is_too_large(error: CallError) -> bool:
+    """Whether there was a reply, and it exceeds `max_reply_bytes` of the gateway or the memory of the node."""
+    if isinstance(error, OverloadedError):
+        return error.message.startswith(_CANNOT_ENCODE)
+    return isinstance(error, InternalError) and error.type == REPLY_TOO_LARGE
+
+
+# How a node begins the message for a reply that it has no memory for. The kind is that of any overload.
+_CANNOT_ENCODE = "cannot encode: "
 
 # The errors that say the same of a function whether the node or the function itself made them.
 _OF_STAGES = (DeadlineExceededError, FailedError, InvalidInputError, WorkerFailedError)

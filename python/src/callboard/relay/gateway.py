@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
 import os
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 from callboard._api import CallError, timeout_ms
-from callboard.client import Client
-from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, RelayError, of_call
+from callboard._envelope import MissingPackageError, decode
+from callboard.client import Client, Prepared
+from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, InvalidReply, RelayError, of_call
 from callboard.relay.replies import Kind, Rows, rows_of
 
+# The name of the result file.
+RESULT = "result.json"
 # The longest error message in a result file, in characters.
 MAX_MESSAGE = 8000
+# The longest reply, in bytes. In memory a list of small values has about eight times its size.
+MAX_REPLY_BYTES = 64 << 20
+# The longest deadline, in seconds. It is that of a node.
+MAX_DEADLINE = 3600
 
 
 class Batch:
@@ -86,12 +94,15 @@ class Gateway:
     ) -> None:
         """`start_up_wait` and `deadline` are seconds or a text such as `"15m"`; `settings` are those of `Client`.
 
+        A deadline is at most an hour. A reply has at most `max_reply_bytes`, 64 MiB by default.
         Raises `TypeError` or `ValueError` for a time that is wrong.
         """
         self.url = url
         self._start_up_wait = timeout_ms(start_up_wait, "start_up_wait") / 1000
         self._deadline = timeout_ms(deadline, "deadline") / 1000
-        self._settings = settings
+        if self._deadline > MAX_DEADLINE:
+            raise ValueError(f"deadline={deadline!r}: a node ends a call after an hour")
+        self._settings = {"max_reply_bytes": MAX_REPLY_BYTES, **settings}
 
     def batches(self) -> Iterator[Batch]:
         """Yields the batches in order. An exception here is the gateway's own failure, a `GatewayRaised`."""
@@ -106,24 +117,32 @@ class Gateway:
     def replies(self) -> Iterator[tuple[Batch, Rows]]:
         """Sends the batches, and yields each with its accepted reply. Raises `RelayError`."""
         with Client(self.url, start_up_wait=self._start_up_wait, attempts=1, **self._settings) as client:
-            first = client.with_options(timeout=self._start_up_wait + self._deadline)
-            later = client.with_options(timeout=self._deadline)
             has_answered = False
-            batches = iter(_guarded(self.batches))
-            for batch in batches:
-                try:
-                    sender = later if has_answered else first
-                    reply = sender.send(self.function, *batch.args, **batch.kwargs)
-                except CallError as error:
-                    trusted = self.is_server_trusted
-                    failure = of_call(error, self.function, has_answered=has_answered, is_server_trusted=trusted)
-                    raise failure from error
-                except TypeError as error:
-                    raise GatewayRaised(f"a batch cannot be sent: {error}") from error
+            for batch in _guarded(self.batches):
+                timeout = self._deadline if has_answered else self._start_up_wait + self._deadline
+                reply = self._send(client, batch, timeout, has_answered)
                 has_answered = True
                 rows = rows_of(reply, batch.ids, self.id_column, self.columns)
                 self._check(batch, rows)
                 yield batch, rows
+
+    def _send(self, client: Client, batch: Batch, timeout: float, has_answered: bool) -> Any:
+        try:
+            prepared = Prepared.send(self.function, *batch.args, **batch.kwargs)
+        except TypeError as error:
+            raise GatewayRaised(f"a batch cannot be sent: {error}") from error
+        try:
+            answer = client._answer_in_time(prepared, timeout)
+        except CallError as error:
+            trusted = self.is_server_trusted
+            raise of_call(error, self.function, has_answered=has_answered, is_server_trusted=trusted) from error
+        try:
+            return decode(answer)
+        except MissingPackageError as error:
+            raise GatewayError(f"the reply cannot be read here: {error}") from error
+        except Exception as error:
+            # The participant has written these bytes. The packages that read them have exceptions of many classes.
+            raise InvalidReply(f"the reply cannot be read: {type(error).__name__}: {error}") from error
 
     def _check(self, batch: Batch, rows: Rows) -> None:
         try:
@@ -135,6 +154,9 @@ class Gateway:
 
     def run(self, directory: Path, *, submission: str = "submission.csv") -> Result:
         """Evaluates the participant, and writes the submission and `result.json` into the directory.
+
+        Those of an earlier evaluation are removed first. `result.json` is written last: without it the evaluation runs
+        still, or its process has ended. Each file appears as a whole.
 
         A failed evaluation is a `Result` with an error, and has no submission. A name that ends with `.parquet` is
         written by pyarrow. Raises `InfrastructureError` only if the result itself cannot be written.
@@ -164,17 +186,33 @@ class Gateway:
             message = str(failure)[:MAX_MESSAGE]
             result = Result(False, count, rows_count, failure.blame, type(failure).__name__, message)
         text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
-        _replace(directory / "result.json", lambda file: file.write_text(text, encoding="utf-8"))
+        _replace(directory / RESULT, lambda file: file.write_text(text, encoding="utf-8"))
         return result
 
 
 def _prepare(directory: Path, submission: str) -> None:
-    """The directory is there, and has no submission of an earlier run."""
+    """Removes the files of an earlier run, and finds now what would refuse the submission after the last batch."""
+    path = directory / submission
+    if path == directory / RESULT:
+        raise GatewayError(f"submission={submission!r}: is the name of the result")
+    if path.suffix == ".parquet" and not _has_parquet():
+        raise GatewayError(f"submission={submission!r}: needs pyarrow: install `callboard[arrow]`")
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / submission).unlink(missing_ok=True)
+        (directory / RESULT).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise InfrastructureError(f"{directory}: {error}") from error
+    if not path.parent.is_dir():
+        raise InfrastructureError(f"{path.parent}: is no directory")
+
+
+def _has_parquet() -> bool:
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _guarded(batches: Any) -> Iterator[Batch]:
@@ -202,9 +240,23 @@ def _write(path: Path, rows: Rows) -> None:
 
 def _write_csv(path: Path, rows: Rows) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = csv.writer(_Lines(file))
         writer.writerow(rows)
         writer.writerows(zip(*rows.values(), strict=True))
+
+
+class _Lines:
+    """Rows that end with a line feed.
+
+    The writer of Python quotes only the characters of its line end. With a line feed alone a text with a carriage
+    return would not be quoted, and readers would take what follows it for a row.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, row: str) -> None:
+        self._file.write(row.removesuffix("\r\n") + "\n")
 
 
 def _write_parquet(path: Path, rows: Rows) -> None:
@@ -214,12 +266,24 @@ def _write_parquet(path: Path, rows: Rows) -> None:
     pyarrow.parquet.write_table(pyarrow.table(rows), path)
 
 
-def _replace(path: Path, write: Any) -> None:
-    """Writes a file as a whole or not at all."""
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file as a whole or not at all, also if the machine stops."""
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as temporary:
             file = Path(temporary) / path.name
             write(file)
+            _sync(file)
             os.replace(file, path)
+        # Not every file system has this for a directory.
+        with contextlib.suppress(OSError):
+            _sync(path.parent)
     except OSError as error:
         raise InfrastructureError(f"{path}: {error}") from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

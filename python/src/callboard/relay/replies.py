@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ _PLAIN = (bool, int, float, str)
 _NAMES: dict[Kind, str] = {int: "int of 64 bits", float: "finite float"}
 # The most wrong values in one message.
 _SHOWN = 3
+# A participant's value in a message is short, also if it is large or deep.
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 40
 
 
 def rows_of(reply: Any, ids: Any, id_column: str, columns: Mapping[str, Kind]) -> Rows:
@@ -28,14 +32,20 @@ def rows_of(reply: Any, ids: Any, id_column: str, columns: Mapping[str, Kind]) -
     rows in another order are refused.
     """
     expected = _ids(ids)
-    found = _columns(reply, columns, id_column)
+    try:
+        found = _columns(reply, columns, id_column)
+    except InvalidReply:
+        raise
+    except Exception as error:
+        # Arrow has values that Python has not, such as a time in the year 146138514283. Each has its own exception.
+        raise InvalidReply(f"the reply cannot be read: {type(error).__name__}: {error}") from error
     given = found.pop(id_column, expected)
     for name in columns:
         if name not in found:
             raise InvalidReply(f"there is no column {name!r}")
     for name in found:
         if name not in columns:
-            raise InvalidReply(f"the column {name!r} was not asked for")
+            raise InvalidReply(f"the column {_shown(name)} was not asked for")
     for name, values in {id_column: given, **found}.items():
         if len(values) != len(expected):
             raise InvalidReply(f"expected {len(expected)} rows, got {len(values)} in {name!r}")
@@ -50,6 +60,11 @@ def _columns(reply: Any, columns: Mapping[str, Kind], id_column: str) -> Rows:
         return {str(name): _values(name, values) for name, values in reply.items()}
     names = getattr(reply, "column_names", None) or getattr(reply, "columns", None)
     if names is not None:
+        once: set[str] = set()
+        for name in map(str, names):
+            if name in once:
+                raise InvalidReply(f"the column {_shown(name)} is there twice")
+            once.add(name)
         return {str(name): _values(name, reply[name]) for name in names}
     if len(columns) != 1:
         raise InvalidReply(f"a reply has the columns {', '.join(columns)} by name, got {type(reply).__name__}")
@@ -62,13 +77,13 @@ def _columns(reply: Any, columns: Mapping[str, Kind], id_column: str) -> Rows:
 def _values(name: Any, values: Any) -> list[Any]:
     """The plain values of a list, an array, or a column of a frame."""
     if isinstance(values, np.ndarray) and values.ndim != 1:
-        raise InvalidReply(f"{name!r}: an array must have one dimension, and has the shape {values.shape}")
+        raise InvalidReply(f"{_shown(name)}: an array must have one dimension, and has the shape {values.shape}")
     for method in ("to_pylist", "to_list", "tolist"):
         if hasattr(values, method):
             values = getattr(values, method)()
             break
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
-        raise InvalidReply(f"{name!r}: expected a list, an array or a column, got {type(values).__name__}")
+        raise InvalidReply(f"{_shown(name)}: expected a list, an array or a column, got {type(values).__name__}")
     return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
@@ -91,7 +106,7 @@ def _check_ids(given: list[Any], expected: list[Any], column: str) -> None:
         if type(got) is not type(wanted) or got != wanted
     ]
     if wrong:
-        places = "; ".join(f"row {row}: {got!r} instead of {wanted!r}" for row, got, wanted in wrong[:_SHOWN])
+        places = "; ".join(f"row {row}: {_shown(got)} instead of {wanted!r}" for row, got, wanted in wrong[:_SHOWN])
         raise InvalidReply(f"{len(wrong)} wrong ids in {column!r}: {places}")
 
 
@@ -99,9 +114,17 @@ def _typed(name: str, values: list[Any], kind: Kind) -> list[Any]:
     """The values in their type; a whole number is also a `float`. No number may be infinite or not a number."""
     wrong = [(row, value) for row, value in enumerate(values) if not _fits(value, kind)]
     if wrong:
-        places = "; ".join(f"row {row}: {value!r:.40}" for row, value in wrong[:_SHOWN])
+        places = "; ".join(f"row {row}: {_shown(value)}" for row, value in wrong[:_SHOWN])
         raise InvalidReply(f"{len(wrong)} values of {name!r} are no {_NAMES.get(kind, kind.__name__)}: {places}")
     return [kind(value) for value in values]
+
+
+def _shown(value: Any) -> str:
+    try:
+        return _REPR.repr(value)
+    except Exception:
+        # An integer of more than 4300 digits has no text.
+        return f"a value of type {type(value).__name__}"
 
 
 def _fits(value: Any, kind: Kind) -> bool:
