@@ -12,6 +12,7 @@ import datetime
 import decimal
 import enum
 import io
+import json
 import math
 import struct
 import uuid
@@ -396,6 +397,12 @@ def _arrow_stream(value: Any) -> tuple[int, memoryview]:
                 raise
             reason = error.args[0] if error.args else error
             raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent: {reason}") from None
+    for field in table.schema:
+        unread = _unread_type(pa, field.type)
+        if unread is not None:
+            raise _Unwritable(
+                f"a value of type `{_type_name(value)}` cannot be sent: column `{field.name}` has {unread}"
+            )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         if table.num_rows:
@@ -409,19 +416,53 @@ def _arrow_stream(value: Any) -> tuple[int, memoryview]:
 
 
 def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
-    name, is_pandas = type(value).__name__, type(value).__module__.startswith("pandas")
-    if is_pandas and name in ("DataFrame", "Series"):
-        _check_index(value)
-    if name == "DataFrame":
-        return FRAME, pa.Table.from_pandas(value, preserve_index=False) if is_pandas else value.to_arrow()
-    if name == "Series":
-        column = "" if value.name is None else str(value.name)
-        if is_pandas:
-            return SERIES, pa.Table.from_pandas(value.to_frame(column), preserve_index=False)
-        return SERIES, value.to_frame(column).to_arrow()
+    name, library = type(value).__name__, type(value).__module__.partition(".")[0]
+    if library in ("pandas", "polars") and name in ("DataFrame", "Series"):
+        table_of_frame = _table_of_pandas if library == "pandas" else _table_of_polars
+        if library == "pandas":
+            _check_index(value)
+        if name == "DataFrame":
+            return FRAME, table_of_frame(pa, value)
+        return SERIES, table_of_frame(pa, value.to_frame("" if value.name is None else value.name))
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return SERIES, series_table(value)
     raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
+
+
+def _table_of_pandas(pa: Any, frame: Any) -> Any:
+    import pandas
+
+    if frame.columns.nlevels == 1 and frame.columns.inferred_type.startswith("mixed"):
+        raise ValueError("the labels of its columns have different types, and would become texts")
+    # Only with an index, this one, does pyarrow write of which type the labels of the columns are.
+    frame = frame.copy(deep=False)
+    frame.index = pandas.RangeIndex(len(frame))
+    table = pa.Table.from_pandas(frame)
+    metadata = table.schema.pandas_metadata
+    decimals = [
+        each
+        for each, dtype in zip(metadata["columns"], frame.dtypes, strict=False)
+        if isinstance(dtype, pandas.ArrowDtype) and pa.types.is_decimal(dtype.pyarrow_dtype)
+    ]
+    for each in decimals:
+        # pyarrow writes the same of these as of Python's decimals.
+        each["is_arrow_dtype"] = True
+    changed = {**table.schema.metadata, b"pandas": json.dumps(metadata).encode()}
+    return table.replace_schema_metadata(changed) if decimals else table
+
+
+def _table_of_polars(_: Any, frame: Any) -> Any:
+    for name, dtype in frame.schema.items():
+        if _has_objects(dtype):
+            # Their form in Arrow is their address in this process.
+            raise ValueError(f"column `{name}` has Python objects")
+    return frame.to_arrow()
+
+
+def _has_objects(dtype: Any) -> bool:
+    """Whether a dtype of polars is `Object`, or has it inside."""
+    inner = [dtype.inner] if hasattr(dtype, "inner") else [field.dtype for field in getattr(dtype, "fields", ())]
+    return dtype.base_type().__name__ == "Object" or any(map(_has_objects, inner))
 
 
 def _check_index(value: Any) -> None:
@@ -431,6 +472,23 @@ def _check_index(value: Any) -> None:
         raise _Unwritable(
             f"the index of a `{_type_name(value)}` cannot be sent: use reset_index(), with drop=True or not"
         )
+
+
+def _unread_type(pa: Any, kind: Any) -> str | None:
+    """The part of an Arrow type that readers refuse, in words."""
+    types = pa.types
+    # Releases before 16 have no list views.
+    tests = [getattr(types, name, None) for name in ("is_run_end_encoded", "is_list_view", "is_large_list_view")]
+    if types.is_union(kind) or any(test is not None and test(kind) for test in tests):
+        return f"the type `{kind}`"
+    if types.is_dictionary(kind):
+        # An IPC stream has no place for what an extension type of the values is.
+        is_extension = isinstance(kind.value_type, pa.BaseExtensionType)
+        return f"categories of the type `{kind.value_type}`" if is_extension else _unread_type(pa, kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _unread_type(pa, kind.storage_type)
+    inner = (_unread_type(pa, kind.field(index).type) for index in range(kind.num_fields))
+    return next((found for found in inner if found is not None), None)
 
 
 def _empty(column: Any) -> Any:
@@ -658,7 +716,8 @@ def _table(data: memoryview) -> Any:
     pa = _pyarrow()
     try:
         return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        # Readers of extension types, such as those of pandas, raise what they like.
         raise EnvelopeError(f"a data frame: {error}") from None
 
 

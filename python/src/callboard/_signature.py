@@ -438,16 +438,53 @@ def _to_frame(origin: Any, value: Any) -> Any:
     is_series = isinstance(value, pyarrow.ChunkedArray)
     if library in ("pandas", "polars") and (is_series or isinstance(value, pyarrow.Table)):
         table = series_table(value) if is_series else value
-        if library == "pandas":
-            frame = table.to_pandas()
-        else:
-            import polars
-
-            frame = polars.from_arrow(table)
+        try:
+            frame = _pandas_frame(table) if library == "pandas" else _polars_frame(table)
+        except Exception as error:
+            # Neither library says which exceptions it raises for a type that it does not have.
+            raise TypeError(f"Expected `{_name(origin)}`, got a table that cannot be one: {error}") from error
         value = _column(frame, library) if is_series else frame
     if not isinstance(value, origin):
         raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
     return value
+
+
+def _pandas_frame(table: Any) -> Any:
+    """The frame of a table, with the dtypes that pandas has written into its metadata."""
+    metadata = table.schema.pandas_metadata or {}
+    columns = {each.get("field_name"): each for each in metadata.get("columns", ())}
+    # pandas does not read the names of its Arrow dtypes that have parameters, and takes one for another dtype.
+    arrow = [place for place, name in enumerate(table.column_names) if _is_arrow_dtype(columns.get(name, {}))]
+    if not arrow:
+        return table.to_pandas()
+    import pandas
+    import pyarrow
+
+    plain = table
+    for place in arrow:
+        columns[table.column_names[place]].update(pandas_type="int8", numpy_type="int8", metadata=None)
+        zeros = pyarrow.array(np.zeros(table.num_rows, np.int8))
+        plain = plain.set_column(place, table.column_names[place], zeros)
+    plain = plain.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(metadata).encode()})
+    frame = plain.to_pandas()
+    for place in arrow:
+        frame.isetitem(place, pandas.arrays.ArrowExtensionArray(table.column(place)))
+    return frame
+
+
+def _is_arrow_dtype(column: dict[str, Any]) -> bool:
+    """Of what pandas has written of a column."""
+    return str(column.get("numpy_type")).endswith("[pyarrow]") or column.get("is_arrow_dtype") is True
+
+
+def _polars_frame(table: Any) -> Any:
+    import polars
+
+    frame: Any = polars.from_arrow(table)
+    if frame.columns != table.column_names:
+        # It gives a column without a name one of its own.
+        frame.columns = table.column_names
+    return frame
 
 
 def _column(frame: Any, library: str) -> Any:
@@ -455,7 +492,7 @@ def _column(frame: Any, library: str) -> Any:
     if library == "polars":
         return frame.to_series(0)
     column = frame.iloc[:, 0]
-    return column if column.name else column.rename(None)
+    return column.rename(None) if column.name == "" else column
 
 
 # ---- JSON Schema -----------------------------------------------------------------------------------------------------
