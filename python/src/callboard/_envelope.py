@@ -59,6 +59,8 @@ _NAMED = (
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, enum.Enum,
 )  # fmt: skip
 _ZEROS = bytes(ALIGNMENT)
+# The begin of a place says where to look.
+_PLACE_CHARACTERS = 200
 
 
 class EnvelopeError(ValueError):
@@ -77,15 +79,23 @@ class _Unwritable(TypeError):
         self.place = ""
 
 
+def _too_deep(place: str) -> _Unwritable:
+    """Python's own stack may end before the limit."""
+    error = _Unwritable(f"nesting beyond {MAX_DEPTH} levels, or beyond Python's stack,")
+    error.place = place
+    return error
+
+
 def encode_pieces(value: object) -> list[Buffer]:
     """Encodes a value as pieces that make an envelope one after the other. Raises `TypeError` with the place."""
     writer = _Writer()
     try:
         tree = writer.encoder.encode(writer.lower(value, 0))
     except _Unwritable as error:
-        raise TypeError(f"{error.message} at ${error.place}") from None
+        place = error.place if len(error.place) <= _PLACE_CHARACTERS else f"{error.place[:_PLACE_CHARACTERS]}…"
+        raise TypeError(f"{error.message} at ${place}") from None
     except RecursionError:
-        raise TypeError(f"nesting beyond {MAX_DEPTH} levels") from None
+        raise TypeError(f"{_too_deep('').message} at $") from None
     except OverflowError:
         raise TypeError(f"an integer beyond 64 bits at ${_place(value, _is_wide)}") from None
     except UnicodeEncodeError as error:
@@ -123,7 +133,7 @@ class _Writer:
         if kind in _PLAIN:
             return value
         if depth > MAX_DEPTH:
-            raise _Unwritable(f"nesting beyond {MAX_DEPTH} levels")
+            raise _too_deep("")
         if kind is dict:
             return self.map(value, depth)
         if kind is list:
@@ -147,6 +157,8 @@ class _Writer:
         except _Unwritable as error:
             error.place = f"[{len(lowered)}]{error.place}"
             raise
+        except RecursionError:
+            raise _too_deep(f"[{len(lowered)}]") from None
         return lowered
 
     def map(self, entries: Mapping[Any, Any], depth: int) -> dict[str, Any]:
@@ -166,6 +178,8 @@ class _Writer:
             except _Unwritable as error:
                 error.place = f".{name}{error.place}"
                 raise
+            except RecursionError:
+                raise _too_deep(f".{name}") from None
         return lowered
 
     def other(self, value: Any, depth: int) -> Any:
@@ -221,7 +235,13 @@ class _Writer:
 
     def texts(self, array: np.ndarray[Any, Any]) -> Ext:
         header = self.array_header(TEXTS_CODE, array)
-        pieces = [text.encode() for text in array.reshape(-1).tolist()]
+        try:
+            pieces = [text.encode() for text in array.reshape(-1).tolist()]
+        except UnicodeEncodeError as error:
+            raise _Unwritable(f"a text that has no UTF-8: {error.reason}") from None
+        except AttributeError:
+            # A `StringDType` may have another object for each text that is missing.
+            raise _Unwritable(f"an array of dtype `{array.dtype}` with missing texts cannot be sent") from None
         ends = np.cumsum([len(piece) for piece in pieces], dtype="<u8").tobytes()
         return self.leaf_of_array(TEXTS, header, memoryview(ends + b"".join(pieces)))
 
@@ -716,7 +736,9 @@ def _table(data: memoryview) -> Any:
     pa = _pyarrow()
     try:
         return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         # Readers of extension types, such as those of pandas, raise what they like.
         raise EnvelopeError(f"a data frame: {error}") from None
 
