@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import io
 import json
 import math
@@ -215,7 +216,7 @@ class _Writer:
             return self.frame(value)
         if hasattr(value, "model_dump") and not isinstance(value, type):
             # The root of a `RootModel` may be any value.
-            return self.lower(value.model_dump(), depth)
+            return self.lower(_dumped(value), depth)
         if _torch.is_tensor(type(value)):
             return self.array(_array_of_tensor(value))
         data = _media.as_bytes(value)
@@ -329,6 +330,20 @@ def _struct_fields(value: msgspec.Struct) -> Any:
     return list(fields.values()) if config.array_like else fields
 
 
+def _dumped(model: Any) -> Any:
+    """The fields of a model of pydantic, under the names that its reader takes."""
+    kind: type = type(model)
+    return model.model_dump(by_alias=True) if _is_read_by_alias(kind) else model.model_dump()
+
+
+@functools.lru_cache(maxsize=256)
+def _is_read_by_alias(kind: type) -> bool:
+    """Whether each field has one alias for both directions, or none."""
+    fields, config = getattr(kind, "model_fields", {}).values(), getattr(kind, "model_config", {})
+    is_one = all(field.serialization_alias == field.validation_alias for field in fields)
+    return is_one and config.get("validate_by_alias", True) is not False
+
+
 def _type_name(value: object) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -382,7 +397,7 @@ def _children(value: Any) -> Iterable[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif hasattr(value, "model_dump") and not isinstance(value, type):
-        value = value.model_dump()
+        value = _dumped(value)
     if isinstance(value, Mapping):
         return ((f".{key}", item) for key, item in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):

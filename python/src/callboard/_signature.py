@@ -249,8 +249,8 @@ def convert(value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
-        # An array of another dtype is an error, though its numbers might fit.
-        plain = value if isinstance(error.__cause__, _WrongArray) else _plain(value)
+        # An array of another dtype is an error, though its numbers might fit. A model has tried both.
+        plain = value if isinstance(error.__cause__, (_WrongArray, _WrongFields)) else _plain(value)
         if plain is value:
             raise _invalid(error) from error
     try:
@@ -420,12 +420,17 @@ def _step(key: Any) -> str:
 
 
 def _to_model(model: Any, value: Any) -> Any:
-    try:
-        return model.model_validate(_plain(value))
-    except ValueError as error:
-        if not hasattr(error, "errors"):
-            raise
-        raise _WrongFields([(each["loc"], each["msg"]) for each in error.errors()]) from error
+    """A field may be an array, or a list that was sent as one."""
+    errors: list[list[Any]] = []
+    plain = _plain(value)
+    for each in (value,) if plain is value else (value, plain):
+        try:
+            return model.model_validate(each)
+        except ValueError as error:
+            if not hasattr(error, "errors"):
+                raise
+            errors.append(error.errors())
+    raise _WrongFields([(each["loc"], each["msg"]) for each in min(errors, key=len)])
 
 
 def _to_frame(origin: Any, value: Any) -> Any:
@@ -530,7 +535,7 @@ def _schema_hook(kind: type) -> dict[str, Any]:
     if _torch.is_tensor(kind):
         return {"type": "array", "description": "an array, as a tensor of PyTorch"}
     if _is_pydantic(kind):
-        model: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
+        model = _model_schema(kind)
         return _inline(model, model.pop("$defs", {}), ())  # type: ignore[no-any-return]
     if issubclass(kind, np.bool_):
         return {"type": "boolean"}
@@ -539,6 +544,30 @@ def _schema_hook(kind: type) -> dict[str, Any]:
     if kind.__module__.partition(".")[0] in _FRAMES:
         return {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
     raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input")
+
+
+def _model_schema(kind: Any) -> dict[str, Any]:
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    try:
+        model: dict[str, Any] = kind.model_json_schema(schema_generator=_schema_generator())
+        return model
+    except PydanticInvalidForJsonSchema as error:
+        raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` has no schema: {error.message}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _schema_generator() -> Any:
+    """The generator of pydantic's schemas that knows arrays."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class WithArrays(GenerateJsonSchema):
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
+            if schema.get("cls") is np.ndarray:
+                return {"type": "array"}
+            return super().handle_invalid_for_json_schema(schema, error_info)
+
+    return WithArrays
 
 
 def _inline(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...]) -> Any:
