@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("httpx")
@@ -251,3 +252,58 @@ def test_a_call_waits_for_a_connection_until_its_deadline() -> None:
         release.set()
         thread.join(LIMIT)
         assert client.call("/echo", 1) is True
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("connect", "before the call was sent: it was not started"),
+        ("pool", "before one of `max_connections` was free"),
+        ("send", "before the call was sent: it was not started"),
+        ("wait", "before the outcome was there"),
+    ],
+)
+def test_a_call_that_is_late_says_whether_it_was_started(kind: Any, phase: str, words: str) -> None:
+    release = threading.Event()
+    silent = socket.create_server(("127.0.0.1", 0), backlog=0)
+    # Nothing is read there; with a full backlog, nothing connects.
+    queued = [socket.socket() for _ in range(4 if phase == "connect" else 0)]
+    for each in queued:
+        each.setblocking(False)
+        each.connect_ex(silent.getsockname())
+    value_of_call = np.zeros(64 << 20, np.uint8) if phase == "send" else 1
+
+    def blocking(client: Client, node: Node) -> None:
+        holder = threading.Thread(target=client.call, args=("/held", 1))
+        if phase == "pool":
+            holder.start()
+            while not node.requests:
+                time.sleep(0.001)
+        with pytest.raises(DeadlineExceededError, match=words) as raised:
+            client.call("/late", value_of_call, timeout=0.1)
+        assert raised.value.was_started == (phase == "wait")
+        release.set()
+        if phase == "pool":
+            holder.join(LIMIT)
+
+    async def asynchronous(client: AsyncClient, node: Node) -> None:
+        holder = asyncio.ensure_future(client.call("/held", 1)) if phase == "pool" else None
+        while holder and not node.requests:
+            await asyncio.sleep(0.001)
+        with pytest.raises(DeadlineExceededError, match=words) as raised:
+            await client.call("/late", value_of_call, timeout=0.1)
+        assert raised.value.was_started == (phase == "wait")
+        release.set()
+        if holder:
+            await holder
+        await client.aclose()
+
+    try:
+        with Node(lambda _: value(release.wait(LIMIT))) as node:
+            port = silent.getsockname()[1] if phase in ("connect", "send") else node.port
+            client = kind(f"http://127.0.0.1:{port}", max_connections=1, connect_timeout=LIMIT)
+            blocking(client, node) if kind is Client else asyncio.run(asynchronous(client, node))
+    finally:
+        for each in (silent, *queued):
+            each.close()

@@ -229,7 +229,8 @@ _ENDED = re.compile("disconnected|closed connection")
 
 
 def late(*, was_started: bool) -> Failure:
-    message = "the deadline passed before the outcome was there"
+    what = "the outcome was there" if was_started else "the call was sent: it was not started"
+    message = f"the deadline passed before {what}"
     return Failure("deadline_exceeded", message, status=504, was_started=was_started)
 
 

@@ -103,7 +103,7 @@ class HttpTransport:
         try:
             response = self._client().send(request, stream=True)
         except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, request.stream, handled) from error
+            raise _not_sent(error, self._endpoint, request, attempts, handled) from error
         return response
 
     def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
@@ -213,7 +213,7 @@ class AsyncHttpTransport:
         try:
             return await self._client().send(request, stream=True)
         except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, request.stream, handled) from error
+            raise _not_sent(error, self._endpoint, request, attempts, handled) from error
 
     async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
         response = await self._send(route, body, options, attempts, ENVELOPE)
@@ -251,9 +251,23 @@ def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
     raise failure
 
 
+def _not_sent(
+    error: httpx.HTTPError,
+    endpoint: Endpoint,
+    request: httpx.Request,
+    attempts: Attempts,
+    handled: BaseException | None,
+) -> Failure:
+    """The failure of a request without the head of an answer."""
+    if isinstance(error, httpx.ConnectTimeout) and attempts.deadline is not None and _CLOCK() >= attempts.deadline:
+        # The call had less time than `connect_timeout`.
+        return late(was_started=False)
+    return failure_of_exception(error, endpoint, request.stream, handled)
+
+
 def _until(deadline: float | None) -> anyio.CancelScope:
-    """Raises `TimeoutError` after the deadline."""
-    return anyio.fail_after(None if deadline is None else max(0.0, deadline + _GRACE - _CLOCK()))  # type: ignore[return-value]
+    """Raises `TimeoutError` for an answer that comes bit by bit. All else ends before, by a timeout that says where."""
+    return anyio.fail_after(None if deadline is None else max(0.0, deadline + 2 * _GRACE - _CLOCK()))  # type: ignore[return-value]
 
 
 class _Timeouts(dict[str, float | None]):
