@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("httpx")
 
+import httpx
 from http_node import LIMIT, Cut, Node, Request, echo, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client
@@ -114,7 +115,31 @@ def test_a_host_that_is_gone_is_probed() -> None:
         with http.stream("POST", node.url, content=encode(1)) as answer:
             found = answer.extensions["network_stream"].get_extra_info("socket")
             assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert not hasattr(socket, "TCP_KEEPIDLE") or found.getsockopt(socket.SOL_TCP, socket.TCP_KEEPIDLE) == 15
+            for name, expected in (("TCP_KEEPIDLE", 15), ("TCP_USER_TIMEOUT", 35_000)):
+                if hasattr(socket, name):
+                    assert found.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == expected
+
+
+@pytest.mark.parametrize("timeout", [None, LIMIT])
+def test_a_host_that_the_system_gives_up_is_lost_and_no_deadline(
+    timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the system has the class of Python's own timeouts."""
+
+    def lost(_: Any, request: httpx.Request) -> httpx.Response:
+        assert b"".join(request.stream)  # type: ignore[arg-type]
+        raise httpx.ReadTimeout("[Errno 110] Connection timed out")
+
+    async def lost_later(transport: Any, request: httpx.Request) -> httpx.Response:
+        return lost(transport, request)
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lost)
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", lost_later)
+    words = r"was lost, and the call may have run: \[Errno 110\]"
+    with pytest.raises(UnavailableError, match=words):
+        Client(timeout=timeout).call("/echo", 1)
+    with pytest.raises(UnavailableError, match=words):
+        asyncio.run(AsyncClient(timeout=timeout).call("/echo", 1))
 
 
 def test_calls_go_through_a_proxy() -> None:

@@ -235,18 +235,21 @@ def late(*, was_started: bool) -> Failure:
 
 
 def failure_of_exception(
-    error: httpx.HTTPError, endpoint: Endpoint, body: object, handled: BaseException | None = None
+    error: httpx.HTTPError, endpoint: Endpoint, body: object, handled: BaseException | None, *, is_late: bool
 ) -> Failure:
     """The failure that an exception of httpx stands for. It tells whether the call may have run.
 
-    `handled` is the exception that was handled as the request began: Python takes it for the context of others.
+    `handled` is the exception that was handled as the request began: Python takes it for the context of others. A
+    timeout of a call that is not late is that of the system, which has lost the host.
     """
     if isinstance(error, httpx.ConnectTimeout):
+        if is_late:
+            return late(was_started=False)
         return _no_connection(endpoint, "it did not answer within the connect timeout", retryable=True)
     if isinstance(error, httpx.PoolTimeout):
         message = "the deadline passed before one of `max_connections` was free"
         return Failure("deadline_exceeded", message, status=504, was_started=False)
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, httpx.TimeoutException) and is_late:
         return late(was_started=isinstance(body, Sending) and body.is_whole)
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
         return _not_connected(error, endpoint, handled)

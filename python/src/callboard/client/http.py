@@ -2,7 +2,7 @@
 
 * **Full:** calls beyond `max_connections` wait for a connection, until their time is up.
 * **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come. Without a deadline the route's
-  holds, and a host that is gone while a call waits for it is noticed by probes of the system, after 35 s.
+  holds, and a host that is gone while a call waits for it is noticed by the system, after 35 s.
 * **Cancelled:** the connection of the call is closed, so that the node knows.
 * **Forked:** a process that was forked makes connections of its own.
 """
@@ -75,7 +75,7 @@ class HttpTransport:
                 try:
                     chunk = next(chunks, None)
                 except httpx.HTTPError as error:
-                    raise reader.cut(failure_of_exception(error, self._endpoint, request.stream)) from error
+                    raise reader.cut(_failure(error, self._endpoint, request.stream, attempts)) from error
                 yield from reader.push(chunk)
                 if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
                     raise late(was_started=True)
@@ -103,7 +103,7 @@ class HttpTransport:
         try:
             response = self._client().send(request, stream=True)
         except httpx.HTTPError as error:
-            raise _not_sent(error, self._endpoint, request, attempts, handled) from error
+            raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
         return response
 
     def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
@@ -118,7 +118,7 @@ class HttpTransport:
                 if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
                     raise late(was_started=True)
         except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, response.request.stream) from error
+            raise _failure(error, self._endpoint, response.request.stream, attempts) from error
         finally:
             response.close()
         return _outcome(reply, self._endpoint, attempts)
@@ -177,7 +177,7 @@ class AsyncHttpTransport:
                     with _until(attempts.deadline):
                         chunk = await anext(chunks, None)
                 except httpx.HTTPError as error:
-                    raise reader.cut(failure_of_exception(error, self._endpoint, response.request.stream)) from error
+                    raise reader.cut(_failure(error, self._endpoint, response.request.stream, attempts)) from error
                 for envelope in reader.push(chunk):
                     yield envelope
         except TimeoutError:
@@ -213,7 +213,7 @@ class AsyncHttpTransport:
         try:
             return await self._client().send(request, stream=True)
         except httpx.HTTPError as error:
-            raise _not_sent(error, self._endpoint, request, attempts, handled) from error
+            raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
 
     async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
         response = await self._send(route, body, options, attempts, ENVELOPE)
@@ -225,7 +225,7 @@ class AsyncHttpTransport:
             async for chunk in response.aiter_raw():
                 reply.push(chunk)
         except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, response.request.stream) from error
+            raise _failure(error, self._endpoint, response.request.stream, attempts) from error
         finally:
             await response.aclose()
         return _outcome(reply, self._endpoint, attempts)
@@ -251,18 +251,15 @@ def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
     raise failure
 
 
-def _not_sent(
+def _failure(
     error: httpx.HTTPError,
     endpoint: Endpoint,
-    request: httpx.Request,
+    body: object,
     attempts: Attempts,
-    handled: BaseException | None,
+    handled: BaseException | None = None,
 ) -> Failure:
-    """The failure of a request without the head of an answer."""
-    if isinstance(error, httpx.ConnectTimeout) and attempts.deadline is not None and _CLOCK() >= attempts.deadline:
-        # The call had less time than `connect_timeout`.
-        return late(was_started=False)
-    return failure_of_exception(error, endpoint, request.stream, handled)
+    is_late = attempts.deadline is not None and _CLOCK() >= attempts.deadline
+    return failure_of_exception(error, endpoint, body, handled, is_late=is_late)
 
 
 def _until(deadline: float | None) -> anyio.CancelScope:
@@ -290,9 +287,11 @@ def _transport_settings(endpoint: Endpoint, settings: Settings, size: int) -> di
     return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
 
 
-# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options.
+# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. It is not
+# probed while it owes the receipt of what was sent, such as a call on a connection that was idle: the last one is for
+# this, in milliseconds.
 _PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), count)
-    for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
+    for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 35_000))
     if hasattr(socket, name)
 ]
