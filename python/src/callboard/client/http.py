@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncGenerator, Generator, Sequence
@@ -30,6 +31,8 @@ from callboard.client.transport import Failure, Options, Settings
 # The node's own answer to a call that is late says more than ours.
 _GRACE = 0.1
 _CLOCK = time.monotonic
+# httpx leaves errors of TLS that come after its handshake as they are, where tasks wait for them.
+_ERRORS = (httpx.HTTPError, ssl.SSLError)
 
 
 class HttpTransport:
@@ -74,7 +77,7 @@ class HttpTransport:
             while not reader.is_done:
                 try:
                     chunk = next(chunks, None)
-                except httpx.HTTPError as error:
+                except _ERRORS as error:
                     raise reader.cut(_failure(error, self._endpoint, request.stream, attempts)) from error
                 yield from reader.push(chunk)
                 if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
@@ -102,7 +105,7 @@ class HttpTransport:
         handled = sys.exc_info()[1]
         try:
             response = self._client().send(request, stream=True)
-        except httpx.HTTPError as error:
+        except _ERRORS as error:
             raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
         return response
 
@@ -117,7 +120,7 @@ class HttpTransport:
                 reply.push(chunk)
                 if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
                     raise late(was_started=True)
-        except httpx.HTTPError as error:
+        except _ERRORS as error:
             raise _failure(error, self._endpoint, response.request.stream, attempts) from error
         finally:
             response.close()
@@ -176,7 +179,7 @@ class AsyncHttpTransport:
                 try:
                     with _until(attempts.deadline):
                         chunk = await anext(chunks, None)
-                except httpx.HTTPError as error:
+                except _ERRORS as error:
                     raise reader.cut(_failure(error, self._endpoint, response.request.stream, attempts)) from error
                 for envelope in reader.push(chunk):
                     yield envelope
@@ -212,7 +215,7 @@ class AsyncHttpTransport:
         handled = sys.exc_info()[1]
         try:
             return await self._client().send(request, stream=True)
-        except httpx.HTTPError as error:
+        except _ERRORS as error:
             raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
 
     async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
@@ -224,7 +227,7 @@ class AsyncHttpTransport:
             reply = Reply(response, self._settings.max_reply_bytes)
             async for chunk in response.aiter_raw():
                 reply.push(chunk)
-        except httpx.HTTPError as error:
+        except _ERRORS as error:
             raise _failure(error, self._endpoint, response.request.stream, attempts) from error
         finally:
             await response.aclose()
@@ -252,7 +255,7 @@ def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
 
 
 def _failure(
-    error: httpx.HTTPError,
+    error: httpx.HTTPError | ssl.SSLError,
     endpoint: Endpoint,
     body: object,
     attempts: Attempts,
