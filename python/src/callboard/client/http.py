@@ -86,7 +86,9 @@ class HttpTransport:
             response.close()
 
     def close(self) -> None:
-        self._http.close()
+        # The connections and locks of a parent are left alone; another thread may have held one.
+        if self._process == os.getpid():
+            self._http.close()
 
     def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
