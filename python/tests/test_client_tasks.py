@@ -30,6 +30,7 @@ from callboard.client import (
     DeadlineExceededError,
     FailedError,
     InvalidInputError,
+    InvalidOutputError,
     UnavailableError,
 )
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
@@ -136,6 +137,25 @@ def test_a_cancelled_task_leaves_the_client_well(phase: str) -> None:
     finally:
         for each in (silent, *queued):
             each.close()
+
+
+def test_replies_that_are_left_cancel_their_call_and_an_output_that_cannot_be_read_ends_them() -> None:
+    async def main(node: Node) -> None:
+        async with AsyncClient(node.url) as client:
+            async for each in client.replies("/count", 1):
+                assert each == 1
+                break
+            assert await asyncio.to_thread(node.closed.wait, LIMIT)
+            node.closed.clear()
+            replies = client.replies("/count", 1, returns=str)
+            with pytest.raises(InvalidOutputError):
+                await anext(replies)
+            assert await asyncio.to_thread(node.closed.wait, LIMIT)
+            with pytest.raises(StopAsyncIteration):
+                await anext(replies)
+
+    with Node(lambda _: frames(1, 2)[:-9]) as node:
+        asyncio.run(main(node))
 
 
 def test_a_client_serves_two_event_loops() -> None:
@@ -362,12 +382,14 @@ def test_a_forked_process_closes_a_client_whatever_the_parent_was_doing() -> Non
         assert client.call("/echo", 3) == 3 and node.connections == 1
 
 
-@pytest.mark.parametrize("how", ["thread", "stream", "task"])
+@pytest.mark.parametrize("how", ["thread", "stream", "task", "replies", "async replies", "async stream"])
 def test_an_interpreter_ends_with_calls_in_flight(how: str) -> None:
     release, reached = threading.Event(), threading.Event()
 
-    def answer(_: Request) -> bytes | None:
+    def answer(request: Request) -> bytes | None:
         reached.set()
+        if request.path == "/count":
+            return frames(1, 2)[:-9]
         release.wait(LIMIT)
         return None
 
@@ -380,6 +402,18 @@ def test_an_interpreter_ends_with_calls_in_flight(how: str) -> None:
         elif how == "stream":
             client = Client(url)
             threading.Thread(target=lambda: next(client.stream("/echo", range(9))), daemon=True).start()
+        elif how == "replies":
+            replies = Client(url).replies("/count", 1)
+            assert next(replies) == 1
+        elif how.startswith("async"):
+            client = AsyncClient(url)
+            outputs = client.replies("/count", 1) if how == "async replies" else client.stream("/echo", range(9))
+            async def main():
+                if how == "async replies":
+                    assert await anext(outputs) == 1
+                else:
+                    await asyncio.wait([asyncio.ensure_future(anext(outputs))], timeout=0.2)
+            asyncio.run(main())
         else:
             async def main():
                 task = asyncio.ensure_future(AsyncClient(url).call("/echo", 1))
