@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import io
 import json
 import types
 import typing
@@ -340,6 +341,11 @@ def _from_plain(hint: Any, value: Any) -> Any:
         return to_array(value, array_dtype(hint))
     if _media.is_file(origin):
         return _media.convert(origin, value)
+    if origin is io.BytesIO and isinstance(value, (bytes, str)):
+        try:
+            return io.BytesIO(msgspec.convert(value, bytes))
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
     if isinstance(origin, type) and _torch.is_tensor(origin) and not isinstance(value, origin):
         was_list = not isinstance(value, (np.ndarray, np.generic))
         return _torch.from_array(to_array(value, None), was_list=was_list)
@@ -532,6 +538,8 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return {"type": "array"}
     if _media.is_file(kind):
         return _media.schema(kind)
+    if kind is io.BytesIO:
+        return schema(bytes)
     if _torch.is_tensor(kind):
         return {"type": "array", "description": "an array, as a tensor of PyTorch"}
     if _is_pydantic(kind):
