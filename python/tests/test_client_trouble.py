@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -22,6 +23,7 @@ from callboard import AsyncClient, CallError, Client
 from callboard._envelope import encode
 from callboard.client import (
     DeadlineExceededError,
+    InvalidInputError,
     UnavailableError,
 )
 
@@ -400,3 +402,51 @@ def test_a_call_that_is_late_says_whether_it_was_started(kind: Any, phase: str, 
     finally:
         for each in (silent, *queued):
             each.close()
+
+
+@both
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_node_that_refuses_a_body_before_it_has_come_is_understood(kind: Any, is_tls: bool, tmp_path: Path) -> None:
+    """It answers once it has the head, reads a part of the rest, and closes the connection."""
+    trustme = pytest.importorskip("trustme")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            with contextlib.suppress(OSError), connection:
+                stream = context.wrap_socket(connection, server_side=True) if is_tls else connection
+                stream.recv(1)
+                stream.sendall(problem(413, "invalid_input"))
+                for _ in range(100):
+                    stream.recv(64 << 10)
+                stream.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    url = f"{'https' if is_tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+    with kind(url, verify=False) as client, pytest.raises(InvalidInputError, match="told so") as raised:
+        client.call("/echo", np.zeros(256 << 20, np.uint8))
+    assert raised.value.status == 413 and len(connections) == 1
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(LIMIT)
+
+
+@both
+def test_large_calls_and_answers_cross_over_tls(kind: Any) -> None:
+    trustme = pytest.importorskip("trustme")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    large = np.arange(3 << 20)
+    with Node(echo, tls=context) as node, kind(node.url, verify=False) as client:
+        for _ in range(3):
+            assert np.array_equal(client.call("/echo", large), large)
+        assert node.connections == 1

@@ -22,6 +22,7 @@ import anyio
 import httpx
 
 from callboard._envelope import Buffer
+from callboard.client._http_early import reads_while_it_sends
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
@@ -159,7 +160,9 @@ class AsyncHttpTransport:
                 self._pools.pop(each, None)
             endpoint, settings = self._endpoint, self._settings
             transport = AsyncPooledTransport(
-                lambda size: httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size)),
+                lambda size: reads_while_it_sends(
+                    httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size))
+                ),
                 settings.max_connections,
                 settings.keep_alive,
             )
