@@ -277,6 +277,8 @@ def failures(client):
     # 2 GiB of zeros, which take no memory here: the node refuses them by their announcement.
     error = refused(errors.InvalidInputError, lambda: client.call("/echo", np.zeros(2**31, np.uint8), timeout=LIMIT))
     assert error.status == 413 and "67108864" in str(error), error
+    (error,) = client.stream("/echo", [np.zeros(2**31, np.uint8)])
+    assert isinstance(error, errors.InvalidInputError) and error.status == 413, error
 
 
 def streams(client):
