@@ -555,10 +555,15 @@ def _schema_hook(kind: type) -> dict[str, Any]:
 
 
 def _model_schema(kind: Any) -> dict[str, Any]:
+    model: dict[str, Any]
+    if not hasattr(kind, "__pydantic_core_schema__"):
+        # A class that only looks like a model.
+        model = kind.model_json_schema()
+        return model
     from pydantic.errors import PydanticInvalidForJsonSchema
 
     try:
-        model: dict[str, Any] = kind.model_json_schema(schema_generator=_schema_generator())
+        model = kind.model_json_schema(schema_generator=_schema_generator())
         return model
     except PydanticInvalidForJsonSchema as error:
         raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` has no schema: {error.message}") from error
