@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import io
 import json
 import re
 import subprocess
@@ -310,6 +312,30 @@ def test_models_of_pydantic_are_validated() -> None:
         ]
     (route,) = routes_of(search, "search")
     assert route.signature.input_schema()["items"]["properties"]["top"]["minimum"] == 1
+
+
+def test_a_service_takes_bytes_as_a_file_in_memory() -> None:
+    @cb.function
+    def first(data: io.BytesIO) -> str:
+        return data.read(1).decode()
+
+    with cb.test_client(first) as client:
+        assert client.call(b"ab") == client.call("YWI=") == "a"
+        with pytest.raises(cb.InvalidInput, match=r"^Invalid base64 encoded string - at `\$`$"):
+            client.call("*")
+    (route,) = routes_of(first, "first")
+    assert route.signature.input_schema() == {"type": "string", "contentEncoding": "base64"}
+
+
+def test_no_module_of_the_package_can_read_a_pickle() -> None:
+    """Neither imports what does, nor allows NumPy to."""
+    forbidden = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    for file in (HERE.parent / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not forbidden & {name.partition(".")[0] for name in names}, (file, node.lineno)
+            assert not (isinstance(node, ast.keyword) and node.arg == "allow_pickle"), (file, node.lineno)
 
 
 def test_limits_of_pydantic_are_checked() -> None:

@@ -140,7 +140,9 @@ def test_a_port_beyond_the_limit_is_refused_at_once(kind: Any, scheme: str, port
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://a", "http://", "http://a/?q", "", None, b"http://a"])
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://a", "http://", "http://a/?q", "http://a b", "", None, b"http://a"]
+)
 def test_a_wrong_url_is_refused(kind: Any, url: Any) -> None:
     with pytest.raises(ValueError if isinstance(url, str) else TypeError, match=r"url=.*: write .http://host:port"):
         kind(url)

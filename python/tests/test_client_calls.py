@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from typing import TypedDict
 
 import msgspec
@@ -15,9 +16,7 @@ from http_node import Node, echo
 
 from callboard import Client
 from callboard._envelope import decode
-from callboard.client import (
-    Prepared,
-)
+from callboard.client import InvalidOutputError, Prepared
 
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -43,6 +42,12 @@ def test_outputs_have_the_type_of_the_hint() -> None:
         assert client.call("/echo", {"n": 1}, returns=Row) == {"n": 1}
         assert client.call("/echo", np.ones(2, np.float32), returns=np.ndarray).dtype == np.float32
         assert client.call("/echo", (1, 2.0)) == (1, 2.0)
+        file = io.BytesIO(b"abc")
+        assert file.read(1) == b"a"
+        assert client.call("/echo", file) == b"abc" and file.tell() == 1
+        assert client.call("/echo", [file], returns=list[io.BytesIO])[0].getvalue() == b"abc"
+        with pytest.raises(InvalidOutputError, match=r"Expected `BytesIO`, got `int` - at `\$\[0\]`"):
+            client.call("/echo", [1], returns=list[io.BytesIO])
         assert client.with_options(returns=list[Label]).call("/echo", [{"name": "b"}]) == [Label("b")]
 
 

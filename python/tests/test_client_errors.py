@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,8 @@ from callboard.client._http_reply import failure_of_problem
 from callboard.client.errors import CLASSES, to_error
 from callboard.client.transport import Failure, Settings
 
+ERRORS = Path(__file__).parents[2] / "docs/errors.md"
+
 
 def test_each_kind_has_a_class() -> None:
     for kind, error in CLASSES.items():
@@ -35,6 +39,17 @@ def test_each_kind_has_a_class() -> None:
         assert (raised.kind, raised.details, raised.request_id) == (kind, {"a": 1}, "r")
         assert (raised.retry_after, raised.remote_traceback, str(raised)) == (1.5, "t", f"{kind}: m")
     assert type(to_error(Failure("of_tomorrow", "m"))) is CallError
+
+
+@pytest.mark.skipif(not ERRORS.exists(), reason="the table is in the repository only")
+def test_an_error_without_a_status_has_that_of_its_kind() -> None:
+    """As the table says. Over QUIC a node gives one only if user code has chosen it."""
+    rows = re.findall(r"^\| `(\w+)` \| [^|]*?\b([45]\d\d)\b(?!xx)", ERRORS.read_text(), re.MULTILINE)
+    assert [kind for kind, _ in rows] == list(CLASSES)
+    for kind, status in rows:
+        assert to_error(Failure(kind, "m")).status == int(status)
+        assert to_error(Failure(kind, "m", status=418)).status == 418
+    assert to_error(Failure("of_tomorrow", "m")).status is None
 
 
 def test_an_error_tells_all_that_the_problem_document_tells() -> None:

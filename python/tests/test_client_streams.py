@@ -150,7 +150,14 @@ def test_progress_is_shown_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tqdm")
     with Node(echo) as node, Client(node.url) as client:
         assert list(client.stream("/echo", [1, 2, 3], progress=True)) == [1, 2, 3]
-    assert "3/3" in capsys.readouterr().err
+        assert "3/3" in capsys.readouterr().err
+
+        async def asynchronous() -> list[Any]:
+            async with AsyncClient(node.url) as client:
+                return [each async for each in client.stream("/echo", [1, 2, 3, 4], progress=True)]
+
+        assert asyncio.run(asynchronous()) == [1, 2, 3, 4]
+        assert "4/4" in capsys.readouterr().err
 
 
 def test_an_async_stream_ends_what_is_in_flight() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from callboard.client import (
     DeadlineExceededError,
     FailedError,
     InvalidInputError,
+    InvalidOutputError,
+    UnavailableError,
 )
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 
@@ -65,7 +68,7 @@ def test_an_async_client_makes_the_same_calls() -> None:
         asyncio.run(main(node.url))
 
 
-@pytest.mark.parametrize("phase", ["connect", "send", "wait", "receive"])
+@pytest.mark.parametrize("phase", ["pool", "pause", "connect", "send", "wait", "receive", "replies"])
 def test_a_cancelled_task_leaves_the_client_well(phase: str) -> None:
     """One connection only: a connection that is lost to the pool would block the next call."""
     release, reached = threading.Event(), threading.Event()
@@ -79,25 +82,47 @@ def test_a_cancelled_task_leaves_the_client_well(phase: str) -> None:
     def answer(request: Request) -> bytes | None:
         if request.path == "/echo":
             return echo(request)
+        if phase == "pause" and request.number == 0:
+            reached.set()
+            return problem(429, "overloaded", retryable=True, retry_after="9")
         reached.set()
         if phase == "receive":
             return value(b"x" * 100_000)[:50_000]
+        if phase == "replies":
+            return frames(1, 2)[:-9]
         release.wait(LIMIT)
         return None
+
+    async def begin(client: AsyncClient) -> None:
+        if phase == "replies":
+            async for _ in client.replies("/slow", 1):
+                pass
+        await client.call("/slow", np.zeros(64 << 20, np.uint8) if phase == "send" else 1)
 
     async def main(node: Node) -> None:
         at_silent = phase in ("connect", "send")
         url = f"http://127.0.0.1:{silent.getsockname()[1]}" if at_silent else node.url
         client = AsyncClient(url, max_connections=1, connect_timeout=LIMIT)
-        call = asyncio.ensure_future(client.call("/slow", np.zeros(64 << 20, np.uint8) if phase == "send" else 1))
-        if at_silent:
+        holder = asyncio.ensure_future(client.call("/slow", 1)) if phase == "pool" else None
+        if holder:
+            assert await asyncio.to_thread(reached.wait, LIMIT)
+        call = asyncio.ensure_future(begin(client))
+        if at_silent or holder:
             await asyncio.wait([call], timeout=0.2)
         else:
             assert await asyncio.to_thread(reached.wait, LIMIT)
+            # The client is on its way to the end of this phase, which does not come.
+            await asyncio.sleep(0.05)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
+        if phase == "replies":
+            # The node reads the end of the connection.
+            assert await asyncio.to_thread(node.closed.wait, LIMIT)
         release.set()
+        if holder:
+            with pytest.raises(UnavailableError):
+                await holder
         if at_silent:
             with pytest.raises(DeadlineExceededError) as raised:
                 await client.call("/slow", np.zeros(64 << 20, np.uint8), timeout=0.2)
@@ -112,6 +137,25 @@ def test_a_cancelled_task_leaves_the_client_well(phase: str) -> None:
     finally:
         for each in (silent, *queued):
             each.close()
+
+
+def test_replies_that_are_left_cancel_their_call_and_an_output_that_cannot_be_read_ends_them() -> None:
+    async def main(node: Node) -> None:
+        async with AsyncClient(node.url) as client:
+            async for each in client.replies("/count", 1):
+                assert each == 1
+                break
+            assert await asyncio.to_thread(node.closed.wait, LIMIT)
+            node.closed.clear()
+            replies = client.replies("/count", 1, returns=str)
+            with pytest.raises(InvalidOutputError):
+                await anext(replies)
+            assert await asyncio.to_thread(node.closed.wait, LIMIT)
+            with pytest.raises(StopAsyncIteration):
+                await anext(replies)
+
+    with Node(lambda _: frames(1, 2)[:-9]) as node:
+        asyncio.run(main(node))
 
 
 def test_a_client_serves_two_event_loops() -> None:
@@ -294,12 +338,58 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
         assert node.connections > connections
 
 
-@pytest.mark.parametrize("how", ["thread", "stream", "task"])
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_an_async_client_has_connections_of_its_own_after_a_fork() -> None:
+    with Node(echo) as node, contextlib.closing(asyncio.new_event_loop()) as loop:
+        client = AsyncClient(node.url)
+        assert loop.run_until_complete(client.call("/echo", 1)) == 1
+        child = os.fork()
+        if child == 0:
+            try:
+                calls = [client.call("/echo", number) for number in range(3)]
+                good = asyncio.run(_gathered(calls)) == [0, 1, 2]
+                os._exit(0 if good else 1)
+            except BaseException:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        connections = node.connections
+        assert connections > 1
+        assert loop.run_until_complete(client.call("/echo", 2)) == 2
+        assert node.connections == connections
+        loop.run_until_complete(client.aclose())
+
+
+async def _gathered(calls: list[Any]) -> list[Any]:
+    return await asyncio.gather(*calls)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_process_closes_a_client_whatever_the_parent_was_doing() -> None:
+    """A lock that another thread of the parent held stays locked in the child."""
+    with Node(echo) as node, Client(node.url) as client:
+        assert client.call("/echo", 1) == 1
+        with client._transport._http._transport._lock:  # type: ignore[attr-defined]
+            child = os.fork()
+            if child == 0:
+                signal.alarm(LIMIT)
+                client.close()
+                try:
+                    client.call("/echo", 2)
+                except RuntimeError:
+                    os._exit(0)
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.call("/echo", 3) == 3 and node.connections == 1
+
+
+@pytest.mark.parametrize("how", ["thread", "stream", "task", "replies", "async replies", "async stream"])
 def test_an_interpreter_ends_with_calls_in_flight(how: str) -> None:
     release, reached = threading.Event(), threading.Event()
 
-    def answer(_: Request) -> bytes | None:
+    def answer(request: Request) -> bytes | None:
         reached.set()
+        if request.path == "/count":
+            return frames(1, 2)[:-9]
         release.wait(LIMIT)
         return None
 
@@ -312,6 +402,18 @@ def test_an_interpreter_ends_with_calls_in_flight(how: str) -> None:
         elif how == "stream":
             client = Client(url)
             threading.Thread(target=lambda: next(client.stream("/echo", range(9))), daemon=True).start()
+        elif how == "replies":
+            replies = Client(url).replies("/count", 1)
+            assert next(replies) == 1
+        elif how.startswith("async"):
+            client = AsyncClient(url)
+            outputs = client.replies("/count", 1) if how == "async replies" else client.stream("/echo", range(9))
+            async def main():
+                if how == "async replies":
+                    assert await anext(outputs) == 1
+                else:
+                    await asyncio.wait([asyncio.ensure_future(anext(outputs))], timeout=0.2)
+            asyncio.run(main())
         else:
             async def main():
                 task = asyncio.ensure_future(AsyncClient(url).call("/echo", 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -10,26 +11,52 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("httpx")
 
+import httpx
 from http_node import LIMIT, Cut, Node, Request, echo, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import encode
 from callboard.client import (
     DeadlineExceededError,
+    InvalidInputError,
     UnavailableError,
 )
 
 
-def test_a_refusal_is_repeated_and_its_retry_after_honoured() -> None:
+class Blocking:
+    """An `AsyncClient` in an event loop of its own, so that a test is of both clients."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.url = url
+        self._loop = asyncio.new_event_loop()
+        self._client = AsyncClient(url, **settings)
+
+    def __enter__(self) -> Blocking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run_until_complete(self._client.aclose())
+        self._loop.close()
+
+    def call(self, *args: Any, **options: Any) -> Any:
+        return self._loop.run_until_complete(self._client.call(*args, **options))
+
+
+both = pytest.mark.parametrize("kind", [Client, Blocking])
+
+
+@both
+def test_a_refusal_is_repeated_and_its_retry_after_honoured(kind: Any) -> None:
     def answer(request: Request) -> bytes:
         full = problem(429, "overloaded", retryable=True, retry_after="1")
         return full if request.number == 0 else value("done")
 
-    with Node(answer) as node, Client(node.url) as client:
+    with Node(answer) as node, kind(node.url) as client:
         began = time.monotonic()
         assert client.call("/echo", 1) == "done"
         assert time.monotonic() - began >= 1
@@ -42,8 +69,9 @@ def test_a_failure_of_the_code_is_not_repeated() -> None:
         assert (raised.value.kind, len(node.requests)) == ("worker_failed", 1)
 
 
-def test_a_lost_call_is_repeated_only_if_it_may_run_twice() -> None:
-    with Node(lambda request: None if request.number % 2 == 0 else value(1)) as node, Client(node.url) as client:
+@both
+def test_a_lost_call_is_repeated_only_if_it_may_run_twice(kind: Any) -> None:
+    with Node(lambda request: None if request.number % 2 == 0 else value(1)) as node, kind(node.url) as client:
         with pytest.raises(UnavailableError, match="lost, and the call may have run") as raised:
             client.call("/echo", 1)
         assert raised.value.was_started and len(node.requests) == 1
@@ -53,14 +81,15 @@ def test_a_lost_call_is_repeated_only_if_it_may_run_twice() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 60, 50_000])
-def test_an_answer_that_is_cut_is_lost(length: int) -> None:
+@both
+def test_an_answer_that_is_cut_is_lost(kind: Any, length: int) -> None:
     """In its head and in its body: the node has died, and not another protocol."""
 
     def answer(request: Request) -> bytes:
         whole = value(b"x" * 100_000)
         return Cut(whole[:length]) if request.number % 2 == 0 else whole
 
-    with Node(answer) as node, Client(node.url) as client:
+    with Node(answer) as node, kind(node.url) as client:
         with pytest.raises(UnavailableError, match="was lost, and the call may have run") as raised:
             client.call("/echo", 1)
         assert raised.value.was_started and len(node.requests) == 1
@@ -68,9 +97,10 @@ def test_an_answer_that_is_cut_is_lost(length: int) -> None:
         assert len(client.call("/echo", 1, idempotent=True)) == 100_000
 
 
-def test_an_answer_503_of_a_proxy_is_repeated_only_if_the_call_may_run_twice() -> None:
+@both
+def test_an_answer_503_of_a_proxy_is_repeated_only_if_the_call_may_run_twice(kind: Any) -> None:
     busy = response(b"<html>", 503, "text/html")
-    with Node(lambda request: busy if request.number % 2 == 0 else value(1)) as node, Client(node.url) as client:
+    with Node(lambda request: busy if request.number % 2 == 0 else value(1)) as node, kind(node.url) as client:
         with pytest.raises(UnavailableError, match="answered 503") as raised:
             client.call("/echo", 1)
         assert raised.value.was_started and len(node.requests) == 1
@@ -78,9 +108,10 @@ def test_an_answer_503_of_a_proxy_is_repeated_only_if_the_call_may_run_twice() -
         assert client.call("/echo", 1, idempotent=True) == 1
 
 
-def test_a_server_that_is_gone_between_two_calls_and_back_at_the_same_port() -> None:
+@both
+def test_a_server_that_is_gone_between_two_calls_and_back_at_the_same_port(kind: Any) -> None:
     with Node(echo) as node:
-        client = Client(node.url)
+        client = kind(node.url)
         assert client.call("/echo", 1) == 1
         node.close()
         with pytest.raises(UnavailableError, match="no node answers") as raised:
@@ -90,8 +121,9 @@ def test_a_server_that_is_gone_between_two_calls_and_back_at_the_same_port() -> 
             assert client.call("/echo", 3) == 3
 
 
-def test_idle_connections_that_a_proxy_has_cut_cost_no_call() -> None:
-    with Node(echo) as node, Client(node.url) as client:
+@both
+def test_idle_connections_that_a_proxy_has_cut_cost_no_call(kind: Any) -> None:
+    with Node(echo) as node, kind(node.url) as client:
         for number in range(20):
             assert client.call("/echo", number) == number
             node.cut()
@@ -100,8 +132,20 @@ def test_idle_connections_that_a_proxy_has_cut_cost_no_call() -> None:
         assert node.connections == 20
 
 
-def test_connections_are_kept() -> None:
-    with Node(echo) as node, Client(node.url) as client:
+@both
+def test_a_server_that_restarts_at_the_same_port_between_two_calls_costs_no_call(kind: Any) -> None:
+    with Node(echo) as node, kind(node.url) as client:
+        for number in range(5):
+            assert client.call("/echo", number) == number
+            node.close()
+            node = Node(echo, node.port)
+        assert client.call("/echo", 5) == 5 and len(node.requests) == 1
+        node.close()
+
+
+@both
+def test_connections_are_kept(kind: Any) -> None:
+    with Node(echo) as node, kind(node.url) as client:
         for number in range(20):
             assert client.call("/echo", number) == number
         assert node.connections == 1
@@ -113,16 +157,42 @@ def test_a_host_that_is_gone_is_probed() -> None:
         with http.stream("POST", node.url, content=encode(1)) as answer:
             found = answer.extensions["network_stream"].get_extra_info("socket")
             assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            assert not hasattr(socket, "TCP_KEEPIDLE") or found.getsockopt(socket.SOL_TCP, socket.TCP_KEEPIDLE) == 15
+            for name, expected in (("TCP_KEEPIDLE", 15), ("TCP_USER_TIMEOUT", 35_000)):
+                if hasattr(socket, name):
+                    assert found.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == expected
 
 
-def test_calls_go_through_a_proxy() -> None:
-    with Node(echo) as proxy, Client("http://node.invalid:8000", proxy=proxy.url) as client:
+@pytest.mark.parametrize("timeout", [None, LIMIT])
+def test_a_host_that_the_system_gives_up_is_lost_and_no_deadline(
+    timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the system has the class of Python's own timeouts."""
+
+    def lost(_: Any, request: httpx.Request) -> httpx.Response:
+        assert b"".join(request.stream)  # type: ignore[arg-type]
+        raise httpx.ReadTimeout("[Errno 110] Connection timed out")
+
+    async def lost_later(transport: Any, request: httpx.Request) -> httpx.Response:
+        return lost(transport, request)
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lost)
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", lost_later)
+    words = r"was lost, and the call may have run: \[Errno 110\]"
+    with pytest.raises(UnavailableError, match=words):
+        Client(timeout=timeout).call("/echo", 1)
+    with pytest.raises(UnavailableError, match=words):
+        asyncio.run(AsyncClient(timeout=timeout).call("/echo", 1))
+
+
+@both
+def test_calls_go_through_a_proxy(kind: Any) -> None:
+    with Node(echo) as proxy, kind("http://node.invalid:8000", proxy=proxy.url) as client:
         assert client.call("/echo", 1) == 1
         assert proxy.requests[0].path == "http://node.invalid:8000/echo"
 
 
-def test_a_client_shows_its_certificate_and_believes_an_authority(tmp_path: Path) -> None:
+@both
+def test_a_client_shows_its_certificate_and_believes_an_authority(kind: Any, tmp_path: Path) -> None:
     trustme = pytest.importorskip("trustme")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
@@ -133,17 +203,39 @@ def test_a_client_shows_its_certificate_and_believes_an_authority(tmp_path: Path
     context.verify_mode = ssl.CERT_REQUIRED
     verify = str(tmp_path / "authority.pem")
     with Node(echo, tls=context) as node:
-        with Client(node.url, verify=verify, certificate=str(tmp_path / "client.pem")) as client:
+        with kind(node.url, verify=verify, certificate=str(tmp_path / "client.pem")) as client:
             assert client.call("/echo", 1) == 1
-        with pytest.raises(CallError):
-            Client(node.url, verify=verify, start_up_wait=0).call("/echo", 1)
+        # The end of the connection may come before its reason.
+        with pytest.raises(UnavailableError, match=r"does not take the certificate of this client|was lost"):
+            kind(node.url, verify=verify, start_up_wait=0).call("/echo", 1)
         with pytest.raises(UnavailableError, match="its certificate is not believed"):
-            Client(node.url, start_up_wait=LIMIT).call("/echo", 1)
+            kind(node.url, start_up_wait=LIMIT).call("/echo", 1)
 
 
-def test_the_first_call_waits_for_a_node_that_starts_slowly() -> None:
+def test_a_certificate_that_the_node_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client has sent its call before it reads this, and the node has read nothing."""
+    alert = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required")
+
+    def refused(_: Any, request: httpx.Request) -> httpx.Response:
+        assert b"".join(request.stream)  # type: ignore[arg-type]
+        raise httpx.ReadError(str(alert)) from alert
+
+    async def refused_later(_: Any, request: httpx.Request) -> httpx.Response:
+        assert b"".join(request.stream)  # type: ignore[arg-type]
+        raise alert
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", refused)
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", refused_later)
+    for kind in (Client, Blocking):
+        with pytest.raises(UnavailableError, match=r"take the certificate of this client: .*alert") as raised:
+            kind("https://localhost", start_up_wait=LIMIT).call("/echo", 1)
+        assert not raised.value.was_started
+
+
+@both
+def test_the_first_call_waits_for_a_node_that_starts_slowly(kind: Any) -> None:
     port = unused_port()
-    client, outcome = Client(f"http://127.0.0.1:{port}", start_up_wait=LIMIT), []
+    client, outcome = kind(f"http://127.0.0.1:{port}", start_up_wait=LIMIT), []
     thread = threading.Thread(target=lambda: outcome.append(client.call("/echo", 1)))
     thread.start()
     thread.join(0.3)
@@ -154,13 +246,14 @@ def test_the_first_call_waits_for_a_node_that_starts_slowly() -> None:
         assert outcome == [1] and len(node.requests) == 6
 
 
-def test_the_wait_for_a_node_ends() -> None:
-    client = Client(f"http://127.0.0.1:{unused_port()}", start_up_wait=0.2)
-    with pytest.raises(UnavailableError, match=r"no node answers at http://127\.0\.0\.1:.*refused.*after 0\.2 s"):
+@both
+def test_the_wait_for_a_node_ends(kind: Any) -> None:
+    client = kind(f"http://127.0.0.1:{unused_port()}", start_up_wait=0.2)
+    with pytest.raises(UnavailableError, match=r"no node answers at http://127\.0\.0\.1:.*\] Connect.* after 0\.2 s"):
         client.call("/echo", 1)
     began = time.monotonic()
     with pytest.raises(UnavailableError):
-        Client(client.url, start_up_wait=LIMIT).call("/echo", 1, timeout=0.2)
+        kind(client.url, start_up_wait=LIMIT).call("/echo", 1, timeout=0.2)
     assert time.monotonic() - began < LIMIT
 
 
@@ -213,23 +306,26 @@ def test_a_proxy_that_refuses_is_named_and_not_what_the_caller_was_handling(kind
             call(proxy.url)
 
 
-def test_a_host_without_an_address_ends_the_wait_at_once() -> None:
+@both
+def test_a_host_without_an_address_ends_the_wait_at_once(kind: Any) -> None:
     began = time.monotonic()
     with pytest.raises(UnavailableError, match="the host is not known"):
-        Client("http://no-such-host.invalid:8000", start_up_wait=LIMIT).call("/echo", 1)
+        kind("http://no-such-host.invalid:8000", start_up_wait=LIMIT).call("/echo", 1)
     assert time.monotonic() - began < LIMIT
 
 
-def test_tls_to_a_plain_port_is_named_at_once() -> None:
+@both
+def test_tls_to_a_plain_port_is_named_at_once(kind: Any) -> None:
     with Node(echo) as node:
         with pytest.raises(UnavailableError, match="no TLS with this port"):
-            Client(node.url.replace("http:", "https:"), start_up_wait=LIMIT).call("/echo", 1)
+            kind(node.url.replace("http:", "https:"), start_up_wait=LIMIT).call("/echo", 1)
         node.cut()
 
 
-def test_a_deadline_ends_a_call_that_is_not_answered() -> None:
+@both
+def test_a_deadline_ends_a_call_that_is_not_answered(kind: Any) -> None:
     release = threading.Event()
-    with Node(lambda _: value(release.wait(LIMIT))) as node, Client(node.url) as client:
+    with Node(lambda _: value(release.wait(LIMIT))) as node, kind(node.url) as client:
         began = time.monotonic()
         with pytest.raises(DeadlineExceededError) as raised:
             client.call("/echo", 1, timeout=0.1)
@@ -251,3 +347,106 @@ def test_a_call_waits_for_a_connection_until_its_deadline() -> None:
         release.set()
         thread.join(LIMIT)
         assert client.call("/echo", 1) is True
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("connect", "before the call was sent: it was not started"),
+        ("pool", "before one of `max_connections` was free"),
+        ("send", "before the call was sent: it was not started"),
+        ("wait", "before the outcome was there"),
+    ],
+)
+def test_a_call_that_is_late_says_whether_it_was_started(kind: Any, phase: str, words: str) -> None:
+    release = threading.Event()
+    silent = socket.create_server(("127.0.0.1", 0), backlog=0)
+    # Nothing is read there; with a full backlog, nothing connects.
+    queued = [socket.socket() for _ in range(4 if phase == "connect" else 0)]
+    for each in queued:
+        each.setblocking(False)
+        each.connect_ex(silent.getsockname())
+    value_of_call = np.zeros(64 << 20, np.uint8) if phase == "send" else 1
+
+    def blocking(client: Client, node: Node) -> None:
+        holder = threading.Thread(target=client.call, args=("/held", 1))
+        if phase == "pool":
+            holder.start()
+            while not node.requests:
+                time.sleep(0.001)
+        with pytest.raises(DeadlineExceededError, match=words) as raised:
+            client.call("/late", value_of_call, timeout=0.1)
+        assert raised.value.was_started == (phase == "wait")
+        release.set()
+        if phase == "pool":
+            holder.join(LIMIT)
+
+    async def asynchronous(client: AsyncClient, node: Node) -> None:
+        holder = asyncio.ensure_future(client.call("/held", 1)) if phase == "pool" else None
+        while holder and not node.requests:
+            await asyncio.sleep(0.001)
+        with pytest.raises(DeadlineExceededError, match=words) as raised:
+            await client.call("/late", value_of_call, timeout=0.1)
+        assert raised.value.was_started == (phase == "wait")
+        release.set()
+        if holder:
+            await holder
+        await client.aclose()
+
+    try:
+        with Node(lambda _: value(release.wait(LIMIT))) as node:
+            port = silent.getsockname()[1] if phase in ("connect", "send") else node.port
+            client = kind(f"http://127.0.0.1:{port}", max_connections=1, connect_timeout=LIMIT)
+            blocking(client, node) if kind is Client else asyncio.run(asynchronous(client, node))
+    finally:
+        for each in (silent, *queued):
+            each.close()
+
+
+@both
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_node_that_refuses_a_body_before_it_has_come_is_understood(kind: Any, is_tls: bool, tmp_path: Path) -> None:
+    """It answers once it has the head, reads a part of the rest, and closes the connection."""
+    trustme = pytest.importorskip("trustme")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            with contextlib.suppress(OSError), connection:
+                stream = context.wrap_socket(connection, server_side=True) if is_tls else connection
+                stream.recv(1)
+                stream.sendall(problem(413, "invalid_input"))
+                for _ in range(100):
+                    stream.recv(64 << 10)
+                stream.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    url = f"{'https' if is_tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+    with kind(url, verify=False) as client, pytest.raises(InvalidInputError, match="told so") as raised:
+        client.call("/echo", np.zeros(256 << 20, np.uint8))
+    assert raised.value.status == 413 and len(connections) == 1
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(LIMIT)
+
+
+@both
+def test_large_calls_and_answers_cross_over_tls(kind: Any) -> None:
+    trustme = pytest.importorskip("trustme")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    large = np.arange(3 << 20)
+    with Node(echo, tls=context) as node, kind(node.url, verify=False) as client:
+        for _ in range(3):
+            assert np.array_equal(client.call("/echo", large), large)
+        assert node.connections == 1

@@ -297,6 +297,11 @@ def test_an_array_of_a_file_is_sent(tmp_path: Path) -> None:
         ([range(3), 1j], "a value of type `range` cannot be sent at $[0]"),
         ([1j], "a value of type `complex` cannot be sent at $[0]"),
         ([pytest], "a value of type `module` cannot be sent at $[0]"),
+        ({"a": [1, np.array(["x", "\ud800"])]}, "a text that has no UTF-8: surrogates not allowed at $.a[1]"),
+        (
+            {"a": np.array(["x", None], np.dtypes.StringDType(na_object=None))},
+            "an array of dtype `StringDType(na_object=None)` with missing texts cannot be sent at $.a",
+        ),
     ],
 )
 def test_a_value_without_a_form_is_refused_with_its_place(value: Any, message: str) -> None:
@@ -309,8 +314,12 @@ def test_nesting_has_a_limit_on_both_sides() -> None:
     value: list[Any] = []
     for _ in range(5000):
         value = [value]
-    with pytest.raises(TypeError, match="nesting beyond 512 levels"):
-        encode(value)
+    cycle: dict[str, Any] = {}
+    cycle["a"] = [cycle]
+    for deep, place in ((value, r"\$(\[0\])+.*…"), ([1, (cycle,)], r"\$\[1\]\[0\](\.a\[0\])+")):
+        with pytest.raises(TypeError, match=f"nesting beyond 512 levels.* at {place}") as refused:
+            encode(deep)
+        assert len(str(refused.value)) < 400
     with pytest.raises(EnvelopeError, match="nested too deeply"):
         decode(wrapped(b"\x91" * 200_000 + b"\xc0"))
 

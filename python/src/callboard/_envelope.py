@@ -11,7 +11,9 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import functools
 import io
+import json
 import math
 import struct
 import uuid
@@ -58,6 +60,8 @@ _NAMED = (
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, enum.Enum,
 )  # fmt: skip
 _ZEROS = bytes(ALIGNMENT)
+# The begin of a place says where to look.
+_PLACE_CHARACTERS = 200
 
 
 class EnvelopeError(ValueError):
@@ -80,15 +84,23 @@ class _Unwritable(TypeError):
         self.place = ""
 
 
+def _too_deep(place: str) -> _Unwritable:
+    """Python's own stack may end before the limit."""
+    error = _Unwritable(f"nesting beyond {MAX_DEPTH} levels, or beyond Python's stack,")
+    error.place = place
+    return error
+
+
 def encode_pieces(value: object) -> list[Buffer]:
     """Encodes a value as pieces that make an envelope one after the other. Raises `TypeError` with the place."""
     writer = _Writer()
     try:
         tree = writer.encoder.encode(writer.lower(value, 0))
     except _Unwritable as error:
-        raise TypeError(f"{error.message} at ${error.place}") from None
+        place = error.place if len(error.place) <= _PLACE_CHARACTERS else f"{error.place[:_PLACE_CHARACTERS]}…"
+        raise TypeError(f"{error.message} at ${place}") from None
     except RecursionError:
-        raise TypeError(f"nesting beyond {MAX_DEPTH} levels") from None
+        raise TypeError(f"{_too_deep('').message} at $") from None
     except OverflowError:
         raise TypeError(f"an integer beyond 64 bits at ${_place(value, _is_wide)}") from None
     except UnicodeEncodeError as error:
@@ -126,7 +138,7 @@ class _Writer:
         if kind in _PLAIN:
             return value
         if depth > MAX_DEPTH:
-            raise _Unwritable(f"nesting beyond {MAX_DEPTH} levels")
+            raise _too_deep("")
         if kind is dict:
             return self.map(value, depth)
         if kind is list:
@@ -150,6 +162,8 @@ class _Writer:
         except _Unwritable as error:
             error.place = f"[{len(lowered)}]{error.place}"
             raise
+        except RecursionError:
+            raise _too_deep(f"[{len(lowered)}]") from None
         return lowered
 
     def map(self, entries: Mapping[Any, Any], depth: int) -> dict[str, Any]:
@@ -169,6 +183,8 @@ class _Writer:
             except _Unwritable as error:
                 error.place = f".{name}{error.place}"
                 raise
+            except RecursionError:
+                raise _too_deep(f".{name}") from None
         return lowered
 
     def other(self, value: Any, depth: int) -> Any:
@@ -204,7 +220,7 @@ class _Writer:
             return self.frame(value)
         if hasattr(value, "model_dump") and not isinstance(value, type):
             # The root of a `RootModel` may be any value.
-            return self.lower(value.model_dump(), depth)
+            return self.lower(_dumped(value), depth)
         if _torch.is_tensor(type(value)):
             return self.array(_array_of_tensor(value))
         data = _media.as_bytes(value)
@@ -224,7 +240,13 @@ class _Writer:
 
     def texts(self, array: np.ndarray[Any, Any]) -> Ext:
         header = self.array_header(TEXTS_CODE, array)
-        pieces = [text.encode() for text in array.reshape(-1).tolist()]
+        try:
+            pieces = [text.encode() for text in array.reshape(-1).tolist()]
+        except UnicodeEncodeError as error:
+            raise _Unwritable(f"a text that has no UTF-8: {error.reason}") from None
+        except AttributeError:
+            # A `StringDType` may have another object for each text that is missing.
+            raise _Unwritable(f"an array of dtype `{array.dtype}` with missing texts cannot be sent") from None
         ends = np.cumsum([len(piece) for piece in pieces], dtype="<u8").tobytes()
         return self.leaf_of_array(TEXTS, header, memoryview(ends + b"".join(pieces)))
 
@@ -312,6 +334,20 @@ def _struct_fields(value: msgspec.Struct) -> Any:
     return list(fields.values()) if config.array_like else fields
 
 
+def _dumped(model: Any) -> Any:
+    """The fields of a model of pydantic, under the names that its reader takes."""
+    kind: type = type(model)
+    return model.model_dump(by_alias=True) if _is_read_by_alias(kind) else model.model_dump()
+
+
+@functools.lru_cache(maxsize=256)
+def _is_read_by_alias(kind: type) -> bool:
+    """Whether each field has one alias for both directions, or none."""
+    fields, config = getattr(kind, "model_fields", {}).values(), getattr(kind, "model_config", {})
+    is_one = all(field.serialization_alias == field.validation_alias for field in fields)
+    return is_one and config.get("validate_by_alias", True) is not False
+
+
 def _type_name(value: object) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -365,7 +401,7 @@ def _children(value: Any) -> Iterable[tuple[str, Any]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif hasattr(value, "model_dump") and not isinstance(value, type):
-        value = value.model_dump()
+        value = _dumped(value)
     if isinstance(value, Mapping):
         return ((f".{key}", item) for key, item in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -400,6 +436,12 @@ def _arrow_stream(value: Any) -> tuple[int, memoryview]:
                 raise
             reason = error.args[0] if error.args else error
             raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent: {reason}") from None
+    for field in table.schema:
+        unread = _unread_type(pa, field.type)
+        if unread is not None:
+            raise _Unwritable(
+                f"a value of type `{_type_name(value)}` cannot be sent: column `{field.name}` has {unread}"
+            )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         if table.num_rows:
@@ -413,19 +455,53 @@ def _arrow_stream(value: Any) -> tuple[int, memoryview]:
 
 
 def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
-    name, is_pandas = type(value).__name__, type(value).__module__.startswith("pandas")
-    if is_pandas and name in ("DataFrame", "Series"):
-        _check_index(value)
-    if name == "DataFrame":
-        return FRAME, pa.Table.from_pandas(value, preserve_index=False) if is_pandas else value.to_arrow()
-    if name == "Series":
-        column = "" if value.name is None else str(value.name)
-        if is_pandas:
-            return SERIES, pa.Table.from_pandas(value.to_frame(column), preserve_index=False)
-        return SERIES, value.to_frame(column).to_arrow()
+    name, library = type(value).__name__, type(value).__module__.partition(".")[0]
+    if library in ("pandas", "polars") and name in ("DataFrame", "Series"):
+        table_of_frame = _table_of_pandas if library == "pandas" else _table_of_polars
+        if library == "pandas":
+            _check_index(value)
+        if name == "DataFrame":
+            return FRAME, table_of_frame(pa, value)
+        return SERIES, table_of_frame(pa, value.to_frame("" if value.name is None else value.name))
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
         return SERIES, series_table(value)
     raise _Unwritable(f"a value of type `{_type_name(value)}` cannot be sent")
+
+
+def _table_of_pandas(pa: Any, frame: Any) -> Any:
+    import pandas
+
+    if frame.columns.nlevels == 1 and frame.columns.inferred_type.startswith("mixed"):
+        raise ValueError("the labels of its columns have different types, and would become texts")
+    # Only with an index, this one, does pyarrow write of which type the labels of the columns are.
+    frame = frame.copy(deep=False)
+    frame.index = pandas.RangeIndex(len(frame))
+    table = pa.Table.from_pandas(frame)
+    metadata = table.schema.pandas_metadata
+    decimals = [
+        each
+        for each, dtype in zip(metadata["columns"], frame.dtypes, strict=False)
+        if isinstance(dtype, pandas.ArrowDtype) and pa.types.is_decimal(dtype.pyarrow_dtype)
+    ]
+    for each in decimals:
+        # pyarrow writes the same of these as of Python's decimals.
+        each["is_arrow_dtype"] = True
+    changed = {**table.schema.metadata, b"pandas": json.dumps(metadata).encode()}
+    return table.replace_schema_metadata(changed) if decimals else table
+
+
+def _table_of_polars(_: Any, frame: Any) -> Any:
+    for name, dtype in frame.schema.items():
+        if _has_objects(dtype):
+            # Their form in Arrow is their address in this process.
+            raise ValueError(f"column `{name}` has Python objects")
+    return frame.to_arrow()
+
+
+def _has_objects(dtype: Any) -> bool:
+    """Whether a dtype of polars is `Object`, or has it inside."""
+    inner = [dtype.inner] if hasattr(dtype, "inner") else [field.dtype for field in getattr(dtype, "fields", ())]
+    return dtype.base_type().__name__ == "Object" or any(map(_has_objects, inner))
 
 
 def _check_index(value: Any) -> None:
@@ -435,6 +511,23 @@ def _check_index(value: Any) -> None:
         raise _Unwritable(
             f"the index of a `{_type_name(value)}` cannot be sent: use reset_index(), with drop=True or not"
         )
+
+
+def _unread_type(pa: Any, kind: Any) -> str | None:
+    """The part of an Arrow type that readers refuse, in words."""
+    types = pa.types
+    # Releases before 16 have no list views.
+    tests = [getattr(types, name, None) for name in ("is_run_end_encoded", "is_list_view", "is_large_list_view")]
+    if types.is_union(kind) or any(test is not None and test(kind) for test in tests):
+        return f"the type `{kind}`"
+    if types.is_dictionary(kind):
+        # An IPC stream has no place for what an extension type of the values is.
+        is_extension = isinstance(kind.value_type, pa.BaseExtensionType)
+        return f"categories of the type `{kind.value_type}`" if is_extension else _unread_type(pa, kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _unread_type(pa, kind.storage_type)
+    inner = (_unread_type(pa, kind.field(index).type) for index in range(kind.num_fields))
+    return next((found for found in inner if found is not None), None)
 
 
 def _empty(column: Any) -> Any:
@@ -662,7 +755,10 @@ def _table(data: memoryview) -> Any:
     pa = _pyarrow()
     try:
         return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-    except pa.ArrowInvalid as error:
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Readers of extension types, such as those of pandas, raise what they like.
         raise EnvelopeError(f"a data frame: {error}") from None
 
 

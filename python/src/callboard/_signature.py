@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import io
 import json
 import types
 import typing
@@ -255,8 +256,8 @@ def convert(value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
-        # An array of another dtype is an error, though its numbers might fit.
-        plain = value if isinstance(error.__cause__, _WrongArray) else _plain(value)
+        # An array of another dtype is an error, though its numbers might fit. A model has tried both.
+        plain = value if isinstance(error.__cause__, (_WrongArray, _WrongFields)) else _plain(value)
         if plain is value:
             raise _invalid(error) from error
     try:
@@ -346,6 +347,11 @@ def _from_plain(hint: Any, value: Any) -> Any:
         return to_array(value, array_dtype(hint))
     if _media.is_file(origin):
         return _media.convert(origin, value)
+    if origin is io.BytesIO and isinstance(value, (bytes, str)):
+        try:
+            return io.BytesIO(msgspec.convert(value, bytes))
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
     if isinstance(origin, type) and _torch.is_tensor(origin) and not isinstance(value, origin):
         was_list = not isinstance(value, (np.ndarray, np.generic))
         return _torch.from_array(to_array(value, None), was_list=was_list)
@@ -426,12 +432,17 @@ def _step(key: Any) -> str:
 
 
 def _to_model(model: Any, value: Any) -> Any:
-    try:
-        return model.model_validate(_plain(value))
-    except ValueError as error:
-        if not hasattr(error, "errors"):
-            raise
-        raise _WrongFields([(each["loc"], each["msg"]) for each in error.errors()]) from error
+    """A field may be an array, or a list that was sent as one."""
+    errors: list[list[Any]] = []
+    plain = _plain(value)
+    for each in (value,) if plain is value else (value, plain):
+        try:
+            return model.model_validate(each)
+        except ValueError as error:
+            if not hasattr(error, "errors"):
+                raise
+            errors.append(error.errors())
+    raise _WrongFields([(each["loc"], each["msg"]) for each in min(errors, key=len)])
 
 
 def _to_frame(origin: Any, value: Any) -> Any:
@@ -444,16 +455,53 @@ def _to_frame(origin: Any, value: Any) -> Any:
     is_series = isinstance(value, pyarrow.ChunkedArray)
     if library in ("pandas", "polars") and (is_series or isinstance(value, pyarrow.Table)):
         table = series_table(value) if is_series else value
-        if library == "pandas":
-            frame = table.to_pandas()
-        else:
-            import polars
-
-            frame = polars.from_arrow(table)
+        try:
+            frame = _pandas_frame(table) if library == "pandas" else _polars_frame(table)
+        except Exception as error:
+            # Neither library says which exceptions it raises for a type that it does not have.
+            raise TypeError(f"Expected `{_name(origin)}`, got a table that cannot be one: {error}") from error
         value = _column(frame, library) if is_series else frame
     if not isinstance(value, origin):
         raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
     return value
+
+
+def _pandas_frame(table: Any) -> Any:
+    """The frame of a table, with the dtypes that pandas has written into its metadata."""
+    metadata = table.schema.pandas_metadata or {}
+    columns = {each.get("field_name"): each for each in metadata.get("columns", ())}
+    # pandas does not read the names of its Arrow dtypes that have parameters, and takes one for another dtype.
+    arrow = [place for place, name in enumerate(table.column_names) if _is_arrow_dtype(columns.get(name, {}))]
+    if not arrow:
+        return table.to_pandas()
+    import pandas
+    import pyarrow
+
+    plain = table
+    for place in arrow:
+        columns[table.column_names[place]].update(pandas_type="int8", numpy_type="int8", metadata=None)
+        zeros = pyarrow.array(np.zeros(table.num_rows, np.int8))
+        plain = plain.set_column(place, table.column_names[place], zeros)
+    plain = plain.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(metadata).encode()})
+    frame = plain.to_pandas()
+    for place in arrow:
+        frame.isetitem(place, pandas.arrays.ArrowExtensionArray(table.column(place)))
+    return frame
+
+
+def _is_arrow_dtype(column: dict[str, Any]) -> bool:
+    """Of what pandas has written of a column."""
+    return str(column.get("numpy_type")).endswith("[pyarrow]") or column.get("is_arrow_dtype") is True
+
+
+def _polars_frame(table: Any) -> Any:
+    import polars
+
+    frame: Any = polars.from_arrow(table)
+    if frame.columns != table.column_names:
+        # It gives a column without a name one of its own.
+        frame.columns = table.column_names
+    return frame
 
 
 def _column(frame: Any, library: str) -> Any:
@@ -461,7 +509,7 @@ def _column(frame: Any, library: str) -> Any:
     if library == "polars":
         return frame.to_series(0)
     column = frame.iloc[:, 0]
-    return column if column.name else column.rename(None)
+    return column.rename(None) if column.name == "" else column
 
 
 # ---- JSON Schema -----------------------------------------------------------------------------------------------------
@@ -496,10 +544,12 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return {"type": "array"}
     if _media.is_file(kind):
         return _media.schema(kind)
+    if kind is io.BytesIO:
+        return schema(bytes)
     if _torch.is_tensor(kind):
         return {"type": "array", "description": "an array, as a tensor of PyTorch"}
     if _is_pydantic(kind):
-        model: dict[str, Any] = kind.model_json_schema()  # type: ignore[attr-defined]
+        model = _model_schema(kind)
         return _inline(model, model.pop("$defs", {}), ())  # type: ignore[no-any-return]
     if issubclass(kind, np.bool_):
         return {"type": "boolean"}
@@ -508,6 +558,35 @@ def _schema_hook(kind: type) -> dict[str, Any]:
     if kind.__module__.partition(".")[0] in _FRAMES:
         return {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
     raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input")
+
+
+def _model_schema(kind: Any) -> dict[str, Any]:
+    model: dict[str, Any]
+    if not hasattr(kind, "__pydantic_core_schema__"):
+        # A class that only looks like a model.
+        model = kind.model_json_schema()
+        return model
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    try:
+        model = kind.model_json_schema(schema_generator=_schema_generator())
+        return model
+    except PydanticInvalidForJsonSchema as error:
+        raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` has no schema: {error.message}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _schema_generator() -> Any:
+    """The generator of pydantic's schemas that knows arrays."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class WithArrays(GenerateJsonSchema):
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
+            if schema.get("cls") is np.ndarray:
+                return {"type": "array"}
+            return super().handle_invalid_for_json_schema(schema, error_info)
+
+    return WithArrays
 
 
 def _inline(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...]) -> Any:

@@ -147,6 +147,12 @@ class Model(pydantic.BaseModel):
     when: dt.datetime
 
 
+class Scores(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    values: np.ndarray
+    is_good: bool = pydantic.Field(alias="isGood")
+
+
 class Row(typing.TypedDict):
     a: int
 
@@ -206,6 +212,11 @@ def values(client):
         found = client.call("/echo", value, returns=hint)
         assert found == value and type(found) is type(value), (hint, found)
     assert client.call("/echo", io.BytesIO(b"abc")) == b"abc"
+    assert client.call("/echo", io.BytesIO(b"abc"), returns=io.BytesIO).getvalue() == b"abc"
+    model = Scores(values=np.ones((2, 0), np.float32), isGood=True)
+    found = client.call("/echo", model, returns=Scores)
+    assert same(found.values, model.values) and found.is_good
+    assert list(client.call("/echo", model)) == ["values", "isGood"]
     assert client.call("/echo", np.ones(3, ml_dtypes.bfloat16)).dtype == ml_dtypes.bfloat16
     texts = np.array([["a", "long " * 500], ["", "ü"]])
     assert np.array_equal(client.call("/echo", texts), texts)
@@ -220,6 +231,10 @@ def values(client):
         assert_frame_equal(client.call("/echo", frame, returns=pl.DataFrame), frame)
     for name in POLARS.columns:
         assert_series_equal(client.call("/echo", POLARS[name], returns=pl.Series), POLARS[name])
+    assert_series_equal(client.call("/echo", pl.Series([1, None]), returns=pl.Series), pl.Series([1, None]))
+    arrow = pa.array([[{"a": decimal.Decimal("1.10")}], None])
+    labels = pd.DataFrame({0: [1, 2], 1: pd.Series(pd.arrays.ArrowExtensionArray(arrow))})
+    pd.testing.assert_frame_equal(client.call("/echo", labels, returns=pd.DataFrame), labels)
     nested = client.call("/echo", {"a": (POLARS, [1])}, returns=dict[str, tuple[pl.DataFrame, list[int]]])
     assert_frame_equal(nested["a"][0], POLARS)
     for value, words in [
@@ -227,6 +242,7 @@ def values(client):
         (np.array([object()]), "dtype `object`"),
         (np.array(["2020"], "M8[D]"), "dtype `datetime64[D]`"),
         ([1, 2**64], "an integer beyond 64 bits at $[1]"),
+        ({"a": pl.Series("o", [object()], dtype=pl.Object)}, "column `o` has Python objects at $.a"),
     ]:
         assert words in str(refused(TypeError, lambda value=value: client.call("/echo", value)))
 
@@ -261,6 +277,8 @@ def failures(client):
     # 2 GiB of zeros, which take no memory here: the node refuses them by their announcement.
     error = refused(errors.InvalidInputError, lambda: client.call("/echo", np.zeros(2**31, np.uint8), timeout=LIMIT))
     assert error.status == 413 and "67108864" in str(error), error
+    (error,) = client.stream("/echo", [np.zeros(2**31, np.uint8)])
+    assert isinstance(error, errors.InvalidInputError) and error.status == 413, error
 
 
 def streams(client):
@@ -314,6 +332,49 @@ def cancellation(client, url):
 
     asyncio.run(main())
     assert not (HERE / "three.begun").exists()
+    asyncio.run(phases(url))
+
+
+async def phases(url):
+    """The worker knows of a call that was cancelled while it waited, ran or streamed; a queued one never runs."""
+    async with cb.AsyncClient(url, attempts=1) as client:
+        running = asyncio.ensure_future(client.call("/wait-alone", "running"))
+        await asyncio.to_thread(until, "running.begun")
+        queued = asyncio.ensure_future(client.call("/wait-alone", "queued"))
+        await asyncio.wait([queued], timeout=0.5)
+        queued.cancel()
+        while True:
+            # The queue has one place, which is free as soon as the node knows.
+            following = asyncio.ensure_future(client.call("/wait-alone", "following"))
+            done, _ = await asyncio.wait([following], timeout=1)
+            if not done:
+                break
+            assert isinstance(following.exception(), errors.OverloadedError)
+        running.cancel()
+        await asyncio.to_thread(until, "running.cancelled")
+        await asyncio.to_thread(until, "following.begun")
+        assert not (HERE / "queued.begun").exists()
+        following.cancel()
+        await asyncio.to_thread(until, "following.cancelled")
+
+        replies = client.replies("/wait-in-stream", "replies")
+        assert await anext(replies) == "first"
+        following = asyncio.ensure_future(anext(replies))
+        await asyncio.to_thread(until, "replies.begun")
+        following.cancel()
+        await asyncio.wait([following])
+        await asyncio.to_thread(until, "replies.cancelled")
+        async for each in client.replies("/wait-in-stream", "break"):
+            assert each == "first"
+            await asyncio.to_thread(until, "break.begun")
+            break
+        await asyncio.to_thread(until, "break.cancelled")
+    with cb.Client(url) as client:
+        replies = client.replies("/wait-in-stream", "closed")
+        assert next(replies) == "first"
+        until("closed.begun")
+        replies.close()
+        until("closed.cancelled")
 
 
 def ends_and_starts():

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,35 @@ def pid() -> int:
     return os.getpid()
 
 
+async def wait(name: str) -> str:
+    """Notes when a call begins, and when it is cancelled."""
+    Path(name + ".begun").touch()
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        Path(name + ".cancelled").touch()
+        raise
+    return name
+
+
 @cb.service
 class Wait:
-    """Notes when a call begins, and when it is cancelled."""
-
     @cb.concurrent(max=64)
     async def predict(self, name: str) -> str:
-        Path(name + ".begun").touch()
-        try:
-            await asyncio.sleep(600)
-        except asyncio.CancelledError:
-            Path(name + ".cancelled").touch()
-            raise
-        return name
+        return await wait(name)
+
+
+@cb.service
+class WaitAlone:
+    """One call at a time: the next one waits in the queue."""
+
+    async def predict(self, name: str) -> str:
+        return await wait(name)
+
+
+@cb.service
+class WaitInStream:
+    @cb.concurrent(max=64)
+    async def predict(self, name: str) -> AsyncIterator[str]:
+        yield "first"
+        yield await wait(name)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, overload
 
 from callboard._api import CallError, _route
@@ -84,17 +83,10 @@ class AsyncClient(BaseClient):
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
     ) -> AsyncGenerator[Any, None]:
         """As `Client.replies`: `async for`. `contextlib.aclosing` cancels the call as soon as the loop is left."""
-        prepared = Prepared.call(route, value)
-        return self._replies(prepared, self._hint(returns), self._options(options, function=prepared.is_function))
-
-    async def _replies(self, prepared: Prepared, hint: Any, options: Options) -> AsyncGenerator[Any, None]:
-        outputs: Any = self._transport.replies(prepared.route, prepared.pieces, options)
-        async with contextlib.aclosing(outputs):
-            try:
-                async for output in outputs:
-                    yield self._read(output, hint, prepared.route, options)
-            except Failure as failure:
-                raise to_error(failure, options.request_id) from None
+        prepared, hint = Prepared.call(route, value), self._hint(returns)
+        checked = self._options(options, function=prepared.is_function)
+        outputs: Any = self._transport.replies(prepared.route, prepared.pieces, checked)
+        return _Replies(outputs, lambda output: self._read(output, hint, prepared.route, checked), checked.request_id)
 
     def stream(
         self,
@@ -195,6 +187,38 @@ class AsyncClient(BaseClient):
             return to_error(failure, options.request_id)
         except CallError as error:
             return error
+
+
+class _Replies(AsyncGenerator[Any, None]):
+    """The outputs of a transport as values.
+
+    A generator around the transport's own would not do: an event loop that ends closes all of its generators at the
+    same time, and the outer one fails because the inner one is being closed.
+    """
+
+    def __init__(
+        self, outputs: AsyncGenerator[Buffer, None], read: Callable[[Buffer], Any], request_id: str | None
+    ) -> None:
+        self._outputs = outputs
+        self._read = read
+        self._request_id = request_id
+
+    async def asend(self, _: None) -> Any:
+        try:
+            output = await anext(self._outputs)
+        except Failure as failure:
+            raise to_error(failure, self._request_id) from None
+        try:
+            return self._read(output)
+        except CallError:
+            await self.aclose()
+            raise
+
+    async def athrow(self, *exception: Any) -> Any:
+        return await self._outputs.athrow(*exception)
+
+    async def aclose(self) -> None:
+        await self._outputs.aclose()
 
 
 def _is_done(call: asyncio.Future[Buffer] | CallError) -> bool:

@@ -227,26 +227,37 @@ class FrameReader:
 
 # httpx has one class for a connection that ended before or in the middle of an answer, and for bytes that are no HTTP.
 _ENDED = re.compile("disconnected|closed connection")
+# In TLS 1.3 the client has sent its call by the time that it reads this, and the node has not.
+_REFUSED = re.compile("(?i)alert.*(certificate|unknown ca|access denied)")
 
 
 def late(*, was_started: bool) -> Failure:
-    message = "the deadline passed before the outcome was there"
+    what = "the outcome was there" if was_started else "the call was sent: it was not started"
+    message = f"the deadline passed before {what}"
     return Failure("deadline_exceeded", message, status=504, was_started=was_started)
 
 
 def failure_of_exception(
-    error: httpx.HTTPError, endpoint: Endpoint, body: object, handled: BaseException | None = None
+    error: httpx.HTTPError | ssl.SSLError,
+    endpoint: Endpoint,
+    body: object,
+    handled: BaseException | None,
+    *,
+    is_late: bool,
 ) -> Failure:
     """The failure that an exception of httpx stands for. It tells whether the call may have run.
 
-    `handled` is the exception that was handled as the request began: Python takes it for the context of others.
+    `handled` is the exception that was handled as the request began: Python takes it for the context of others. A
+    timeout of a call that is not late is that of the system, which has lost the host.
     """
     if isinstance(error, httpx.ConnectTimeout):
+        if is_late:
+            return late(was_started=False)
         return _no_connection(endpoint, "it did not answer within the connect timeout", retryable=True)
     if isinstance(error, httpx.PoolTimeout):
         message = "the deadline passed before one of `max_connections` was free"
         return Failure("deadline_exceeded", message, status=504, was_started=False)
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, httpx.TimeoutException) and is_late:
         return late(was_started=isinstance(body, Sending) and body.is_whole)
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
         return _not_connected(error, endpoint, handled)
@@ -255,11 +266,15 @@ def failure_of_exception(
     if isinstance(error, httpx.RemoteProtocolError) and not _ENDED.search(str(error)):
         hint = "does the port speak TLS? then use https://" if not endpoint.is_tls else "is it a node of Callboard?"
         return Failure("internal", f"{endpoint.name} does not answer in HTTP ({error}): {hint}")
+    causes = _causes(error, handled)
+    if any(isinstance(each, ssl.SSLError) and _REFUSED.search(str(each)) for each in causes):
+        return _no_connection(endpoint, f"it does not take the certificate of this client: {error}", retryable=False)
     was_started = not isinstance(body, Sending) or body.is_whole
     words = "the call may have run" if was_started else "it was not started"
+    reason = str(error) or str(causes[-1]) or type(error).__name__
     return Failure(
         "unavailable",
-        f"the connection to {endpoint.name} was lost, and {words}: {str(error) or type(error).__name__}",
+        f"the connection to {endpoint.name} was lost, and {words}: {reason}",
         status=503,
         error_type=CONNECTION_LOST,
         retryable=not was_started,

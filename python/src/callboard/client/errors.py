@@ -73,12 +73,20 @@ CLASSES: dict[str, type[CallError]] = {
 }
 
 
+# The status of an error without one of its own, as `docs/errors.md` has it. Over QUIC only user code gives one.
+_STATUSES = {
+    "invalid_input": 400, "unauthenticated": 401, "permission_denied": 403, "not_found": 404, "overloaded": 429,
+    "cancelled": 499, "failed": 500, "worker_failed": 500, "internal": 500, "unavailable": 503,
+    "deadline_exceeded": 504,
+}  # fmt: skip
+
+
 def to_error(failure: Failure, request_id: str | None = None) -> CallError:
     """The error that a caller sees. The traceback of the service is shown below its own."""
     error = CLASSES.get(failure.kind, CallError)(
         failure.message,
         kind=failure.kind,
-        status_code=failure.status,
+        status_code=_STATUSES.get(failure.kind) if failure.status is None else failure.status,
         details=failure.details,
         retry_after_ms=None if failure.retry_after is None else round(failure.retry_after * 1000),
         type=failure.error_type,

@@ -2,7 +2,7 @@
 
 * **Full:** calls beyond `max_connections` wait for a connection, until their time is up.
 * **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come. Without a deadline the route's
-  holds, and a host that is gone while a call waits for it is noticed by probes of the system, after 35 s.
+  holds, and a host that is gone while a call waits for it is noticed by the system, after 35 s.
 * **Cancelled:** the connection of the call is closed, so that the node knows.
 * **Forked:** a process that was forked makes connections of its own.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncGenerator, Generator, Sequence
@@ -21,6 +22,7 @@ import anyio
 import httpx
 
 from callboard._envelope import Buffer
+from callboard.client._http_early import reads_while_it_sends
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
@@ -30,6 +32,8 @@ from callboard.client.transport import Failure, Options, Settings
 # The node's own answer to a call that is late says more than ours.
 _GRACE = 0.1
 _CLOCK = time.monotonic
+# httpx leaves errors of TLS that come after its handshake as they are, where tasks wait for them.
+_ERRORS = (httpx.HTTPError, ssl.SSLError)
 
 
 class HttpTransport:
@@ -74,8 +78,8 @@ class HttpTransport:
             while not reader.is_done:
                 try:
                     chunk = next(chunks, None)
-                except httpx.HTTPError as error:
-                    raise reader.cut(failure_of_exception(error, self._endpoint, request.stream)) from error
+                except _ERRORS as error:
+                    raise reader.cut(_failure(error, self._endpoint, request.stream, attempts)) from error
                 yield from reader.push(chunk)
                 if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
                     raise late(was_started=True)
@@ -83,7 +87,9 @@ class HttpTransport:
             response.close()
 
     def close(self) -> None:
-        self._http.close()
+        # The connections and locks of a parent are left alone; another thread may have held one.
+        if self._process == os.getpid():
+            self._http.close()
 
     def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
@@ -102,8 +108,8 @@ class HttpTransport:
         handled = sys.exc_info()[1]
         try:
             response = self._client().send(request, stream=True)
-        except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, request.stream, handled) from error
+        except _ERRORS as error:
+            raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
         return response
 
     def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
@@ -117,8 +123,8 @@ class HttpTransport:
                 reply.push(chunk)
                 if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
                     raise late(was_started=True)
-        except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, response.request.stream) from error
+        except _ERRORS as error:
+            raise _failure(error, self._endpoint, response.request.stream, attempts) from error
         finally:
             response.close()
         return _outcome(reply, self._endpoint, attempts)
@@ -154,7 +160,9 @@ class AsyncHttpTransport:
                 self._pools.pop(each, None)
             endpoint, settings = self._endpoint, self._settings
             transport = AsyncPooledTransport(
-                lambda size: httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size)),
+                lambda size: reads_while_it_sends(
+                    httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size))
+                ),
                 settings.max_connections,
                 settings.keep_alive,
             )
@@ -176,8 +184,8 @@ class AsyncHttpTransport:
                 try:
                     with _until(attempts.deadline):
                         chunk = await anext(chunks, None)
-                except httpx.HTTPError as error:
-                    raise reader.cut(failure_of_exception(error, self._endpoint, response.request.stream)) from error
+                except _ERRORS as error:
+                    raise reader.cut(_failure(error, self._endpoint, response.request.stream, attempts)) from error
                 for envelope in reader.push(chunk):
                     yield envelope
         except TimeoutError:
@@ -212,8 +220,8 @@ class AsyncHttpTransport:
         handled = sys.exc_info()[1]
         try:
             return await self._client().send(request, stream=True)
-        except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, request.stream, handled) from error
+        except _ERRORS as error:
+            raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
 
     async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
         response = await self._send(route, body, options, attempts, ENVELOPE)
@@ -224,8 +232,8 @@ class AsyncHttpTransport:
             reply = Reply(response, self._settings.max_reply_bytes)
             async for chunk in response.aiter_raw():
                 reply.push(chunk)
-        except httpx.HTTPError as error:
-            raise failure_of_exception(error, self._endpoint, response.request.stream) from error
+        except _ERRORS as error:
+            raise _failure(error, self._endpoint, response.request.stream, attempts) from error
         finally:
             await response.aclose()
         return _outcome(reply, self._endpoint, attempts)
@@ -251,9 +259,20 @@ def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
     raise failure
 
 
+def _failure(
+    error: httpx.HTTPError | ssl.SSLError,
+    endpoint: Endpoint,
+    body: object,
+    attempts: Attempts,
+    handled: BaseException | None = None,
+) -> Failure:
+    is_late = attempts.deadline is not None and _CLOCK() >= attempts.deadline
+    return failure_of_exception(error, endpoint, body, handled, is_late=is_late)
+
+
 def _until(deadline: float | None) -> anyio.CancelScope:
-    """Raises `TimeoutError` after the deadline."""
-    return anyio.fail_after(None if deadline is None else max(0.0, deadline + _GRACE - _CLOCK()))  # type: ignore[return-value]
+    """Raises `TimeoutError` for an answer that comes bit by bit. All else ends before, by a timeout that says where."""
+    return anyio.fail_after(None if deadline is None else max(0.0, deadline + 2 * _GRACE - _CLOCK()))  # type: ignore[return-value]
 
 
 class _Timeouts(dict[str, float | None]):
@@ -276,9 +295,11 @@ def _transport_settings(endpoint: Endpoint, settings: Settings, size: int) -> di
     return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
 
 
-# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options.
+# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. It is not
+# probed while it owes the receipt of what was sent, such as a call on a connection that was idle: the last one is for
+# this, in milliseconds.
 _PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), count)
-    for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
+    for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 35_000))
     if hasattr(socket, name)
 ]

@@ -42,8 +42,8 @@ class AsyncQuicTransport:
 
     def __init__(self, url: str, settings: Settings) -> None:
         self._open: Callable[[], Connection] = lambda: _connection(url, settings)
-        # Made now, so that a wrong URL is found now.
-        self._first: Connection | None = self._open()
+        # Made now, so that a wrong URL is found now. A list, from which only one of the threads takes it.
+        self._first = [self._open()]
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Connection, Completions]]
         self._loops = weakref.WeakKeyDictionary()
 
@@ -78,7 +78,7 @@ class AsyncQuicTransport:
             replies.close()
 
     async def aclose(self) -> None:
-        self._first = None
+        self._first.clear()
         loop = asyncio.get_running_loop()
         if here := self._loops.pop(loop, None):
             connection, completions = here
@@ -89,8 +89,11 @@ class AsyncQuicTransport:
     def _of(self, loop: asyncio.AbstractEventLoop) -> tuple[Connection, Completions]:
         here = self._loops.get(loop)
         if here is None:
-            here = (self._first or self._open(), Completions())
-            self._first = None
+            try:
+                connection = self._first.pop()
+            except IndexError:
+                connection = self._open()
+            here = (connection, Completions())
             loop.add_reader(here[1], here[1].deliver)
             self._loops[loop] = here
         return here

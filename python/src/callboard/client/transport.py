@@ -162,7 +162,7 @@ def _class_of(url: str, *, is_async: bool) -> Any:
         raise TypeError(f"url={url!r}: {_URLS}")
     shown = without_user(url)
     scheme, _, rest = shown.partition("://")
-    if not rest or scheme not in _SCHEMES:
+    if not rest or scheme not in _SCHEMES or re.search(r"\s", rest):
         raise ValueError(f"url={shown!r}: {_URLS}")
     # After the host, which may be an address of IPv6 in brackets.
     port = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("]")[2].partition(":")[2]

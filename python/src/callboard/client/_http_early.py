@@ -1,0 +1,92 @@
+"""Answers that come while their call is still being sent: a node refuses a body that is too long at once.
+
+asyncio drops what it has received and not read as soon as it fails to send, and httpcore reads nothing before it has
+sent all. So these connections read while a large call is sent, and stop to send once there is an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore
+import httpx
+
+from callboard.client._http_request import SMALL_BYTES
+
+# As many as httpcore asks for.
+_READ_BYTES = 64 << 10
+
+
+def reads_while_it_sends(transport: httpx.AsyncHTTPTransport) -> httpx.AsyncHTTPTransport:
+    """The same transport, whose connections do so."""
+    pool: Any = getattr(transport, "_pool", None)
+    # httpx has no argument for it. Without this, such an answer is a lost connection.
+    if hasattr(pool, "_network_backend"):
+        pool._network_backend = _Backend(pool._network_backend)
+    return transport
+
+
+class _Backend(httpcore.AsyncNetworkBackend):
+    def __init__(self, inner: httpcore.AsyncNetworkBackend) -> None:
+        self._inner = inner
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+        self._inner = inner
+        # Bytes since the last answer.
+        self._sent = 0
+        self._reading: asyncio.Task[bytes] | None = None
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self._sent = 0
+        if self._reading is None:
+            return await self._inner.read(max_bytes, timeout)
+        done, _ = await asyncio.wait([self._reading], timeout=timeout)
+        if not done:
+            raise httpcore.ReadTimeout("timed out")
+        reading, self._reading = self._reading, None
+        return reading.result()
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._sent += len(buffer)
+        if self._reading is None and self._sent > SMALL_BYTES:
+            self._reading = asyncio.ensure_future(self._inner.read(_READ_BYTES))
+        if self._reading is not None:
+            # The event loop looks at the socket, which takes what is sent at once while it has room.
+            await asyncio.sleep(0)
+            if self._reading.done() and self._reading.exception() is None:
+                # httpcore goes on to read the answer.
+                raise httpcore.WriteError("there was an answer before the call was sent")
+        await self._inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            # It may have failed, as the connection did.
+            await asyncio.gather(reading, return_exceptions=True)
+        await self._inner.aclose()
+
+    async def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
