@@ -1,0 +1,57 @@
+"""What the writer and the reader of envelopes agree on: structures, codes and limits; and the errors of both."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC = b"\x89CBE"
+VERSION = 1
+ALIGNMENT = 64
+# Leaves of this size and more become segments.
+SEGMENT_BYTES = 1024
+# The deepest nesting that either side follows.
+MAX_DEPTH = 512
+
+HEADER = struct.Struct("<4sBBHIIQ")
+LENGTH = struct.Struct("<Q")
+SEGMENT_REFERENCE = struct.Struct("<B3xI")
+ARRAY_HEADER = struct.Struct("<BB6x")
+
+# Extension types of MessagePack; the kind of a segment is one of them, or `BYTES`.
+TUPLE, SCALAR, TENSOR, TEXTS, FRAME, SERIES, SEGMENT = 1, 2, 3, 4, 5, 6, 7
+BYTES = 0
+# Codes of dtypes.
+TEXTS_CODE = 64
+BF16_CODE = 11
+CODES = {
+    "bool": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint8": 6, "uint16": 7, "uint32": 8, "uint64": 9,
+    "float16": 10, "bfloat16": BF16_CODE, "float32": 12, "float64": 13, "complex64": 14, "complex128": 15,
+}  # fmt: skip
+DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in CODES.items() if code != BF16_CODE}
+
+
+class EnvelopeError(ValueError):
+    """The bytes are not an envelope that this reader knows."""
+
+
+class MissingPackageError(TypeError):
+    """The value is written or read by a package that is not installed here. The message names it."""
+
+
+class Unwritable(TypeError):
+    """A value without a form. Its place is put together on the way up."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = ""
+
+
+def type_name(value: object) -> str:
+    """The type of a value as errors name it."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,228 @@
+"""Envelopes as values. Every length is held against the bytes that are there."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from callboard._envelope.arrow import read_series, read_table
+from callboard._envelope.layout import (
+    ALIGNMENT,
+    ARRAY_HEADER,
+    BF16_CODE,
+    BYTES,
+    DTYPES,
+    FRAME,
+    HEADER,
+    LENGTH,
+    MAGIC,
+    SCALAR,
+    SEGMENT,
+    SEGMENT_REFERENCE,
+    SERIES,
+    TENSOR,
+    TEXTS,
+    TEXTS_CODE,
+    TUPLE,
+    VERSION,
+    Buffer,
+    EnvelopeError,
+    MissingPackageError,
+)
+
+
+class Decoder:
+    """Reads envelopes, one at a time. Arrays are read-only views of the buffer, which must not change afterwards."""
+
+    def __init__(self) -> None:
+        self._tree = msgspec.msgpack.Decoder(ext_hook=self._extension)
+        self._segments: list[memoryview] = []
+        self._next = 0
+        self._kinds: dict[int, Callable[[memoryview], Any]] = {
+            TUPLE: self._tuple,
+            SCALAR: _scalar,
+            TENSOR: lambda data: _tensor(*_array_header(data)),
+            TEXTS: lambda data: _texts(*_array_header(data)),
+            FRAME: read_table,
+            SERIES: read_series,
+            SEGMENT: self._segment,
+        }
+
+    def decode(self, buffer: Buffer) -> Any:
+        tree, self._segments = _split(buffer)
+        self._next = 0
+        try:
+            value = self._tree.decode(tree)
+            if self._next != len(self._segments):
+                raise EnvelopeError(f"{len(self._segments)} segments, of which {self._next} are referred to")
+            return value
+        except RecursionError:
+            raise EnvelopeError("the value is nested too deeply") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise EnvelopeError(str(error)) from error
+        finally:
+            self._segments = []
+
+    def _extension(self, code: int, data: memoryview) -> Any:
+        read = self._kinds.get(code)
+        if read is None:
+            raise EnvelopeError(f"extension type {code} is not supported")
+        return read(data)
+
+    def _tuple(self, data: memoryview) -> Any:
+        items = self._tree.decode(data)
+        if type(items) is not list:
+            raise EnvelopeError("a tuple whose payload is not an array")
+        return tuple(items)
+
+    def _segment(self, data: memoryview) -> Any:
+        if len(data) < SEGMENT_REFERENCE.size:
+            raise EnvelopeError("a reference to a segment is too short")
+        kind, number = SEGMENT_REFERENCE.unpack_from(data)
+        if number != self._next or number >= len(self._segments):
+            raise EnvelopeError(f"segment {number} where {self._next} of {len(self._segments)} comes next")
+        segment = self._segments[number]
+        self._next += 1
+        if kind in (TENSOR, TEXTS):
+            code, shape, rest = _array_header(data[SEGMENT_REFERENCE.size :])
+            _no_more(rest)
+            return _tensor(code, shape, segment) if kind == TENSOR else _texts(code, shape, segment)
+        _no_more(data[SEGMENT_REFERENCE.size :])
+        if kind == BYTES:
+            return bytes(segment)
+        if kind in (FRAME, SERIES):
+            return read_table(segment) if kind == FRAME else read_series(segment)
+        raise EnvelopeError(f"a segment of kind {kind} is not supported")
+
+
+def decode(buffer: Buffer) -> Any:
+    """Decodes one envelope."""
+    return Decoder().decode(buffer)
+
+
+def _split(buffer: Buffer) -> tuple[Buffer, list[memoryview]]:
+    """The tree and the segments. Every length is held against the bytes that are there."""
+    if len(buffer) < HEADER.size:
+        raise EnvelopeError(f"{len(buffer)} bytes are shorter than the header of an envelope")
+    magic, version, flags, zero, tree_bytes, count, total = HEADER.unpack_from(buffer)
+    if magic != MAGIC:
+        raise EnvelopeError("the bytes do not begin as an envelope")
+    if version != VERSION or flags or zero:
+        raise EnvelopeError(f"envelope version {version}, flags {flags}: this reader knows version 1, flags 0")
+    if total != len(buffer):
+        raise EnvelopeError(f"an envelope of {total} bytes in {len(buffer)} bytes")
+    start = HEADER.size + 8 * count
+    end = start + tree_bytes
+    if end > total:
+        raise EnvelopeError("the lengths exceed the envelope")
+    if not count and end == total and type(buffer) is bytes:
+        # Most items: a copy of a few bytes is cheaper than a view of them.
+        return buffer[start:end], []
+    view = memoryview(buffer).toreadonly()
+    tree = view[start:end]
+    segments: list[memoryview] = []
+    for (length,) in LENGTH.iter_unpack(view[HEADER.size : start]):
+        place = end + -end % ALIGNMENT
+        if length == 0 or place + length > total:
+            raise EnvelopeError("a segment is empty, or exceeds the envelope")
+        if any(view[end:place]):
+            raise EnvelopeError("the padding before a segment is not zero")
+        end = place + length
+        segments.append(view[place:end])
+    if end != total:
+        raise EnvelopeError("more bytes than the lengths say")
+    return tree, segments
+
+
+def _array_header(data: memoryview) -> tuple[int, tuple[int, ...], memoryview]:
+    """The dtype code, the shape, and what follows them."""
+    if len(data) < ARRAY_HEADER.size:
+        raise EnvelopeError("the header of an array is too short")
+    code, rank = ARRAY_HEADER.unpack_from(data)
+    end = ARRAY_HEADER.size + 8 * rank
+    if len(data) < end:
+        raise EnvelopeError("the header of an array is too short")
+    return code, struct.unpack_from(f"<{rank}Q", data, ARRAY_HEADER.size), data[end:]
+
+
+def _no_more(rest: memoryview) -> None:
+    if len(rest):
+        raise EnvelopeError("more bytes than the header of a segment has")
+
+
+def _dtype(code: int) -> np.dtype[Any]:
+    if code == BF16_CODE:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise MissingPackageError("an array of bfloat16 needs ml_dtypes: install `callboard[bfloat16]`") from None
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    if code not in DTYPES:
+        raise EnvelopeError(f"dtype code {code} is not known")
+    return DTYPES[code]
+
+
+def _scalar(data: memoryview) -> Any:
+    dtype = _dtype(data[0] if len(data) else 0)
+    if len(data) != 1 + dtype.itemsize:
+        raise EnvelopeError(f"a scalar of {dtype} in {len(data)} bytes")
+    return _elements(dtype, data[1:])[0]
+
+
+def _tensor(code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[Any, Any]:
+    dtype = _dtype(code)
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise EnvelopeError(f"an array of {dtype} with shape {shape} in {len(data)} bytes")
+    try:
+        array = _elements(dtype, data).reshape(shape)
+    except ValueError as error:
+        raise EnvelopeError(str(error)) from None
+    if not array.flags.aligned:
+        array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _elements(dtype: np.dtype[Any], data: memoryview) -> np.ndarray[Any, Any]:
+    if not len(data):
+        return np.empty(0, dtype)
+    if dtype == np.bool_ and np.frombuffer(data, np.uint8).max() > 1:
+        raise EnvelopeError("a bool that is neither 0 nor 1")
+    return np.frombuffer(data, dtype)
+
+
+def _texts(code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[Any, Any]:
+    count = math.prod(shape)
+    if code != TEXTS_CODE or count > len(data) // 8:
+        raise EnvelopeError(f"an array of texts with shape {shape} in {len(data)} bytes")
+    raw, texts, start = bytes(data[8 * count :]), [], 0
+    for (end,) in LENGTH.iter_unpack(data[: 8 * count]):
+        if not start <= end <= len(raw):
+            raise EnvelopeError("a text ends outside of its array")
+        try:
+            texts.append(raw[start:end].decode())
+        except UnicodeDecodeError as error:
+            raise EnvelopeError(f"a text is not UTF-8: {error}") from None
+        start = end
+    if start != len(raw):
+        raise EnvelopeError("more bytes than the texts have")
+    try:
+        array = np.array(texts, _text_dtype(texts, len(raw))).reshape(shape)
+    except ValueError as error:
+        raise EnvelopeError(str(error)) from None
+    array.flags.writeable = False
+    return array
+
+
+def _text_dtype(texts: list[str], total_bytes: int) -> Any:
+    """`<U…`, which pads each text to the longest and drops final zeros; where that will not do, `StringDType`."""
+    padded = 4 * len(texts) * max(map(len, texts), default=0)
+    if (padded > 1 << 20 and padded > 64 * total_bytes) or any(text.endswith("\0") for text in texts):
+        return np.dtypes.StringDType()
+    return np.str_
