@@ -575,8 +575,8 @@ mod tests {
         let root = std::env::temp_dir().join(format!("callboard-interpreters-{}", std::process::id()));
         let environment = |name: &str| {
             let bin = root.join(name).join("bin");
-            std::fs::create_dir_all(&bin).unwrap();
-            std::fs::write(bin.join("python"), "").unwrap();
+            fs::create_dir_all(&bin).unwrap();
+            fs::write(bin.join("python"), "").unwrap();
             root.join(name)
         };
         let config = PythonConfig::new("app.py");
@@ -588,7 +588,7 @@ mod tests {
             let made = environment(name);
             assert_eq!(found(), made.join("bin/python"));
         }
-        std::fs::remove_dir_all(root).unwrap();
+        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

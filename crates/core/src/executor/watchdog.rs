@@ -78,8 +78,8 @@ impl Clock {
     }
 
     /// Waits for the next tick and counts it.
+    #[expect(clippy::disallowed_methods, reason = "nothing may end it early: no tick is shorter")]
     fn tick(&self) {
-        // Nothing ends it early, so that no tick is shorter.
         thread::sleep(TICK);
         // The time in which a panic is printed does not count as the call's.
         if !a_panic_is_printed() {
@@ -114,7 +114,7 @@ impl Watchdog {
         let thread = thread::Builder::new().name("callboard-watchdog".to_owned()).spawn({
             let (clock, watched, stop) = (Arc::clone(&clock), Arc::clone(&watched), Arc::clone(&stop));
             move || {
-                let mut quiet = 0;
+                let mut quiet = 0_u32;
                 while !stop.load(Ordering::Relaxed) {
                     clock.tick();
                     let is_running = look_at(&mut watched.lock(), clock.ticks.load(Ordering::Relaxed));

@@ -11,6 +11,7 @@ use callboard_codec::wire::{Hello, ResetCode, VERSION};
 use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_net::testing::RawPeer;
 use callboard_net::{CallFailure, Client, ConnectError, QuicEdge};
+use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
