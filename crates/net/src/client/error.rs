@@ -63,6 +63,9 @@ pub enum CallFailure {
 /// The error type of a call whose connection was lost.
 pub(super) const CONNECTION_LOST: &str = "connection_lost";
 
+/// The error type of a call whose output exceeds the limits of its caller.
+pub(super) const REPLY_TOO_LARGE: &str = "reply_too_large";
+
 impl CallFailure {
     /// The class of an error.
     ///

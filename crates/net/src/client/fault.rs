@@ -3,12 +3,12 @@
 use std::fmt;
 
 use callboard_codec::DecodeError;
-use callboard_codec::wire::{FrameHead, FrameKind, ResetCode};
+use callboard_codec::wire::{FrameHead, FrameKind, ResetCode, WireError};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{CallError, ErrorKind};
 use quinn::{ConnectionError, ReadError};
 
-use super::error::CONNECTION_LOST;
+use super::error::{CONNECTION_LOST, REPLY_TOO_LARGE};
 use crate::stream::ReadFault;
 use crate::wire::too_large;
 
@@ -130,10 +130,18 @@ pub(super) fn read_fault(fault: &ReadFault) -> CallFault {
         {
             CallFault::not_started("the node has left")
         }
-        // The bytes exceed this side's limits, or are not valid.
+        ReadFault::Wire(error @ WireError::BodyTooLarge { .. }) => CallFault::Failed(reply_too_large(error)),
+        // The bytes are not valid.
         ReadFault::Wire(error) => CallFault::Failed(unreadable(error)),
         fault => CallFault::lost(fault),
     }
+}
+
+/// The error of an output that exceeds this side's limit.
+pub(super) fn reply_too_large(reason: impl fmt::Display) -> CallError {
+    let mut parts = unreadable(reason).into_parts();
+    parts.error_type = Some(REPLY_TOO_LARGE.to_owned());
+    parts.into()
 }
 
 /// The error of an output that is too large or not valid. The call itself has succeeded: no other input would help.

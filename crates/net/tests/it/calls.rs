@@ -146,6 +146,7 @@ async fn an_output_that_the_client_does_not_receive_is_not_the_fault_of_the_inpu
     let client = builder().decode_limits(limits).connect(&served.url()).await.unwrap();
     let error = client.call::<_, Value>("/echo", "a".repeat(2 << 10)).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Internal, true), "{error}");
+    assert_eq!(error.error_type(), Some("reply_too_large"));
     assert_eq!(CallFailure::classify(&error), CallFailure::Infrastructure);
     assert_eq!(client.call::<_, String>("/echo", "a".to_owned()).await.unwrap(), "a");
 }

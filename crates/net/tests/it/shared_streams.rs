@@ -249,11 +249,12 @@ async fn the_outcome_of_one_call_does_not_affect_others_on_its_stream() {
     }
     let trouble = async |call: JoinHandle<Result<Value, CallError>>| {
         let error = tokio::time::timeout(LONG, call).await.unwrap().unwrap().unwrap_err();
-        (CallFailure::classify(&error), error.was_started())
+        (CallFailure::classify(&error), error.was_started(), error.error_type().map(str::to_owned))
     };
-    assert_eq!(trouble(refused).await, (CallFailure::NoSuchRoute, false));
-    assert_eq!(trouble(wrong).await, (CallFailure::Request, false));
-    assert_eq!(trouble(too_large).await, (CallFailure::Infrastructure, true));
+    assert_eq!(trouble(refused).await, (CallFailure::NoSuchRoute, false, None));
+    assert_eq!(trouble(wrong).await, (CallFailure::Request, false, None));
+    let of_the_limit = Some("reply_too_large".to_owned());
+    assert_eq!(trouble(too_large).await, (CallFailure::Infrastructure, true, of_the_limit));
     assert_eq!(trouble(late).await.0, CallFailure::Deadline);
     // The late call may still run, and take one.
     gate.open.add_permits(2);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::wire::{FrameHead, FrameKind, FrameLimits, FramePart, LooseFrame, ResetCode};
 
-use super::super::fault::{CallFault, not_started, read_fault, refused, unreadable};
+use super::super::fault::{CallFault, not_started, read_fault, refused, reply_too_large};
 use super::slot::{CancelSignal, ReceivedOutcome, ResponseSlot};
 use super::wake_batch::WakeGuard;
 use super::write_queue::WriteQueue;
@@ -209,7 +209,7 @@ impl SharedStream {
             (FrameKind::Fail, _) => self.end(entry, Ok(ReceivedOutcome { head, body: Vec::new() })),
             _ => {
                 let reason = format!("a body of {bytes} bytes exceeds max_body_bytes = {max}");
-                self.end(entry, Err(unreadable(reason).into()));
+                self.end(entry, Err(reply_too_large(reason).into()));
             }
         }
         Ok(())
