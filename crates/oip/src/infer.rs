@@ -58,9 +58,9 @@ pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> 
     let worked_on = requested.iter().filter(|requested| !requested.is_binary || requested.classes.is_some());
     let worked_on: usize = worked_on.map(|requested| outputs[requested.index].data.len()).sum();
     // Numbers are longer as text, at most by this factor.
-    budget.charge(worked_on.saturating_mul(JSON_PER_BYTE))?;
+    budget.charge_outcome(worked_on.saturating_mul(JSON_PER_BYTE))?;
     let write = move || InferResponse::try_new(&model, id.as_deref(), &outputs, &requested);
-    let ((), written) = budget.run((), worked_on, write).await?;
+    let written = budget.run_outcome(worked_on, write).await?;
     let mut response = written?.into_response(is_binary, &compression, &budget).await?;
     response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
     insert_cache_status(response.headers_mut(), cache_use);

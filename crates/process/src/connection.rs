@@ -128,8 +128,8 @@ impl Connection {
         let received = if has_ended {
             self.reader.read(&mut self.child.stream)
         } else {
-            // Tells the runtime that the socket is empty, so that the wait below is one. A frame that was received with
-            // an earlier one is there as well: until the socket was empty it counts as readable.
+            // The runtime learns that the socket is empty, so that the wait below is one. The reader may hold a complete
+            // frame: the socket counts as readable until a read finds it empty, so that frame is returned here.
             self.socket.try_io(Interest::READABLE, || self.reader.read(&mut self.child.stream))
         };
         match received {

@@ -206,6 +206,13 @@ fn names(known: &[String]) -> String {
     if known.is_empty() { "nothing is".to_owned() } else { format!("there is {}", known.join(", ")) }
 }
 
+/// The environment of Python that a program is installed in, as by `pip install`.
+fn environment_of(program: &Path) -> Option<PathBuf> {
+    let program = program.canonicalize().ok()?;
+    let environment = program.parent()?.parent()?;
+    environment.join("pyvenv.cfg").is_file().then(|| environment.to_owned())
+}
+
 impl PythonConfig {
     /// With the default interpreter.
     pub fn new(app: impl Into<String>) -> Self {
@@ -229,7 +236,7 @@ impl PythonConfig {
             Some(python) => python.clone(),
             None => {
                 let beside = absolute(base.join(".venv"));
-                let installed = program.and_then(|program| Some(program.parent()?.parent()?.to_owned()));
+                let installed = program.and_then(environment_of);
                 let environments = active.into_iter().chain([beside]).chain(installed);
                 let mut interpreters = environments.map(|environment| environment.join("bin/python"));
                 interpreters.find(|python| python.exists()).unwrap_or_else(|| "python3".into())
@@ -581,10 +588,13 @@ mod tests {
         };
         let config = PythonConfig::new("app.py");
         let base = root.join("app");
-        let (active, program) = (root.join("active"), root.join("installed/bin/callboard"));
+        let (active, program) = (root.join("active"), environment("installed").join("bin/callboard"));
+        fs::write(&program, "").unwrap();
         let found = || config.interpreter_of(&base, Some(active.clone()), Some(&program));
-        assert_eq!(found(), Path::new("python3"));
-        for name in ["installed", "app/.venv", "active"] {
+        assert_eq!(found(), Path::new("python3"), "a directory like /usr/local, which is no environment");
+        fs::write(root.join("installed/pyvenv.cfg"), "").unwrap();
+        assert_eq!(found(), root.canonicalize().unwrap().join("installed/bin/python"));
+        for name in ["app/.venv", "active"] {
             let made = environment(name);
             assert_eq!(found(), made.join("bin/python"));
         }

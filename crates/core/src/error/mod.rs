@@ -22,6 +22,9 @@ pub use self::failure::Failure;
 /// The retry time of refused callers: by then a node at its bound has surely finished some calls.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The error type of a call that has run, and for whose outcome the node has no memory.
+const NO_MEMORY_FOR_OUTCOME: &str = "no_memory_for_outcome";
+
 /// The most headers of an error, and the most bytes of their names and values together: they travel in the header of
 /// one frame.
 const MAX_HEADERS: usize = 16;
@@ -414,7 +417,11 @@ impl From<EncodeError> for CallError {
     /// user code, unless there was no memory or no time.
     fn from(error: EncodeError) -> Self {
         let error = match error.kind() {
-            EncodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
+            // Without a time to retry: the call has run.
+            EncodeErrorKind::Exhausted => {
+                let error_type = Some(NO_MEMORY_FOR_OUTCOME.to_owned());
+                ErrorParts { error_type, ..ErrorParts::new(ErrorKind::Overloaded, error.to_string()) }.into()
+            }
             EncodeErrorKind::Stopped => Self::deadline_exceeded("while the outcome was written"),
             _ => Self::new(ErrorKind::Failed, format!("the outcome cannot be written: {error}")),
         };

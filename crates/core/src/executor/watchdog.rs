@@ -63,6 +63,7 @@ impl WatchedTask {
 struct Clock {
     ticks: AtomicU64,
     is_asleep: AtomicBool,
+    longest_sleep: Duration,
     thread: OnceLock<Thread>,
 }
 
@@ -90,7 +91,7 @@ impl Clock {
     /// Sleeps until a call begins. `false`: none has, or it saw no sleeper.
     fn sleep(&self) -> bool {
         self.is_asleep.store(true, Ordering::Relaxed);
-        thread::park_timeout(LONGEST_SLEEP);
+        thread::park_timeout(self.longest_sleep);
         !self.is_asleep.swap(false, Ordering::Relaxed)
     }
 }
@@ -107,13 +108,18 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Starts the watching thread.
     pub(crate) fn spawn() -> std::io::Result<Self> {
+        Self::spawn_with(LONGEST_SLEEP)
+    }
+
+    fn spawn_with(longest_sleep: Duration) -> std::io::Result<Self> {
         let (ticks, is_asleep) = (AtomicU64::new(1), AtomicBool::new(false));
-        let clock = Arc::new(Clock { ticks, is_asleep, thread: OnceLock::new() });
+        let clock = Arc::new(Clock { ticks, is_asleep, longest_sleep, thread: OnceLock::new() });
         let watched: Arc<Mutex<Vec<Weak<WatchedTask>>>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new().name("callboard-watchdog".to_owned()).spawn({
             let (clock, watched, stop) = (Arc::clone(&clock), Arc::clone(&watched), Arc::clone(&stop));
             move || {
+                let _ = clock.thread.set(thread::current());
                 let mut quiet = 0_u32;
                 while !stop.load(Ordering::Relaxed) {
                     clock.tick();
@@ -125,8 +131,6 @@ impl Watchdog {
                 }
             }
         })?;
-        // A call that begins before it is known finds nobody asleep.
-        let _ = clock.thread.set(thread.thread().clone());
         Ok(Self { clock, watched, stop, thread: Some(thread) })
     }
 
@@ -187,14 +191,14 @@ mod tests {
 
     #[test]
     fn the_thread_sleeps_while_no_call_runs_and_a_call_wakes_it() {
-        let watchdog = Watchdog::spawn().unwrap();
+        // Only a call ends the sleep.
+        let watchdog = Watchdog::spawn_with(Duration::from_secs(3600)).unwrap();
         let clock = &watchdog.clock;
         let (asleep, ticks) = (|| clock.is_asleep.load(Ordering::Relaxed), || clock.ticks.load(Ordering::Relaxed));
         let task = Arc::new(WatchedTask { pool: Weak::new(), clock: Arc::clone(clock), began: AtomicU64::new(0) });
         watchdog.watched.lock().push(Arc::downgrade(&task));
         until(asleep);
         task.begin();
-        assert!(!asleep());
         let begun = ticks();
         until(|| ticks() > begun + 2 * u64::from(QUIET_TICKS));
         assert!(!asleep(), "the call runs");

@@ -319,6 +319,13 @@ impl ApiError {
         CallError::from(error).into()
     }
 
+    /// The same error of a call that has run: it may not be sent again.
+    pub(crate) fn after_the_call(mut self) -> Self {
+        self.0.is_retryable = false;
+        self.0.retry_after = None;
+        self
+    }
+
     /// Whether the same request may have room later.
     pub(crate) fn is_overloaded(&self) -> bool {
         self.0.kind == ErrorKind::Overloaded

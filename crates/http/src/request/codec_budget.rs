@@ -68,7 +68,7 @@ impl<'a> CodecBudget<'a> {
     /// # Errors
     ///
     /// The account has no room.
-    pub(crate) fn charge_outcome(&self, bytes: usize) -> Result<(), ApiError> {
+    pub fn charge_outcome(&self, bytes: usize) -> Result<(), ApiError> {
         self.account.charge(bytes).map_err(|error| ApiError::unencodable(error.into()))
     }
 
@@ -138,6 +138,20 @@ impl<'a> CodecBudget<'a> {
             return Ok((owner, done));
         }
         Box::pin(self.off_thread(owner, work)).await
+    }
+
+    /// As [`run`](Self::run), for an outcome. The call has run, so without room or time it may not be sent again.
+    ///
+    /// # Errors
+    ///
+    /// The deadline passed, or the node has no room.
+    pub async fn run_outcome<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl Fn() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let done = self.run((), bytes, work).await;
+        done.map(|((), done)| done).map_err(ApiError::after_the_call)
     }
 
     /// Runs `work` on another thread, which holds `owner` until it returns.

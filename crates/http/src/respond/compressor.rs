@@ -79,7 +79,7 @@ pub async fn compress_off_thread(
     coding: ContentCoding,
 ) -> Result<Bytes, ApiError> {
     let length = bytes.len();
-    let ((), output) = budget.run((), length, move || compress(coding, &bytes)).await?;
+    let output = budget.run_outcome(length, move || compress(coding, &bytes)).await?;
     output.map_err(|error| ApiError::new(ErrorKind::Internal, format!("the response cannot be compressed: {error}")))
 }
 

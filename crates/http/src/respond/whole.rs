@@ -114,7 +114,7 @@ async fn encode(
         _ => payload.size_up_to(LARGE_BYTES),
     };
     let write = move || encode_sync(&payload, form).map_err(|mismatch| (mismatch, payload.clone()));
-    Ok(match budget.run((), known, write).await?.1 {
+    Ok(match budget.run_outcome(known, write).await? {
         Ok(Encoded::Bytes(bytes)) if form == ReplyForm::PlainMsgpack => {
             Ok(Encoded::Bytes(plainly(bytes, budget).await?))
         }
@@ -140,10 +140,10 @@ fn encode_sync(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeErro
 async fn plainly(bytes: Bytes, budget: &CodecBudget<'_>) -> Result<Bytes, ApiError> {
     let known = bytes.len();
     let looked_at = bytes.clone();
-    let ((), length) = budget.run((), known, move || plain_msgpack::plain_length(&looked_at)).await?;
+    let length = budget.run_outcome(known, move || plain_msgpack::plain_length(&looked_at)).await?;
     let Some(length) = length else { return Ok(bytes) };
     budget.charge_outcome(length)?;
-    let ((), plain) = budget.run((), length, move || plain_msgpack::plain(&bytes, length)).await?;
+    let plain = budget.run_outcome(length, move || plain_msgpack::plain(&bytes, length)).await?;
     Ok(plain.into())
 }
 

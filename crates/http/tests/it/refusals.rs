@@ -315,7 +315,8 @@ async fn an_outcome_without_memory_is_not_retryable() {
         let refused = client.post("/long", &[JSON, ("accept", accept)], "90000").await;
         let problem = refused.problem();
         assert_eq!((refused.status, problem["kind"].as_str()), (429, Some("overloaded")), "{accept} {problem}");
-        assert_eq!(problem["retryable"], false, "{accept} {problem}");
+        assert_eq!((&problem["retryable"], &problem["error_type"]), (&false.into(), &"no_memory_for_outcome".into()));
+        assert_eq!(refused.header("retry-after"), None, "{accept}: clients send it again after that time");
     }
     assert_eq!(server.post_json("/long", "1").await.status, 200, "all permits are returned");
 }

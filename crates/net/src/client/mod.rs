@@ -66,7 +66,8 @@ const LONGEST_NODE_WAIT: Duration = Duration::from_millis(250);
 /// * **Late:** every call has a deadline, its own or the route's, on both sides.
 /// * **Cancelled:** dropping the returned future or stream cancels the call on the node.
 /// * **Lost:** the next call makes a new connection. A call of a stream waits for a node that went away, up to the
-///   [start-up wait](ClientBuilder::start_up_wait) for all of them together. [`CallFailure`] tells whether a call may have run.
+///   [start-up wait](ClientBuilder::start_up_wait) for all of them together. [`CallFailure`] tells whether a call may
+///   have run.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -269,11 +270,18 @@ impl Client {
     /// Whether a call of a stream waits after this error, to be made again `then`.
     fn waits_after(&self, error: &CallError, then: Instant) -> bool {
         let mut absence = self.inner.absence.lock();
-        if error.kind() == ErrorKind::Unavailable && error.is_refusal() {
-            return absence.lasts(Instant::now(), then);
+        match error.kind() {
+            // A node that names a stage is there.
+            ErrorKind::Unavailable if error.stage().is_none() => {
+                error.is_refusal() && absence.lasts(Instant::now(), then)
+            }
+            // Whether a node was there is not known: this side may have made the error.
+            ErrorKind::DeadlineExceeded | ErrorKind::PermissionDenied => false,
+            kind => {
+                absence.answered();
+                kind == ErrorKind::Overloaded
+            }
         }
-        absence.answered();
-        error.kind() == ErrorKind::Overloaded
     }
 
     /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node. A

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Done, FrameKind, FrameRun, Item, Load, WireError};
-use callboard_codec::{Account, ChargeError, EncodeError, Envelope, Payload, charged_to};
+use callboard_codec::{Account, EncodeError, Envelope, Payload, charged_to};
 use callboard_core::remote::StageReply;
 use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, Timing};
 
@@ -82,7 +82,6 @@ pub(super) async fn encode(
     };
     let charged = encoded.and_then(|envelope| match account.charge(envelope.len()) {
         Ok(()) => Ok(envelope),
-        Err(error @ ChargeError::Exhausted(_)) => Err(CallError::new(ErrorKind::Overloaded, error.to_string())),
         Err(error) => Err(EncodeError::from(error).into()),
     });
     // The call has run, even if its output cannot be sent.

@@ -267,7 +267,8 @@ async fn until_refused(client: &Client) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_calls_waits_once_for_a_node_that_stays_away() {
     let served = ServingNode::start(app()).await;
-    let client = builder().start_up_wait(Duration::from_millis(300)).connect(&served.url()).await.unwrap();
+    let client = builder().attempts(1).start_up_wait(Duration::from_millis(300));
+    let client = client.connect(&served.url()).await.unwrap();
     assert_eq!(shouts(&client).await.unwrap(), "A");
     served.edge.shutdown(LONG).await;
     let calling = client.stream::<_, String>("/shout", std::iter::repeat_n("a".to_owned(), 500)).unwrap().look_ahead(2);

@@ -192,7 +192,7 @@ async fn encode(client: &LocalClient, panics: &Counter, value: Value) -> Result<
 async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
     let budget = CodecBudget::new(client, Arc::new(client.edge().held_bytes()), Deadline::after(end, Duration::ZERO));
     let write = move || value.to_envelope().and_then(|envelope| Frame::try_new(FrameKind::Value, envelope));
-    let ((), frame) = caught_within(panics, Box::pin(budget.run((), 0, write))).await?;
+    let frame = caught_within(panics, Box::pin(budget.run_outcome(0, write))).await?;
     let frame = frame.map_err(ApiError::unencodable)?;
     budget.charge_outcome(frame.shared_bytes())?;
     Ok(frame.held(&budget))

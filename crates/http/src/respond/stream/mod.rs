@@ -243,8 +243,8 @@ impl ReplyStreamBody {
         let budget = CodecBudget::new(&self.client, Arc::new(self.client.edge().held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
-        let encoding = Box::pin(budget.run((), bytes, move || EncodedItem::try_new(&payload, form)));
-        let ((), item) = caught_within(&self.panics, encoding).await?;
+        let encoding = Box::pin(budget.run_outcome(bytes, move || EncodedItem::try_new(&payload, form)));
+        let item = caught_within(&self.panics, encoding).await?;
         self.writer.item(item.map_err(ApiError::unencodable)?.held(&budget)?, &mut self.send_buffer);
         Ok(())
     }

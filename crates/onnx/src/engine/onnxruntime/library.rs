@@ -99,8 +99,13 @@ fn from_environment() -> Option<PathBuf> {
 /// The packages of the active virtual environment and of the environment that this program is installed in.
 fn installed() -> Vec<PathBuf> {
     let active = env::var_os("VIRTUAL_ENV").map(PathBuf::from);
-    let own = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
-    active.into_iter().chain(own).flat_map(|environment| packaged(&environment)).collect()
+    active.into_iter().chain(own_environment()).flat_map(|environment| packaged(&environment)).collect()
+}
+
+fn own_environment() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?.canonicalize().ok()?;
+    let environment = program.parent()?.parent()?;
+    environment.join("pyvenv.cfg").is_file().then(|| environment.to_owned())
 }
 
 /// The libraries of the package in this environment, the last by name first.
