@@ -277,6 +277,20 @@ async fn a_stream_of_calls_waits_once_for_a_node_that_stays_away() {
     outcomes.iter().for_each(|outcome| assert_eq!(outcome.as_ref().unwrap_err().kind(), ErrorKind::Unavailable));
 }
 
+/// The node is there: only its stage is not, which a wait would not mend.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_calls_does_not_wait_for_a_stage_that_has_failed() {
+    let dies = Stage::each("dies", |_: &String| -> Result<String, Failure> { panic!("as it always does") });
+    let served = ServingNode::start(App::new().route("/shout", dies)).await;
+    let client = builder().attempts(1).connect(&served.url()).await.unwrap();
+    let failed = async { while shouts(&client).await.unwrap_err().kind() != ErrorKind::Unavailable {} };
+    tokio::time::timeout(LONG, failed).await.unwrap();
+    // The start-up wait of this client is as long as a test may take.
+    let outcomes = client.stream::<_, String>("/shout", std::iter::repeat_n("a".to_owned(), 3)).unwrap();
+    let outcomes = tokio::time::timeout(LONG / 2, outcomes.collect::<Vec<_>>()).await.unwrap();
+    assert!(outcomes.iter().all(|outcome| outcome.as_ref().unwrap_err().stage() == Some("dies")), "{outcomes:?}");
+}
+
 async fn rebind(address: SocketAddr) -> QuicEdge {
     let coming_back = async {
         loop {
