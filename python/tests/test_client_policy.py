@@ -106,9 +106,9 @@ def test_calls_of_a_stream_wait_together_for_a_node_that_went_away() -> None:
     absence.answered()
     assert 8 < until_it_fails(attempts(STREAM, absence=absence), gone()) <= 10
     now = 10.0
-    # The next input does not wait again, and a plain call never does.
-    assert until_it_fails(attempts(STREAM, absence=absence, now=now), gone(), now) == now
-    assert until_it_fails(attempts(absence=absence, now=now), gone(), now) < now + 1
+    # The next input makes the attempts of a plain call, which never waits.
+    for options in (STREAM, UNUSED):
+        assert now < until_it_fails(attempts(options, absence=absence, now=now), gone(), now) < now + 1
     absence.answered()
     assert until_it_fails(attempts(STREAM, absence=absence, now=now), gone(), now) > now + 8
 
@@ -127,6 +127,11 @@ def test_a_wait_ends_although_each_attempt_takes_longer_than_it() -> None:
         for _ in range(5):
             now += 2
             now += call.pause(gone(), now)
+
+
+def test_a_stage_that_is_not_there_is_not_a_node_that_went_away() -> None:
+    failure = Failure("unavailable", "failed", stage="model", retryable=True, was_started=False)
+    assert until_it_fails(attempts(STREAM), failure) < 1
 
 
 def test_an_unanswered_call_of_a_stream_is_not_made_again_because_the_node_is_absent() -> None:

@@ -26,6 +26,7 @@ from callboard.client import (
     InvalidInputError,
     UnavailableError,
 )
+from callboard.client._http_early import reads_while_it_sends
 
 
 class Blocking:
@@ -438,6 +439,38 @@ def test_a_node_that_refuses_a_body_before_it_has_come_is_understood(kind: Any, 
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join(LIMIT)
+
+
+@both
+def test_an_informational_answer_does_not_end_a_call_that_is_still_sent(kind: Any) -> None:
+    """As a proxy sends `100 Continue` unasked, here in two pieces."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    large = np.zeros(64 << 20, np.uint8)
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as stream:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += stream.readline()
+            length = int(Request(head.decode().removesuffix("\r\n\r\n"), b"", 0).headers["content-length"])
+            connection.sendall(b"HTTP/1.1 100 Con")
+            stream.read(length // 2)
+            connection.sendall(b"tinue\r\n\r\n")
+            stream.read(length - length // 2)
+            connection.sendall(value("whole"))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with kind(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        assert client.call("/echo", large, timeout=LIMIT) == "whole"
+    thread.join(LIMIT)
+    listener.close()
+
+
+def test_this_httpx_has_what_reading_while_sending_needs() -> None:
+    pool: Any = reads_while_it_sends(httpx.AsyncHTTPTransport())._pool
+    assert type(pool._network_backend).__module__ == reads_while_it_sends.__module__
 
 
 @both

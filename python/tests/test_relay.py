@@ -222,21 +222,22 @@ def test_texts_of_a_participant_make_no_rows_of_their_own(tmp_path: Path, name: 
 
         def check(self, batch: relay.Batch, rows: relay.Rows) -> None: ...
 
-    texts = ["a\r2a", 'b\n"9z",1', "", "=1+1", " c", "a,b", "\x00d", "NA"]
+    every = ["a\r2a", 'b\n"9z",1', "", "=1+1", " c", "a,b", "\x00d", "NA"]
+    for texts in (every[:4], every[4:]):
+        if name.endswith(".parquet"):
+            parquet = pytest.importorskip("pyarrow.parquet")
+            assert evaluate(tmp_path, answer_with(texts), Texts, submission=name)[0].succeeded
+            found = parquet.read_table(tmp_path / name).to_pydict()
+            assert found == {"id": ["1a", "1b", "2a", "2b"], "y": texts}
+        else:
+            assert evaluate(tmp_path, answer_with(texts), Texts)[0].succeeded
+            with (tmp_path / name).open(newline="", encoding="utf-8") as file:
+                read = list(csv.reader(file))
+            assert read == [["id", "y"], ["1a", texts[0]], ["1b", texts[1]], ["2a", texts[2]], ["2b", texts[3]]]
 
-    def answer(values: Any, day: int) -> list[str]:
-        return texts[:2] if day == 1 else texts[2:4]
 
-    if name.endswith(".parquet"):
-        parquet = pytest.importorskip("pyarrow.parquet")
-        assert evaluate(tmp_path, answer, Texts, submission=name)[0].succeeded
-        found = parquet.read_table(tmp_path / name).to_pydict()
-        assert found == {"id": ["1a", "1b", "2a", "2b"], "y": texts[:4]}
-    else:
-        assert evaluate(tmp_path, answer, Texts)[0].succeeded
-        with (tmp_path / name).open(newline="", encoding="utf-8") as file:
-            read = list(csv.reader(file))
-        assert read == [["id", "y"], ["1a", texts[0]], ["1b", texts[1]], ["2a", texts[2]], ["2b", texts[3]]]
+def answer_with(texts: list[str]) -> Callable[[Any, int], list[str]]:
+    return lambda values, day: texts[:2] if day == 1 else texts[2:]
 
 
 def test_the_result_of_an_earlier_evaluation_is_gone_while_another_runs(tmp_path: Path) -> None:

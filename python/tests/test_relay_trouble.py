@@ -46,7 +46,7 @@ def test_a_reply_beyond_the_limit_is_the_participants_fault(tmp_path: Path) -> N
 
 
 def test_a_reply_beyond_the_memory_of_the_node_is_the_participants_fault(tmp_path: Path) -> None:
-    text = b'{"kind": "overloaded", "message": "cannot encode: no memory left of max_in_flight_bytes = 268435456"}'
+    text = b'{"kind": "overloaded", "message": "no memory", "error_type": "no_memory_for_outcome"}'
     with Node(after_the_first(response(text, 429, "application/problem+json"))) as node:
         assert blame(evaluate(tmp_path, node.url)) == (1, "participant", "InvalidReply")
     with Node(after_the_first(problem(429, "overloaded"))) as node:

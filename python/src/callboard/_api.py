@@ -112,9 +112,9 @@ class CallError(Exception):
     kind: str
     """One of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`."""
     status_code: int | None
-    """The HTTP status; None if the error was not an answer, such as a lost connection."""
+    """The HTTP status, or that of the kind where there was no answer: 503 for a lost connection."""
     type: str | None
-    """The class of the exception that the service raised, such as `"KeyError"`."""
+    """The class of the exception that the service raised, such as `"KeyError"`, or a type of `docs/errors.md`."""
     details: Any
     """More about the error as plain data, such as `{"fields": [{"path": "$.a", "message": "…"}]}`; often None."""
     retry_after_ms: int | None

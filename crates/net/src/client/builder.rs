@@ -68,8 +68,9 @@ impl ClientBuilder {
         self
     }
 
-    /// How long to wait for a node that is not up yet. Default 10 s; zero tries each address once. A host name without
-    /// an address and a node that refuses end the wait.
+    /// How long to wait for a node that is not up yet, and how long the calls of streams wait together for a node that
+    /// went away. Default 10 s; zero tries each address once. A host name without an address and a node that refuses
+    /// end the wait.
     pub fn start_up_wait(mut self, wait: Duration) -> Self {
         self.start_up_wait = wait;
         self

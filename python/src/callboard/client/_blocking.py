@@ -39,8 +39,9 @@ class Client(BaseClient):
 
     `url` is `http://host:port`, `https://host` or `quic://host:port`. Times are in seconds, or a text such as
     `"200ms"`. `timeout` is that of its calls; without one the route's holds. The first call waits up to `start_up_wait`
-    for a node that is not up yet, but not for a host whose name is not known. A call that was not started is made again
-    up to `attempts` times, with pauses, within its time and a retry budget.
+    for a node that is not up yet, but not for a host whose name is not known; the calls of a `stream` wait as long for
+    one that went away. A call that was not started is made again up to `attempts` times, with pauses, within its time
+    and a retry budget.
 
     `verify` may be the file of an authority's certificate, `certificate` the file of the client's own with its key, or
     both files. Failed calls raise a `CallError`: a class for each kind, in `callboard.client.errors`. A setting or

@@ -18,9 +18,12 @@ from callboard.client._http_request import SMALL_BYTES
 # As many as httpcore asks for.
 _READ_BYTES = 64 << 10
 
+# The begin of an answer before the answer, such as `100 Continue`.
+_INFORMATIONAL = b"HTTP/1.1 1"
+
 
 def reads_while_it_sends(transport: httpx.AsyncHTTPTransport) -> httpx.AsyncHTTPTransport:
-    """The same transport, whose connections do so."""
+    """The same transport. Its connections read while they send."""
     pool: Any = getattr(transport, "_pool", None)
     # httpx has no argument for it. Without this, such an answer is a lost connection.
     if hasattr(pool, "_network_backend"):
@@ -51,10 +54,15 @@ class _Stream(httpcore.AsyncNetworkStream):
         self._inner = inner
         # Bytes since the last answer.
         self._sent = 0
+        # What came while the call was sent.
+        self._received = b""
         self._reading: asyncio.Task[bytes] | None = None
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         self._sent = 0
+        if self._received:
+            received, self._received = self._received, b""
+            return received
         if self._reading is None:
             return await self._inner.read(max_bytes, timeout)
         done, _ = await asyncio.wait([self._reading], timeout=timeout)
@@ -71,8 +79,13 @@ class _Stream(httpcore.AsyncNetworkStream):
             # The event loop looks at the socket, which takes what is sent at once while it has room.
             await asyncio.sleep(0)
             if self._reading.done() and self._reading.exception() is None:
-                # httpcore goes on to read the answer.
-                raise httpcore.WriteError("there was an answer before the call was sent")
+                received = self._reading.result()
+                self._received += received
+                if not received or _has_answer(self._received):
+                    self._reading = None
+                    # httpcore goes on to read the answer.
+                    raise httpcore.WriteError("there was an answer before the call was sent")
+                self._reading = asyncio.ensure_future(self._inner.read(_READ_BYTES))
         await self._inner.write(buffer, timeout)
 
     async def aclose(self) -> None:
@@ -90,3 +103,12 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
+
+
+def _has_answer(received: bytes) -> bool:
+    """Whether there is more than informational answers, and the begin of one."""
+    while received.startswith(_INFORMATIONAL):
+        _, end, received = received.partition(b"\r\n\r\n")
+        if not end:
+            return False
+    return not _INFORMATIONAL.startswith(received)

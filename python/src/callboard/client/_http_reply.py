@@ -227,7 +227,7 @@ class FrameReader:
 
 # httpx has one class for a connection that ended before or in the middle of an answer, and for bytes that are no HTTP.
 _ENDED = re.compile("disconnected|closed connection")
-# In TLS 1.3 the client has sent its call by the time that it reads this, and the node has not.
+# In TLS 1.3 the client may have sent its call before it reads this. The node has read nothing of it.
 _REFUSED = re.compile("(?i)alert.*(certificate|unknown ca|access denied)")
 
 

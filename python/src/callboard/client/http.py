@@ -1,8 +1,9 @@
 """Calls over HTTP, by httpx: envelopes out, envelopes or problem documents back.
 
 * **Full:** calls beyond `max_connections` wait for a connection, until their time is up.
-* **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come. Without a deadline the route's
-  holds, and a host that is gone while a call waits for it is noticed by the system, after 35 s.
+* **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come, and an asynchronous one with 200
+  ms for the rest of that answer. Without a deadline the route's holds. The system notices a host that is gone while a
+  call waits for it, or that takes no more of a body, after 35 s (on Linux).
 * **Cancelled:** the connection of the call is closed, so that the node knows.
 * **Forked:** a process that was forked makes connections of its own.
 """
@@ -31,6 +32,8 @@ from callboard.client.transport import Failure, Options, Settings
 
 # The node's own answer to a call that is late says more than ours.
 _GRACE = 0.1
+# For an answer that comes in small pieces.
+_LONGEST_GRACE = 2 * _GRACE
 _CLOCK = time.monotonic
 # httpx leaves errors of TLS that come after its handshake as they are, where tasks wait for them.
 _ERRORS = (httpx.HTTPError, ssl.SSLError)
@@ -254,7 +257,7 @@ def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
         attempts.answered()
         return reply.body()
     failure = failure_of_response(reply, endpoint)
-    if failure.kind != "unavailable" or failure.was_started:
+    if failure.kind != "unavailable" or failure.was_started or failure.stage is not None:
         attempts.answered()
     raise failure
 
@@ -272,7 +275,7 @@ def _failure(
 
 def _until(deadline: float | None) -> anyio.CancelScope:
     """Raises `TimeoutError` for an answer that comes bit by bit. All else ends before, by a timeout that says where."""
-    return anyio.fail_after(None if deadline is None else max(0.0, deadline + 2 * _GRACE - _CLOCK()))  # type: ignore[return-value]
+    return anyio.fail_after(None if deadline is None else max(0.0, deadline + _LONGEST_GRACE - _CLOCK()))  # type: ignore[return-value]
 
 
 class _Timeouts(dict[str, float | None]):
@@ -295,9 +298,9 @@ def _transport_settings(endpoint: Endpoint, settings: Settings, size: int) -> di
     return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
 
 
-# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. It is not
-# probed while it owes the receipt of what was sent, such as a call on a connection that was idle: the last one is for
-# this, in milliseconds.
+# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. It sends no
+# probes while sent data is not acknowledged: `TCP_USER_TIMEOUT`, in milliseconds and on Linux only, bounds that case.
+# It also ends a connection whose peer takes no more bytes for so long.
 _PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), count)
     for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 35_000))

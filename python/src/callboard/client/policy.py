@@ -83,10 +83,9 @@ class Absence:
 
     def until(self, now: float) -> float:
         """The end of the wait, which begins now if there was none."""
-        if self._began is None:
-            self._began = now
-        self._last = now
-        return self._began + self._wait
+        began = self._began if self._began is not None else now
+        self._began, self._last = began, now
+        return began + self._wait
 
     def answered(self) -> None:
         """The node is there."""
@@ -136,10 +135,11 @@ class Attempts:
         if not (failure.retryable or (is_lost and self._options.idempotent)):
             return False
         if self._waits_for_node(failure):
-            is_over = then > self._absence.until(now)
-            if is_over:
+            if then <= self._absence.until(now):
+                return True
+            if not self._absence.has_answered:
                 failure.message += f" after {self._settings.start_up_wait:g} s"
-            return not is_over
+                return False
         if failure.kind == "overloaded" and self._options.waits:
             return True
         if self._made >= self._settings.attempts or (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER:
@@ -147,7 +147,8 @@ class Attempts:
         return failure.error_type == NO_CONNECTION or self._budget.take(now)
 
     def _waits_for_node(self, failure: Failure) -> bool:
-        is_absent = failure.kind == "unavailable" and not failure.was_started
+        # A node that names a stage is there.
+        is_absent = failure.kind == "unavailable" and not failure.was_started and failure.stage is None
         return is_absent and (self._options.waits or not self._absence.has_answered)
 
     def _final(self, last: Failure) -> Failure:

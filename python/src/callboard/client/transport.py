@@ -38,7 +38,8 @@ class Settings:
     api_key: str | None = dataclasses.field(default=None, repr=False)
     # Further headers of each request (HTTP).
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
-    # How long the first call waits for a node that is not up yet. 0: one try.
+    # How long the first call waits for a node that is not up yet, and the calls of streams together for one that went
+    # away. 0: one try.
     start_up_wait: float = 10.0
     # The longest time for one connection.
     connect_timeout: float = 2.0

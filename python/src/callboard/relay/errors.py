@@ -114,13 +114,11 @@ def of_call(error: CallError, function: str, *, has_answered: bool, is_server_tr
 
 def _is_too_large(error: CallError) -> bool:
     """Whether there was a reply, and it exceeds `max_reply_bytes` of the gateway or the memory of the node."""
-    if isinstance(error, OverloadedError):
-        return error.message.startswith(_CANNOT_ENCODE)
-    return isinstance(error, InternalError) and error.type == REPLY_TOO_LARGE
+    return isinstance(error, (OverloadedError, InternalError)) and error.type in (REPLY_TOO_LARGE, _NO_MEMORY)
 
 
-# How a node begins the message for a reply that it has no memory for. The kind is that of any overload.
-_CANNOT_ENCODE = "cannot encode: "
+# The error type of a reply that the node has no memory for.
+_NO_MEMORY = "no_memory_for_outcome"
 
 # The errors that say the same of a function whether the node or the function itself made them.
 _OF_STAGES = (DeadlineExceededError, FailedError, InvalidInputError, WorkerFailedError)

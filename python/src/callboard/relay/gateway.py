@@ -195,8 +195,6 @@ def _prepare(directory: Path, submission: str) -> None:
     path = directory / submission
     if path == directory / RESULT:
         raise GatewayError(f"submission={submission!r}: is the name of the result")
-    if path.suffix == ".parquet" and not _has_parquet():
-        raise GatewayError(f"submission={submission!r}: needs pyarrow: install `callboard[arrow]`")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / RESULT).unlink(missing_ok=True)
@@ -205,6 +203,8 @@ def _prepare(directory: Path, submission: str) -> None:
         raise InfrastructureError(f"{directory}: {error}") from error
     if not path.parent.is_dir():
         raise InfrastructureError(f"{path.parent}: is no directory")
+    if path.suffix == ".parquet" and not _has_parquet():
+        raise GatewayError(f"submission={submission!r}: needs pyarrow: install `callboard[arrow]`")
 
 
 def _has_parquet() -> bool:
