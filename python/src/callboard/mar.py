@@ -228,9 +228,9 @@ class Handler:
     """The handler of an unpacked archive: takes the bodies of a batch and their contexts, and gives as many answers.
 
     `directory` has the files of the archive, and `device` is such as `"cpu"` or `"cuda:0"`. To make one imports the
-    module of the handler and loads the model. The fields of a form with a file, and of any other map that has bytes, are
-    `data[i]["name"]`. Any other body is `data[i]["body"]`: JSON as plain data, else bytes. An item for which the handler
-    sets a status of 400 or more is an `HTTPException` in its place.
+    module of the handler and loads the model. The fields of a form with a file, and of any other map that has bytes,
+    are `data[i]["name"]`. Any other body is `data[i]["body"]`: JSON as plain data, else bytes. An item for which the
+    handler sets a status of 400 or more is an `HTTPException` in its place.
 
     Raises `ArchiveError` for files that are no archive, whatever the handler raises, and `TypeError` for a module
     without one handler, or one that gives another number of answers.
