@@ -79,14 +79,14 @@ def main(callboard: str) -> None:
         Path(directory, "participant.py").write_text(PARTICIPANT)
         reader = Reader(callboard, directory)
         try:
-            reader.serve(["participant.py"])
+            reader.serve("callboard serve participant.py")
             for gateway, expected in cases(f"http://{reader.address}"):
                 result = gateway.run(Path(directory, "out"))
                 found = (result.batches, result.blame, result.error)
                 assert found == expected, f"{gateway.how}: {result}"
                 print(f"{gateway.how}: {result.message}")
             for signal_number, error in ((signal.SIGSTOP, "TooSlow"), (signal.SIGKILL, "ConnectionLost")):
-                reader.serve(["participant.py"])
+                reader.serve("callboard serve participant.py")
                 send = threading.Timer(0.5, os.kill, (reader.server.pid, signal_number))
                 result = Late(f"http://{reader.address}", send).run(Path(directory, "out"))
                 assert (result.batches, result.blame, result.error) == (0, "participant", error), result
