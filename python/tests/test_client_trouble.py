@@ -248,6 +248,20 @@ def test_the_first_call_waits_for_a_node_that_starts_slowly(kind: Any) -> None:
 
 
 @both
+def test_a_node_whose_stage_is_not_there_is_there(kind: Any) -> None:
+    text = b'{"kind": "unavailable", "message": "not loaded", "stage": "model", "retryable": true}'
+    with Node(lambda _: response(text, 503, "application/problem+json")) as node:
+        client = kind(node.url, start_up_wait=1)
+        with pytest.raises(UnavailableError, match="not loaded"):
+            client.call("/echo", 1)
+        assert len(node.requests) == 3
+    # It has answered, so this is no start.
+    with pytest.raises(UnavailableError, match="no node answers") as raised:
+        client.call("/echo", 1)
+    assert "after" not in str(raised.value)
+
+
+@both
 def test_the_wait_for_a_node_ends(kind: Any) -> None:
     client = kind(f"http://127.0.0.1:{unused_port()}", start_up_wait=0.2)
     with pytest.raises(UnavailableError, match=r"no node answers at http://127\.0\.0\.1:.*\] Connect.* after 0\.2 s"):

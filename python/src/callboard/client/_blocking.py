@@ -196,7 +196,7 @@ class Client(BaseClient):
                         has_more = False
                         break
                     timeout = window.call_timeout(len(pending))
-                    options = self._options(given, timeout=timeout, waits=True)
+                    options = self._options(given, timeout=timeout, is_of_stream=True)
                     call = self._begin(route, value, options)
                     pending.append((value if with_inputs else None, call, options))
                     first = pending[0][1]
