@@ -34,17 +34,22 @@ def test_retries_are_at_most_a_fifth_of_the_calls_and_ten_a_second() -> None:
 
 
 def attempts(
-    options: Options = UNUSED, *, budget: RetryBudget | None = None, absence: Absence | None = None, now: float = 0.0
+    options: Options = UNUSED,
+    *,
+    budget: RetryBudget | None = None,
+    absence: Absence | None = None,
+    now: float = 0.0,
+    limit: int = 3,
 ) -> Attempts:
     if absence is None:
         absence = Absence(10)
         absence.answered()
-    return Attempts(Settings(), options, budget or RetryBudget(), absence, now)
+    return Attempts(Settings(attempts=limit), options, budget or RetryBudget(), absence, now)
 
 
 REFUSED = Failure("overloaded", "full", retryable=True, was_started=False, retry_after=1.0)
 LOST = Failure("unavailable", "lost", error_type=CONNECTION_LOST)
-STREAM = Options(waits=True)
+STREAM = Options(is_of_stream=True)
 
 
 def gone() -> Failure:
@@ -90,7 +95,7 @@ def test_no_attempt_begins_after_the_deadline() -> None:
 
 
 def test_calls_of_a_stream_wait_for_room_until_their_deadline() -> None:
-    call = attempts(Options(timeout=60.0, waits=True))
+    call = attempts(Options(timeout=60.0, is_of_stream=True))
     assert 50 < until_it_fails(call, REFUSED) < 60
 
 
@@ -109,6 +114,9 @@ def test_calls_of_a_stream_wait_together_for_a_node_that_went_away() -> None:
     # The next input makes the attempts of a plain call, which never waits.
     for options in (STREAM, UNUSED):
         assert now < until_it_fails(attempts(options, absence=absence, now=now), gone(), now) < now + 1
+    with pytest.raises(Failure) as last:
+        attempts(STREAM, absence=absence, now=now, limit=1).pause(gone(), now)
+    assert last.value.message == "gone after 10 s"
     absence.answered()
     assert until_it_fails(attempts(STREAM, absence=absence, now=now), gone(), now) > now + 8
 

@@ -129,6 +129,7 @@ def test_a_stream_does_not_wait_again_for_each_input_while_the_node_is_away() ->
         began = time.monotonic()
         results = list(client.stream("/echo", range(200), look_ahead=2))
         assert all(isinstance(each, UnavailableError) for each in results) and time.monotonic() - began < LIMIT
+        assert "after 0.5 s" in str(results[-1])
 
 
 def test_a_late_result_is_an_error_in_its_place() -> None:

@@ -254,14 +254,17 @@ def test_the_result_of_an_earlier_evaluation_is_gone_while_another_runs(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "submission.csv"]
 
 
+@pytest.mark.parametrize(("name", "reason"), [("result.json", "result.json"), ("submission.parquet", "pyarrow")])
 def test_a_submission_that_cannot_be_written_is_found_before_the_first_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
 ) -> None:
-    result, seen = evaluate(tmp_path, lambda values, day: [1, 2], submission="result.json")
-    assert (result.blame, seen) == ("gateway", []) and "result.json" in result.message
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    result, seen = evaluate(tmp_path, lambda values, day: [1, 2], submission="submission.parquet")
-    assert (result.blame, seen) == ("gateway", []) and "pyarrow" in result.message
+    (tmp_path / name).write_text("of an earlier evaluation")
+    # The result is written also to a directory that was not there.
+    for directory in (tmp_path, tmp_path / "new"):
+        result, seen = evaluate(directory, lambda values, day: [1, 2], submission=name)
+        assert (result.blame, seen) == ("gateway", []) and reason in result.message
+        assert [path.name for path in directory.iterdir()] == ["result.json"]
 
 
 def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

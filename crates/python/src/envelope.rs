@@ -29,7 +29,7 @@ pub(crate) fn encoded_call(
         is_function: options.function,
         envelope: Bytes::from_owner(PyBackedBytes::from(joined)),
         may_repeat: options.idempotent,
-        waits: options.waits,
+        is_of_stream: options.is_of_stream,
     };
     Ok((call, given))
 }

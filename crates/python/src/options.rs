@@ -16,7 +16,7 @@ pub(crate) struct Options {
     pub(crate) request_id: Option<String>,
     traceparent: Option<String>,
     pub(crate) idempotent: bool,
-    pub(crate) waits: bool,
+    pub(crate) is_of_stream: bool,
 }
 
 impl Options {

@@ -261,7 +261,7 @@ class Handler:
 
 
 def _row(body: Any) -> dict[str, Any]:
-    # JSON has no bytes: a map with some is a form with a file.
+    # JSON has no bytes, so a map with some is taken for a form with a file. The content type does not reach the worker.
     is_form = isinstance(body, dict) and any(isinstance(value, bytes) for value in body.values())
     return dict(body) if is_form else {"body": body}
 

@@ -19,8 +19,8 @@ pub struct EncodedCall {
     pub envelope: Bytes,
     /// The call may run again, whatever its route says: it is repeated if it is lost with its connection.
     pub may_repeat: bool,
-    /// The call waits as calls of an ordered stream do: for room until its deadline, and for a node that went away.
-    pub waits: bool,
+    /// The call is one of an ordered stream: it waits for room until its deadline, and for a node that went away.
+    pub is_of_stream: bool,
 }
 
 /// Outputs as chunks of an envelope.
@@ -51,7 +51,7 @@ impl Client {
         call: EncodedCall,
         options: CallOptions,
     ) -> Result<Response<Vec<Bytes>>, CallError> {
-        let refusal = if call.waits { RefusalPolicy::Wait } else { RefusalPolicy::Retry };
+        let refusal = if call.is_of_stream { RefusalPolicy::Wait } else { RefusalPolicy::Retry };
         self.exchange_with::<Encoded>(call.into(), options, refusal).await
     }
 

@@ -138,7 +138,7 @@ class AsyncClient(BaseClient):
                     if has_more:
                         since = since if pending else clock()
                         timeout = window.call_timeout(len(pending))
-                        options = self._options(given, timeout=timeout, waits=True)
+                        options = self._options(given, timeout=timeout, is_of_stream=True)
                         call = self._begin(route, value, options)
                         pending.append((value if with_inputs else None, call, options))
                     if not pending or not _is_done(pending[0][1]):

@@ -116,7 +116,8 @@ class Client(BaseClient):
     def _answer_in_time(self, prepared: Prepared, timeout: float) -> Buffer:
         """The envelope of an answer, which takes no longer than this, also if its bytes come one by one.
 
-        A socket that blocks has its timeout for each read. The evaluation relay does not trust the other side so far.
+        For the evaluation relay, which does not trust the server to end its answer. The timeout of a blocking socket is
+        that of each read, so it does not bound the whole answer.
         """
         options = self._options({"timeout": timeout}, function=prepared.is_function)
         call = self._background.call(prepared.route, prepared.pieces, options)
@@ -163,8 +164,8 @@ class Client(BaseClient):
         A failed call is its `CallError`, in its place; with `stop_at_error` it is raised. `timeout` is the time for one
         result once all earlier ones are there, 30 s by default; calls wait for room within it, and up to the client's
         `start_up_wait` for a node that went away. To close the generator, or to leave its loop, cancels all calls in
-        flight. `with_inputs` yields pairs of input and result. An input that
-        has no form is an `InvalidInputError` in its place. `progress` shows a bar of `tqdm`, which must be installed.
+        flight. `with_inputs` yields pairs of input and result. An input that has no form is an `InvalidInputError` in
+        its place. `progress` shows a bar of `tqdm`, which must be installed.
         """
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
@@ -196,7 +197,7 @@ class Client(BaseClient):
                         has_more = False
                         break
                     timeout = window.call_timeout(len(pending))
-                    options = self._options(given, timeout=timeout, waits=True)
+                    options = self._options(given, timeout=timeout, is_of_stream=True)
                     call = self._begin(route, value, options)
                     pending.append((value if with_inputs else None, call, options))
                     first = pending[0][1]

@@ -1,7 +1,7 @@
 """Answers that come while their call is still being sent: a node refuses a body that is too long at once.
 
 asyncio drops what it has received and not read as soon as it fails to send, and httpcore reads nothing before it has
-sent all. So these connections read while a large call is sent, and stop to send once there is an answer.
+sent all. So these connections read while a large call is sent, and send no more once there is a final answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from callboard.client._http_request import SMALL_BYTES
 # As many as httpcore asks for.
 _READ_BYTES = 64 << 10
 
-# The begin of an answer before the answer, such as `100 Continue`.
+# How an informational answer begins, such as `100 Continue`. The final answer follows it.
 _INFORMATIONAL = b"HTTP/1.1 1"
 
 
@@ -106,7 +106,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 def _has_answer(received: bytes) -> bool:
-    """Whether there is more than informational answers, and the begin of one."""
+    """Whether the final answer has begun. Informational ones may come before it."""
     while received.startswith(_INFORMATIONAL):
         _, end, received = received.partition(b"\r\n\r\n")
         if not end:

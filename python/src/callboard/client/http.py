@@ -1,9 +1,9 @@
 """Calls over HTTP, by httpx: envelopes out, envelopes or problem documents back.
 
 * **Full:** calls beyond `max_connections` wait for a connection, until their time is up.
-* **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come, and an asynchronous one with 200
-  ms for the rest of that answer. Without a deadline the route's holds. The system notices a host that is gone while a
-  call waits for it, or that takes no more of a body, after 35 s (on Linux).
+* **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come, and an asynchronous one with
+  200 ms for the rest of that answer. Without a deadline the route's holds. On Linux the system ends a connection whose
+  host is gone, or takes no more of a body, after 35 s.
 * **Cancelled:** the connection of the call is closed, so that the node knows.
 * **Forked:** a process that was forked makes connections of its own.
 """
@@ -32,7 +32,7 @@ from callboard.client.transport import Failure, Options, Settings
 
 # The node's own answer to a call that is late says more than ours.
 _GRACE = 0.1
-# For an answer that comes in small pieces.
+# For the rest of an answer that comes in small pieces, each of them in time.
 _LONGEST_GRACE = 2 * _GRACE
 _CLOCK = time.monotonic
 # httpx leaves errors of TLS that come after its handshake as they are, where tasks wait for them.
@@ -298,9 +298,9 @@ def _transport_settings(endpoint: Endpoint, settings: Settings, size: int) -> di
     return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
 
 
-# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. It sends no
-# probes while sent data is not acknowledged: `TCP_USER_TIMEOUT`, in milliseconds and on Linux only, bounds that case.
-# It also ends a connection whose peer takes no more bytes for so long.
+# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. The kernel
+# sends no such probes while sent data is unacknowledged. On Linux `TCP_USER_TIMEOUT` (ms) bounds that case. It also
+# ends a connection whose peer is there, but takes no more bytes for that time: its receive window stays at zero.
 _PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), count)
     for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 35_000))

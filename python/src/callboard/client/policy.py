@@ -137,10 +137,10 @@ class Attempts:
         if self._waits_for_node(failure):
             if then <= self._absence.until(now):
                 return True
+            failure.message += f" after {self._settings.start_up_wait:g} s"
             if not self._absence.has_answered:
-                failure.message += f" after {self._settings.start_up_wait:g} s"
                 return False
-        if failure.kind == "overloaded" and self._options.waits:
+        if failure.kind == "overloaded" and self._options.is_of_stream:
             return True
         if self._made >= self._settings.attempts or (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER:
             return False
@@ -149,7 +149,7 @@ class Attempts:
     def _waits_for_node(self, failure: Failure) -> bool:
         # A node that names a stage is there.
         is_absent = failure.kind == "unavailable" and not failure.was_started and failure.stage is None
-        return is_absent and (self._options.waits or not self._absence.has_answered)
+        return is_absent and (self._options.is_of_stream or not self._absence.has_answered)
 
     def _final(self, last: Failure) -> Failure:
         """If an earlier attempt may have run, a later refusal does not hide that."""

@@ -74,9 +74,9 @@ class Options:
     traceparent: str | None = None
     # The caller knows that the call may run twice, so it is repeated when it was lost with its connection.
     idempotent: bool = False
-    # A call of an ordered stream waits: for room on a full node until its time is up, and for a node that went away up
-    # to the start-up wait.
-    waits: bool = False
+    # The call is one of an ordered stream: it waits for room on a full node until its time is up, and for a node that
+    # went away up to the start-up wait.
+    is_of_stream: bool = False
 
 
 class Failure(Exception):

@@ -155,8 +155,8 @@ class Gateway:
     def run(self, directory: Path, *, submission: str = "submission.csv") -> Result:
         """Evaluates the participant, and writes the submission and `result.json` into the directory.
 
-        Those of an earlier evaluation are removed first. `result.json` is written last: without it the evaluation runs
-        still, or its process has ended. Each file appears as a whole.
+        The files of an earlier evaluation are removed first. `result.json` is written last: without it the evaluation
+        runs still, or its process has ended. Each file appears as a whole.
 
         A failed evaluation is a `Result` with an error, and has no submission. A name that ends with `.parquet` is
         written by pyarrow. Raises `InfrastructureError` only if the result itself cannot be written.
@@ -193,14 +193,14 @@ class Gateway:
 def _prepare(directory: Path, submission: str) -> None:
     """Removes the files of an earlier run, and finds now what would refuse the submission after the last batch."""
     path = directory / submission
-    if path == directory / RESULT:
-        raise GatewayError(f"submission={submission!r}: is the name of the result")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / RESULT).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     except OSError as error:
         raise InfrastructureError(f"{directory}: {error}") from error
+    if path == directory / RESULT:
+        raise GatewayError(f"submission={submission!r}: is the name of the result")
     if not path.parent.is_dir():
         raise InfrastructureError(f"{path.parent}: is no directory")
     if path.suffix == ".parquet" and not _has_parquet():
