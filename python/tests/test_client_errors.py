@@ -110,10 +110,12 @@ def test_an_answer_beyond_the_limit_is_refused_by_its_announcement() -> None:
     stream = response(frame, media_type="application/vnd.callboard.envelope-stream")
     with Node(lambda request: stream if "stream" in request.headers["accept"] else announced) as node:
         client = Client(node.url)
-        with pytest.raises(InternalError, match="3000000000 bytes or more exceeds max_reply_bytes = 1073741824"):
+        whole = "3000000000 bytes or more exceeds max_reply_bytes = 1073741824"
+        with pytest.raises(InternalError, match=whole) as of_call:
             client.call("/echo", 1)
-        with pytest.raises(InternalError, match="2147483648 bytes exceeds max_reply_bytes"):
+        with pytest.raises(InternalError, match="2147483648 bytes exceeds max_reply_bytes") as of_replies:
             list(client.replies("/echo", 1))
+        assert of_call.value.type == of_replies.value.type == "reply_too_large"
 
 
 def test_no_secret_is_shown() -> None:

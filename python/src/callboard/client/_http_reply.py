@@ -177,7 +177,7 @@ class FrameReader:
             kind, length = _FRAME.unpack_from(self._pending)
             if length > self._max_bytes:
                 message = f"an output of {length} bytes exceeds max_reply_bytes = {self._max_bytes}"
-                raise self._failed("internal", message)
+                raise self._failed("internal", message, REPLY_TOO_LARGE)
             end = _FRAME.size + length
             if len(self._pending) < end:
                 break
@@ -198,7 +198,7 @@ class FrameReader:
     def _push_single(self, chunk: bytes | None) -> Iterator[Buffer]:
         if len(self._pending) > self._max_bytes:
             message = f"an answer of {len(self._pending)} bytes or more exceeds max_reply_bytes = {self._max_bytes}"
-            raise self._failed("internal", message)
+            raise self._failed("internal", message, REPLY_TOO_LARGE)
         if chunk is None:
             self.is_done = True
             yield bytes(self._pending)
@@ -219,8 +219,8 @@ class FrameReader:
             return self._failed("internal", "an error that cannot be read")
         return failure_of_problem(problem, problem.get("status"), None, self._request_id)
 
-    def _failed(self, kind: str, message: str) -> Failure:
-        return Failure(kind, message, request_id=self._request_id)
+    def _failed(self, kind: str, message: str, error_type: str | None = None) -> Failure:
+        return Failure(kind, message, request_id=self._request_id, error_type=error_type)
 
 
 # ---- Exceptions ------------------------------------------------------------------------------------------------------
