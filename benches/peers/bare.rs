@@ -1,4 +1,4 @@
-//! The square of `cases.py` on axum alone, without batches, workers or Python: the most that a server on hyper has here.
+//! The square of `cases.py` on axum alone, without batches, workers or Python: what an edge on hyper has at most here.
 //!
 //! Its argument is the port. `run.py` starts it.
 

@@ -128,7 +128,7 @@ impl Connection {
         let received = if has_ended {
             self.reader.read(&mut self.child.stream)
         } else {
-            // The runtime learns that the socket is empty, so that the wait below is one. The reader may hold a complete
+            // The runtime learns that the socket is empty, so that the wait below is one. The reader may hold a whole
             // frame: the socket counts as readable until a read finds it empty, so that frame is returned here.
             self.socket.try_io(Interest::READABLE, || self.reader.read(&mut self.child.stream))
         };

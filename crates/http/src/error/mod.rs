@@ -312,8 +312,8 @@ impl ApiError {
         Self::new(ErrorKind::DeadlineExceeded, message)
     }
 
-    /// The outcome cannot be written: 500 if the format cannot hold it, 429 without memory for it, 504 without time. The
-    /// call has run, so it may not be sent again.
+    /// The outcome cannot be written: 500 if the format cannot hold it, 429 without memory for it, 504 without time.
+    /// The call has run, so it may not be sent again.
     #[must_use]
     pub fn unencodable(error: EncodeError) -> Self {
         CallError::from(error).into()

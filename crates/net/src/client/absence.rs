@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use callboard_core::Instant;
 
-/// The wait of the calls of all streams for a node that went away. It is one wait for all of them, so that a long stream
-/// does not wait again for each of its inputs.
+/// The wait of the calls of all streams for a node that went away. It is one wait for all of them, so that a long
+/// stream does not wait again for each of its inputs.
 #[derive(Debug)]
 pub(crate) struct Absence {
     wait: Duration,

@@ -232,7 +232,7 @@ async fn a_node_that_restarts_at_its_address_is_connected_again() {
     assert_eq!(shouts(&client).await.unwrap(), "A");
 }
 
-/// Inputs that come while the node is away wait for it. Those in flight when it leaves are answered or were not started.
+/// Inputs that come while the node is away wait for it. Those in flight as it leaves are answered or were not started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_calls_waits_for_a_node_that_restarts() {
     let served = ServingNode::start(app()).await;
