@@ -136,3 +136,42 @@ class Early:
 
     def predict(self, text: str) -> str:
         return text
+
+
+@cb.function
+def fails(how: str) -> str:
+    if how == "http":
+        raise cb.HTTPException(409, {"a": [1]})
+    if how == "cancelled":
+        raise asyncio.CancelledError
+    raise KeyError(how)
+
+
+@cb.function
+async def slow(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+@cb.function
+async def whisper(text: str) -> str:
+    await asyncio.sleep(0)
+    return text.lower()
+
+
+class Hurried:
+    slow = cb.depends(slow)
+
+    async def predict(self, seconds: float) -> str:
+        try:
+            return await asyncio.wait_for(self.slow(seconds), 0.2)
+        except asyncio.TimeoutError as error:
+            return type(error).__name__
+
+
+class Loop:
+    async def setup(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    async def predict(self, text: str) -> int:
+        return id(self.loop)

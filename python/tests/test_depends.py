@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,65 @@ def test_a_route_that_only_a_node_knows_says_so() -> None:
 
     with pytest.raises(Exception, match="/elsewhere is no route of this file, and only a node knows others"):
         Lonely().other(1)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not know whether it is cancelled")
+def test_a_limit_around_a_call_is_a_timeout_as_on_a_node() -> None:
+    with cb.test_client(composed.Hurried) as client:
+        assert client.call(0.0) == "done"
+        assert client.call(60.0) == "TimeoutError"
+
+
+def test_an_error_has_the_form_that_it_has_on_a_node() -> None:
+    @cb.service
+    class Outer:
+        inner = cb.depends(composed.fails)
+
+        def predict(self, how: str) -> list[Any]:
+            try:
+                self.inner(how)
+            except cb.CallError as error:
+                return [error.kind, error.status_code, error.type, error.message, error.details, bool(error.trace)]
+            return []
+
+    with cb.test_client(Outer) as client:
+        assert client.call("key") == ["failed", None, "KeyError", "KeyError: 'key'", None, True]
+        assert client.call("http") == ["failed", 409, None, "Conflict", {"a": [1]}, False]
+        assert client.call("cancelled")[:3] == ["failed", None, "asyncio.exceptions.CancelledError"]
+
+
+# ---- Where an event loop runs ----------------------------------------------------------------------------------------
+
+
+def test_a_client_works_where_an_event_loop_runs() -> None:
+    async def notebook() -> None:
+        with cb.test_client(composed.Search) as client:
+            assert client.call("ab")["size"] == 2
+            assert client.client().call("/search", "ab")["size"] == 2
+        with cb.test_client(composed.Plain) as client:
+            assert client.call(["a"]) == ["A!", 1]
+        with cb.test_client(cb.pipeline(composed.clean, composed.whisper)) as client:
+            assert client.call(" AB ") == "ab"
+
+    asyncio.run(notebook())
+
+
+def test_an_asynchronous_test_awaits_its_client() -> None:
+    async def test() -> None:
+        async with cb.test_client(composed.Search) as client:
+            one, two = await asyncio.gather(client.call("a"), client.call("ab"))
+            assert (one["size"], two["size"]) == (1, 2)
+            assert [found["size"] for found in await client.batch(["a", "abc"])] == [1, 3]
+            assert (await client.client().call("/search", "ab"))["size"] == 2
+            with pytest.raises(cb.CallError, match="/other"):
+                await client.client().call("/other", 1)
+        async with cb.test_client(composed.Loop) as client:
+            # Its code runs in the loop of the test.
+            assert await client.call("a") == id(asyncio.get_running_loop())
+        async with cb.test_client(cb.pipeline(composed.clean, composed.whisper)) as client:
+            assert await client.call(" AB ") == "ab"
+
+    asyncio.run(test())
 
 
 # ---- In a worker -----------------------------------------------------------------------------------------------------

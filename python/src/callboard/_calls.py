@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from callboard._api import CallError
+from callboard._awaiting import in_loop
 from callboard._current import CURRENT
-from callboard._depends import MAP_CALLS, in_loop
+from callboard._depends import MAP_CALLS
 from callboard._envelope import Buffer, decode, encode_pieces
+from callboard._errors import error_of
 from callboard._messages import Result
 from callboard._target import Route
 
@@ -30,16 +32,17 @@ class OpenCall:
         self.batch = 0
         self.event = event
         self.done = False
-        self._error: CallError | None = None
+        self._error: dict[str, Any] | None = None
         self._part: Buffer = b""
 
-    def end(self, error: CallError | None, part: Buffer = b"") -> None:
+    def end(self, error: dict[str, Any] | None, part: Buffer = b"") -> None:
         self._error, self._part, self.done = error, part, True
         self._notify()
 
     def result(self) -> Any:
+        # It is made here: a frame that has its own error is a cycle, which keeps what the code holds that calls.
         if self._error is not None:
-            raise self._error
+            raise error_of(self._error)
         return decode(self._part)
 
 
@@ -110,14 +113,14 @@ class WorkerCalls:
         """A result has come. That of a call that was given up is nothing new."""
         call = self._open.pop(result.id, None)
         if call is not None:
-            call.end(None if result.error is None else _error(result.error), *parts)
+            call.end(result.error, *parts)
 
     def end(self, batch: int) -> None:
         """The batch is over, and its calls with it."""
         # Threads of the app may begin and end calls meanwhile.
         for ident, call in list(self._open.items()):
             if call.batch == batch and self._open.pop(ident, None) is not None:
-                call.end(CallError("the call that this one belongs to is over", kind="cancelled"))
+                call.end({"message": "the call that this one belongs to is over", "kind": "cancelled"})
 
     # ---- One call ----------------------------------------------------------------------------------------------------
 
@@ -176,10 +179,3 @@ class WorkerCalls:
         """Nothing waits for the call any more."""
         if self._open.pop(ident, None) is not None:
             self._send({"type": "cancel_call", "id": ident}, (), ())
-
-
-def _error(error: dict[str, Any]) -> CallError:
-    known = ("type", "details", "retry_after_ms", "trace", "stage", "headers")
-    more = {name: error[name] for name in known if name in error}
-    kind = error.get("kind") or ("invalid_input" if error.get("invalid") else "failed")
-    return CallError(str(error.get("message", "")), kind=kind, status_code=error.get("status"), **more)

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from callboard._api import CallError, Context, HTTPException, InvalidInput, SetupContext, _route, nearest_name
-from callboard._awaiting import finish, settled
-from callboard._envelope import Decoder, EnvelopeError, encode
-from callboard._runner import Cancelled, Failure, Runner, setup_arguments
+from callboard._api import CallError, Context, InvalidInput, SetupContext, _route, nearest_name
+from callboard._awaiting import finish, in_loop, settled, wait
+from callboard._envelope import Decoder, encode
+from callboard._errors import error_map, error_of, let_go
+from callboard._runner import Emit, Failure, Runner, setup_arguments
 from callboard._signature import convert, schema, unreadable_output
 from callboard._target import Route, TargetError, main_route, routes_of
 
@@ -228,7 +229,7 @@ class Local:
             return finish(self.call_async(path, route, value))
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(self.call_async(path, route, value))
+        return wait(self._loop.run_until_complete, self.call_async(path, route, value))
 
     def map(self, path: str, route: Route | None, values: Iterable[Any]) -> list[Any]:
         return [self.call(path, route, value) for value in values]
@@ -243,17 +244,14 @@ class Local:
             if setup is not None:
                 await settled(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
             self._instances[id(route.owner)] = instance
-        runner, inputs, contexts = Runner(route, instance), [self._sent(value)], [Context(route=route.path)]
-        if runner.signature.is_async:
-            (outcome,) = await runner.run_async(inputs, contexts, _no_stream_async, lambda _: None)
-        else:
-            token = _RUNS_SYNC.set(True)
-            try:
-                (outcome,) = runner.run(inputs, contexts, _no_stream)
-            finally:
-                _RUNS_SYNC.reset(token)
+        inputs, contexts = [self._sent(value)], [Context(route=route.path)]
+        (outcome,) = await run_here(Runner(route, instance), inputs, contexts, _no_stream)
         if isinstance(outcome, Failure):
-            raise call_error(outcome.error) from outcome.error
+            try:
+                raise call_error(outcome.error) from let_go(outcome.error)
+            finally:
+                # A frame that has its own error is a cycle.
+                del outcome
         return self._sent(outcome)
 
     def close(self) -> None:
@@ -263,7 +261,7 @@ class Local:
         try:
             for instance in instances.values():
                 if hasattr(instance, "cleanup"):
-                    loop.run_until_complete(settled(instance.cleanup()))
+                    wait(loop.run_until_complete, settled(instance.cleanup()))
         finally:
             loop.close()
 
@@ -279,36 +277,24 @@ def _no_stream(_: int, __: Any) -> None:
     raise TypeError("a call has one output")
 
 
-async def _no_stream_async(index: int, output: Any) -> None:
-    _no_stream(index, output)
+async def run_here(runner: Runner, inputs: list[Any], contexts: list[Context], emit: Emit) -> list[Any]:
+    """Runs items in this process. Synchronous code does not wait, and its dependencies do not either."""
 
+    async def emit_async(index: int, output: Any) -> None:
+        emit(index, output)
 
-def in_loop() -> bool:
-    """Whether an event loop runs in this thread."""
+    token = _RUNS_SYNC.set(not runner.signature.is_async)
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+        if runner.signature.is_async:
+            return await runner.run_async(inputs, contexts, emit_async, lambda _: None)
+        return runner.run(inputs, contexts, emit)
+    finally:
+        _RUNS_SYNC.reset(token)
 
 
 def call_error(error: BaseException) -> CallError:
     """An exception of the called code, as its caller sees it behind a node."""
-    if isinstance(error, CallError):
-        return error
-    if isinstance(error, (InvalidInput, EnvelopeError)):
-        return CallError(str(error), kind="invalid_input", status_code=422)
-    if isinstance(error, HTTPException):
-        details = None if isinstance(error.detail, str) else error.detail
-        more: dict[str, Any] = {
-            "details": details,
-            "retry_after_ms": error.retry_after_ms,
-            "headers": error.other_headers,
-        }
-        return CallError(error.message, status_code=error.status_code, **more)
-    if isinstance(error, (Cancelled, asyncio.CancelledError)):
-        return CallError("the caller has left", kind="cancelled")
-    return CallError(f"{type(error).__name__}: {error}", type=type(error).__qualname__)
+    return error if isinstance(error, CallError) else error_of(error_map(error))
 
 
 # Synchronous code of a dependency runs now, although in an event loop.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import inspect
 import os
 import traceback
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +27,7 @@ _MAX_DETAIL_LEVELS = 32
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 _encode = msgspec.msgpack.Encoder().encode
+E = TypeVar("E", bound=BaseException)
 
 
 def failed(error: BaseException) -> dict[str, Any]:
@@ -34,6 +37,15 @@ def failed(error: BaseException) -> dict[str, Any]:
         "message": clip(_message(error)),
         "trace": clip(_trace(error) or _trace(error, whole=True) or ""),
     }
+
+
+def error_of(error: dict[str, Any]) -> CallError:
+    """The protocol's map as the error of a call."""
+    known = ("type", "details", "retry_after_ms", "trace", "stage", "headers")
+    more = {name: error[name] for name in known if name in error}
+    kind = error.get("kind") or ("invalid_input" if error.get("invalid") else "failed")
+    status = error.get("status") or (422 if error.get("invalid") else None)
+    return CallError(str(error.get("message", "")), kind=kind, status_code=status, **more)
 
 
 def error_map(error: BaseException) -> dict[str, Any]:
@@ -47,7 +59,7 @@ def error_map(error: BaseException) -> dict[str, Any]:
         return _http_error(error)
     if isinstance(error, CallError):
         return _passed_on(error)
-    if isinstance(error, (Cancelled, asyncio.CancelledError)):
+    if isinstance(error, Cancelled):
         return {"message": "cancelled: the caller has left", "type": "Cancelled"}
     found: dict[str, Any] = {"message": clip(_message(error)), "type": _type_name(error)}
     trace = _trace(error)
@@ -121,6 +133,54 @@ def _trace(error: BaseException, *, whole: bool = False) -> str | None:
     if tail is None and not whole:
         return None
     return "".join(traceback.format_exception(type(error), error, tail))
+
+
+# ---- What an error holds ---------------------------------------------------------------------------------------------
+
+# An error refers to its frames, a frame to its variables, such as arrays, and often to its error. Only the collector of
+# cycles would free them, which counts objects and not bytes.
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def forget(error: BaseException) -> None:
+    """Frees what the code of a failed call held. For an error whose text was written: it loses its traceback."""
+    for each in _with_causes(error):
+        tail, each.__traceback__ = each.__traceback__, None
+        for frame, _ in traceback.walk_tb(tail):
+            # A coroutine that has caught the error may wait for something else by now: to clear it would end it.
+            if not frame.f_code.co_flags & _SUSPENDS:
+                _clear(frame)
+
+
+def let_go(error: E) -> E:
+    """The error with its traceback, whose frames of this package hold nothing any more. They are over."""
+    for each in _with_causes(error):
+        frames: Iterator[tuple[FrameType, int]] = traceback.walk_tb(each.__traceback__)
+        for frame, _ in [*frames, *(traceback.walk_stack(each.__traceback__.tb_frame) if each.__traceback__ else ())]:
+            if frame.f_code.co_filename.startswith(_PACKAGE):
+                _clear(frame)
+    return error
+
+
+def _clear(frame: FrameType) -> None:
+    # It may run.
+    with contextlib.suppress(RuntimeError):
+        frame.clear()
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    """The error, and those that led to it."""
+    found: dict[int, BaseException] = {}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            waiting += (each.__cause__, each.__context__, *getattr(each, "exceptions", ()))
+    return list(found.values())
+
+
+# ---- Texts -----------------------------------------------------------------------------------------------------------
 
 
 def clip(text: str) -> str:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from callboard._api import Context
-from callboard._awaiting import settled
+from callboard._awaiting import settled, wait
 from callboard._envelope import decode, encode
+from callboard._errors import forget
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._target import Route
 
@@ -70,7 +71,7 @@ class Preparation:
             self.cache.mkdir(parents=True, exist_ok=True)
             result = instance.prepare(**hook_arguments(instance.prepare, {"cache": self.cache}))
             if inspect.isawaitable(result):
-                asyncio.run(settled(result))
+                wait(asyncio.run, settled(result))
             self._mark.write_text(self._code())
             return True
 
@@ -115,6 +116,8 @@ async def warm_up(route: Route, runner: Runner) -> None:
             log.warning("%s: example %d failed at warm-up: %s", runner.name, number, outcome.error)
         else:
             log.debug("%s: example %d ran in %.0f ms", runner.name, number, 1000 * (time.monotonic() - begin))
+        if isinstance(outcome, Failure):
+            forget(outcome.error)
 
 
 # ---- Health ----------------------------------------------------------------------------------------------------------
@@ -135,5 +138,7 @@ class Health:
         try:
             answer = await settled(self._ask())
         except Exception as error:
-            return f"health() raised {type(error).__name__}: {error}"
+            reason = f"health() raised {type(error).__name__}: {error}"
+            forget(error)
+            return reason
         return None if answer or answer is None else f"health() is {answer!r}"

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
@@ -74,7 +75,7 @@ class Runner:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                outputs = [Failure(error)] * len(good)
+                outputs = [_failure(error, contexts[index]) for index in good]
         return _merge(arguments, good, outputs)
 
     def _one(self, index: int, item: dict[str, Any] | Failure, context: Context, emit: Emit) -> Any:
@@ -91,7 +92,7 @@ class Runner:
             raise
         except BaseException as error:
             # Some extension modules raise panics that are no `Exception`.
-            return Failure(error)
+            return _failure(error, context)
 
     def _has_left(self, context: Context) -> bool:
         """Whether the caller has left. To look for what has come is a system call, so it is done now and then."""
@@ -130,7 +131,12 @@ class Runner:
             for index, item in enumerate(arguments)
         ]
         started(lambda index: _cancel(tasks[index]))
-        return [await _result(task) for task in tasks]
+        try:
+            return [await _result(task, context) for task, context in zip(tasks, contexts, strict=True)]
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
 
     async def _one_async(
         self, index: int, item: dict[str, Any] | Failure, context: Context, emit: EmitAsync, room: asyncio.Semaphore
@@ -159,7 +165,9 @@ class Runner:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                outputs = [Failure(error)] * len(good)
+                if _is_cancelled(error):
+                    raise
+                outputs = [_failure(error, contexts[index]) for index in good]
         return _merge(arguments, good, outputs)
 
     # ---- Arguments and outputs ---------------------------------------------------------------------------------------
@@ -246,13 +254,29 @@ def _merge(arguments: list[Any], good: list[int], outputs: list[Any]) -> list[An
     return results
 
 
-async def _result(task: asyncio.Future[Any]) -> Any:
+async def _result(task: asyncio.Future[Any], context: Context) -> Any:
     try:
         return await task
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        return Failure(error)
+        if _is_cancelled(error):
+            raise
+        return _failure(error, context)
+
+
+def _failure(error: BaseException, context: Context) -> Failure:
+    """The failure of an item. `CancelledError` does not tell whose task was cancelled: it may be one of the code."""
+    return Failure(Cancelled() if isinstance(error, asyncio.CancelledError) and context._cancelled else error)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether the task that awaits the items is cancelled: the event loop ends, as after `sys.exit` in other code, or
+    a test has a limit for the call. Before Python 3.11 a task does not know."""
+    if not isinstance(error, asyncio.CancelledError) or sys.version_info < (3, 11):
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _cancel(task: asyncio.Future[Any]) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from callboard._api import Context, InvalidInput, SetupContext
+from callboard._awaiting import finish, settled, wait
 from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Rename, Step, Switch, walk
-from callboard._depends import LOCAL, call_error
+from callboard._depends import LOCAL, call_error, run_here
 from callboard._envelope import Decoder, encode
+from callboard._errors import let_go
 from callboard._hooks import Preparation
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, routes_of
-from callboard.client import Client
-from callboard.client.local import AsyncLocalTransport, LocalTransport
+from callboard.client import AsyncClient, Client
+from callboard.client.local import AsyncLocalTransport, LocalTransport, ThreadedTransport
 
 
 def test_client(app: Any, **settings: Any) -> TestClient:
@@ -25,13 +27,20 @@ def test_client(app: Any, **settings: Any) -> TestClient:
         with cb.test_client(Sentiment) as client:
             assert client.call("good") == 1.0
 
-    `with` runs `prepare` and `setup`, and at its end `cleanup`. The settings are those of a stage in the configuration
-    file, which `setup` gets by name, such as `device="cuda:0"`; `cache` is the directory for `prepare`.
+        async with cb.test_client(Chat) as client:
+            assert await client.call("hi") == ["hello"]
+
+    `with` runs `prepare` and `setup`, and at its end `cleanup`. It may be used in an event loop that runs, such as that
+    of a notebook: its asynchronous code runs in another thread, for which the loop waits. With `async with` that code
+    runs in the loop of the test, and the methods of the client are awaited.
+
+    The settings are those of a stage in the configuration file, which `setup` gets by name, such as `device="cuda:0"`;
+    `cache` is the directory for `prepare`.
 
     Raises `TargetError` for anything that cannot be served, and for a pipeline with a step that only a node runs, such
     as `onnx`; whatever `setup` raises.
     """
-    return PipelineClient(app, settings) if isinstance(app, Step) else TestClient(app, settings)
+    return TestClient(_Steps(app, settings) if isinstance(app, Step) else _Instance(app, settings))
 
 
 # Not a test, whatever its name says to a collector of tests.
@@ -43,44 +52,34 @@ class TestClient:
 
     __test__ = False
 
-    def __init__(self, app: Any, settings: dict[str, Any]) -> None:
-        name = getattr(app, "__name__", str(app))
-        self._routes = {route.attribute or route.name: route for route in routes_of(app, name)}
-        self._instance = next(iter(self._routes.values())).instance()
-        device = str(settings.get("device") or "cpu")
-        self._preparation = Preparation(next(iter(self._routes.values())).owner, settings.get("cache"))
-        cache = self._preparation.cache
-        self._context = SetupContext(stage=name, device=device, settings=settings, cache=cache)
+    def __init__(self, app: App) -> None:
+        self._app = app
         self._loop = asyncio.new_event_loop()
-        self._decoder = Decoder()
 
     def __enter__(self) -> TestClient:
-        self._preparation.run(self._instance)
-        setup = getattr(self._instance, "setup", None)
-        if setup is not None:
-            self._wait(setup(**setup_arguments(setup, self._context)))
+        self._wait(self._app.open())
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            cleanup = getattr(self._instance, "cleanup", None)
-            if cleanup is not None:
-                self._wait(cleanup())
+            self._wait(self._app.close())
             LOCAL.close()
         finally:
             self._loop.close()
 
+    async def __aenter__(self) -> AsyncTestClient:
+        self._loop.close()
+        await self._app.open()
+        return AsyncTestClient(self._app)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._app.close()
+        LOCAL.close()
+
     def client(self) -> Client:
         """A `Client` whose calls run here, for code that takes one: `client.call("/sentiment", "good")`."""
-        transport = LocalTransport(self)
-        return Client.over(transport, AsyncLocalTransport(transport))
-
-    def route_at(self, path: str) -> Route | None:
-        """The route of this path; None where every path is the app. Raises `LookupError`."""
-        for route in self._routes.values():
-            if route.path == path:
-                return route
-        raise LookupError(f"there is no route `{path}`")
+        transport = LocalTransport(self._app, self._wait)
+        return Client.over(transport, ThreadedTransport(transport))
 
     def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
         """One call, and its output as plain data; of a streaming route the list of its outputs.
@@ -89,24 +88,116 @@ class TestClient:
         `Context`. Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and
         `TargetError` for a method that is no route.
         """
-        ((outcome, outputs),) = self._run([value], method, context)
-        if isinstance(outcome, Failure):
-            raise outcome.error
-        return outputs if self._route(method).signature.streams else outcome
+        return self._wait(self._app.call(value, method, context))
 
     def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
         """Calls that run as one batch: their outputs, in order. A failed item is its exception, in its place."""
-        outcomes = self._run(values, method, None)
-        return [outcome.error if isinstance(outcome, Failure) else outcome for outcome, _ in outcomes]
+        found: list[Any] = self._wait(self._app.batch(values, method))
+        return found
 
-    def _route(self, method: str | None) -> Any:
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        if self._app.waits:
+            return wait(self._loop.run_until_complete, coroutine)
+        # A test of synchronous code may run an event loop of its own.
+        return finish(coroutine)
+
+
+class AsyncTestClient:
+    """What `async with test_client(app)` gives: the same for the event loop of a test."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def client(self) -> AsyncClient:
+        """As `TestClient.client`."""
+        return AsyncClient.over(AsyncLocalTransport(self._app))
+
+    async def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
+        """As `TestClient.call`."""
+        return await self._app.call(value, method, context)
+
+    async def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
+        """As `TestClient.batch`."""
+        return await self._app.batch(values, method)
+
+
+# ---- The app in this process -----------------------------------------------------------------------------------------
+
+
+class App(Protocol):
+    """What runs: one service or function, or the steps of a pipeline."""
+
+    # Whether its code is asynchronous. Else its coroutines never wait.
+    waits: bool
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def route_at(self, path: str) -> Route | None:
+        """The route of this path; None where every path is the app. Raises `LookupError`."""
+
+    async def call(self, value: Any, method: str | None, context: Context | None) -> Any: ...
+
+    async def batch(self, values: list[Any], method: str | None) -> list[Any]: ...
+
+
+class _Instance:
+    """One service or function."""
+
+    def __init__(self, app: Any, settings: dict[str, Any]) -> None:
+        name = getattr(app, "__name__", str(app))
+        self._routes = {route.attribute or route.name: route for route in routes_of(app, name)}
+        main = next(iter(self._routes.values()))
+        self._instance = main.instance()
+        self._preparation = Preparation(main.owner, settings.get("cache"))
+        device = str(settings.get("device") or "cpu")
+        self._context = SetupContext(stage=name, device=device, settings=settings, cache=self._preparation.cache)
+        self._decoder = Decoder()
+        hooks = [getattr(self._instance, hook, None) for hook in ("setup", "cleanup")]
+        is_async = any(route.signature.is_async for route in self._routes.values())
+        self.waits = is_async or any(map(inspect.iscoroutinefunction, hooks))
+
+    async def open(self) -> None:
+        self._preparation.run(self._instance)
+        setup = getattr(self._instance, "setup", None)
+        if setup is not None:
+            await settled(setup(**setup_arguments(setup, self._context)))
+
+    async def close(self) -> None:
+        cleanup = getattr(self._instance, "cleanup", None)
+        if cleanup is not None:
+            await settled(cleanup())
+
+    def route_at(self, path: str) -> Route | None:
+        for route in self._routes.values():
+            if route.path == path:
+                return route
+        raise LookupError(f"there is no route `{path}`")
+
+    async def call(self, value: Any, method: str | None, context: Context | None) -> Any:
+        ((outcome, outputs),) = await self._run([value], method, context)
+        if isinstance(outcome, Failure):
+            try:
+                raise let_go(outcome.error)
+            finally:
+                # A frame that has its own error is a cycle.
+                del outcome
+        return outputs if self._route(method).signature.streams else outcome
+
+    async def batch(self, values: list[Any], method: str | None) -> list[Any]:
+        outcomes = await self._run(values, method, None)
+        return [let_go(outcome.error) if isinstance(outcome, Failure) else outcome for outcome, _ in outcomes]
+
+    def _route(self, method: str | None) -> Route:
         if method is None:
             return next(iter(self._routes.values()))
         if method not in self._routes:
             raise TargetError(f"there is no route {method!r}: there are {', '.join(self._routes)}")
         return self._routes[method]
 
-    def _run(self, values: list[Any], method: str | None, context: Context | None) -> Iterator[tuple[Any, list[Any]]]:
+    async def _run(self, values: list[Any], method: str | None, context: Context | None) -> list[tuple[Any, list[Any]]]:
+        """The outcome of each item, and the outputs of its stream."""
         runner = Runner(self._route(method), self._instance)
         outputs: list[list[Any]] = [[] for _ in values]
         inputs = [self._sent(value) for value in values]
@@ -115,27 +206,17 @@ class TestClient:
         def emit(index: int, output: Any) -> None:
             outputs[index].append(self._sent(output))
 
-        async def emit_async(index: int, output: Any) -> None:
-            emit(index, output)
-
-        if runner.signature.is_async:
-            outcomes = self._loop.run_until_complete(runner.run_async(inputs, contexts, emit_async, lambda _: None))
-        else:
-            outcomes = runner.run(inputs, contexts, emit)
-        outcomes = [outcome if isinstance(outcome, Failure) else self._sent(outcome) for outcome in outcomes]
-        return zip(outcomes, outputs, strict=True)
+        outcomes = await run_here(runner, inputs, contexts, emit)
+        sent = [outcome if isinstance(outcome, Failure) else self._sent(outcome) for outcome in outcomes]
+        return list(zip(sent, outputs, strict=True))
 
     def _sent(self, value: Any) -> Any:
         """The value as the other side sees it."""
         return self._decoder.decode(encode(value))
 
-    def _wait(self, result: Any) -> None:
-        if inspect.isawaitable(result):
-            self._loop.run_until_complete(result)
 
-
-class PipelineClient(TestClient):
-    """Runs the steps of a pipeline one after the other, each in a client of its own."""
+class _Steps:
+    """The steps of a pipeline, one after the other."""
 
     def __init__(self, app: Step, settings: dict[str, Any]) -> None:
         for part in walk(app):
@@ -143,64 +224,68 @@ class PipelineClient(TestClient):
                 raise TargetError(f"{part} is run by the node: serve the app, or test the steps in Python one by one")
         self._app = app
         leaves = [part for part in walk(app) if not isinstance(part, Step)]
-        self._clients = {id(leaf): TestClient(leaf, settings) for leaf in leaves}
+        self._leaves = {id(leaf): _Instance(leaf, settings) for leaf in leaves}
+        self.waits = any(leaf.waits for leaf in self._leaves.values())
 
-    def __enter__(self) -> TestClient:
-        for client in self._clients.values():
-            client.__enter__()
-        return self
+    async def open(self) -> None:
+        for leaf in self._leaves.values():
+            await leaf.open()
 
-    def __exit__(self, *_: object) -> None:
-        for client in reversed(self._clients.values()):
-            client.__exit__()
+    async def close(self) -> None:
+        for leaf in reversed(self._leaves.values()):
+            await leaf.close()
 
     def route_at(self, path: str) -> Route | None:
         return None
 
-    def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
-        return self._run_step(self._app, value, context)
+    async def call(self, value: Any, method: str | None, context: Context | None) -> Any:
+        return await self._run_step(self._app, value, context)
 
-    def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
-        return [self._outcome(value) for value in values]
+    async def batch(self, values: list[Any], method: str | None) -> list[Any]:
+        return [await self._outcome(value) for value in values]
 
-    def _outcome(self, value: Any) -> Any:
+    async def _outcome(self, value: Any) -> Any:
         try:
-            return self.call(value)
+            return await self.call(value, None, None)
         except Exception as error:
             return error
 
-    def _run_step(self, step: AnyStep, value: Any, context: Context | None) -> Any:
+    async def _run_step(self, step: AnyStep, value: Any, context: Context | None) -> Any:
         if isinstance(step, Pipeline):
             for part in step.steps:
-                value = self._run_step(part, value, context)
+                value = await self._run_step(part, value, context)
             return value
         if isinstance(step, Ensemble):
-            return self._run_ensemble(step, value, context)
+            return await self._run_ensemble(step, value, context)
         if isinstance(step, Switch):
             chosen = step.cases.get(_case(value, step.field), step.default)
             if chosen is None:
                 raise InvalidInput(f"`{step.field}` must be one of {', '.join(step.cases)}")
-            return self._run_step(chosen, value, context)
+            return await self._run_step(chosen, value, context)
         if isinstance(step, Pick):
             return _fields(value, [step.field])[step.field]
         if isinstance(step, Rename):
             return {step.names.get(name, name): field for name, field in _fields(value, list(step.names)).items()}
-        return self._clients[id(step)].call(value, context=context)
+        return await self._leaves[id(step)].call(value, None, context)
 
-    def _run_ensemble(self, step: Ensemble, value: Any, context: Context | None) -> dict[str, Any]:
+    async def _run_ensemble(self, step: Ensemble, value: Any, context: Context | None) -> dict[str, Any]:
         outputs: dict[str, Any] = {}
         failed: list[Exception] = []
         for name, part in step.members.items():
             try:
-                outputs[name] = self._run_step(part, value, context)
+                outputs[name] = await self._run_step(part, value, context)
             except Exception as error:
                 if not step.partial:
                     raise
                 failed.append(error)
                 found = call_error(error)
                 outputs[name] = {"error": {"kind": found.kind, "message": found.message}}
-        if len(failed) == len(outputs):
-            raise failed[0]
+        try:
+            if len(failed) == len(outputs):
+                raise failed[0]
+        finally:
+            # A frame that has its own errors is a cycle.
+            failed.clear()
         return outputs
 
 

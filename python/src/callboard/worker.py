@@ -30,7 +30,7 @@ from callboard._api import SetupContext
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
 from callboard._envelope import Buffer, Decoder, encode_pieces
-from callboard._errors import clip, error_map, failed, shortened
+from callboard._errors import clip, error_map, failed, forget, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._hooks import Health, Preparation, warm_up
 from callboard._logs import LogHandler, set_log_level
@@ -364,8 +364,13 @@ class Worker:
                 lengths.append(size)
                 parts += pieces
             items.append(None)
+        for result in results:
+            if isinstance(result, Failure):
+                forget(result.error)
         # A batch may follow as soon as this one is answered.
         del self._running[batch.id]
+        # It has the tasks, and the batch is still referred to while the next one is awaited.
+        batch.on_cancel = None
         self._calls.end(batch.id)
         head = {"type": "outcomes", "id": batch.id, "items": items}
         if unwell is None and self._unwell is None:

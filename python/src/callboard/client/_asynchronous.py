@@ -13,7 +13,7 @@ from callboard._envelope import Buffer
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
 from callboard.client.errors import to_error
-from callboard.client.transport import Failure, Options, Settings, open_async_transport
+from callboard.client.transport import AsyncTransport, Failure, Options, Settings, open_async_transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -29,7 +29,18 @@ class AsyncClient(BaseClient):
     """
 
     def _open(self, settings: Settings) -> None:
-        self._transport = open_async_transport(self.url, settings)
+        self._carry(open_async_transport(self.url, settings))
+
+    @classmethod
+    def over(cls, transport: AsyncTransport) -> Self:
+        """A client over a transport that is there already. `callboard.test_client` uses it."""
+        client = cls.__new__(cls)
+        client._set("", {})
+        client._carry(transport)
+        return client
+
+    def _carry(self, transport: AsyncTransport) -> None:
+        self._transport = transport
         # The event loops in which it is closed, shared with the clients from `with_options`.
         self._closed: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
@@ -147,7 +158,10 @@ class AsyncClient(BaseClient):
                     value, call, options = pending.popleft()
                     result = await self._result(call, hint, route, window, options)
                     if stop_at_error and isinstance(result, CallError):
-                        raise result
+                        try:
+                            raise result
+                        finally:
+                            del result
                     bar.step()
                     yield (value, result) if with_inputs else result
                     since = clock()
@@ -182,9 +196,11 @@ class AsyncClient(BaseClient):
             call.cancel()
             return window.late(options)
         try:
+            # It is not raised: a frame that has its own error is a cycle, which keeps the input of the call.
+            failed = None if call.cancelled() else call.exception()
+            if isinstance(failed, Failure):
+                return to_error(failed.alone(), options.request_id)
             return self._read(call.result(), hint, route, options)
-        except Failure as failure:
-            return to_error(failure, options.request_id)
         except CallError as error:
             return error
 

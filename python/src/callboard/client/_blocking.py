@@ -208,7 +208,10 @@ class Client(BaseClient):
                 value, call, options = pending.popleft()
                 result = self._result(call, hint, route, window, options)
                 if stop_at_error and isinstance(result, CallError):
-                    raise result
+                    try:
+                        raise result
+                    finally:
+                        del result
                 bar.step()
                 yield (value, result) if with_inputs else result
         finally:
@@ -229,9 +232,11 @@ class Client(BaseClient):
         if isinstance(call, CallError):
             return call
         try:
-            return self._read(call.result(window.timeout), hint, route, options)
-        except Failure as failure:
-            return to_error(failure, options.request_id)
+            # It is not raised: a frame that has its own error is a cycle, which keeps the input of the call.
+            failed = call.exception(window.timeout)
+            if isinstance(failed, Failure):
+                return to_error(failed.alone(), options.request_id)
+            return self._read(call.result(), hint, route, options)
         except CallError as error:
             return error
         except CancelledError:

@@ -31,6 +31,13 @@ class Body:
         self.length = sum(map(len, pieces))
         self.pieces: Sequence[Buffer] = [b"".join(pieces)] if self.length <= SMALL_BYTES else pieces
 
+    def __enter__(self) -> Body:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the call. httpx has its requests in cycles, which would keep the input."""
+        self.pieces = ()
+
     def slices(self) -> Iterator[Buffer]:
         for piece in self.pieces:
             if len(piece) <= _SLICE_BYTES:

@@ -68,12 +68,12 @@ class HttpTransport:
         return self._http
 
     def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
-        body = Body(pieces)
-        return self._attempts(options, lambda attempts: self._call_once(route, body, options, attempts))  # type: ignore[no-any-return]
+        with Body(pieces) as body:
+            return self._attempts(options, lambda attempts: self._call_once(route, body, options, attempts))  # type: ignore[no-any-return]
 
     def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> Generator[Buffer, None, None]:
-        body = Body(pieces)
-        response, attempts = self._attempts(options, lambda attempts: self._begin(route, body, options, attempts))
+        with Body(pieces) as body:
+            response, attempts = self._attempts(options, lambda attempts: self._begin(route, body, options, attempts))
         request = response.request
         try:
             reader = FrameReader(response, self._settings.max_reply_bytes)
@@ -173,13 +173,13 @@ class AsyncHttpTransport:
         return found
 
     async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
-        body = Body(pieces)
-        found: Buffer = await self._attempts(options, lambda attempts: self._call_once(route, body, options, attempts))
-        return found
+        with Body(pieces) as body:
+            return await self._attempts(options, lambda attempts: self._call_once(route, body, options, attempts))  # type: ignore[no-any-return]
 
     async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncGenerator[Buffer, None]:
-        body = Body(pieces)
-        response, attempts = await self._attempts(options, lambda attempts: self._begin(route, body, options, attempts))
+        with Body(pieces) as body:
+            begun = self._attempts(options, lambda attempts: self._begin(route, body, options, attempts))
+            response, attempts = await begun
         try:
             reader = FrameReader(response, self._settings.max_reply_bytes)
             chunks = response.aiter_raw()
@@ -259,7 +259,11 @@ def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
     failure = failure_of_response(reply, endpoint)
     if failure.kind != "unavailable" or failure.was_started or failure.stage is not None:
         attempts.answered()
-    raise failure
+    try:
+        raise failure
+    finally:
+        # A frame that has its own error is a cycle, which keeps the input of the call.
+        del failure
 
 
 def _failure(

@@ -4,59 +4,80 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from callboard._api import HTTPException, InvalidInput
+from callboard._api import InvalidInput
 from callboard._depends import call_error
 from callboard._envelope import Buffer, decode, encode
 from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:
-    from callboard.testing import TestClient
+    from callboard.testing import App
 
 
 class Outputs(list[Any]):
     """All outputs of a stream."""
 
 
-class LocalTransport:
-    """Runs one call after the other, from any thread."""
+class AsyncLocalTransport:
+    """Runs the calls in the event loop of their tasks."""
 
-    def __init__(self, app: TestClient) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._lock = threading.Lock()
 
-    def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
-        output = self._output(route, pieces, options)
+    async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        output = await self.output(route, pieces, options)
         if isinstance(output, Outputs):
             raise Failure("invalid_input", f"`{route}` answers with a stream: use `replies`", status=406)
         return encode(output)
 
+    async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
+        outputs = await self.output(route, pieces, options)
+        for output in outputs if isinstance(outputs, Outputs) else [outputs]:
+            yield encode(output)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    async def output(self, route: str, pieces: Sequence[Buffer], options: Options) -> Any:
+        value = decode(b"".join(pieces))
+        try:
+            found = self._app.route_at("/" + route.lstrip("/"))
+            if options.function:
+                value = _input(route, list(found.signature.hints) if found else None, **value)
+            output = await self._app.call(value, (found.attribute or found.name) if found else None, None)
+            return Outputs(output) if found and found.signature.streams else output
+        except LookupError as error:
+            raise Failure("not_found", str(error), status=404, was_started=False) from error
+        except Exception as error:
+            raise _failure(error) from error
+
+
+class LocalTransport:
+    """Runs one call after the other, from any thread. `wait` gives the result of a coroutine."""
+
+    def __init__(self, app: App, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._inner = AsyncLocalTransport(app)
+        self._wait = wait
+        self._lock = threading.Lock()
+
+    def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
+        with self._lock:
+            reply: Buffer = self._wait(self._inner.call(route, pieces, options))
+        return reply
+
     def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> Iterator[Buffer]:
-        outputs = self._output(route, pieces, options)
+        with self._lock:
+            outputs = self._wait(self._inner.output(route, pieces, options))
         yield from map(encode, outputs if isinstance(outputs, Outputs) else [outputs])
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _output(self, route: str, pieces: Sequence[Buffer], options: Options) -> Any:
-        value = decode(b"".join(pieces))
-        with self._lock:
-            try:
-                found = self._app.route_at("/" + route.lstrip("/"))
-                if options.function:
-                    value = _input(route, list(found.signature.hints) if found else None, **value)
-                output = self._app.call(value, method=(found.attribute or found.name) if found else None)
-                return Outputs(output) if found and found.signature.streams else output
-            except LookupError as error:
-                raise Failure("not_found", str(error), status=404, was_started=False) from error
-            except Exception as error:
-                raise _failure(error) from error
 
-
-class AsyncLocalTransport:
-    """The same for tasks."""
+class ThreadedTransport:
+    """The same for the ordered streams of a `Client`."""
 
     def __init__(self, transport: LocalTransport) -> None:
         self._transport = transport
@@ -89,14 +110,12 @@ def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[st
 
 def _failure(error: Exception) -> Failure:
     found = call_error(error)
-    if isinstance(error, InvalidInput):
-        found.details = {"fields": [{"path": path, "message": message} for path, message in error.fields]}
-    status = error.status_code if isinstance(error, HTTPException) else found.status_code
     return Failure(
         found.kind,
         found.message,
         details=found.details,
+        remote_traceback=found.trace,
         retry_after=found.retry_after,
-        status=status,
+        status=found.status_code,
         error_type=found.type,
     )

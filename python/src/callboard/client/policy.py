@@ -122,9 +122,13 @@ class Attempts:
         wait = (failure.retry_after or 0.0) + self._pause * (0.5 + random.random())
         is_late = self.deadline is not None and now + wait >= self.deadline
         if is_late or not self._may_repeat(failure, now + wait, now):
-            raise self._final(failure)
+            try:
+                raise self._final(failure)
+            finally:
+                # A frame that has its own error is a cycle, which keeps the input of the call.
+                del failure
         if failure.error_type == CONNECTION_LOST:
-            self._lost = failure
+            self._lost = failure.alone()
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         return wait
 
@@ -153,4 +157,5 @@ class Attempts:
 
     def _final(self, last: Failure) -> Failure:
         """If an earlier attempt may have run, a later refusal does not hide that."""
-        return self._lost if self._lost is not None and not last.was_started else last
+        lost, self._lost = self._lost, None
+        return lost if lost is not None and not last.was_started else last

@@ -114,6 +114,11 @@ class Failure(Exception):
         self.retryable = retryable
         self.was_started = was_started
 
+    def alone(self) -> Failure:
+        """The same without the frames that it came through, which refer to the call."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
+
 
 class Transport(Protocol):
     """Carries the calls of a `Client`. It is used by many threads at the same time."""
