@@ -117,3 +117,9 @@ def test_an_extension_type_whose_reader_fails_is_an_error_of_the_envelope() -> N
     schema = pa.schema([pa.field("i", pa.int64(), metadata=extension)])
     with pytest.raises(EnvelopeError, match="a data frame: "):
         decode(encode(pa.Table.from_batches([], schema)))
+
+
+def test_a_frame_is_no_map_of_another_type() -> None:
+    for value in (pa.table({"a": [1]}), pa.chunked_array([[1]])):
+        with pytest.raises(InvalidInput, match=r"Expected `object`, got `(Table|ChunkedArray)`"):
+            convert(value, dict[str, int])

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from callboard._api import CallError, HTTPException, InvalidInput
+from callboard._arrays import plain as plain_of
 from callboard._envelope import EnvelopeError
 from callboard._runner import Cancelled
-from callboard._signature import _plain
 from callboard._target import TargetError
 
 # The longest text of an error or log record. A head has at most 4 MiB.
@@ -98,7 +98,7 @@ def _passed_on(error: CallError) -> dict[str, Any]:
 def _details(detail: Any) -> Any:
     """Details as plain MessagePack."""
     try:
-        plain = msgspec.to_builtins(_plain(detail), str_keys=True)
+        plain = msgspec.to_builtins(plain_of(detail), str_keys=True)
         fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode(plain)) <= _MAX_TEXT
         return plain if fits else clip(repr(detail))
     except (TypeError, ValueError, OverflowError, RecursionError):

@@ -21,6 +21,7 @@ import numpy as np
 
 from callboard import _media, _torch
 from callboard._api import Context, InvalidInput
+from callboard._arrays import FIRST, OF_LENGTH, WrongArray, array_of_lists, column_of, has_large, plain
 from callboard._envelope import series_table
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -257,11 +258,28 @@ def convert(value: Any, hint: Any) -> Any:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
         # An array of another dtype is an error, though its numbers might fit. A model has tried both.
-        plain = value if isinstance(error.__cause__, (_WrongArray, _WrongFields)) else _plain(value)
-        if plain is value:
+        if isinstance(error.__cause__, (WrongArray, _WrongFields)):
+            raise _invalid(error) from error
+        short = plain(value, FIRST)
+        if short is value:
+            raise _invalid(error) from error
+    except AttributeError as error:
+        # To msgspec an array or a frame is a map, because it has indices.
+        if error.name != "keys":
+            raise
+        short = plain(value, FIRST)
+        if short is value:
+            message = f"Expected `object`, got `{type(error.obj).__name__}`"
+            raise InvalidInput(message, [("$", message)]) from error
+    try:
+        converted = msgspec.convert(short, hint, str_keys=True, dec_hook=_from_plain)
+        if not has_large(value):
+            return converted
+    except msgspec.ValidationError as error:
+        if not (has_large(value) and OF_LENGTH in str(error)):
             raise _invalid(error) from error
     try:
-        return msgspec.convert(plain, hint, str_keys=True, dec_hook=_from_plain)
+        return msgspec.convert(plain(value), hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
 
@@ -275,7 +293,7 @@ def converter(hint: Any) -> Callable[[Any], Any]:
             return value
         try:
             return msgspec.convert((value,), holder, str_keys=True, dec_hook=_from_plain).value
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, AttributeError):
             # It names the place.
             return convert(value, hint)
 
@@ -324,22 +342,6 @@ def _invalid(error: msgspec.ValidationError) -> InvalidInput:
     return InvalidInput(f"{message} - at `{place}`", [(place + inner, text) for inner, text in fields])
 
 
-def _plain(value: Any) -> Any:
-    """NumPy's arrays and scalars as lists and numbers, for hints such as `list[float]`; else the value itself."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        items = [_plain(item) for item in value]
-        changed = any(new is not old for new, old in zip(items, value, strict=True))
-        return type(value)(items) if changed else value
-    if isinstance(value, dict):
-        entries = {key: _plain(item) for key, item in value.items()}
-        return entries if any(entries[key] is not value[key] for key in value) else value
-    return value
-
-
 def _from_plain(hint: Any, value: Any) -> Any:
     """The hook for types that msgspec does not know."""
     origin = get_origin(hint) or hint
@@ -374,25 +376,21 @@ def array_dtype(hint: Any) -> Any:
     return scalar if isinstance(scalar, type) and scalar is not np.generic else None
 
 
-class _WrongArray(ValueError):
-    pass
-
-
 def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:
     """An array of a dtype. An array must have it already; numbers in lists are converted if nothing is lost."""
     given = isinstance(value, (np.ndarray, np.generic))
     try:
-        array = np.asarray(value)
+        array = np.asarray(value) if given else array_of_lists(value)
     except ValueError:
-        raise _WrongArray("Expected an array: the lists differ in length") from None
-    if not given and array.dtype.kind not in "biufcU":
-        raise _WrongArray("Expected an array of numbers")
+        raise WrongArray("Expected an array: the lists differ in length") from None
+    if not given and array.dtype.kind not in "biufcUT":
+        raise WrongArray("Expected an array of numbers")
     if scalar is None or issubclass(array.dtype.type, scalar):
         return array
     if given:
-        raise _WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype}")
+        raise WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype}")
     if not _converts(array, scalar):
-        raise _WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
+        raise WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
     return array.astype(_concrete(scalar))
 
 
@@ -422,9 +420,10 @@ def _is_pydantic(origin: Any) -> bool:
 class _WrongFields(ValueError):
     """All that is wrong in a model of pydantic."""
 
-    def __init__(self, errors: list[tuple[tuple[Any, ...], str]]) -> None:
-        super().__init__("; ".join(f"{'.'.join(map(str, place)) or '$'}: {message}" for place, message in errors))
-        self.fields = [("".join(map(_step, place)), message) for place, message in errors]
+    def __init__(self, errors: list[dict[str, Any]]) -> None:
+        found = [(each["loc"], each["msg"]) for each in errors]
+        super().__init__("; ".join(f"{'.'.join(map(str, place)) or '$'}: {message}" for place, message in found))
+        self.fields = [("".join(map(_step, place)), message) for place, message in found]
 
 
 def _step(key: Any) -> str:
@@ -433,16 +432,28 @@ def _step(key: Any) -> str:
 
 def _to_model(model: Any, value: Any) -> Any:
     """A field may be an array, or a list that was sent as one."""
-    errors: list[list[Any]] = []
-    plain = _plain(value)
-    for each in (value,) if plain is value else (value, plain):
-        try:
-            return model.model_validate(each)
-        except ValueError as error:
-            if not hasattr(error, "errors"):
-                raise
-            errors.append(error.errors())
-    raise _WrongFields([(each["loc"], each["msg"]) for each in min(errors, key=len)])
+    found, wrong = _validated(model, value)
+    if wrong is None:
+        return found
+    short = plain(value, FIRST)
+    if short is value:
+        raise _WrongFields(wrong)
+    found, wrong_short = _validated(model, short)
+    if has_large(value) and (wrong_short is None or any("too_" in each["type"] for each in wrong_short)):
+        found, wrong_short = _validated(model, plain(value))
+    if wrong_short is None:
+        return found
+    raise _WrongFields(min(wrong, wrong_short, key=len))
+
+
+def _validated(model: Any, value: Any) -> tuple[Any, list[dict[str, Any]] | None]:
+    """A model, or what is wrong with the value."""
+    try:
+        return model.model_validate(value), None
+    except ValueError as error:
+        if not hasattr(error, "errors"):
+            raise
+        return None, error.errors()
 
 
 def _to_frame(origin: Any, value: Any) -> Any:
@@ -450,7 +461,7 @@ def _to_frame(origin: Any, value: Any) -> Any:
     import pyarrow
 
     if isinstance(value, dict):
-        value = pyarrow.table({name: np.asarray(column) for name, column in value.items()})
+        value = pyarrow.table({name: column_of(column) for name, column in value.items()})
     library = origin.__module__.partition(".")[0]
     is_series = isinstance(value, pyarrow.ChunkedArray)
     if library in ("pandas", "polars") and (is_series or isinstance(value, pyarrow.Table)):

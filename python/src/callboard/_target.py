@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from callboard._api import METHOD, SERVICE, Method, Service, hyphened, nearest_name
+from callboard._arrays import plain
 from callboard._envelope import decode, encode
-from callboard._signature import Signature, _plain
+from callboard._signature import Signature
 
 # The batch size of `@batched` without a number.
 DEFAULT_BATCH_SIZE = 32
@@ -58,9 +59,9 @@ class Route:
         found = []
         for number, example in enumerate(self.examples, 1):
             try:
-                plain = decode(encode(example))
-                self.signature.arguments(plain)
-                found.append(msgspec.json.decode(msgspec.json.encode(_plain(plain))))
+                value = decode(encode(example))
+                self.signature.arguments(value)
+                found.append(msgspec.json.decode(msgspec.json.encode(plain(value))))
             except (TypeError, ValueError) as error:
                 raise TargetError(f"{self.signature.where}: example {number}: {error}") from error
         return found

@@ -4,13 +4,14 @@ An envelope is a header, a tree of MessagePack, and segments: large leaves as th
 arrays as read-only views of the received bytes. A writer returns pieces, so that a large array is never copied. The
 format is in `docs/wire.md`, sections "Values in MessagePack" and "Envelope, version 1".
 
-`layout.py` is what both sides agree on, `writing.py` and `reading.py` are the two sides, and `arrow.py` turns data
-frames into Arrow streams and back, which alone needs pyarrow.
+`layout.py` is what both sides agree on, `writing.py` and `reading.py` are the two sides, `texts.py` reads arrays of
+texts, and `arrow.py` turns data frames into Arrow streams and back, which alone needs pyarrow.
 """
 
 from callboard._envelope.arrow import series_table
 from callboard._envelope.layout import Buffer, EnvelopeError, MissingPackageError
 from callboard._envelope.reading import Decoder, decode
+from callboard._envelope.texts import text_dtype
 from callboard._envelope.writing import encode, encode_pieces
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "encode",
     "encode_pieces",
     "series_table",
+    "text_dtype",
 ]

@@ -27,13 +27,13 @@ from callboard._envelope.layout import (
     SERIES,
     TENSOR,
     TEXTS,
-    TEXTS_CODE,
     TUPLE,
     VERSION,
     Buffer,
     EnvelopeError,
     MissingPackageError,
 )
+from callboard._envelope.texts import PADDING_BYTES, read_texts
 
 
 class Decoder:
@@ -43,11 +43,12 @@ class Decoder:
         self._tree = msgspec.msgpack.Decoder(ext_hook=self._extension)
         self._segments: list[memoryview] = []
         self._next = 0
+        self._padding = 0
         self._kinds: dict[int, Callable[[memoryview], Any]] = {
             TUPLE: self._tuple,
             SCALAR: _scalar,
             TENSOR: lambda data: _tensor(*_array_header(data)),
-            TEXTS: lambda data: _texts(*_array_header(data)),
+            TEXTS: lambda data: self._texts(*_array_header(data)),
             FRAME: read_table,
             SERIES: read_series,
             SEGMENT: self._segment,
@@ -55,7 +56,7 @@ class Decoder:
 
     def decode(self, buffer: Buffer) -> Any:
         tree, self._segments = _split(buffer)
-        self._next = 0
+        self._next, self._padding = 0, PADDING_BYTES
         try:
             value = self._tree.decode(tree)
             if self._next != len(self._segments):
@@ -91,13 +92,17 @@ class Decoder:
         if kind in (TENSOR, TEXTS):
             code, shape, rest = _array_header(data[SEGMENT_REFERENCE.size :])
             _no_more(rest)
-            return _tensor(code, shape, segment) if kind == TENSOR else _texts(code, shape, segment)
+            return _tensor(code, shape, segment) if kind == TENSOR else self._texts(code, shape, segment)
         _no_more(data[SEGMENT_REFERENCE.size :])
         if kind == BYTES:
             return bytes(segment)
         if kind in (FRAME, SERIES):
             return read_table(segment) if kind == FRAME else read_series(segment)
         raise EnvelopeError(f"a segment of kind {kind} is not supported")
+
+    def _texts(self, code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[Any, Any]:
+        array, self._padding = read_texts(code, shape, data, self._padding)
+        return array
 
 
 def decode(buffer: Buffer) -> Any:
@@ -181,7 +186,7 @@ def _tensor(code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[A
         raise EnvelopeError(f"an array of {dtype} with shape {shape} in {len(data)} bytes")
     try:
         array = _elements(dtype, data).reshape(shape)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise EnvelopeError(str(error)) from None
     if not array.flags.aligned:
         array = array.copy()
@@ -195,34 +200,3 @@ def _elements(dtype: np.dtype[Any], data: memoryview) -> np.ndarray[Any, Any]:
     if dtype == np.bool_ and np.frombuffer(data, np.uint8).max() > 1:
         raise EnvelopeError("a bool that is neither 0 nor 1")
     return np.frombuffer(data, dtype)
-
-
-def _texts(code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[Any, Any]:
-    count = math.prod(shape)
-    if code != TEXTS_CODE or count > len(data) // 8:
-        raise EnvelopeError(f"an array of texts with shape {shape} in {len(data)} bytes")
-    raw, texts, start = bytes(data[8 * count :]), [], 0
-    for (end,) in LENGTH.iter_unpack(data[: 8 * count]):
-        if not start <= end <= len(raw):
-            raise EnvelopeError("a text ends outside of its array")
-        try:
-            texts.append(raw[start:end].decode())
-        except UnicodeDecodeError as error:
-            raise EnvelopeError(f"a text is not UTF-8: {error}") from None
-        start = end
-    if start != len(raw):
-        raise EnvelopeError("more bytes than the texts have")
-    try:
-        array = np.array(texts, _text_dtype(texts, len(raw))).reshape(shape)
-    except ValueError as error:
-        raise EnvelopeError(str(error)) from None
-    array.flags.writeable = False
-    return array
-
-
-def _text_dtype(texts: list[str], total_bytes: int) -> Any:
-    """`<U…`, which pads each text to the longest and drops final zeros; where that will not do, `StringDType`."""
-    padded = 4 * len(texts) * max(map(len, texts), default=0)
-    if (padded > 1 << 20 and padded > 64 * total_bytes) or any(text.endswith("\0") for text in texts):
-        return np.dtypes.StringDType()
-    return np.str_

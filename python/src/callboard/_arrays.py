@@ -1,0 +1,73 @@
+"""Lists as NumPy's arrays and arrays as lists, at a bounded cost.
+
+Both forms can take many times the bytes of an input, and the hint decides only afterwards whether it is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from callboard._envelope import text_dtype
+
+# As lists, arrays take up to 40 times their bytes. The first element of a larger one tells whether a list is wanted.
+FIRST = 1024
+# The part of a message of msgspec that an array cut short may be the cause of.
+OF_LENGTH = "of length"
+
+_NUMBERS = {bool, int, float, complex}
+
+
+class WrongArray(ValueError):
+    """The value is no array of this kind."""
+
+
+def plain(value: Any, most: float = math.inf) -> Any:
+    """NumPy's arrays and scalars as lists and numbers, for hints such as `list[float]`; else the value itself.
+
+    An array of more than `most` elements is a list of its first one.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return (value if value.size <= most else value[(slice(1),) * value.ndim]).tolist()
+    if isinstance(value, (list, tuple)):
+        items = [plain(item, most) for item in value]
+        changed = any(new is not old for new, old in zip(items, value, strict=True))
+        return type(value)(items) if changed else value
+    if isinstance(value, dict):
+        entries = {key: plain(item, most) for key, item in value.items()}
+        return entries if any(entries[key] is not value[key] for key in value) else value
+    return value
+
+
+def has_large(value: Any) -> bool:
+    """Whether there is an array that `plain` cuts short."""
+    if isinstance(value, (list, tuple, dict)):
+        return any(map(has_large, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, np.ndarray) and value.size > FIRST
+
+
+def array_of_lists(value: Any) -> np.ndarray[Any, Any]:
+    """`np.asarray`, but one long text among many is not what all of them are padded to."""
+    count = longest = size = 0
+    rest = [value]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, (list, tuple)):
+            if not _NUMBERS.issuperset(map(type, each)):
+                rest += each
+        elif isinstance(each, bytes):
+            raise WrongArray("Expected an array of numbers")
+        elif isinstance(each, str) or (isinstance(each, np.ndarray) and each.dtype.kind in "UT"):
+            texts = [each] if isinstance(each, str) else each.reshape(-1).tolist()
+            count, size = count + len(texts), size + sum(map(len, texts))
+            longest = max(longest, max(map(len, texts), default=0))
+    return np.array(value, text_dtype(count, longest, size) if count else None)
+
+
+def column_of(value: Any) -> Any:
+    """A column of a frame as Arrow takes it: a list that is not of numbers as it is."""
+    return value if isinstance(value, list) and not _NUMBERS.issuperset(map(type, value)) else np.asarray(value)

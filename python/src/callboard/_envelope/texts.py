@@ -1,0 +1,83 @@
+"""Arrays of texts, at a bounded cost.
+
+NumPy's `<U…` pads each text to the longest one and drops final zeros. An array that would take much more than its
+bytes is a `StringDType` instead, which keeps each text as long as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from callboard._envelope.layout import TEXTS_CODE, EnvelopeError
+
+# The most that a padded array takes, for each of its bytes. ASCII texts of one length take less than this.
+_MOST_FOR_A_BYTE = 4
+# What padding may take beyond that, of all arrays of an envelope together: short arrays have the dtype that users know.
+PADDING_BYTES = 1 << 20
+# How many texts are Python objects at the same time.
+_BLOCK = 4096
+
+
+def read_texts(code: int, shape: tuple[int, ...], data: memoryview, room: int) -> tuple[np.ndarray[Any, Any], int]:
+    """The array, and what is left of the room for padding: see `PADDING_BYTES`."""
+    count = math.prod(shape)
+    if code != TEXTS_CODE or count > len(data) // 8:
+        raise EnvelopeError(f"an array of texts with shape {shape} in {len(data)} bytes")
+    ends = np.frombuffer(data, "<u8", count) if count else np.empty(0, "<u8")
+    starts = np.concatenate((np.zeros(min(count, 1), "<u8"), ends[:-1]))
+    raw = data[8 * count :]
+    if (ends < starts).any() or (count and int(ends[-1]) > len(raw)):
+        raise EnvelopeError("a text ends outside of its array")
+    if (int(ends[-1]) if count else 0) != len(raw):
+        raise EnvelopeError("more bytes than the texts have")
+    try:
+        dtype, room = _dtype(starts, ends, raw, _MOST_FOR_A_BYTE * len(data), room)
+        array = np.empty(count, dtype)
+        for first, texts in _decoded(starts, ends, raw):
+            array[first : first + len(texts)] = texts
+        array = array.reshape(shape)
+    except UnicodeDecodeError as error:
+        raise EnvelopeError(f"a text is not UTF-8: {error}") from None
+    except (ValueError, OverflowError) as error:
+        raise EnvelopeError(str(error)) from None
+    array.flags.writeable = False
+    return array, room
+
+
+def _dtype(
+    starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], raw: memoryview, most: int, room: int
+) -> tuple[Any, int]:
+    """The dtype of the array, and the room that is left."""
+    letters = np.frombuffer(raw, np.uint8) if len(raw) else np.empty(0, np.uint8)
+    if not letters[ends[ends > starts] - 1].all():
+        return np.dtypes.StringDType(), room
+    if letters.max(initial=0) < 0x80:
+        longest = int((ends - starts).max(initial=0))
+    else:
+        longest = max(max(map(len, texts)) for _, texts in _decoded(starts, ends, raw))
+    padding = max(0, 4 * len(ends) * longest - most)
+    if padding > room:
+        return np.dtypes.StringDType(), room
+    return np.dtype(f"<U{longest}"), room - padding
+
+
+def text_dtype(count: int, longest: int, size: int) -> Any:
+    """The dtype of an array of this many texts, which have `size` characters together."""
+    is_wide = 4 * count * longest > _MOST_FOR_A_BYTE * (8 * count + size) + PADDING_BYTES
+    return np.dtypes.StringDType() if is_wide else np.str_
+
+
+def _decoded(
+    starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], raw: memoryview
+) -> Iterator[tuple[int, list[str]]]:
+    """The texts in blocks, each with the number of its first one."""
+    for first in range(0, len(ends), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        begin, end = int(starts[first]), int(ends[block][-1])
+        part = bytes(raw[begin:end])
+        places = zip((starts[block] - begin).tolist(), (ends[block] - begin).tolist(), strict=True)
+        yield first, [part[start:end].decode() for start, end in places]

@@ -1,0 +1,152 @@
+"""What each decoder of the package may take for the bytes of an input, counted: no input costs many times its size."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import callboard as cb
+from callboard._api import InvalidInput
+from callboard._envelope import EnvelopeError, decode, encode
+from callboard._signature import convert
+
+# What a decoder may take that does not depend on its input: imports, caches, and the padding of short texts.
+CONSTANT = 4 << 20
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """The most bytes that were allocated at the same time while it ran. What it raises for a bad input is no matter."""
+    tracemalloc.start()
+    try:
+        kept = work()
+        del kept
+        return tracemalloc.get_traced_memory()[1]
+    except (EnvelopeError, InvalidInput, ValueError):
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def array_of_texts(texts: list[str]) -> bytes:
+    """An envelope of texts, also of some for which NumPy would have no memory."""
+    return encode(np.array(texts, np.dtypes.StringDType()))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["x" * (2 << 20), *[""] * 15],
+        ["x" * (1 << 20), *[""] * 100_000],
+        ["", *["x" * 5000] * 200, "\U0001f600" * 5000],
+        ["\U0001f600" + "x" * 100_000] * 10,
+        [""] * 200_000,
+        ["ab"] * 100_000,
+        ["a\0"] * 100_000,
+    ],
+    ids=["one long", "many empty", "mixed", "wide letters", "empty", "short", "zeros"],
+)
+def test_an_array_of_texts_takes_no_more_than_twelve_times_its_bytes(texts: list[str]) -> None:
+    envelope = array_of_texts(texts)
+    assert peak_of(lambda: decode(envelope)) < 12 * len(envelope) + CONSTANT
+    assert decode(envelope).tolist() == texts
+
+
+def test_many_small_arrays_of_texts_share_the_room_for_padding() -> None:
+    each = np.array(["x" * 300, *[""] * 300], np.dtypes.StringDType())
+    envelope = encode([each] * 300)
+    arrays = decode(envelope)
+    assert arrays[0].dtype == np.dtype("<U300") and arrays[-1].dtype == np.dtypes.StringDType()
+    assert peak_of(lambda: decode(envelope)) < 12 * len(envelope) + CONSTANT
+
+
+@pytest.mark.parametrize("hint", [np.ndarray, np.ndarray[Any, np.dtype[np.float32]], int])
+def test_one_long_text_in_a_list_is_not_what_all_others_are_padded_to(hint: Any) -> None:
+    texts = ["x" * 100_000, *[""] * 10_000]
+    for value in (texts, [texts, texts], {"a": texts}, [b"x" * 100_000, *[b""] * 10_000], [np.array(["x" * 100_000])]):
+        assert peak_of(lambda value=value: convert(value, hint)) < CONSTANT
+    array = convert(texts, np.ndarray)
+    assert array.dtype == np.dtypes.StringDType() and array.tolist() == texts
+
+
+def test_an_array_is_no_list_before_its_hint_asks_for_one() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("M", x=(int, ...))
+    array = np.full(4 << 20, -100, np.int8)
+    for hint in (int, str, list[str], dict[str, int], list[list[int]], model):
+        for value in (array, {"x": array}, [{"x": [array]}]):
+            assert peak_of(lambda value=value, hint=hint: convert(value, hint)) < CONSTANT
+    # A hint of lists gets them, with and without a length.
+    numbers = [1.5] * 2000
+    pair = tuple[tuple(float for _ in numbers)]  # type: ignore[misc]
+    for hint in (list[float], pair, pydantic.create_model("N", x=(list[float], pydantic.Field(min_length=1500)))):
+        value = np.array(numbers) if not hasattr(hint, "model_fields") else {"x": np.array(numbers)}
+        found = convert(value, hint)
+        assert list(getattr(found, "x", found)) == numbers
+
+
+@pytest.mark.parametrize("filling", [";", ";a", "a b ", " ", "data:", ",", ";base64"])
+def test_a_text_in_the_place_of_a_file_is_read_in_one_pass(filling: str) -> None:
+    for text in (f"data:{filling * (1 << 19)}", f"data:;base64,{filling * (1 << 19)}", filling * (1 << 19)):
+        assert peak_of(lambda text=text: convert(text, cb.Image)) < 4 * len(text) + CONSTANT
+
+
+def test_the_head_of_a_data_url_has_a_bound() -> None:
+    assert convert(f"data:{';a=b' * 250};base64,AAAA", cb.File).data == b"\0\0\0"
+    with pytest.raises(InvalidInput, match="got a data URL without `;base64,` in its first 1024 characters"):
+        convert(f"data:{';a=b' * 300};base64,AAAA", cb.File)
+
+
+@pytest.mark.parametrize("piece", [b"\x90", b"\x80", b"\xc0", b"\xa2ab", b"\x81\xa1a\x80", b"\x91\x90"])
+def test_a_tree_takes_no_more_than_a_hundred_times_its_bytes(piece: bytes) -> None:
+    count = 50_000
+    tree = b"\xdd" + struct.pack(">I", count) + piece * count
+    assert peak_of(lambda: decode(envelope_of(tree))) < 100 * len(tree) + CONSTANT
+
+
+@pytest.mark.parametrize(
+    "leaf", [np.zeros((), np.int8), np.array(["a"]), np.float32(1), (), b"", np.zeros((0,) * 9)], ids=repr
+)
+def test_small_leaves_take_no_more_than_a_hundred_times_their_bytes(leaf: Any) -> None:
+    envelope = encode([leaf] * 5_000)
+    assert peak_of(lambda: decode(envelope)) < 100 * len(envelope) + CONSTANT
+
+
+def test_keys_of_a_map_take_no_more_than_fifty_times_their_bytes() -> None:
+    envelope = encode({f"{n:x}": None for n in range(200_000)})
+    assert peak_of(lambda: decode(envelope)) < 50 * len(envelope) + CONSTANT
+
+
+def envelope_of(tree: bytes) -> bytes:
+    return b"\x89CBE\x01\0\0\0" + struct.pack("<IIQ", len(tree), 0, 24 + len(tree)) + tree
+
+
+def test_damaged_envelopes_are_refused_at_a_bounded_cost() -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    value = {
+        "texts": np.array(["one", "", "three " * 200]),
+        "small": np.array(["a", "bc"]),
+        "array": np.arange(600.0).reshape(2, 300),
+        "pair": (np.float32(1), np.zeros((2, 0), np.int8), b"x" * 2000, ["a", 1, None, 2**63]),
+    }
+    good = encode(value)
+    for _ in range(400):
+        bad = bytearray(good)
+        for _ in range(chance.choice((1, 1, 2, 8))):
+            place = chance.randrange(24, len(bad)) if chance.random() < 0.9 else chance.randrange(len(bad))
+            bad[place] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        taken = bytes(bad)
+
+        def read(taken: bytes = taken) -> None:
+            with contextlib.suppress(EnvelopeError):
+                decode(taken)
+
+        assert peak_of(read) < 100 * len(taken) + CONSTANT
