@@ -118,6 +118,25 @@ def test_an_answer_beyond_the_limit_is_refused_by_its_announcement() -> None:
         assert of_call.value.type == of_replies.value.type == "reply_too_large"
 
 
+def test_an_answer_is_charged_with_what_its_frames_unpack_to() -> None:
+    pa = pytest.importorskip("pyarrow")
+    sink = pa.BufferOutputStream()
+    table = pa.table({"x": [0.0] * (1 << 17)})
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    stream = sink.getvalue().to_pybytes()
+    tree = b"\xc9" + struct.pack(">Ib", len(stream), 5) + stream
+    envelope = b"\x89CBE\x01\0\0\0" + struct.pack("<IIQ", len(tree), 0, 24 + len(tree)) + tree
+    assert len(envelope) < 10_000
+    with Node(lambda _: response(envelope)) as node:
+        with Client(node.url) as client:
+            assert client.call("/frame").num_rows == 1 << 17
+        with Client(node.url, max_reply_bytes=1 << 20) as client:
+            with pytest.raises(InternalError, match=r"unpack to .* bytes or more exceed 1048576") as raised:
+                client.call("/frame")
+            assert raised.value.type == "reply_too_large" and "`/frame`" in raised.value.message
+
+
 def test_no_secret_is_shown() -> None:
     client = Client("http://ada:pa55@127.0.0.1:1", headers={"x": "pa55"}, proxy="http://a:pa55@b")
     assert repr(client) == "Client('http://127.0.0.1:1')"

@@ -14,7 +14,7 @@ import pytest
 
 import callboard as cb
 from callboard._api import InvalidInput
-from callboard._envelope import EnvelopeError, decode, encode
+from callboard._envelope import EnvelopeError, TooLargeError, decode, encode
 from callboard._signature import convert
 
 # What a decoder may take that does not depend on its input: imports, caches, and the padding of short texts.
@@ -150,3 +150,67 @@ def test_damaged_envelopes_are_refused_at_a_bounded_cost() -> None:
                 decode(taken)
 
         assert peak_of(read) < 100 * len(taken) + CONSTANT
+
+
+# ---- Data frames -----------------------------------------------------------------------------------------------------
+
+
+def stream_of(table: Any, **options: Any) -> bytes:
+    """The envelope of a frame that another writer has made."""
+    pa = pytest.importorskip("pyarrow")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    stream = sink.getvalue().to_pybytes()
+    return envelope_of(b"\xc9" + struct.pack(">Ib", len(stream), 5) + stream)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_a_compressed_frame_is_charged_with_what_it_unpacks_to(codec: str) -> None:
+    pa = pytest.importorskip("pyarrow")
+    envelope = stream_of(pa.table({"x": np.zeros(1 << 20)}), compression=codec)
+    pool, exact = pa.default_memory_pool(), (8 << 20) + 1024
+    assert decode(envelope, exact).num_rows == 1 << 20
+    before = pool.max_memory()
+    # Of one value, all frames together.
+    for bad, limit in ((envelope, exact - 1), (envelope_of(b"\x92" + 2 * envelope[24:]), 2 * exact - 1)):
+        with pytest.raises(TooLargeError, match=r"data frames that unpack to \d+ bytes or more exceed"):
+            decode(bad, limit)
+    assert pool.max_memory() <= before + exact
+
+
+def test_rows_without_bytes_are_bounded_on_all_levels() -> None:
+    pa = pytest.importorskip("pyarrow")
+    rows = 1 << 20
+    for column in (pa.nulls(rows), pa.array([b""] * 1000, pa.binary(0)), pa.array([[None] * 1000])):
+        assert decode(stream_of(pa.table({"x": column}))).num_rows == len(column)
+    inner = pa.FixedSizeListArray.from_arrays(pa.nulls(3 * rows), 3 * rows)
+    for table in (pa.table({"x": pa.nulls(rows + 1)}), pa.table({"x": inner})):
+        with pytest.raises(EnvelopeError, match="rows without bytes: at most 1048576"):
+            decode(stream_of(table))
+
+
+def test_damaged_frames_are_refused_at_a_bounded_cost() -> None:
+    pa = pytest.importorskip("pyarrow")
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    words = pa.array(["a", None, "ccc"] * 50)
+    table = pa.table({"n": np.arange(150), "w": words, "d": words.dictionary_encode(), "l": [[1, 2], [], None] * 50})
+    pool = pa.default_memory_pool()
+    for codec in (None, "lz4", "zstd"):
+        good = stream_of(table, compression=codec)
+        assert decode(good).equals(table)
+        for _ in range(300):
+            bad = bytearray(good)
+            for _ in range(chance.choice((1, 2, 8))):
+                bad[chance.randrange(30, len(bad))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+            before = pool.max_memory()
+            taken = bytes(bad)
+
+            def read(taken: bytes = taken) -> None:
+                with contextlib.suppress(EnvelopeError):
+                    decode(taken, 1 << 20)
+
+            assert peak_of(read) < 100 * len(taken) + CONSTANT
+            assert pool.max_memory() <= max(before, 16 << 20)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+import signal
+import struct
 import sys
 import threading
 import time
@@ -14,6 +18,8 @@ import pytest
 from http_node import LIMIT, Cut, Node, Request, Slow, problem, response, unused_port, value
 
 from callboard import relay
+from callboard._envelope import encode
+from callboard.relay.reading import ReplyReader
 
 GOOD = [0.5, 1.5]
 
@@ -66,7 +72,9 @@ def test_the_size_of_a_reply_is_bounded_by_default(tmp_path: Path) -> None:
 def test_a_reply_that_needs_a_package_is_not_a_batch_that_cannot_be_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing/ml_dtypes.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "missing"))
     # 0xC7 is an extension of the length that follows: 3 is an array, and 11 the dtype bfloat16.
     tree = bytes([0xC7, 20, 3, 11, 1, *[0] * 6, 2, *[0] * 7, *[0] * 4])
     header = b"\x89CBE\x01\0\0\0" + len(tree).to_bytes(4, "little") + bytes(4) + (24 + len(tree)).to_bytes(8, "little")
@@ -190,3 +198,145 @@ def test_a_gateway_may_call_several_functions(tmp_path: Path) -> None:
     with Node(lambda _: value(GOOD)) as node:
         assert Two(node.url, start_up_wait=LIMIT, deadline=LIMIT).run(tmp_path).succeeded
         assert [request.path.rpartition("/")[2] for request in node.requests] == ["fit", "predict"]
+
+
+# ---- Replies that unpack to more -----------------------------------------------------------------------------------
+
+
+def null_frame(pa: Any) -> bytes:
+    """A column of 2^33 nulls, which have no bytes."""
+    column = pa.nulls(1 << 30)
+    schema = pa.schema([("y", pa.null())])
+    return stream(pa, schema, [pa.RecordBatch.from_arrays([column], schema=schema)] * 8)
+
+
+def packed_frame(pa: Any) -> bytes:
+    """512 MiB of zeros."""
+    schema = pa.schema([("y", pa.float64())])
+    batch = pa.RecordBatch.from_arrays([pa.array(np.zeros(1 << 23))], schema=schema)
+    return stream(pa, schema, [batch] * 8, compression="zstd")
+
+
+def categories_frame(pa: Any) -> bytes:
+    """One text of 1 MiB for each id."""
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2000, np.int8)), pa.array(["x" * (1 << 20)]))
+    schema = pa.schema([("y", column.type)])
+    return stream(pa, schema, [pa.RecordBatch.from_arrays([column], schema=schema)])
+
+
+def views_frame(pa: Any) -> bytes:
+    """The same by views of texts."""
+    text = b"x" * (1 << 20)
+    view = struct.pack("<i4sii", len(text), text[:4], 0, 0) * 2000
+    column = pa.Array.from_buffers(pa.string_view(), 2000, [None, pa.py_buffer(view), pa.py_buffer(text)])
+    schema = pa.schema([("y", column.type)])
+    return stream(pa, schema, [pa.RecordBatch.from_arrays([column], schema=schema)])
+
+
+def stream(pa: Any, schema: Any, batches: list[Any], **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def frame_reply(stream: bytes) -> bytes:
+    """The envelope of a frame as its only segment."""
+    tree = b"\xd7\x07" + struct.pack("<B3xI", 5, 0)
+    begin = struct.pack("<Q", len(stream)) + tree
+    begin += bytes(-(24 + len(begin)) % 64)
+    head = b"\x89CBE\x01\0\0\0" + struct.pack("<IIQ", len(tree), 1, 24 + len(begin) + len(stream))
+    return response(head + begin + stream)
+
+
+class Labels(relay.Gateway):
+    columns: ClassVar[Any] = {"y": str}
+    is_server_trusted = False
+
+    def batches(self) -> Iterator[relay.Batch]:
+        yield relay.Batch(1, ids=range(2000))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (null_frame, "rows without bytes: at most 1048576"),
+        (packed_frame, "bytes or more exceed 67108864"),
+        (categories_frame, "the texts of 'y' exceed max_reply_bytes = 67108864"),
+        (views_frame, "the texts of 'y' exceed max_reply_bytes = 67108864"),
+    ],
+)
+def test_a_reply_that_unpacks_to_more_is_refused_before_it_does(
+    tmp_path: Path, make: Callable[[Any], bytes], message: str
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    reply = frame_reply(make(pa))
+    with Node(lambda _: reply) as node:
+        result = Labels(node.url, start_up_wait=LIMIT, deadline=LIMIT).run(tmp_path)
+    assert blame(result) == (0, "participant", "InvalidReply") and message in str(result.message)
+    assert (tmp_path / "result.json").is_file()
+
+
+def test_rows_are_counted_before_they_are_read(tmp_path: Path) -> None:
+    # A million of values of 32 bytes each in the gateway.
+    with Node(lambda _: value(np.zeros(8 << 20, np.int8))) as node:
+        began = time.monotonic()
+        result = evaluate(tmp_path, node.url)
+    assert blame(result) == (0, "participant", "InvalidReply")
+    assert result.message == "expected 2 rows, got 8388608 in 'y'" and time.monotonic() - began < LIMIT
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
+def test_a_reply_that_needs_too_much_memory_ends_its_reader_and_not_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callboard.relay.reading._MEMORY", 256 << 20)
+    monkeypatch.setattr("callboard.relay.reading._MEMORY_FOR_A_BYTE", 0)
+    # Lists without items take many times their byte.
+    tree = b"\xdd" + struct.pack(">I", 4 << 20) + b"\x90" * (4 << 20)
+    header = b"\x89CBE\x01\0\0\0" + struct.pack("<IIQ", len(tree), 0, 24 + len(tree))
+    with Node(lambda _: response(header + tree)) as node:
+        result = evaluate(tmp_path, node.url)
+    assert blame(result) == (0, "participant", "InvalidReply") and "more memory to be read" in str(result.message)
+
+
+def test_a_reply_that_is_not_read_in_time_is_the_participants_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callboard.relay.reading._LEAST_SECONDS", 0.0)
+    with ReplyReader("id", {"y": float}, 1 << 20) as reader:
+        assert reader.rows(encode([1.0]), ["a"], LIMIT) == {"id": ["a"], "y": [1.0]}
+        os.kill(reader._process.pid, signal.SIGSTOP)
+        with pytest.raises(relay.InvalidReply, match="was not read by its deadline"):
+            reader.rows(encode([1.0]), ["a"], 0.1)
+
+
+def test_a_reader_that_ends_is_the_participants_fault_and_one_that_never_starts_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ReplyReader("id", {"y": float}, 1 << 20) as reader:
+        reader.rows(encode([1.0]), ["a"], LIMIT)
+        reader._process.kill()
+        with pytest.raises(relay.InvalidReply, match="bytes of memory to be read"):
+            reader.rows(encode([1.0]), ["a"], LIMIT)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with (
+        ReplyReader("id", {"y": float}, 1 << 20) as reader,
+        pytest.raises(relay.InfrastructureError, match="the process that reads replies does not start"),
+    ):
+        reader.rows(encode([1.0]), ["a"], LIMIT)
+
+
+def test_ids_of_any_type_are_compared_in_the_reader() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            return "odd"
+
+    pa = pytest.importorskip("pyarrow")
+    with ReplyReader("id", {"y": float}, 1 << 20) as reader:
+        days = [datetime.date(2024, 1, 2), datetime.date(2024, 1, 3)]
+        frame = pa.table({"id": days, "y": [1.0, 2.0]})
+        assert reader.rows(encode(frame), days, LIMIT) == {"id": days, "y": [1.0, 2.0]}
+        ids = [Odd(), 2**70]
+        assert reader.rows(encode([1.0, 2.0]), ids, LIMIT) == {"id": ids, "y": [1.0, 2.0]}
+        with pytest.raises(relay.InvalidReply, match=r"2 wrong ids in 'id': row 0: 1 instead of odd; row 1: 2 instead"):
+            reader.rows(encode({"id": [1, 2], "y": [1.0, 2.0]}), ids, LIMIT)

@@ -5,11 +5,12 @@ arrays as read-only views of the received bytes. A writer returns pieces, so tha
 format is in `docs/wire.md`, sections "Values in MessagePack" and "Envelope, version 1".
 
 `layout.py` is what both sides agree on, `writing.py` and `reading.py` are the two sides, `texts.py` reads arrays of
-texts, and `arrow.py` turns data frames into Arrow streams and back, which alone needs pyarrow.
+texts, and `arrow.py` turns data frames into Arrow streams and back, which alone needs pyarrow; `frame_check.py` tells
+before what they unpack to.
 """
 
 from callboard._envelope.arrow import series_table
-from callboard._envelope.layout import Buffer, EnvelopeError, MissingPackageError
+from callboard._envelope.layout import Buffer, EnvelopeError, MissingPackageError, TooLargeError, type_name
 from callboard._envelope.reading import Decoder, decode
 from callboard._envelope.texts import text_dtype
 from callboard._envelope.writing import encode, encode_pieces
@@ -19,9 +20,11 @@ __all__ = [
     "Decoder",
     "EnvelopeError",
     "MissingPackageError",
+    "TooLargeError",
     "decode",
     "encode",
     "encode_pieces",
     "series_table",
     "text_dtype",
+    "type_name",
 ]

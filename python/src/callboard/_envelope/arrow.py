@@ -6,6 +6,7 @@ import json
 import weakref
 from typing import Any
 
+from callboard._envelope.frame_check import Room, check_frame
 from callboard._envelope.layout import FRAME, SERIES, EnvelopeError, MissingPackageError, Unwritable, type_name
 
 
@@ -154,21 +155,23 @@ def _remembered(table: Any) -> Any:
     return column
 
 
-def read_table(data: memoryview) -> Any:
+def read_table(data: memoryview, room: Room) -> Any:
     """A data frame as a `pyarrow.Table`, whose columns are views of the bytes."""
     pa = _pyarrow()
     try:
-        return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-    except MemoryError:
+        buffer = pa.py_buffer(data)
+        check_frame(pa, buffer, room)
+        return pa.ipc.open_stream(buffer).read_all()
+    except (MemoryError, EnvelopeError):
         raise
     except Exception as error:
         # Readers of extension types, such as those of pandas, raise what they like.
         raise EnvelopeError(f"a data frame: {error}") from None
 
 
-def read_series(data: memoryview) -> Any:
+def read_series(data: memoryview, room: Room) -> Any:
     """A series as a `pyarrow.ChunkedArray`."""
-    table = read_table(data)
+    table = read_table(data, room)
     if table.num_columns != 1:
         raise EnvelopeError(f"a series of {table.num_columns} columns")
     return _remembered(table)

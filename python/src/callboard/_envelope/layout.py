@@ -13,6 +13,8 @@ VERSION = 1
 ALIGNMENT = 64
 # Leaves of this size and more become segments.
 SEGMENT_BYTES = 1024
+# What the frames of one value may unpack to, unless the reader says otherwise.
+MAX_UNPACKED_BYTES = 1 << 30
 # The deepest nesting that either side follows.
 MAX_DEPTH = 512
 
@@ -36,6 +38,10 @@ DTYPES = {code: np.dtype(name).newbyteorder("<") for name, code in CODES.items()
 
 class EnvelopeError(ValueError):
     """The bytes are not an envelope that this reader knows."""
+
+
+class TooLargeError(EnvelopeError):
+    """What the bytes unpack to exceeds the limit of the reader."""
 
 
 class MissingPackageError(TypeError):

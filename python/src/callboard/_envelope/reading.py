@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from callboard._envelope.arrow import read_series, read_table
+from callboard._envelope.frame_check import Room
 from callboard._envelope.layout import (
     ALIGNMENT,
     ARRAY_HEADER,
@@ -21,6 +22,7 @@ from callboard._envelope.layout import (
     HEADER,
     LENGTH,
     MAGIC,
+    MAX_UNPACKED_BYTES,
     SCALAR,
     SEGMENT,
     SEGMENT_REFERENCE,
@@ -39,24 +41,27 @@ from callboard._envelope.texts import PADDING_BYTES, read_texts
 class Decoder:
     """Reads envelopes, one at a time. Arrays are read-only views of the buffer, which must not change afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> None:
+        """`max_unpacked_bytes` bounds what the data frames of one envelope unpack to."""
+        self._max_unpacked_bytes = max_unpacked_bytes
         self._tree = msgspec.msgpack.Decoder(ext_hook=self._extension)
         self._segments: list[memoryview] = []
         self._next = 0
         self._padding = 0
+        self._room = Room(max_unpacked_bytes)
         self._kinds: dict[int, Callable[[memoryview], Any]] = {
             TUPLE: self._tuple,
             SCALAR: _scalar,
             TENSOR: lambda data: _tensor(*_array_header(data)),
             TEXTS: lambda data: self._texts(*_array_header(data)),
-            FRAME: read_table,
-            SERIES: read_series,
+            FRAME: lambda data: read_table(data, self._room),
+            SERIES: lambda data: read_series(data, self._room),
             SEGMENT: self._segment,
         }
 
     def decode(self, buffer: Buffer) -> Any:
         tree, self._segments = _split(buffer)
-        self._next, self._padding = 0, PADDING_BYTES
+        self._next, self._padding, self._room = 0, PADDING_BYTES, Room(self._max_unpacked_bytes)
         try:
             value = self._tree.decode(tree)
             if self._next != len(self._segments):
@@ -97,7 +102,7 @@ class Decoder:
         if kind == BYTES:
             return bytes(segment)
         if kind in (FRAME, SERIES):
-            return read_table(segment) if kind == FRAME else read_series(segment)
+            return self._kinds[kind](segment)
         raise EnvelopeError(f"a segment of kind {kind} is not supported")
 
     def _texts(self, code: int, shape: tuple[int, ...], data: memoryview) -> np.ndarray[Any, Any]:
@@ -105,9 +110,9 @@ class Decoder:
         return array
 
 
-def decode(buffer: Buffer) -> Any:
-    """Decodes one envelope."""
-    return Decoder().decode(buffer)
+def decode(buffer: Buffer, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> Any:
+    """Decodes one envelope, whose data frames unpack to at most this."""
+    return Decoder(max_unpacked_bytes).decode(buffer)
 
 
 def _split(buffer: Buffer) -> tuple[Buffer, list[memoryview]]:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from callboard._api import CallError, InvalidInput, _route
-from callboard._envelope import Buffer, Decoder, EnvelopeError, encode_pieces
+from callboard._envelope import Buffer, Decoder, EnvelopeError, TooLargeError, encode_pieces
 from callboard._signature import convert, output_hint, unreadable_output
 from callboard.client import _arguments
 from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
+from callboard.client.policy import REPLY_TOO_LARGE
 from callboard.client.transport import Options, Priority, Settings, without_user
 
 if TYPE_CHECKING:
@@ -104,12 +105,14 @@ class BaseClient:
             proxy=proxy,
         )
         self._set(url, {"timeout": timeout})
+        self._max_reply_bytes = settings.max_reply_bytes
         self._open(settings)
 
     def _set(self, url: str, defaults: Mapping[str, Any]) -> None:
         self.url = url
         self._defaults = _arguments.options(defaults, _OPTIONS)
         self._returns: Any = Any
+        self._max_reply_bytes = Settings.max_reply_bytes
 
     def _open(self, settings: Settings) -> None:
         """Makes the transports."""
@@ -157,10 +160,14 @@ class BaseClient:
     def _read(self, buffer: Buffer, hint: Any, route: str, options: Options) -> Any:
         """The value of an envelope, as the type of the hint."""
         try:
-            value = Decoder().decode(buffer)
+            value = Decoder(self._max_reply_bytes).decode(buffer)
             return value if hint is Any else convert(value, hint)
-        except EnvelopeError as error:
-            message = f"route `{route}` gives bytes that cannot be read: {error}"
+        except TooLargeError as error:
+            message = f"the output of route `{route}`: {error} (max_reply_bytes)"
+            request_id = options.request_id
+            raise InternalError(message, kind="internal", type=REPLY_TOO_LARGE, request_id=request_id) from error
+        except (EnvelopeError, MemoryError) as error:
+            message = f"route `{route}` gives bytes that cannot be read: {error or 'out of memory'}"
             raise InternalError(message, kind="internal", request_id=options.request_id) from error
         except InvalidInput as error:
             message, details = unreadable_output(route, hint, error)

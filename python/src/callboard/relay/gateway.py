@@ -8,23 +8,23 @@ import dataclasses
 import json
 import os
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
 from callboard._api import CallError, timeout_ms
-from callboard._envelope import MissingPackageError, decode
+from callboard._envelope import Buffer
 from callboard.client import Client, Prepared
-from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, InvalidReply, RelayError, of_call
-from callboard.relay.replies import Kind, Rows, rows_of
+from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, RelayError, of_call
+from callboard.relay.reading import ReplyReader
+from callboard.relay.replies import MAX_REPLY_BYTES, Kind, Rows
 
 # The name of the result file.
 RESULT = "result.json"
 # The longest error message in a result file, in characters.
 MAX_MESSAGE = 8000
-# The longest reply, in bytes. In memory a list of small values has about eight times its size.
-MAX_REPLY_BYTES = 64 << 20
 # The longest deadline, in seconds. It is that of a node.
 MAX_DEADLINE = 3600
 
@@ -116,33 +116,31 @@ class Gateway:
 
     def replies(self) -> Iterator[tuple[Batch, Rows]]:
         """Sends the batches, and yields each with its accepted reply. Raises `RelayError`."""
-        with Client(self.url, start_up_wait=self._start_up_wait, attempts=1, **self._settings) as client:
+        max_bytes = self._settings["max_reply_bytes"]
+        with (
+            Client(self.url, start_up_wait=self._start_up_wait, attempts=1, **self._settings) as client,
+            ReplyReader(self.id_column, self.columns, max_bytes) as reader,
+        ):
             has_answered = False
             for batch in _guarded(self.batches):
                 timeout = self._deadline if has_answered else self._start_up_wait + self._deadline
+                until = time.monotonic() + timeout
                 reply = self._send(client, batch, timeout, has_answered)
                 has_answered = True
-                rows = rows_of(reply, batch.ids, self.id_column, self.columns)
+                rows = reader.rows(reply, batch.ids, until - time.monotonic())
                 self._check(batch, rows)
                 yield batch, rows
 
-    def _send(self, client: Client, batch: Batch, timeout: float, has_answered: bool) -> Any:
+    def _send(self, client: Client, batch: Batch, timeout: float, has_answered: bool) -> Buffer:
         try:
             prepared = Prepared.send(self.function, *batch.args, **batch.kwargs)
         except TypeError as error:
             raise GatewayRaised(f"a batch cannot be sent: {error}") from error
         try:
-            answer = client._answer_in_time(prepared, timeout)
+            return client._answer_in_time(prepared, timeout)
         except CallError as error:
             trusted = self.is_server_trusted
             raise of_call(error, self.function, has_answered=has_answered, is_server_trusted=trusted) from error
-        try:
-            return decode(answer)
-        except MissingPackageError as error:
-            raise GatewayError(f"the reply cannot be read here: {error}") from error
-        except Exception as error:
-            # The participant has written these bytes. The packages that read them have exceptions of many classes.
-            raise InvalidReply(f"the reply cannot be read: {type(error).__name__}: {error}") from error
 
     def _check(self, batch: Batch, rows: Rows) -> None:
         try:

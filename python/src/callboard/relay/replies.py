@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from callboard._envelope import type_name
 from callboard.relay.errors import GatewayRaised, InvalidReply
 
 # The columns of a reply or a submission by their names. All have the same length.
@@ -17,6 +19,8 @@ Kind = type[bool] | type[int] | type[float] | type[str]
 
 _PLAIN = (bool, int, float, str)
 _NAMES: dict[Kind, str] = {int: "int of 64 bits", float: "finite float"}
+# The longest reply, in bytes. In memory a list of small values has about eight times its size.
+MAX_REPLY_BYTES = 64 << 20
 # The most wrong values in one message.
 _SHOWN = 3
 # A participant's value in a message is short, also if it is large or deep.
@@ -24,40 +28,55 @@ _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 40
 
 
-def rows_of(reply: Any, ids: Any, id_column: str, columns: Mapping[str, Kind]) -> Rows:
+@dataclasses.dataclass(frozen=True)
+class OtherId:
+    """An id of a type that MessagePack has not, such as a date, for the process that reads replies."""
+
+    kind: str
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def rows_of(
+    reply: Any, ids: Any, id_column: str, columns: Mapping[str, Kind], max_bytes: int = MAX_REPLY_BYTES
+) -> Rows:
     """The rows of a reply, the id first. Raises `InvalidReply` if they do not fit the ids and the types of the columns.
 
     A reply is one value (one row), a list or an array of one dimension (one column), a mapping of columns, or a data
     frame. Without a column of ids its rows are those of the batch, in order. With one it must equal that of the batch:
-    rows in another order are refused.
+    rows in another order are refused. Rows are counted before a value is read, and the texts of a column have at most
+    `max_bytes`.
     """
-    expected = _ids(ids)
+    expected = ids_of(ids)
     try:
         found = _columns(reply, columns, id_column)
+        for name in columns:
+            if name not in found:
+                raise InvalidReply(f"there is no column {name!r}")
+        for name in found:
+            if name not in columns and name != id_column:
+                raise InvalidReply(f"the column {_shown(name)} was not asked for")
+        for name in (id_column, *columns):
+            if name in found:
+                found[name] = _values(name, found[name], len(expected), max_bytes)
     except InvalidReply:
         raise
     except Exception as error:
         # Arrow has values that Python has not, such as a time in the year 146138514283. Each has its own exception.
         raise InvalidReply(f"the reply cannot be read: {type(error).__name__}: {error}") from error
-    given = found.pop(id_column, expected)
-    for name in columns:
-        if name not in found:
-            raise InvalidReply(f"there is no column {name!r}")
-    for name in found:
-        if name not in columns:
-            raise InvalidReply(f"the column {_shown(name)} was not asked for")
-    for name, values in {id_column: given, **found}.items():
-        if len(values) != len(expected):
-            raise InvalidReply(f"expected {len(expected)} rows, got {len(values)} in {name!r}")
-    _check_ids(given, expected, id_column)
+    if id_column in found:
+        _check_ids(found.pop(id_column), expected, id_column)
     return {id_column: expected, **{name: _typed(name, found[name], kind) for name, kind in columns.items()}}
 
 
-def _columns(reply: Any, columns: Mapping[str, Kind], id_column: str) -> Rows:
+def _columns(reply: Any, columns: Mapping[str, Kind], id_column: str) -> dict[str, Any]:
+    """The columns of a reply as they came."""
     if reply is None:
         raise InvalidReply("the reply is None")
     if isinstance(reply, Mapping):
-        return {str(name): _values(name, values) for name, values in reply.items()}
+        return {str(name): values for name, values in reply.items()}
     names = getattr(reply, "column_names", None) or getattr(reply, "columns", None)
     if names is not None:
         once: set[str] = set()
@@ -65,29 +84,54 @@ def _columns(reply: Any, columns: Mapping[str, Kind], id_column: str) -> Rows:
             if name in once:
                 raise InvalidReply(f"the column {_shown(name)} is there twice")
             once.add(name)
-        return {str(name): _values(name, reply[name]) for name in names}
+        return {str(name): reply[name] for name in names}
     if len(columns) != 1:
         raise InvalidReply(f"a reply has the columns {', '.join(columns)} by name, got {type(reply).__name__}")
     ((name, _),) = columns.items()
-    if isinstance(reply, (*_PLAIN, np.generic)):
-        return {name: _values(name, [reply])}
-    return {name: _values(name, reply)}
+    return {name: [reply] if isinstance(reply, (*_PLAIN, np.generic)) else reply}
 
 
-def _values(name: Any, values: Any) -> list[Any]:
-    """The plain values of a list, an array, or a column of a frame."""
+def _values(name: Any, values: Any, count: int | None = None, max_bytes: int | None = None) -> list[Any]:
+    """The plain values of a list, an array, or a column of a frame: so many, if there is a count."""
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise InvalidReply(f"{_shown(name)}: an array must have one dimension, and has the shape {values.shape}")
-    for method in ("to_pylist", "to_list", "tolist"):
-        if hasattr(values, method):
-            values = getattr(values, method)()
-            break
+    method = next((each for each in ("to_pylist", "to_list", "tolist") if hasattr(values, each)), None)
+    if method is None and (not isinstance(values, Sequence) or isinstance(values, (str, bytes))):
+        raise InvalidReply(f"{_shown(name)}: expected a list, an array or a column, got {type(values).__name__}")
+    # A scalar of NumPy has the method, and no length.
+    if count is not None and hasattr(values, "__len__") and len(values) != count:
+        raise InvalidReply(f"expected {count} rows, got {len(values)} in {_shown(name)}")
+    if method == "to_pylist" and max_bytes is not None:
+        return _arrow_values(name, values, max_bytes)
+    if method is not None:
+        values = getattr(values, method)()
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
         raise InvalidReply(f"{_shown(name)}: expected a list, an array or a column, got {type(values).__name__}")
     return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
-def _ids(ids: Any) -> list[Any]:
+def _arrow_values(name: Any, column: Any, max_bytes: int) -> list[Any]:
+    """As `to_pylist`. One text may stand in every row: all of them together have at most this size."""
+    import pyarrow
+
+    kind = column.type
+    while pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pyarrow.types.is_nested(kind) or isinstance(kind, pyarrow.BaseExtensionType):
+        raise InvalidReply(f"{_shown(name)}: a column of the type {_shown(str(column.type))}")
+    values, size = [], 0
+    for each in column:
+        value = each.as_py()
+        if isinstance(value, (str, bytes)):
+            size += len(value)
+            if size > max_bytes:
+                raise InvalidReply(f"the texts of {_shown(name)} exceed max_reply_bytes = {max_bytes}")
+        values.append(value)
+    return values
+
+
+def ids_of(ids: Any) -> list[Any]:
+    """The ids of a batch as plain values. Raises `GatewayRaised` for none, or one that is there twice."""
     try:
         found = _values("ids", ids)
     except InvalidReply as error:
@@ -103,11 +147,17 @@ def _check_ids(given: list[Any], expected: list[Any], column: str) -> None:
     wrong = [
         (row, got, wanted)
         for row, (got, wanted) in enumerate(zip(given, expected, strict=True))
-        if type(got) is not type(wanted) or got != wanted
+        if not _is_same(got, wanted)
     ]
     if wrong:
         places = "; ".join(f"row {row}: {_shown(got)} instead of {wanted!r}" for row, got, wanted in wrong[:_SHOWN])
         raise InvalidReply(f"{len(wrong)} wrong ids in {column!r}: {places}")
+
+
+def _is_same(got: Any, wanted: Any) -> bool:
+    if isinstance(wanted, OtherId):
+        return OtherId(type_name(got), repr(got)) == wanted
+    return type(got) is type(wanted) and bool(got == wanted)
 
 
 def _typed(name: str, values: list[Any], kind: Kind) -> list[Any]:
