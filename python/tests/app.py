@@ -58,9 +58,42 @@ class Sentiment:
         print("cleaned up")
 
 
+class Silent(cb.InvalidInput):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Leaving(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Unshown:
+    def __repr__(self) -> str:
+        raise SystemExit(4)
+
+
+class Odd(cb.InvalidInput):
+    @property
+    def fields(self) -> Any:
+        raise SystemExit(5)
+
+    @fields.setter
+    def fields(self, _: Any) -> None:
+        pass
+
+
 @cb.service
 class Errors:
     def predict(self, kind: str) -> Any:
+        if kind == "silent":
+            raise Silent("s")
+        if kind == "leaving":
+            raise Leaving
+        if kind == "unshown":
+            raise cb.HTTPException(409, {"a": Unshown()})
+        if kind == "odd":
+            raise Odd("o")
         if kind == "http":
             raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
         if kind == "headers":

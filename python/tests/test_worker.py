@@ -51,6 +51,19 @@ def test_details_that_do_not_fit_into_a_head_are_sent_as_text() -> None:
         assert (deep["status"], deep["message"], deep["details"][:3]) == (400, "Bad Request", "[[[")
 
 
+def test_an_error_whose_text_raises_or_exits_fails_its_item_alone() -> None:
+    with Node("app.py:Errors").ready() as node:
+        assert node.call("silent") == [{"message": "<app.Silent: its str() raised RuntimeError>", "invalid": True}]
+        (unshown,) = node.call("unshown")
+        assert unshown["status"] == 409
+        assert unshown["details"] == "<dict: its repr() raised SystemExit>"
+        assert node.call("odd") == [{"message": "app.Odd, which cannot be told: SystemExit", "type": "app.Odd"}]
+        (leaving,) = node.call("leaving")
+        assert leaving["type"] == "app.Leaving"
+        assert node.call("text") == ["text"]
+        assert node.stop()[0] == 0
+
+
 def test_many_long_errors_fit_into_one_head() -> None:
     with Node("app.py:Errors").ready() as node:
         errors = node.call(*["long"] * 1000)

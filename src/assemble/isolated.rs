@@ -9,13 +9,13 @@ use std::thread::available_parallelism;
 use callboard_codec::Value;
 use callboard_core::Stage;
 use callboard_onnx::{Model, OnnxConfig};
-use callboard_process::Isolate as _;
+use callboard_process::{Isolate as _, MemoryLimit};
 use serde_json::json;
 
 /// The keys of the model. Variables that begin with `CALLBOARD_` are settings.
 const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
 
-/// The stage of a model, with its replicas in processes of their own. `memory_limit` is that of `config`, in bytes.
+/// The stage of a model, with its replicas in processes of their own. `memory_limit` is that of `config`.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
 pub(super) fn isolate(
     stage: Stage<Value, Value>,
     config: &OnnxConfig,
-    memory_limit: Option<u64>,
+    memory_limit: MemoryLimit,
 ) -> Result<Stage<Value, Value>, String> {
     let (model, library) = (absolute(&config.model)?, config.library.as_deref().map(absolute).transpose()?);
     // Each process sees one replica, and several share the cores.

@@ -197,8 +197,12 @@ mod model {
     use callboard_core::Stage;
     use callboard_onnx::{Axis, BatchAxis, Kind, Model, OnnxConfig, Signature, TensorSpec};
 
-    use crate::config::units::parse_bytes;
+    #[cfg(feature = "process")]
+    use callboard_process::MemoryLimit;
+
     use crate::config::{ConfigError, Place};
+    #[cfg(feature = "process")]
+    use crate::config::{MEMORY_LIMIT, read_memory_limit};
 
     use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
 
@@ -207,18 +211,10 @@ mod model {
 
     pub(super) fn part(plan: &Plan, planned: &StagePlan, mut config: OnnxConfig) -> Result<Part, BuildError> {
         let name = &planned.name.value;
-        let mut memory_limit = None;
-        if let Some(limit) = &config.memory_limit {
-            let place = plan.place(&planned.name.source, format!("stage `{name}`: memory_limit"));
-            let rejected = |message: String| ConfigError::Rejected { place, message };
-            memory_limit = parse_bytes(limit);
-            if memory_limit.is_none() {
-                return Err(rejected(format!("expected a size such as \"2GiB\", got `{limit}`")).into());
-            }
-            if !config.isolate {
-                let message = "a limit of memory needs a process of its own: set `isolate = true`";
-                return Err(rejected(message.to_owned()).into());
-            }
+        let limit_place = plan.place(&planned.name.source, format!("stage `{name}`: memory_limit"));
+        if config.memory_limit.is_some() && !config.isolate {
+            let message = "a limit of memory needs a process of its own: set `isolate = true`".to_owned();
+            return Err(ConfigError::Rejected { place: limit_place, message }.into());
         }
         config.model = plan.target.base().join(config.model);
         config.library = config.library.map(|library| plan.target.base().join(library));
@@ -234,7 +230,7 @@ mod model {
         })?;
         Ok(Part {
             code: Code::Single(
-                isolated(with_knobs(callboard_onnx::stage(name, &model), planned), &config, memory_limit)?.into(),
+                isolated(with_knobs(callboard_onnx::stage(name, &model), planned), &config, limit_place)?.into(),
             ),
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
@@ -247,22 +243,25 @@ mod model {
     fn isolated(
         stage: Stage<Value, Value>,
         config: &OnnxConfig,
-        memory_limit: Option<u64>,
+        limit_place: Place,
     ) -> Result<Stage<Value, Value>, BuildError> {
         if !config.isolate {
             return Ok(stage);
         }
+        let memory_limit = match &config.memory_limit {
+            None => MemoryLimit::default(),
+            Some(text) => read_memory_limit(text).ok_or_else(|| {
+                let message = format!("expected {MEMORY_LIMIT}, got `{text}`");
+                ConfigError::Rejected { place: limit_place, message }
+            })?,
+        };
         let place = Place::Target { part: format!("stage `{}`: model", stage.name()).into() };
         let isolated = super::super::isolated::isolate(stage, config, memory_limit);
         isolated.map_err(|message| ConfigError::Rejected { place, message }.into())
     }
 
     #[cfg(not(feature = "process"))]
-    fn isolated(
-        stage: Stage<Value, Value>,
-        config: &OnnxConfig,
-        _: Option<u64>,
-    ) -> Result<Stage<Value, Value>, BuildError> {
+    fn isolated(stage: Stage<Value, Value>, config: &OnnxConfig, _: Place) -> Result<Stage<Value, Value>, BuildError> {
         if !config.isolate {
             return Ok(stage);
         }

@@ -33,6 +33,8 @@ mod plain;
 mod reload;
 mod repository;
 mod run;
+#[cfg(feature = "process")]
+mod secrets;
 mod service;
 mod signals;
 mod snippet;

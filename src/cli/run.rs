@@ -17,6 +17,8 @@ use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
 use super::repository::ReloadFn;
+#[cfg(feature = "process")]
+use super::secrets;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
 use crate::config::{Environment, Plan, Replicas};
@@ -83,6 +85,9 @@ fn carry_out(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
     log: &mut Option<Log>,
 ) -> Result<(), CliError> {
+    let variables: Vec<(OsString, OsString)> = variables.into_iter().collect();
+    #[cfg(feature = "process")]
+    secrets::withhold_typed(&low.flags, &variables);
     match low.verb {
         CliCommand::Bench(args) => return bench::run(&args),
         CliCommand::Call(args) => return call::run(&args),
@@ -98,6 +103,7 @@ fn carry_out(
         #[cfg(feature = "process")]
         CliCommand::Prepare { only_check } => {
             let plan = Plan::resolve(target::open(program, low.target)?, &low.flags, &environment(variables)?)?;
+            secrets::withhold(&plan);
             return prepare::run(&plan, only_check);
         }
         #[cfg(not(feature = "process"))]
@@ -114,7 +120,10 @@ fn carry_out(
     let variables = environment(variables)?;
     let read = move || -> Result<Plan, CliError> {
         let target = target::open(program, low.target.clone())?;
-        Ok(Plan::resolve(target, &low.flags, &variables)?)
+        let plan = Plan::resolve(target, &low.flags, &variables)?;
+        #[cfg(feature = "process")]
+        secrets::withhold(&plan);
+        Ok(plan)
     };
     let plan = read()?;
     let (app, info) = own.map_or((None, None), |own| (Some(own.app), own.info));

@@ -16,6 +16,8 @@ use super::setting::stage::{
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
+#[cfg(feature = "process")]
+use super::units::show_bytes;
 
 /// Prints a plan with its sources.
 #[derive(Debug)]
@@ -88,9 +90,26 @@ fn stage_title(stage: &StagePlan) -> String {
     format!("stage {} ({})", stage.name.value, stage.kind.name())
 }
 
+/// The limit of children for which none is set.
+#[cfg(feature = "process")]
+fn memory_limit(stage: &StagePlan) -> Option<Row> {
+    const KEY: &str = "memory_limit";
+    if !stage.kind.has_children() || stage.own.iter().any(|own| own.key == KEY) {
+        return None;
+    }
+    let children = stage.replicas.value.max + usize::from(stage.kind.has_spare());
+    let bytes = callboard_process::default_memory_limit(children)?;
+    Some(Row::new(KEY, format!("{} (a share of this machine's memory)", show_bytes(bytes)), &Source::Default))
+}
+
+#[cfg(not(feature = "process"))]
+fn memory_limit(_: &StagePlan) -> Option<Row> {
+    None
+}
+
 fn stage_rows(stage: &StagePlan) -> Vec<Row> {
     let own = stage.own.iter();
-    let own = own.map(|key| Row::new(&key.key, key.text.clone(), &key.source));
+    let own = own.map(|key| Row::new(&key.key, key.text.clone(), &key.source)).chain(memory_limit(stage));
     if stage.kind.is_remote() {
         return own.chain([Row::with_form(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
     }

@@ -163,6 +163,15 @@ impl StageKind {
         }
     }
 
+    /// Whether each replica is a child process.
+    pub(crate) fn has_children(&self) -> bool {
+        match self {
+            #[cfg(feature = "process")]
+            Self::Process(_) | Self::Python(_) => true,
+            _ => self.is_isolated(),
+        }
+    }
+
     /// Whether it keeps a child beside those of its replicas.
     pub(crate) fn has_spare(&self) -> bool {
         match self {

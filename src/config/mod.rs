@@ -52,6 +52,8 @@ pub use models::settings::ModelDefaults;
 pub use nearest::Hint;
 pub use plan::{Plan, Settings, Target};
 #[cfg(feature = "process")]
+pub(crate) use process::{MEMORY_LIMIT, read_memory_limit};
+#[cfg(feature = "process")]
 pub use process::{ProcessKeys, PythonKeys};
 pub use remote::RemoteConfig;
 pub use rollout::RolloutPlan;

@@ -6,10 +6,11 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_process::{ProcessConfig, PythonConfig};
+use callboard_process::{MemoryLimit, ProcessConfig, PythonConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use super::form::NONE;
 use super::units::{parse_bytes, parse_duration};
 
 /// The keys of kind `process`.
@@ -33,9 +34,9 @@ pub struct ProcessKeys {
     /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
     #[serde(default, deserialize_with = "bytes")]
     pub max_batch_bytes: Option<u64>,
-    /// See [`ProcessConfig::memory_limit`]. No limit by default.
-    #[serde(default, deserialize_with = "bytes")]
-    pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::memory_limit`]. By default a share of this machine's memory.
+    #[serde(default, deserialize_with = "memory_limit")]
+    pub memory_limit: MemoryLimit,
     /// See [`ProcessConfig::spare`]. Default false.
     #[serde(default)]
     pub spare: bool,
@@ -71,9 +72,9 @@ pub struct PythonKeys {
     /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
     #[serde(default, deserialize_with = "bytes")]
     pub max_batch_bytes: Option<u64>,
-    /// See [`ProcessConfig::memory_limit`]. No limit by default.
-    #[serde(default, deserialize_with = "bytes")]
-    pub memory_limit: Option<u64>,
+    /// See [`ProcessConfig::memory_limit`]. By default a share of this machine's memory.
+    #[serde(default, deserialize_with = "memory_limit")]
+    pub memory_limit: MemoryLimit,
     /// See [`ProcessConfig::spare`]. Default false.
     #[serde(default)]
     pub spare: bool,
@@ -147,6 +148,19 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
 fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_bytes(&text).map(Some).ok_or_else(|| D::Error::custom("expected a size such as \"64MiB\""))
+}
+
+fn memory_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<MemoryLimit, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    read_memory_limit(&text).ok_or_else(|| D::Error::custom(format!("expected {MEMORY_LIMIT}")))
+}
+
+/// What a memory limit is.
+pub(crate) const MEMORY_LIMIT: &str = "a size such as \"2GiB\", or \"none\"";
+
+/// Reads a memory limit that is set.
+pub(crate) fn read_memory_limit(text: &str) -> Option<MemoryLimit> {
+    if text == NONE { Some(MemoryLimit::Unlimited) } else { parse_bytes(text).map(MemoryLimit::Bytes) }
 }
 
 #[cfg(test)]

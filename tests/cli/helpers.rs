@@ -1,6 +1,7 @@
 //! Processes beside the stages, from a configuration file: their start, their crashes, and what is left of them.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -114,4 +115,65 @@ fn check_and_explain_name_the_processes() {
         failure(callboard(["check", directory_with(&format!("[[process]]\nname = \"a\"{STAGE}")).to_str().unwrap()]));
     assert!(error.contains("process `a`: missing field `command`"), "{error}");
     assert_eq!(code, 2);
+}
+
+/// An interpreter, and a helper, that write down their environments. The interpreter describes a service, and serves
+/// nothing.
+const SPIES: &str = r#"
+[http]
+api_keys = "env:OUR_KEYS"
+[[process]]
+name = "spy"
+command = ["sh", "spy.sh", "-m", "helper"]
+ready = { file = "helper.env" }
+env = { CALLBOARD_GIVEN = "to the helper", OUR_KEYS = "its own" }
+[[stage]]
+name = "x"
+kind = "python"
+app = "app.py:x"
+python = "./spy.sh"
+[[route]]
+path = "/x"
+stages = "x"
+"#;
+const SPY: &str = r#"#!/bin/sh
+env > $2.env.part && mv $2.env.part $2.env
+case $2 in
+callboard.describe) echo '{"services": [{"target": "app.py:x", "route": "/x", "input": {}, "output": {}}]}' ;;
+helper) while :; do sleep 0.02; done ;;
+*) exit 3 ;;
+esac
+"#;
+
+#[test]
+fn no_child_gets_the_nodes_secrets_unless_its_own_settings_give_them() {
+    let directory = directory_with(SPIES);
+    fs::write(directory.join("app.py"), "").unwrap();
+    fs::write(directory.join("spy.sh"), SPY).unwrap();
+    fs::set_permissions(directory.join("spy.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    for verb in ["serve", "prepare", "doctor"] {
+        let mut command = callboard([verb, directory.to_str().unwrap()]);
+        command.envs([
+            ("OUR_KEYS", "web SECRET-0123456789abcdef"),
+            ("ADMIN_KEYS", "web SECRET-0123456789abcdef"),
+            ("CALLBOARD_ADMIN_API_KEYS", "env:ADMIN_KEYS"),
+            ("CALLBOARD_HTTP", "127.0.0.1:0"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=SECRET"),
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "authorization=SECRET"),
+            ("ORDINARY", "to all"),
+        ]);
+        assert_ne!(command.output().unwrap().status.code(), Some(0), "the interpreter serves nothing");
+    }
+    for child in ["helper", "describe", "fork_server", "worker", "prepare", "doctor"] {
+        let file = if child == "helper" { "helper.env".to_owned() } else { format!("callboard.{child}.env") };
+        let Ok(variables) = fs::read_to_string(directory.join(file)) else {
+            // Children are started by the fork server's command where there is one.
+            assert_eq!(child, "worker");
+            continue;
+        };
+        assert!(variables.contains("ORDINARY=to all"), "{child}: {variables}");
+        assert!(!variables.contains("SECRET") && !variables.contains("CALLBOARD_HTTP"), "{child}: {variables}");
+        let given = variables.contains("CALLBOARD_GIVEN=to the helper") && variables.contains("OUR_KEYS=its own");
+        assert_eq!(given, child == "helper", "{child}: {variables}");
+    }
 }

@@ -125,6 +125,7 @@ impl StageCode {
             stage: self.name().clone(),
             index,
             generation,
+            count: self.0.settings().replicas().get(),
             max_batch_size,
             settings,
             timeout: self.0.settings().timeout(),

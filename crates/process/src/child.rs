@@ -3,28 +3,28 @@
 //! Two threads of this process belong to a child: one logs what the child prints, and one waits for its end. The child
 //! and all processes of its group are killed when this is dropped.
 
-use std::io::{self, BufReader, PipeReader};
+use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use callboard_core::{Failure, Replica, StageName, WorkerExit};
 use parking_lot::Mutex;
+use rustix::process::Pid;
+use tracing::Level;
 
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::fork_server::{ForkServer, Forked};
-use crate::memory::MemoryGroup;
+use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, cut};
+use crate::memory::{MemoryGroup, MemoryLimit, WatchedMemory, default_memory_limit};
+use crate::message::LogMessage;
 use crate::program::{self, END_GRACE, LastLines, Program};
 use crate::socket::Inbox;
-
-/// The most characters of a record in the log.
-const MAX_LOG_CHARS: usize = 8_000;
 
 /// A running child.
 #[derive(Debug)]
@@ -35,9 +35,10 @@ pub(crate) struct ChildProcess {
     ended: Mutex<Receiver<()>>,
     last_lines: LastLines,
     logged: Mutex<Receiver<()>>,
-    stage: StageName,
-    replica: usize,
+    log: Arc<ChildLog>,
     memory_limit: Option<u64>,
+    /// The memory that is measured, if no limit is set.
+    watched: Option<WatchedMemory>,
     /// Whether it has sent a message.
     pub(crate) has_spoken: bool,
     /// What it was killed for.
@@ -58,7 +59,7 @@ impl ChildProcess {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
-        let (lines, output) = io::pipe().map_err(failed)?;
+        let ((lines, output), (end, at_end)) = (io::pipe().map_err(failed)?, io::pipe().map_err(failed)?);
         let has_ended = Arc::<AtomicBool>::default();
         let ((sender, ended), name) = (channel(), format!("{}-{}", replica.stage(), replica.index()));
         let tell = {
@@ -66,6 +67,7 @@ impl ChildProcess {
             move || {
                 has_ended.store(true, Ordering::SeqCst);
                 let _ = sender.send(());
+                drop(at_end);
             }
         };
         let group = match fork_server.fork(replica, theirs.as_fd(), output.as_fd())? {
@@ -89,9 +91,17 @@ impl ChildProcess {
                 )?)
             }
         };
-        let (last_lines, logged) = log_lines(lines, replica).map_err(failed)?;
+        let log =
+            Arc::new(ChildLog { stage: replica.stage().clone(), replica: replica.index(), limit: LogLimit::default() });
+        let (of_lines, thread) = (Arc::clone(&log), format!("{}-{}-log", replica.stage(), replica.index()));
+        let (last_lines, logged) =
+            LastLines::read_on_thread(thread, lines, end, move |line| of_lines.printed(line)).map_err(failed)?;
         let stream = BufReader::new(Inbox::new(ours));
-        let (stage, replica) = (replica.stage().clone(), replica.index());
+        let watched = (config.memory_limit == MemoryLimit::Share).then(|| {
+            let children = replica.count() + usize::from(config.spare);
+            let (pid, is_forked) = group.pid();
+            Some(WatchedMemory::new(pid, default_memory_limit(children)?, is_forked))
+        });
         Ok(Self {
             group,
             stream,
@@ -99,9 +109,9 @@ impl ChildProcess {
             ended: Mutex::new(ended),
             last_lines,
             logged: Mutex::new(logged),
-            stage,
-            replica,
-            memory_limit: config.memory_limit,
+            log,
+            memory_limit: config.memory_limit.bytes(),
+            watched: watched.flatten(),
             has_spoken: false,
             cause: None,
         })
@@ -112,18 +122,25 @@ impl ChildProcess {
         self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Logs a record of the child.
-    pub(crate) fn log(&self, level: &str, target: &str, mut message: String, request_id: Option<&str>) {
-        if let Some((end, _)) = message.char_indices().nth(MAX_LOG_CHARS) {
-            message.truncate(end);
-        }
-        let (stage, replica) = (self.stage.as_str(), self.replica);
-        match level {
-            "error" => tracing::error!(stage, replica, logger = target, request_id, "{message}"),
-            "warn" => tracing::warn!(stage, replica, logger = target, request_id, "{message}"),
-            "debug" => tracing::debug!(stage, replica, logger = target, request_id, "{message}"),
-            _ => tracing::info!(stage, replica, logger = target, request_id, "{message}"),
-        }
+    /// Why the child is to end, if it holds too much memory.
+    pub(crate) fn excess(&self) -> Option<String> {
+        self.watched.as_ref().and_then(WatchedMemory::excess)
+    }
+
+    /// Logs a record of the child. `is_own` says whether it works on the call with this request id.
+    pub(crate) fn log(&self, mut record: LogMessage, is_own: impl FnOnce(&str) -> bool) {
+        record.request_id = record.request_id.filter(|id| is_own(id));
+        self.log.record(record);
+    }
+
+    /// Logs what the node has to say about the child.
+    pub(crate) fn log_note(&self, level: &str, message: String) {
+        self.log.record(LogMessage { level: level.to_owned(), message, ..LogMessage::default() });
+    }
+
+    /// Logs how many lines were left out, if some were and there is room again.
+    pub(crate) fn log_left_out(&self) {
+        self.log.limit.tell_left_out(|words| self.log.warn(words));
     }
 
     /// Kills the child for a reason.
@@ -172,12 +189,76 @@ impl ChildProcess {
     }
 }
 
+/// The lines of a child.
+#[derive(Debug)]
+struct ChildLog {
+    stage: StageName,
+    replica: usize,
+    limit: LogLimit,
+}
+
+impl ChildLog {
+    /// Writes a record.
+    fn record(&self, record: LogMessage) {
+        let LogMessage { level, mut target, mut message, mut request_id } = record;
+        let (stage, replica) = (self.stage.as_str(), self.replica);
+        cut(&mut message, MAX_MESSAGE_CHARS);
+        cut(&mut target, MAX_NAME_CHARS);
+        request_id.iter_mut().for_each(|id| cut(id, MAX_NAME_CHARS));
+        let bytes = message.len() + target.len();
+        macro_rules! write {
+            ($level:expr) => {
+                // What is not written does not count.
+                if tracing::enabled!($level) && self.is_admitted(bytes) {
+                    tracing::event!($level, stage, replica, logger = target, request_id, "{message}");
+                }
+            };
+        }
+        match &*level {
+            "error" => write!(Level::ERROR),
+            "warn" => write!(Level::WARN),
+            "debug" => write!(Level::DEBUG),
+            _ => write!(Level::INFO),
+        }
+    }
+
+    /// Writes a line that was printed.
+    fn printed(&self, line: &str) {
+        let (stage, replica) = (self.stage.as_str(), self.replica);
+        if tracing::enabled!(Level::INFO) && self.is_admitted(line.len()) {
+            tracing::info!(stage, replica, "{line}");
+        }
+    }
+
+    fn is_admitted(&self, bytes: usize) -> bool {
+        self.limit.admits(bytes, |words| self.warn(words))
+    }
+
+    fn warn(&self, words: &str) {
+        tracing::warn!(stage = self.stage.as_str(), replica = self.replica, "{words}");
+    }
+}
+
+impl Drop for ChildLog {
+    fn drop(&mut self) {
+        self.limit.tell_at_end(|words| self.warn(words));
+    }
+}
+
 impl Group {
     /// Kills the group and returns the child's status, if it is known.
     fn kill(&mut self) -> Option<ExitStatus> {
         match self {
             Self::Spawned(program) => program.kill(),
             Self::Forked(forked) => forked.kill(),
+        }
+    }
+
+    /// The process, and whether it is forked from another one that stays.
+    fn pid(&self) -> (Pid, bool) {
+        match self {
+            Self::Spawned(program) => (program.pid(), false),
+            Self::Forked(forked) => (forked.pid, true),
         }
     }
 
@@ -189,14 +270,63 @@ impl Group {
     }
 }
 
-/// Logs all lines on a thread of its own, which ends with the last process that may print.
-fn log_lines(lines: PipeReader, replica: &Replica) -> io::Result<(LastLines, Receiver<()>)> {
-    let (stage, replica) = (replica.stage().clone(), replica.index());
-    let (last, (sender, logged)) = (LastLines::default(), channel());
-    let last_lines = last.clone();
-    thread::Builder::new().name(format!("{stage}-{replica}-log")).spawn(move || {
-        let _ended: Sender<()> = sender;
-        last.read(lines, |line| tracing::info!(%stage, replica, "{line}"));
-    })?;
-    Ok((last_lines, logged))
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a child has in the log at `info`.
+    fn logged(say: impl FnOnce(&ChildLog)) -> String {
+        let (written, log) =
+            (Written::default(), ChildLog { stage: StageName::new("s"), replica: 3, limit: LogLimit::default() });
+        let to = written.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            say(&log);
+            drop(log);
+        });
+        String::from_utf8(std::mem::take(&mut written.0.lock())).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_cut_in_all_fields() {
+        let long = || "x".repeat(1 << 20);
+        let record = || LogMessage { level: long(), target: long(), message: long(), request_id: Some(long()) };
+        let text = logged(|log| log.record(record()));
+        assert!(text.contains("INFO") && text.contains("replica=3"));
+        assert!(text.len() < MAX_MESSAGE_CHARS + 2 * MAX_NAME_CHARS + 200, "{}", text.len());
+    }
+
+    #[test]
+    fn a_flood_is_left_out_and_counted_and_what_is_not_shown_does_not_count() {
+        let begin = std::time::Instant::now();
+        let text = logged(|log| {
+            for _ in 0..2000 {
+                log.record(LogMessage { level: "debug".to_owned(), ..LogMessage::default() });
+            }
+            for _ in 0..3000 {
+                log.printed("y");
+            }
+        });
+        let windows = begin.elapsed().as_secs() as usize + 1;
+        let shown = text.lines().filter(|line| line.ends_with(" y stage=\"s\" replica=3")).count();
+        let counts = text.lines().filter_map(|line| line.split_once(" lines left out")?.0.rsplit(' ').next());
+        let left_out: usize = counts.filter_map(|count| count.parse::<usize>().ok()).sum();
+        assert_eq!(shown + left_out, 3000, "{text}");
+        assert!(shown >= 1000 && shown <= 1000 * windows, "{shown}");
+    }
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use callboard_core::Failure;
 
+use crate::memory::MemoryLimit;
+
 /// A large model is read from a cold disk within this time.
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -39,10 +41,8 @@ pub struct ProcessConfig {
     pub stop_timeout: Duration,
     /// The most bytes of a batch, and of its outcomes; a larger batch is divided. Default 256 MiB.
     pub max_batch_bytes: u64,
-    /// The most bytes of memory of all its processes, where this process may make control groups (cgroup v2); elsewhere
-    /// the most bytes of the address space of each. No limit by default. Linux only. With control groups, a stage with
-    /// a limit moves this process one group down when it is declared.
-    pub memory_limit: Option<u64>,
+    /// The most bytes of memory of a child. By default a share of this machine's. Linux only.
+    pub memory_limit: MemoryLimit,
     /// Whether frames of 256 KiB and more go through shared memory where both sides can, instead of the socket. Each
     /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
     /// memory is still in use when the next batch comes. Default true.
@@ -84,7 +84,7 @@ impl ProcessConfig {
             start_timeout: DEFAULT_START_TIMEOUT,
             stop_timeout: DEFAULT_STOP_TIMEOUT,
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
-            memory_limit: None,
+            memory_limit: MemoryLimit::default(),
             shared_memory: true,
             spare: false,
             label: None,

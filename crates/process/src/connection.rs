@@ -15,8 +15,8 @@ use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::frame::{Frame, FrameReader};
 use crate::lost::Lost;
-use crate::message::{self, AHEAD, CREDIT, FromChild, PROTOCOL, Start, ToChild};
-use crate::shared_memory::{self, Incoming, Outgoing, Reading};
+use crate::message::{AHEAD, CREDIT, FailedMessage, FromChild, PROTOCOL, ReadyMessage, Start, ToChild};
+use crate::shared_memory::{self, Incoming, Outgoing, Reading, off_the_runtime};
 use crate::socket::is_not_ready;
 use crate::writer::{FrameWriter, OutgoingFrame};
 
@@ -94,27 +94,29 @@ impl Connection {
         let (wanted, most_ahead) = (start.max_batches.unwrap_or(1) as usize, start.ahead.unwrap_or_default());
         writer.write(&OutgoingFrame::new(&ToChild::Start(start), Vec::new())).await?;
         loop {
-            let Some(frame) = self.next().await? else { continue };
+            let Some(frame) = self.next().await? else {
+                self.child.excess().map_or(Ok(()), |excess| Err(Lost::Broken(excess)))?;
+                continue;
+            };
             self.child.has_spoken = true;
             match head(&frame)? {
-                FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead } => {
-                    self.child.log("debug", "", format!("the child is ready: {worker}"), None);
-                    let max_batches = max_batches.clamp(1, wanted);
-                    return Ok(Agreed { max_batches, ahead: ahead.min(most_ahead), shares_memory: shared_memory });
+                FromChild::Ready(ready) if ready.protocol == PROTOCOL => {
+                    self.child.log_note("debug", format!("the child is ready: {}", ready.worker));
+                    let (max_batches, ahead) = (ready.max_batches.clamp(1, wanted), ready.ahead.min(most_ahead));
+                    return Ok(Agreed { max_batches, ahead, shares_memory: ready.shared_memory });
                 }
-                FromChild::Ready { protocol, .. } => {
+                FromChild::Ready(ReadyMessage { protocol, .. }) => {
                     return Err(Lost::Broken(format!("it speaks version {protocol} of the protocol, not {PROTOCOL}")));
                 }
-                FromChild::Failed { message, trace } => {
+                FromChild::Failed(FailedMessage { message, trace }) => {
                     return Err(Lost::NotStarted { message, trace: trace.unwrap_or_default() });
                 }
-                FromChild::Log { level, target, message, request_id } => {
-                    self.child.log(&level, &target, message, request_id.as_deref());
-                }
-                FromChild::Output { .. } | FromChild::Outcomes { .. } | FromChild::Pong => {
+                // There is no call yet.
+                FromChild::Log(record) => self.child.log(record, |_| false),
+                FromChild::Output(_) | FromChild::Outcomes(_) | FromChild::Pong => {
                     return Err(Lost::broken("it answered before it was ready"));
                 }
-                FromChild::Call { .. } | FromChild::CancelCall { .. } => {
+                FromChild::Call(_) | FromChild::CancelCall(_) => {
                     return Err(Lost::broken("it called before it was ready"));
                 }
             }
@@ -148,5 +150,6 @@ impl Connection {
 
 /// The head of a frame.
 pub(crate) fn head(frame: &Frame) -> Result<FromChild, Lost> {
-    message::decode(&frame.head).map_err(|error| Lost::Broken(format!("it sent a message that is not known: {error}")))
+    let decoded = off_the_runtime(frame.head.len(), || FromChild::decode(&frame.head));
+    decoded.map_err(|error| Lost::Broken(format!("it sent a message that is not known: {error}")))
 }

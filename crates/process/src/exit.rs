@@ -57,7 +57,7 @@ mod tests {
             let frame = "   3: std::alloc::rust_oom\n             at ./library/std/src/alloc.rs:9:1\n";
             write!(writing, "{line}\nstack backtrace:\n{}note: run it again\n", frame.repeat(20)).unwrap();
             drop(writing);
-            lines.read(reading, |_| {});
+            lines.read(reading, &io::pipe().unwrap().0, |_| {});
             lines
         };
         let aborted = ExitStatus::from_raw(6);

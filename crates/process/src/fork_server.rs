@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ProcessConfig;
 use crate::exit;
+use crate::log_limit::LogLimit;
 use crate::memory::{self, MemoryGroup};
 use crate::message::{self, MAX_TRACE_LINES, PROTOCOL, Start};
 use crate::program::{self, END_GRACE, LastLines, Program, processors};
@@ -86,7 +87,7 @@ struct Parent {
 #[derive(Debug)]
 pub(crate) struct Forked {
     parent: Arc<Parent>,
-    pid: Pid,
+    pub(crate) pid: Pid,
     /// Refers to the process, whatever becomes of its number.
     descriptor: OwnedFd,
     pub(crate) memory: Option<MemoryGroup>,
@@ -176,8 +177,8 @@ impl ForkServer {
             *state = State::Running(Arc::clone(&parent));
             match Parent::fork(&parent, [socket, output], replica.core()) {
                 Ok(mut forked) => {
-                    let limit = self.config.memory_limit.map(|bytes| memory::limit(forked.pid, bytes)).transpose();
-                    forked.memory = limit.map_err(|error| self.config.cannot_start(&error))?.flatten();
+                    let limit = memory::limit(forked.pid, self.config.memory_limit);
+                    forked.memory = limit.map_err(|error| self.config.cannot_start(&error))?;
                     return Ok(Some(forked));
                 }
                 Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
@@ -234,15 +235,21 @@ impl Parent {
     fn spawn(config: &ProcessConfig, command: &[OsString], replica: &Replica) -> Result<Self, Failure> {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = system::socket_pair().map_err(failed)?;
-        let (lines, output) = io::pipe().map_err(failed)?;
-        let (last_lines, (sender, ended)) = (LastLines::default(), channel());
-        let (stage, last) = (replica.stage().clone(), last_lines.clone());
-        let program =
-            Program::start(config, command, (theirs, output), (format!("{stage}-fork-server"), None), move |pid| {
-                last.read(lines, |line| tracing::info!(%stage, "{line}"));
-                program::wait(pid);
-                let _ = sender.send(());
-            })?;
+        let ((lines, output), (end, at_end)) = (io::pipe().map_err(failed)?, io::pipe().map_err(failed)?);
+        let ((sender, ended), stage, limit) = (channel(), replica.stage().clone(), LogLimit::default());
+        let thread = format!("{stage}-fork-server");
+        let (last_lines, logged) = LastLines::read_on_thread(format!("{thread}-log"), lines, end, move |line| {
+            if limit.admits(line.len(), |words| tracing::warn!(%stage, "{words}")) {
+                tracing::info!(%stage, "{line}");
+            }
+        })
+        .map_err(failed)?;
+        let program = Program::start(config, command, (theirs, output), (thread, None), move |pid| {
+            program::wait(pid);
+            drop(at_end);
+            let _ = logged.recv_timeout(END_GRACE / 2);
+            let _ = sender.send(());
+        })?;
         Ok(Self {
             socket: Mutex::new(UnixDatagram::from(ours)),
             program: Mutex::new(Some(program)),

@@ -164,7 +164,7 @@ impl FrameReader {
         } else {
             None
         };
-        self.frame.parts = memories.read(memory, descriptor, &self.lengths)?;
+        self.frame.parts = memories.read(memory, descriptor, &self.lengths, (self.max_bytes, MAX_PARTS))?;
         Ok(())
     }
 

@@ -13,7 +13,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use callboard_core::actor::{Actor, ActorContext, ActorGroup, ActorSpec, RestartPolicy};
@@ -26,6 +25,7 @@ use tokio::time::timeout;
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::guard::{guard_if_asked, guarded};
+use crate::log_limit::LogLimit;
 use crate::program::{self, END_GRACE, GUARD_VARIABLE, LastLines, Program};
 use crate::ready::Readiness;
 
@@ -241,19 +241,20 @@ impl Running {
         } else {
             (None, File::open("/dev/null").map_err(failed)?.into())
         };
-        let (printed, output) = io::pipe().map_err(failed)?;
+        let ((printed, output), (end, at_end)) = (io::pipe().map_err(failed)?, io::pipe().map_err(failed)?);
         let (has_ended, ended) = watch::channel(false);
         let (started, pid) = std::sync::mpsc::channel();
         let wait = move |pid| {
             let _ = started.send(pid);
             program::wait(pid);
+            drop(at_end);
             let _ = has_ended.send(true);
         };
         let command = if config.guarded { guarded(&config.command) } else { config.command.clone() };
         let program = Program::start(&process, &command, (input, output), (config.name.clone(), None), wait)?;
         let pid = pid.recv().map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
-        let (last_lines, has_line) = (LastLines::default(), Arc::default());
-        let logged = log_lines(printed, config, &last_lines, &has_line).map_err(failed)?;
+        let has_line = Arc::default();
+        let (last_lines, logged) = log_lines((printed, end), config, &has_line).map_err(failed)?;
         Ok(Self { program, pid, guard, ended, logged, last_lines, has_line })
     }
 
@@ -299,24 +300,24 @@ impl Running {
     }
 }
 
-/// Logs all lines on a thread of its own, which ends with the last process that may print.
+/// Logs all lines on a thread of its own. The receiver is closed at its end.
 fn log_lines(
-    printed: PipeReader,
+    (printed, end): (PipeReader, PipeReader),
     config: &HelperConfig,
-    last_lines: &LastLines,
     has_line: &Arc<AtomicBool>,
-) -> io::Result<watch::Receiver<bool>> {
+) -> io::Result<(LastLines, watch::Receiver<bool>)> {
     let (done, logged) = watch::channel(false);
-    let (name, last_lines, has_line) = (config.name.clone(), last_lines.clone(), Arc::clone(has_line));
-    let ready = config.ready.clone();
-    thread::Builder::new().name(format!("{name}-log")).spawn(move || {
-        last_lines.read(printed, |line| {
+    let (name, ready, has_line) = (config.name.clone(), config.ready.clone(), Arc::clone(has_line));
+    let limit = LogLimit::default();
+    let log = move |line: &str| {
+        let _until_the_end = &done;
+        if limit.admits(line.len(), |words| tracing::warn!(process = name, "{words}")) {
             tracing::info!(process = name, "{line}");
-            if matches!(&ready, Readiness::Line(text) if line.contains(text)) {
-                has_line.store(true, Ordering::SeqCst);
-            }
-        });
-        let _ = done.send(true);
-    })?;
-    Ok(logged)
+        }
+        if matches!(&ready, Readiness::Line(text) if line.contains(text)) {
+            has_line.store(true, Ordering::SeqCst);
+        }
+    };
+    let (last_lines, _) = LastLines::read_on_thread(format!("{}-log", config.name), printed, end, log)?;
+    Ok((last_lines, logged))
 }

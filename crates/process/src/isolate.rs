@@ -92,10 +92,10 @@ pub trait Isolate: Sized {
     ///
     /// ```no_run
     /// use callboard_core::Stage;
-    /// use callboard_process::Isolate as _;
+    /// use callboard_process::{Isolate as _, MemoryLimit};
     ///
     /// let double = Stage::each("double", |number: &i64| Ok(number * 2));
-    /// let double = double.isolate_with(|process| process.memory_limit = Some(2 << 30));
+    /// let double = double.isolate_with(|process| process.memory_limit = MemoryLimit::Bytes(2 << 30));
     /// ```
     #[must_use]
     fn isolate_with(self, change: impl FnOnce(&mut ProcessConfig)) -> Self;

@@ -18,12 +18,15 @@ mod child;
 mod child_side;
 mod config;
 mod connection;
+mod details;
+mod environment;
 mod exit;
 mod fork_server;
 mod frame;
 mod guard;
 mod helper;
 mod isolate;
+mod log_limit;
 mod lost;
 mod memory;
 mod message;
@@ -42,9 +45,11 @@ mod writer;
 
 pub use child_side::{ServeWorkerError, serve_worker};
 pub use config::{FilesConfig, ProcessConfig};
+pub use environment::{child_command, withhold_variables};
 pub use guard::guard_if_asked;
 pub use helper::{HelperConfig, StopSignal, helper};
 pub use isolate::{Isolate, isolated_stage};
+pub use memory::{MemoryLimit, default_memory_limit};
 pub use python::{
     PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas, PythonService, python_files,
 };

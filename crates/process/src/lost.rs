@@ -74,7 +74,7 @@ impl Lost {
     pub(crate) fn not_started(self, child: &mut ChildProcess, config: &ProcessConfig) -> Failure {
         let reason = match self {
             Self::NotStarted { message, trace } => {
-                trace.lines().take(MAX_TRACE_LINES).for_each(|line| child.log("error", "", line.to_owned(), None));
+                trace.lines().take(MAX_TRACE_LINES).for_each(|line| child.log_note("error", line.to_owned()));
                 message
             }
             lost => {

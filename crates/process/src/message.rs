@@ -11,6 +11,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::ProcessConfig;
+use crate::details;
 
 /// The version of the protocol.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -146,60 +147,106 @@ pub(crate) struct CallHead {
 }
 
 /// From a child to its node.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum FromChild {
-    Ready {
-        protocol: u32,
-        #[serde(default)]
-        worker: String,
-        /// Whether it reads frames from shared memory, if the node can.
-        #[serde(default)]
-        shared_memory: bool,
-        /// How many batches it works on at once.
-        #[serde(default = "one", skip_serializing_if = "is_one")]
-        max_batches: usize,
-        /// How many batches it takes before their turn.
-        #[serde(default, skip_serializing_if = "is_zero")]
-        ahead: usize,
-    },
-    Failed {
-        message: String,
-        #[serde(default)]
-        trace: Option<String>,
-    },
-    Output {
-        id: u64,
-        item: usize,
-    },
-    Call {
-        id: u64,
-        batch: u64,
-        #[serde(default)]
-        item: Option<usize>,
-        route: String,
-    },
-    CancelCall {
-        id: u64,
-    },
-    Outcomes {
-        id: u64,
-        #[serde(deserialize_with = "limited")]
-        items: Vec<Option<ItemError>>,
-        /// The child ends by itself after this.
-        #[serde(default)]
-        last: bool,
-    },
+    Ready(ReadyMessage),
+    Failed(FailedMessage),
+    Output(OutputMessage),
+    Call(CallMessage),
+    CancelCall(CancelCallMessage),
+    Outcomes(OutcomesMessage),
     Pong,
-    Log {
-        #[serde(default)]
-        level: String,
-        #[serde(default)]
-        target: String,
-        message: String,
-        #[serde(default)]
-        request_id: Option<String>,
-    },
+    Log(LogMessage),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ReadyMessage {
+    pub(crate) protocol: u32,
+    #[serde(default)]
+    pub(crate) worker: String,
+    /// Whether it reads frames from shared memory, if the node can.
+    #[serde(default)]
+    pub(crate) shared_memory: bool,
+    /// How many batches it works on at once.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) max_batches: usize,
+    /// How many batches it takes before their turn.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) ahead: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct FailedMessage {
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) trace: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OutputMessage {
+    pub(crate) id: u64,
+    pub(crate) item: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CallMessage {
+    pub(crate) id: u64,
+    pub(crate) batch: u64,
+    #[serde(default)]
+    pub(crate) item: Option<usize>,
+    pub(crate) route: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CancelCallMessage {
+    pub(crate) id: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OutcomesMessage {
+    pub(crate) id: u64,
+    #[serde(deserialize_with = "limited")]
+    pub(crate) items: Vec<Option<ItemError>>,
+    /// The child ends by itself after this.
+    #[serde(default)]
+    pub(crate) last: bool,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct LogMessage {
+    #[serde(default)]
+    pub(crate) level: String,
+    #[serde(default)]
+    pub(crate) target: String,
+    pub(crate) message: String,
+    #[serde(default)]
+    pub(crate) request_id: Option<String>,
+}
+
+impl FromChild {
+    /// Reads a head: first its type, then the keys of that type. In one pass serde would keep all values, also those of
+    /// unknown keys, which take many times their bytes.
+    pub(crate) fn decode(head: &Bytes) -> Result<Self, rmp_serde::decode::Error> {
+        #[derive(Deserialize)]
+        struct Tag<'h> {
+            #[serde(rename = "type")]
+            kind: &'h str,
+        }
+        details::begin_head();
+        let Tag { kind } = decode(head)?;
+        Ok(match kind {
+            "ready" => Self::Ready(decode(head)?),
+            "failed" => Self::Failed(decode(head)?),
+            "output" => Self::Output(decode(head)?),
+            "call" => Self::Call(decode(head)?),
+            "cancel_call" => Self::CancelCall(decode(head)?),
+            "outcomes" => Self::Outcomes(decode(head)?),
+            "pong" => Self::Pong,
+            "log" => Self::Log(decode(head)?),
+            other => return Err(rmp_serde::decode::Error::unknown_variant(other, &[])),
+        })
+    }
 }
 
 /// The failure of one item, or of one call of a child.
@@ -217,12 +264,12 @@ pub(crate) struct ItemError {
     pub(crate) status: Option<u16>,
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub(crate) error_type: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "details::read", skip_serializing_if = "Option::is_none")]
     pub(crate) details: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_ms: Option<u64>,
     /// HTTP headers: names and values.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "details::read_headers", skip_serializing_if = "Vec::is_empty")]
     pub(crate) headers: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) trace: Option<String>,
@@ -302,4 +349,77 @@ pub(crate) fn decode<'h, T: Deserialize<'h>>(head: &'h Bytes) -> Result<T, rmp_s
     let mut decoder = rmp_serde::Deserializer::from_read_ref(head);
     decoder.set_max_depth(MAX_DEPTH);
     T::deserialize(&mut decoder)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn decoded(head: &Json) -> Result<FromChild, rmp_serde::decode::Error> {
+        FromChild::decode(&encode(head).unwrap().into())
+    }
+
+    fn outcomes(items: Json) -> Vec<Option<ItemError>> {
+        match decoded(&json!({ "id": 1, "items": items, "type": "outcomes" })).unwrap() {
+            FromChild::Outcomes(outcomes) => outcomes.items,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_frame_has_at_most_4096_outcomes() {
+        assert_eq!(outcomes(json!(vec![Json::Null; MAX_ITEMS])).len(), MAX_ITEMS);
+        let error = decoded(&json!({ "type": "outcomes", "id": 1, "items": vec![Json::Null; MAX_ITEMS + 1] }));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("invalid length 4097, expected at most 4096 outcomes"), "{error}");
+    }
+
+    #[test]
+    fn details_beyond_the_limit_are_left_out_and_the_error_stays() {
+        let details = json!({ "fields": [{ "path": "$.a", "message": "no" }], "n": [1, -1, 0.5, true, null] });
+        let kept = outcomes(json!([{ "message": "m", "details": details }])).remove(0).unwrap();
+        assert_eq!(json!(kept.details), details);
+        let deep = (0..20).fold(json!([]), |inner, _| json!([inner]));
+        for (details, is_kept) in [
+            (deep, true),
+            (json!(vec![json!([]); 1000]), true),
+            (json!(vec![json!([]); 100_000]), false),
+            (json!({ "a": vec![1; 100_000], "b": 2 }), false),
+            (json!(vec![json!({ "k": 1 }); 10_000]), false),
+            (json!("x".repeat(300_000)), false),
+            (Json::Null, false),
+        ] {
+            let error = outcomes(json!([{ "message": "m", "details": details, "status": 418 }])).remove(0).unwrap();
+            assert_eq!((&*error.message, error.status, error.details.is_some()), ("m", Some(418), is_kept));
+        }
+    }
+
+    #[test]
+    fn the_details_of_all_errors_of_a_head_have_a_limit_together() {
+        let item = json!({ "message": "m", "details": vec![1; 5_000] });
+        let kept = |items: Vec<Option<ItemError>>| items.iter().flatten().filter(|item| item.details.is_some()).count();
+        let of_head = kept(outcomes(json!(vec![item.clone(); 400])));
+        assert!((10..200).contains(&of_head), "{of_head}");
+        assert_eq!(kept(outcomes(json!([item]))), 1, "the next head has its own");
+    }
+
+    #[test]
+    fn headers_and_unknown_keys_beyond_what_is_used_are_ignored() {
+        let headers = vec![("x-a", "b"); 1000];
+        let error = outcomes(json!([{ "message": "m", "headers": headers, "more": [[], {}] }])).remove(0).unwrap();
+        assert_eq!(error.headers.len(), 64);
+        assert!(matches!(decoded(&json!({ "x": vec![0; 1000], "type": "pong" })), Ok(FromChild::Pong)));
+        assert!(decoded(&json!({ "type": "greeting" })).unwrap_err().to_string().contains("`greeting`"));
+        assert!(decoded(&json!({ "message": "no type" })).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_head_is_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = FromChild::decode(&bytes.into());
+        }
+    }
 }

@@ -122,6 +122,12 @@ impl OpenBatches {
         self.batches.get(&id).filter(|batch| batch.begun_at.is_some())
     }
 
+    /// Whether a call of a batch that has begun has this request id.
+    pub(crate) fn has_request(&self, id: &str) -> bool {
+        let begun = self.batches.values().filter(|batch| batch.begun_at.is_some());
+        begun.flat_map(|batch| &batch.contexts).any(|context| context.request_id() == Some(id))
+    }
+
     /// The child has answered a batch, which it had begun.
     pub(crate) fn end(&mut self, id: u64) -> Result<OpenBatch, Lost> {
         self.running(id).ok_or_else(Lost::unexpected_answer)?;

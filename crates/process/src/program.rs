@@ -2,37 +2,39 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read};
+use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use callboard_core::Failure;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::config::ProcessConfig;
+use crate::environment::child_command;
 use crate::memory::{self, MemoryGroup};
 
 /// A process that has closed its socket ends within this time, or is killed. Its last lines are waited for as long.
 pub(crate) const END_GRACE: Duration = Duration::from_millis(500);
 
 /// The longest line of output that is logged whole.
-const MAX_LINE_BYTES: u64 = 8 * 1024;
+const MAX_LINE_BYTES: usize = 8 * 1024;
+
+/// What a process that has ended leaves behind may print for this long. Its pipe and the thread that reads it end then.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 /// Names the stage of a replica. Variables that begin with `CALLBOARD_` are settings.
 pub(crate) const STAGE_VARIABLE: &str = "_CALLBOARD_REPLICA_OF";
 
 /// Tells a process that it is a guard.
 pub(crate) const GUARD_VARIABLE: &str = "_CALLBOARD_GUARD";
-
-/// What this process is told by its own node: its children are something else.
-const OWN_VARIABLES: [&str; 3] = [STAGE_VARIABLE, GUARD_VARIABLE, "_CALLBOARD_MODEL"];
 
 /// A process and all processes that it has started and that stay in its group. They are killed when this is dropped.
 #[derive(Debug)]
@@ -91,10 +93,7 @@ impl Program {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (program, arguments) =
             command.split_first().ok_or_else(|| Failure::new("the command of the stage is empty"))?;
-        let mut command = Command::new(program);
-        for name in OWN_VARIABLES {
-            command.env_remove(name);
-        }
+        let mut command = child_command(program);
         command.args(arguments).envs(&config.env);
         if let Some(name) = &config.name {
             command.arg0(name);
@@ -104,13 +103,11 @@ impl Program {
             command.current_dir(directory);
         }
         let mut program = Self { child: command.spawn().map_err(failed)?, status: None, memory: None };
-        if let Some(bytes) = config.memory_limit {
-            program.memory = memory::limit(program.pid(), bytes).map_err(failed)?;
-        }
+        program.memory = memory::limit(program.pid(), config.memory_limit).map_err(failed)?;
         Ok(program)
     }
 
-    fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
@@ -138,21 +135,52 @@ impl Drop for Program {
 }
 
 impl LastLines {
-    /// Reads all lines until the last process that may print has ended. A stack of Rust or JavaScript is logged only: it
-    /// would push out the message before it.
-    pub(crate) fn read(&self, lines: PipeReader, log: impl Fn(&str)) {
-        let (mut lines, mut line) = (BufReader::new(lines), Vec::new());
-        while lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
-            let text = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
-            log(&text);
-            if !is_stack_frame(&text) {
-                let mut kept = self.0.lock();
-                if kept.len() == KEPT_LINES {
-                    kept.pop_front();
+    /// Reads lines on a thread of its own, as [`read`](Self::read) does. The receiver is closed when it ends, after
+    /// `log` was dropped.
+    pub(crate) fn read_on_thread(
+        thread: String,
+        lines: PipeReader,
+        end: PipeReader,
+        log: impl FnMut(&str) + Send + 'static,
+    ) -> io::Result<(Self, Receiver<()>)> {
+        let (last, (sender, read)) = (Self::default(), channel());
+        let last_lines = last.clone();
+        thread::Builder::new().name(thread).spawn(move || {
+            let _ended: Sender<()> = sender;
+            last.read(lines, &end, log);
+        })?;
+        Ok((last_lines, read))
+    }
+
+    /// Reads lines until the last process that may print has ended. `end` ends with the first one: a process that it
+    /// has left behind is heard for [`LEFT_BEHIND`] more. A stack of Rust or JavaScript is logged only: it would push
+    /// out the message before it.
+    pub(crate) fn read(&self, mut lines: PipeReader, end: &PipeReader, mut log: impl FnMut(&str)) {
+        let (mut buffer, mut line, mut last) = ([0; 4096], Vec::new(), None);
+        while is_readable(&lines, end, &mut last) {
+            let Ok(bytes @ 1..) = lines.read(&mut buffer) else { break };
+            for piece in buffer[..bytes].split_inclusive(|byte| *byte == b'\n') {
+                line.extend_from_slice(piece);
+                if piece.ends_with(b"\n") || line.len() >= MAX_LINE_BYTES {
+                    self.take(&line, &mut log);
+                    line.clear();
                 }
-                kept.push_back(text);
             }
-            line.clear();
+        }
+        if !line.is_empty() {
+            self.take(&line, &mut log);
+        }
+    }
+
+    fn take(&self, line: &[u8], log: &mut impl FnMut(&str)) {
+        let text = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
+        log(&text);
+        if !is_stack_frame(&text) {
+            let mut kept = self.0.lock();
+            if kept.len() == KEPT_LINES {
+                kept.pop_front();
+            }
+            kept.push_back(text);
         }
     }
 
@@ -175,6 +203,28 @@ impl LastLines {
     /// Whether one of the last lines has one of these words.
     pub(crate) fn say(&self, words: &[&str]) -> bool {
         self.0.lock().iter().any(|line| words.iter().any(|word| line.contains(word)))
+    }
+}
+
+/// Waits until there is something to read, or the end of it. `last` is when it does not wait any more, set at `end`.
+fn is_readable(lines: &PipeReader, end: &PipeReader, last: &mut Option<Instant>) -> bool {
+    loop {
+        let left = last.map(|last| last.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return false;
+        }
+        let mut pipes = [PollFd::new(lines, PollFlags::IN), PollFd::new(end, PollFlags::IN)];
+        let count = if last.is_some() { 1 } else { pipes.len() };
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        if retry_on_intr(|| poll(&mut pipes[..count], left.as_ref())).is_err() {
+            return false;
+        }
+        if !pipes[1].revents().is_empty() && last.is_none() {
+            *last = Some(Instant::now() + LEFT_BEHIND);
+        }
+        if !pipes[0].revents().is_empty() {
+            return true;
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use crate::config::ProcessConfig;
+use crate::environment::child_command;
 
 /// The service of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -284,7 +285,7 @@ impl PythonConfig {
     /// A module of the package, such as `callboard.prepare`, to be run for this app with files in `base`.
     #[must_use]
     pub fn tool(&self, base: &Path, module: &str) -> Command {
-        let mut command = Command::new(self.interpreter(base));
+        let mut command = child_command(self.interpreter(base));
         command.args(["-m", module]).arg(&self.app).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
         command
     }
@@ -352,7 +353,7 @@ pub fn python_files(directory: &Path) -> BTreeMap<PathBuf, SystemTime> {
 /// Asks an interpreter what a file or module in `base` serves.
 fn describe(python: &Path, file: &str, base: &Path) -> Result<PythonApp, PythonError> {
     let failed = |source| PythonError::NoInterpreter { python: python.to_owned(), source };
-    let mut command = Command::new(python);
+    let mut command = child_command(python);
     command.args(["-m", "callboard.describe", file]).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
     let child = child.map_err(failed)?;

@@ -19,7 +19,9 @@ use crate::calls::{Asked, Caller, MAX_OPEN};
 use crate::connection::{Connection, LOOK_INTERVAL, head};
 use crate::frame::Frame;
 use crate::lost::{ChildEnd, Lost};
-use crate::message::{CREDIT, FromChild, ItemError, ToChild};
+use crate::message::{
+    CREDIT, CallMessage, CancelCallMessage, FromChild, ItemError, OutcomesMessage, OutputMessage, ToChild,
+};
 use crate::open::{Answer, OpenBatch, Shared};
 use crate::writer::OutgoingFrame;
 
@@ -193,6 +195,10 @@ impl Reader {
         if self.writer.is_finished() && !self.connection.child.has_ended() {
             return Err(Lost::broken("it does not read any more"));
         }
+        self.connection.child.log_left_out();
+        if let Some(excess) = self.connection.child.excess() {
+            return Err(Lost::Broken(excess));
+        }
         let mut open = self.open.lock();
         open.send_cancels(frames);
         let Some(limit) = self.timeout else { return Ok(()) };
@@ -211,35 +217,35 @@ impl Reader {
 
     async fn take(&mut self, mut frame: Frame) -> Result<(), Lost> {
         match head(&frame)? {
-            FromChild::Output { id, item } => {
+            FromChild::Output(OutputMessage { id, item }) => {
                 let [part] = <[_; 1]>::try_from(frame.parts).map_err(|_| Lost::unexpected_answer())?;
                 if !self.is_streaming {
                     return Err(Lost::broken("it answered with a stream, and the stage gives one output"));
                 }
                 self.take_output(id, item, part).await
             }
-            FromChild::Outcomes { id, items, last } => self.take_outcomes(id, items, last, frame.parts).await,
-            FromChild::Log { level, target, message, request_id } => {
-                self.connection.child.log(&level, &target, message, request_id.as_deref());
+            FromChild::Outcomes(OutcomesMessage { id, items, last }) => {
+                self.take_outcomes(id, items, last, frame.parts).await
+            }
+            FromChild::Log(record) => {
+                self.connection.child.log(record, |id| self.open.lock().has_request(id));
                 Ok(())
             }
-            FromChild::Call { id, batch, item, route } => {
+            FromChild::Call(CallMessage { id, batch, item, route }) => {
                 if frame.parts.len() != 1 || self.last_call.replace(id).is_some_and(|last| last >= id) {
                     return Err(Lost::broken("a call of it has one input, and an id above those of its earlier calls"));
                 }
                 self.caller.make(Asked { id, batch, item, route }, &frame.parts.remove(0));
                 Ok(())
             }
-            FromChild::CancelCall { id } => {
+            FromChild::CancelCall(CancelCallMessage { id }) => {
                 let cancelled = self.open.lock().made.remove(&id);
                 drop(cancelled);
                 Ok(())
             }
             FromChild::Pong if !self.open.lock().is_serial => Ok(()),
             FromChild::Pong => Err(Lost::unexpected_answer()),
-            FromChild::Ready { .. } | FromChild::Failed { .. } => {
-                Err(Lost::broken("it said twice whether it has started"))
-            }
+            FromChild::Ready(_) | FromChild::Failed(_) => Err(Lost::broken("it said twice whether it has started")),
         }
     }
 

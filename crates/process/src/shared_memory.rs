@@ -69,6 +69,8 @@ pub(crate) enum MemoryError {
     NotSealed,
     #[error("a frame needs {needed} bytes of a memory that has {bytes}")]
     TooSmall { needed: usize, bytes: usize },
+    #[error("a memory has {bytes} bytes, more than {limit}: twice what a frame may need (max_bytes)")]
+    TooLarge { bytes: usize, limit: usize },
     #[error("shared memory cannot be read: {0}")]
     Io(#[from] io::Error),
 }
@@ -88,6 +90,12 @@ fn places(lengths: impl IntoIterator<Item = usize>) -> Option<Vec<Range<usize>>>
         Some(start..end)
     };
     lengths.into_iter().map(place).collect()
+}
+
+/// The most bytes of a memory for frames of so many bytes and parts: senders double what they need at most.
+fn most_bytes((max_bytes, max_parts): (u64, usize)) -> usize {
+    let between = max_parts.saturating_mul(ALIGNMENT).saturating_add(FIRST_PART);
+    usize::try_from(max_bytes).unwrap_or(usize::MAX).saturating_add(between).saturating_mul(2)
 }
 
 // ---- The sender -----------------------------------------------------------------------------------------------------
@@ -258,21 +266,27 @@ impl Incoming {
         Self { reading, memories: [const { None }; MAX_NUMBER as usize], mapped: Arc::new(()), spare: Spare::default() }
     }
 
-    /// The parts of a frame. `descriptor` gives the descriptor of a new memory.
+    /// The parts of a frame. `descriptor` gives the descriptor of a new memory, which is not larger than `largest`, a
+    /// frame of so many bytes and parts, needs.
     pub(crate) fn read(
         &mut self,
         memory: u8,
         descriptor: Option<OwnedFd>,
         lengths: &[usize],
+        largest: (u64, usize),
     ) -> Result<Vec<Bytes>, MemoryError> {
         let number = memory & !IS_NEW;
         let index = usize::from(number).wrapping_sub(1);
         let slot = self.memories.get_mut(index).ok_or(MemoryError::Unknown(number))?;
         if let Some(descriptor) = descriptor {
             let may_map = Arc::strong_count(&self.mapped) <= MAX_MAPPED;
-            *slot = Some(Arc::new(TheirMemory::new(descriptor, may_map.then_some(&self.mapped))?));
+            let mut memory = TheirMemory::new(descriptor, most_bytes(largest))?;
+            if may_map && self.reading == Reading::Views {
+                memory.map(memory.bytes, &self.mapped);
+            }
+            *slot = Some(Arc::new(memory));
         }
-        let memory = slot.as_ref().ok_or(MemoryError::Unknown(number))?;
+        let memory = slot.as_mut().ok_or(MemoryError::Unknown(number))?;
         let places = places(lengths.iter().copied());
         let needed = places.as_ref().map_or(usize::MAX, |places| places.last().map_or(FIRST_PART, |place| place.end));
         let places = places.filter(|_| needed <= memory.bytes);
@@ -280,6 +294,10 @@ impl Incoming {
         if self.reading == Reading::Views && memory.mapping.is_some() {
             let all = Bytes::from_owner(View(Arc::clone(memory)));
             return Ok(places.into_iter().map(|place| all.slice(place)).collect());
+        }
+        // A copy has ended before the next one begins: nothing else refers to the memory.
+        if let (Reading::Copies, Some(memory)) = (self.reading, Arc::get_mut(memory)) {
+            memory.map(needed, &self.mapped);
         }
         let copy = || places.into_iter().map(|place| memory.copy(place, &self.spare)).collect::<io::Result<_>>();
         let parts = off_the_runtime(needed, copy)?;
@@ -294,16 +312,27 @@ impl Incoming {
 }
 
 impl TheirMemory {
-    fn new(descriptor: OwnedFd, mapped: Option<&Arc<()>>) -> Result<Self, MemoryError> {
+    fn new(descriptor: OwnedFd, limit: usize) -> Result<Self, MemoryError> {
         // Reading any other file may block, or end this process.
         if !is_sealed_memory(&descriptor) {
             return Err(MemoryError::NotSealed);
         }
         let file = File::from(descriptor);
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        let map = |mapped| Some((MmapOptions::new().len(bytes).map_raw_read_only(&file).ok()?, Arc::clone(mapped)));
-        let mapping = mapped.and_then(map);
-        Ok(Self { file, bytes, mapping })
+        // Address space is bounded, too: sparse memory costs its sender nothing.
+        if bytes > limit {
+            return Err(MemoryError::TooLarge { bytes, limit });
+        }
+        Ok(Self { file, bytes, mapping: None })
+    }
+
+    /// Maps what frames need: the first `needed` bytes, and more when a frame needs more.
+    fn map(&mut self, needed: usize, mapped: &Arc<()>) {
+        if self.mapping.as_ref().is_none_or(|(mapping, _)| mapping.len() < needed) {
+            let bytes = needed.checked_next_power_of_two().unwrap_or(needed).min(self.bytes);
+            let mapping = MmapOptions::new().len(bytes).map_raw_read_only(&self.file).ok();
+            self.mapping = mapping.map(|mapping| (mapping, Arc::clone(mapped)));
+        }
     }
 
     fn copy(&self, place: Range<usize>, spare: &Spare) -> io::Result<Bytes> {
@@ -435,7 +464,7 @@ mod tests {
         let parts: Vec<Vec<Bytes>> = lengths.iter().map(|bytes| part(fill, *bytes)).collect();
         let placed = outgoing.place(lengths.iter().copied().zip(parts.iter().map(Vec::as_slice)));
         assert_eq!(Incoming::is_new(placed.memory), placed.descriptor.is_some());
-        (placed.memory, incoming.read(placed.memory, placed.descriptor, lengths).unwrap())
+        (placed.memory, incoming.read(placed.memory, placed.descriptor, lengths, (1 << 30, 8)).unwrap())
     }
 
     #[test]
@@ -515,18 +544,41 @@ mod tests {
         assert_eq!(spare, Some(2 * HUGE_BYTES), "the memory that came back last");
     }
 
+    /// Memory that is sparse costs its sender nothing, and address space the receiver.
+    #[test]
+    fn only_what_frames_need_of_a_memory_is_mapped_and_larger_memory_is_refused() {
+        let mut incoming = Incoming::new(Reading::Copies);
+        let mapped = |incoming: &Incoming| {
+            incoming.memories[0].as_ref().and_then(|memory| memory.mapping.as_ref()).map(|(mapping, _)| mapping.len())
+        };
+        let largest = most_bytes((1000, 1)) as u64;
+        let memory = new_memory(largest).unwrap();
+        assert_eq!(incoming.read(1 | IS_NEW, Some(memory.into()), &[100], (1000, 1)).unwrap(), [vec![0; 100]]);
+        assert_eq!(mapped(&incoming), Some(256));
+        assert_eq!(incoming.read(1, None, &[900], (1000, 1)).unwrap(), [vec![0; 900]]);
+        assert_eq!(mapped(&incoming), Some(1024));
+        assert_eq!(incoming.read(1, None, &[1], (1000, 1)).unwrap(), [vec![0; 1]]);
+        assert_eq!(mapped(&incoming), Some(1024));
+        for bytes in [largest + 1, 1 << 46] {
+            let memory = new_memory(bytes).unwrap();
+            let error = incoming.read(1 | IS_NEW, Some(memory.into()), &[100], (1000, 1)).unwrap_err();
+            assert!(matches!(error, MemoryError::TooLarge { .. }), "{error}");
+        }
+        assert_eq!(most_bytes((u64::MAX, 1)), usize::MAX);
+    }
+
     #[test]
     fn places_that_no_memory_can_have_are_refused() {
         assert_eq!(places([usize::MAX, 1]), None);
         let mut incoming = Incoming::new(Reading::Copies);
         let memory = new_memory(1024).unwrap();
-        assert!(incoming.read(1 | IS_NEW, Some(memory.into()), &[960]).is_ok());
+        assert!(incoming.read(1 | IS_NEW, Some(memory.into()), &[960], (960, 1)).is_ok());
         for lengths in [&[961][..], &[1, 897], &[usize::MAX, 1], &[usize::MAX]] {
-            let error = incoming.read(1, None, lengths).unwrap_err();
+            let error = incoming.read(1, None, lengths, (u64::MAX, 2)).unwrap_err();
             assert!(matches!(error, MemoryError::TooSmall { bytes: 1024, .. }), "{error}");
         }
         for number in [0, 2, 4, 5, 127] {
-            assert!(matches!(incoming.read(number, None, &[1]), Err(MemoryError::Unknown(_))), "{number}");
+            assert!(matches!(incoming.read(number, None, &[1], (960, 1)), Err(MemoryError::Unknown(_))), "{number}");
         }
     }
 }

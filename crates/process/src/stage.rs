@@ -6,7 +6,7 @@ use callboard_codec::Value;
 use callboard_core::{Replica, Stage, StreamStage};
 
 use crate::config::ProcessConfig;
-use crate::memory;
+use crate::memory::{self, MemoryLimit};
 use crate::spare::Children;
 use crate::worker::{ProcessWorker, StreamingProcessWorker};
 
@@ -44,7 +44,7 @@ pub fn stream_stage(name: &str, config: &ProcessConfig) -> StreamStage<Value, Va
 }
 
 fn children(config: &ProcessConfig) -> Arc<Children> {
-    if config.memory_limit.is_some() {
+    if matches!(config.memory_limit, MemoryLimit::Bytes(_)) {
         memory::of_node();
     }
     Arc::new(Children::new(config))

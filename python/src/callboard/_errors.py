@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -50,11 +50,22 @@ def error_of(error: dict[str, Any]) -> CallError:
 
 def error_map(error: BaseException) -> dict[str, Any]:
     """An exception as the protocol's map."""
+    try:
+        return _error_map(error)
+    except BaseException as second:
+        # Its attributes and texts are user code, which may raise or exit: one item has failed all the same.
+        return {
+            "message": f"{_type_name(error)}, which cannot be told: {_type_name(second)}",
+            "type": _type_name(error),
+        }
+
+
+def _error_map(error: BaseException) -> dict[str, Any]:
     if isinstance(error, InvalidInput) and error.fields:
         fields = [{"path": clip(path), "message": clip(message)} for path, message in error.fields[:_MAX_FIELDS]]
-        return {"message": clip(str(error)), "invalid": True, "details": {"fields": fields}}
+        return {"message": said(error), "invalid": True, "details": {"fields": fields}}
     if isinstance(error, (InvalidInput, EnvelopeError)):
-        return {"message": clip(str(error)), "invalid": True}
+        return {"message": said(error), "invalid": True}
     if isinstance(error, HTTPException):
         return _http_error(error)
     if isinstance(error, CallError):
@@ -100,9 +111,18 @@ def _details(detail: Any) -> Any:
     try:
         plain = msgspec.to_builtins(plain_of(detail), str_keys=True)
         fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode(plain)) <= _MAX_TEXT
-        return plain if fits else clip(repr(detail))
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return clip(repr(detail))
+        return plain if fits else said(detail, repr)
+    except BaseException:
+        # It has values of user code, which are asked for their fields.
+        return said(detail, repr)
+
+
+def said(what: object, write: Callable[[object], str] = str) -> str:
+    """What user code says of its own value. If that raises or exits, only that it did."""
+    try:
+        return clip(write(what))
+    except BaseException as error:
+        return f"<{_type_name(what)}: its {write.__name__}() raised {_type_name(error)}>"
 
 
 def _is_flat(value: Any, levels: int) -> bool:
@@ -116,11 +136,11 @@ def _is_flat(value: Any, levels: int) -> bool:
 def _message(error: BaseException) -> str:
     """What the last line of a traceback says."""
     if isinstance(error, TargetError):
-        return str(error)
+        return said(error)
     return "".join(traceback.format_exception_only(type(error), error)).strip()
 
 
-def _type_name(error: BaseException) -> str:
+def _type_name(error: object) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 

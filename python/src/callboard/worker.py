@@ -30,7 +30,7 @@ from callboard._api import SetupContext
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
 from callboard._envelope import Buffer, Decoder, encode_pieces
-from callboard._errors import clip, error_map, failed, forget, shortened
+from callboard._errors import clip, error_map, failed, forget, said, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._hooks import Health, Preparation, warm_up
 from callboard._logs import LogHandler, set_log_level
@@ -359,7 +359,7 @@ class Worker:
                     size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
                     total = self._checked(total + size)
                 except Exception as error:
-                    items.append({"message": f"the output of {runner.name}: {error}"})
+                    items.append({"message": f"the output of {runner.name}: {said(error)}"})
                     continue
                 lengths.append(size)
                 parts += pieces

@@ -13,6 +13,7 @@ use callboard_process::PythonConfig;
 use super::super::args::Program;
 use super::super::error::{CliError, chain};
 use super::super::output;
+use super::super::secrets;
 use super::super::target;
 use crate::config::{Environment, Flags, Plan, Settings, StageKind, Target};
 
@@ -83,6 +84,7 @@ fn apps(typed: Option<&Path>) -> Vec<(PythonConfig, PathBuf)> {
     let base = target.base().to_owned();
     // What is wrong with the file is told later.
     let Ok(plan) = Plan::resolve(target, &Flags::new(), &Environment::default()) else { return Vec::new() };
+    secrets::withhold(&plan);
     let mut apps: Vec<(PythonConfig, PathBuf)> = Vec::new();
     for stage in &plan.stages {
         let StageKind::Python(keys) = &stage.kind else { continue };

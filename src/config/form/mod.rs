@@ -27,7 +27,7 @@ pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, LogForm};
 pub use self::words::{LogFormat, SecretSource};
 
 /// No value.
-const NONE: &str = "none";
+pub(crate) const NONE: &str = "none";
 
 /// Chosen at start-up.
 const AUTO: &str = "auto";

@@ -44,13 +44,20 @@ pub enum SecretSource {
 
 const VARIABLE: &str = "env:";
 
+impl SecretSource {
+    /// The variable that a setting with this text reads a secret from.
+    pub(crate) fn variable(text: &str) -> Option<&str> {
+        text.strip_prefix(VARIABLE).filter(|name| !name.is_empty())
+    }
+}
+
 impl Form for KeysFrom {
     type Value = Option<SecretSource>;
 
     fn read(&self, raw: Raw<'_>) -> Option<Option<SecretSource>> {
         let text = raw.text()?;
-        match text.strip_prefix(VARIABLE) {
-            Some("") => None,
+        match SecretSource::variable(text) {
+            _ if text == VARIABLE => None,
             Some(name) => Some(Some(SecretSource::Variable(name.to_owned()))),
             None => Some(FilePath.read(Raw::Text(text))?.map(SecretSource::File)),
         }

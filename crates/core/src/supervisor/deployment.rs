@@ -218,6 +218,7 @@ impl DeploymentState {
                 stage: self.pool.name().clone(),
                 index,
                 generation,
+                count: self.pool.settings().replicas().get(),
                 max_batch_size: self.pool.settings().batching().max_batch_size.get(),
                 settings: self.pool.settings().settings_of(index),
                 timeout: self.pool.settings().timeout(),

@@ -14,6 +14,7 @@ pub struct Replica {
     pub(crate) stage: StageName,
     pub(crate) index: usize,
     pub(crate) generation: u64,
+    pub(crate) count: usize,
     pub(crate) max_batch_size: usize,
     pub(crate) settings: Map,
     pub(crate) timeout: Option<Duration>,
@@ -33,6 +34,12 @@ impl Replica {
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// The most replicas that its stage has; see [`StageSettings::replicas`](crate::StageSettings::replicas).
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// The count of earlier starts of this replica: 0 the first time.

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::node::Node;
 use crate::batch::failure;
-use crate::message::{FromChild, ItemError};
+use crate::message::{CallMessage, CancelCallMessage, FromChild, ItemError};
 
 /// The calls of this process that have no result yet.
 #[derive(Default)]
@@ -98,7 +98,7 @@ impl ItemCalls {
         *last_id += 1;
         let id = *last_id;
         calls.waiting.lock().insert(id, WaitingCall { batch, result: sender });
-        let sent = node.send(&FromChild::Call { id, batch, item: Some(item), route }, &[bytes]);
+        let sent = node.send(&FromChild::Call(CallMessage { id, batch, item: Some(item), route }), &[bytes]);
         drop(last_id);
         let call = SentCall { node, id };
         match sent {
@@ -119,7 +119,7 @@ impl Drop for SentCall {
         let is_open = self.node.calls().waiting.lock().remove(&self.id).is_some();
         if is_open {
             // Without its node the process ends.
-            let _ = self.node.send(&FromChild::CancelCall { id: self.id }, &[]);
+            let _ = self.node.send(&FromChild::CancelCall(CancelCallMessage { id: self.id }), &[]);
         }
     }
 }

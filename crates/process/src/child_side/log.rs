@@ -7,7 +7,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::message::FromChild;
+use crate::message::{FromChild, LogMessage};
 
 /// Sends records of `info` and above. The node reads them while it starts, runs a batch or stops.
 pub(crate) struct ReplicaLog<F> {
@@ -30,12 +30,12 @@ impl<F: Fn(&FromChild) + Send + Sync + 'static> Subscriber for ReplicaLog<F> {
         let mut text = Text::default();
         event.record(&mut text);
         let metadata = event.metadata();
-        (self.send)(&FromChild::Log {
+        (self.send)(&FromChild::Log(LogMessage {
             level: metadata.level().as_str().to_ascii_lowercase(),
             target: metadata.target().to_owned(),
             message: text.message + &text.fields,
             request_id: None,
-        });
+        }));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::ServeWorkerError;
 use super::calls::OpenCalls;
 use crate::frame::{limits, write_frame};
-use crate::message::{self, FromChild, ItemError, PROTOCOL};
+use crate::message::{self, FailedMessage, FromChild, ItemError, OutcomesMessage, PROTOCOL, ReadyMessage};
 use crate::shared_memory::{Outgoing, Placed};
 use crate::socket::Inbox;
 
@@ -64,12 +64,14 @@ impl Node {
     pub(super) fn ready(&self, shared_memory: bool, max_batches: usize, ahead: usize) -> Result<(), ServeWorkerError> {
         self.0.writer.lock().memories = shared_memory.then(Outgoing::default);
         let worker = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
-        self.send(&FromChild::Ready { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead }, &[])
+        let ready = ReadyMessage { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead };
+        self.send(&FromChild::Ready(ready), &[])
     }
 
     /// Says that there is no worker.
     pub(super) fn failed(&self, failure: &Failure) -> Result<(), ServeWorkerError> {
-        self.send(&FromChild::Failed { message: failure.message().to_owned(), trace: None }, &[])
+        let failed = FailedMessage { message: failure.message().to_owned(), trace: None };
+        self.send(&FromChild::Failed(failed), &[])
     }
 
     pub(super) fn send(&self, message: &FromChild, parts: &[Envelope]) -> Result<(), ServeWorkerError> {
@@ -107,7 +109,8 @@ impl Outcomes {
     }
 
     pub(super) fn send(self, id: u64, node: &Node) -> Result<(), ServeWorkerError> {
-        node.send(&FromChild::Outcomes { id, items: self.items, last: false }, &self.parts)
+        let outcomes = OutcomesMessage { id, items: self.items, last: false };
+        node.send(&FromChild::Outcomes(outcomes), &self.parts)
     }
 }
 

@@ -22,7 +22,7 @@ use super::messages::{Batch, End, Messages, OpenBatch, connect, has_left, is_rea
 use super::node::Node;
 use super::{ServeWorkerError, log};
 use crate::frame::limits;
-use crate::message::{AHEAD, CREDIT, FromChild, Start};
+use crate::message::{AHEAD, CREDIT, FromChild, LogMessage, OutputMessage, Start};
 
 /// The exit code of a Rust program that has panicked.
 const PANICKED: i32 = 101;
@@ -72,7 +72,7 @@ fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
     let (mut messages, node) = connect()?;
     // The node tells a program that does not come here from a worker that is not ready.
     let (level, message) = ("debug".to_owned(), "the program has come to its stage".to_owned());
-    node.send(&FromChild::Log { level, target: String::new(), message, request_id: None }, &[])?;
+    node.send(&FromChild::Log(LogMessage { level, message, ..LogMessage::default() }), &[])?;
     let records = node.clone();
     log::send_by(move |record| or_end(records.send(record, &[])));
     let Some(start) = messages.start()? else { return Ok(()) };
@@ -240,7 +240,7 @@ async fn pass_on(outputs: Vec<(usize, mpsc::Receiver<Payload>)>, open: Arc<OpenB
             // The semaphore is never closed.
             open.credit.acquire().await.into_iter().for_each(SemaphorePermit::forget);
             match node.output(&outputs.recv().await?) {
-                Ok(part) => or_end(node.send(&FromChild::Output { id, item }, &[part])),
+                Ok(part) => or_end(node.send(&FromChild::Output(OutputMessage { id, item }), &[part])),
                 Err(error) => return Some((item, error)),
             }
         }

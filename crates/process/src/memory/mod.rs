@@ -18,6 +18,37 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::process::{Pid, test_kill_process};
 
+mod share;
+
+pub(crate) use share::WatchedMemory;
+pub use share::default_memory_limit;
+
+/// The most bytes of memory of a child.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// A [share](default_memory_limit) of this machine's memory, of which a spare has a replica's. The memory in use is
+    /// measured ten times a second, of each child alone and without what a forked one has from its fork server; a child
+    /// that holds more is killed.
+    #[default]
+    Share,
+    /// This many, for all processes of the child, where this process may make control groups (cgroup v2); elsewhere
+    /// for the address space of each. With control groups, a stage with such a limit moves this process one group down
+    /// when it is declared.
+    Bytes(u64),
+    /// No limit.
+    Unlimited,
+}
+
+impl MemoryLimit {
+    /// The bytes that are set.
+    pub(crate) fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Share | Self::Unlimited => None,
+        }
+    }
+}
+
 /// What is done to the files of control groups.
 trait Files: Send + Sync + Debug {
     fn make(&self, group: &Path) -> io::Result<()> {
@@ -62,8 +93,9 @@ pub(crate) struct MemoryGroup {
     path: PathBuf,
 }
 
-/// Limits the memory of a process. `None`: of its address space.
-pub(crate) fn limit(pid: Pid, bytes: u64) -> io::Result<Option<MemoryGroup>> {
+/// Sets the memory limit of a process, if it has one to be set. `None`: it has no group.
+pub(crate) fn limit(pid: Pid, limit: MemoryLimit) -> io::Result<Option<MemoryGroup>> {
+    let MemoryLimit::Bytes(bytes) = limit else { return Ok(None) };
     match of_node() {
         Some(groups) => groups.limit(pid.as_raw_pid().unsigned_abs(), bytes).map(Some),
         None => limit_address_space(pid, bytes).map(|()| None),

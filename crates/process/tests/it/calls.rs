@@ -102,6 +102,22 @@ async fn calls_at_the_same_time_have_one_result_each() {
     assert_eq!((node.describe().in_flight, restarts(&node)), (0, 0));
 }
 
+/// Each item has fewer calls than a call may have. The last one finds all places of the child taken.
+#[tokio::test]
+async fn a_child_has_at_most_1024_calls_open_for_all_of_its_items() {
+    let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let child = calling().max_batch_size(6).max_delay(Duration::from_secs(60));
+    let node = app(child).route("/wait", waiting(&begun, &left)).start().await.unwrap();
+    let forgotten = |count: u64| asked("/wait", &[("count", Value::from(count)), ("forget", Value::from(true))]);
+    let items = [forgotten(250), forgotten(250), forgotten(250), forgotten(250), forgotten(24), asked("/wait", &[])];
+    let answers = futures_util::future::join_all(items.map(|item| results(&node, item)));
+    let answers = tokio::time::timeout(Duration::from_secs(20), answers).await.expect("the last call is refused");
+    let refused = answers[5].as_ref().unwrap()[0].as_map().unwrap().clone();
+    assert_eq!(refused.get("kind"), Some(&Value::from("overloaded")));
+    assert_eq!(refused.get("message"), Some(&Value::from("1024 calls are open already")));
+    assert!(answers[..5].iter().all(|answer| answer.as_ref().unwrap().is_empty()));
+}
+
 #[tokio::test]
 async fn what_cannot_be_called_is_an_error_of_the_call_alone() {
     let node = app(calling()).start().await.unwrap();

@@ -414,7 +414,17 @@ async fn asynchronous_code_runs_several_calls_and_a_cancelled_one_is_dropped() {
     assert_eq!(call(&node, order("x", 1)).await.unwrap().count, 2);
 }
 
-/// Keeps the messages of all records of the node.
+/// The messages of all records of the node, with their request ids.
+pub(crate) fn records() -> Arc<parking_lot::Mutex<Vec<String>>> {
+    static RECORDS: std::sync::OnceLock<Arc<parking_lot::Mutex<Vec<String>>>> = std::sync::OnceLock::new();
+    let start = || {
+        let records = Arc::default();
+        tracing::subscriber::set_global_default(Records(Arc::clone(&records))).unwrap();
+        records
+    };
+    Arc::clone(RECORDS.get_or_init(start))
+}
+
 struct Records(Arc<parking_lot::Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Records {
@@ -426,8 +436,10 @@ impl tracing::Subscriber for Records {
         struct Message(String);
         impl tracing::field::Visit for Message {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
+                match field.name() {
+                    "message" => self.0.insert_str(0, &format!("{value:?}")),
+                    "request_id" => self.0 += &format!(" request_id={value:?}"),
+                    _ => {}
                 }
             }
         }
@@ -458,8 +470,7 @@ async fn the_log_of_a_replica_is_in_that_of_its_node() {
     });
     let stage = stage.isolate_with(only_this_test);
     // After the stage: only in the node.
-    let records = Arc::default();
-    tracing::subscriber::set_global_default(Records(Arc::clone(&records))).unwrap();
+    let records = records();
     let node = started(stage).await;
     assert_eq!(node.client().call::<i64, i64>("/stage", 7).await.unwrap(), 7);
     for expected in ["WARN this is odd number=7", "INFO this is printed"] {

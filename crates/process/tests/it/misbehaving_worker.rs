@@ -192,11 +192,30 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             }
             Ok(Value::Null)
         }
+        Some("log") => {
+            for (message, id) in [("of my own", "mine-7"), ("of somebody else", "another-9")] {
+                send_frame(&json!({ "type": "log", "level": "info", "message": message, "request_id": id }))?;
+            }
+            Ok(Value::Null)
+        }
+        Some("leave a process behind") => {
+            Command::new("sleep").arg("30").process_group(0).spawn()?;
+            exit(7)
+        }
         Some("leak") => {
             let mut kept = Vec::new();
             loop {
                 kept.push(vec![1_u8; 8 << 20]);
             }
+        }
+        // For several looks of the node.
+        Some(text) if text.starts_with("hold ") => {
+            let held = vec![1_u8; text[5..].parse::<usize>().unwrap_or_default() << 20];
+            let end = std::time::Instant::now() + Duration::from_millis(500);
+            while std::time::Instant::now() < end {
+                nap();
+            }
+            Ok(Value::from(held.last().copied().unwrap_or_default() == 1))
         }
         Some("punch a hole") => punch_a_hole(),
         Some(text) if text.starts_with("until ") => {

@@ -4,7 +4,8 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use callboard_process::stream_stage;
+use callboard_core::CallOptions;
+use callboard_process::{MemoryLimit, stream_stage};
 use futures_util::future::join_all;
 use tokio::time::interval;
 
@@ -60,11 +61,58 @@ async fn a_stream_of_several_items_needs_a_worker_that_knows_credit() {
 
 #[tokio::test]
 async fn a_child_that_reaches_its_memory_limit_says_so() {
-    let limited = ProcessConfig { memory_limit: Some(512 << 20), ..config("") };
+    let limited = ProcessConfig { memory_limit: MemoryLimit::Bytes(512 << 20), ..config("") };
     let node = started(stage("child", &limited)).await;
     let error = call(&node, "leak").await.unwrap_err();
     assert!(error.message().ends_with("it has reached its memory limit of 536870912 bytes"), "{error}");
     assert!(call(&node, "echo").await.is_ok());
+}
+
+/// So many replicas would each have less than the least share. A forked child has what its fork server had beside it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_child_without_a_memory_limit_that_holds_more_than_its_share_is_killed_and_says_so() {
+    let forked = ProcessConfig { fork_server: Some(config("fork server").command), ..config("") };
+    for config in [config(""), forked.clone()] {
+        let stage = stage("child", &config).replicas_between(1, 1_000_000);
+        let node = started(stage).await;
+        assert!(call(&node, "hold 100").await.is_ok());
+        let error = call(&node, "hold 400").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+        let limit = "more than its memory limit of 268435456 bytes (memory_limit, by default a share";
+        assert!(error.message().contains(limit), "{error}");
+        assert!(call(&node, "echo").await.is_ok());
+    }
+    let unlimited = ProcessConfig { memory_limit: MemoryLimit::Unlimited, ..forked };
+    let node = started(stage("child", &unlimited).replicas_between(1, 1_000_000)).await;
+    assert!(call(&node, "hold 400").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_child_names_only_requests_that_it_works_on() {
+    let (records, node) = (isolate::records(), started(worker()).await);
+    let options = CallOptions::new().with_request_id("mine-7");
+    node.client().call_with::<_, Value>("/child", Value::from("log"), options).await.unwrap();
+    for expected in ["INFO of my own request_id=\"mine-7\"", "INFO of somebody else"] {
+        until(expected, || records.lock().iter().any(|record| record == expected)).await;
+    }
+}
+
+/// What it leaves behind has left its group, and keeps the pipe that both print to.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_process_that_a_child_leaves_behind_keeps_no_thread_of_the_node() {
+    let node = started(stage("leaver", &config(""))).await;
+    let readers = || {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "leaver-0-log").count()
+    };
+    for _ in 0..3 {
+        call(&node, "leave a process behind").await.unwrap_err();
+    }
+    call(&node, "echo").await.unwrap();
+    until("one thread reads", || readers() == 1).await;
 }
 
 #[tokio::test]

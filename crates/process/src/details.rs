@@ -1,0 +1,164 @@
+//! The details and headers of errors from a child: as much of them is read as a node keeps.
+//!
+//! A value takes many times the bytes that say it: four million empty lists fit into a head, and take 130 MB. Details
+//! that cost more than one error, or those of one head, may are left out, and the error stays. serde passes no
+//! context to a type, so what a head has left belongs to the thread that reads it.
+
+use std::cell::Cell;
+use std::fmt;
+
+use callboard_codec::{Map, Value};
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// The most bytes of memory of one error's details, and of those of all errors of a head.
+const MAX_BYTES: usize = 256 * 1024;
+const MAX_BYTES_OF_HEAD: usize = 16 * 1024 * 1024;
+
+/// What a value costs beside its text, and an entry of a map.
+const VALUE_BYTES: usize = size_of::<Value>();
+
+/// More headers are ignored: a reply has room for fewer.
+const MAX_HEADERS: usize = 64;
+
+thread_local! {
+    static LEFT_OF_HEAD: Cell<usize> = const { Cell::new(MAX_BYTES_OF_HEAD) };
+}
+
+/// A head begins.
+pub(crate) fn begin_head() {
+    LEFT_OF_HEAD.set(MAX_BYTES_OF_HEAD);
+}
+
+/// Reads details. `None` if there are none, or too many.
+pub(crate) fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    let left = Cell::new(MAX_BYTES.min(LEFT_OF_HEAD.get()));
+    let most = left.get();
+    let value = Details(&left).deserialize(deserializer)?;
+    LEFT_OF_HEAD.set(LEFT_OF_HEAD.get() - (most - left.get()));
+    Ok(value.filter(|value| !matches!(value, Value::Null)))
+}
+
+/// Reads the first headers.
+pub(crate) fn read_headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, String)>, D::Error> {
+    struct Headers;
+
+    impl<'de> Visitor<'de> for Headers {
+        type Value = Vec<(String, String)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("pairs of names and values")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
+            let mut headers = Vec::new();
+            while headers.len() < MAX_HEADERS {
+                let Some(header) = sequence.next_element()? else { return Ok(headers) };
+                headers.push(header);
+            }
+            while sequence.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(headers)
+        }
+    }
+
+    deserializer.deserialize_seq(Headers)
+}
+
+/// Reads a value, whose cost it takes from what is left. `None`: the value is not kept.
+#[derive(Clone, Copy)]
+struct Details<'l>(&'l Cell<usize>);
+
+impl Details<'_> {
+    /// Whether there is room for a value with this much text. Without, nothing that follows is kept either.
+    fn pays(self, text: usize) -> bool {
+        let left = self.0.get().checked_sub(VALUE_BYTES.saturating_add(text));
+        self.0.set(left.unwrap_or_default());
+        left.is_some()
+    }
+
+    fn kept<E>(self, text: usize, value: impl FnOnce() -> Value) -> Result<Option<Value>, E> {
+        Ok(self.pays(text).then(value))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Details<'_> {
+    type Value = Option<Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Details<'_> {
+    type Value = Option<Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Option<Value>, E> {
+        self.kept(0, || Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Option<Value>, E> {
+        self.kept(0, || value.into())
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Option<Value>, E> {
+        self.kept(0, || value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Option<Value>, E> {
+        self.kept(0, || value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Option<Value>, E> {
+        self.kept(0, || value.into())
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Option<Value>, E> {
+        self.kept(value.len(), || value.into())
+    }
+
+    fn visit_bytes<E: Error>(self, value: &[u8]) -> Result<Option<Value>, E> {
+        self.kept(value.len(), || Value::Bytes(value.to_vec().into()))
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, extension: D) -> Result<Option<Value>, D::Error> {
+        // An array or the like: it is no text for people.
+        self.0.set(0);
+        extension.deserialize_any(IgnoredAny).map(|_| None)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Option<Value>, A::Error> {
+        let mut list = self.pays(0).then(Vec::new);
+        while let Some(kept) = &mut list {
+            match items.next_element_seed(self)? {
+                None => break,
+                Some(Some(item)) => kept.push(item),
+                Some(None) => list = None,
+            }
+        }
+        if list.is_none() {
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+        }
+        Ok(list.map(Value::List))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Option<Value>, A::Error> {
+        let mut map = self.pays(0).then(Map::new);
+        while let Some(kept) = &mut map {
+            let Some(key) = entries.next_key::<String>()? else { break };
+            // A node of the map has more room than entries.
+            let is_paid = self.pays(key.len() + 3 * VALUE_BYTES);
+            match entries.next_value_seed(self)?.filter(|_| is_paid) {
+                Some(value) => _ = kept.insert(key, value),
+                None => map = None,
+            }
+        }
+        if map.is_none() {
+            while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        }
+        Ok(map.map(Value::Map))
+    }
+}

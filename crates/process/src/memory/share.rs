@@ -1,0 +1,144 @@
+//! The memory limit of children whose stage sets none: a share of this machine's memory, of what is in use.
+//!
+//! It is measured, not set: a control group moves the node, and a limit of the address space refuses what CUDA or a
+//! pool of threads only reserves. Neither may happen to those who have asked for no limit
+//! ([ADR 043](../../../../docs/adr/043-a-default-memory-limit-is-measured.md)).
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Pid;
+
+/// Of four parts of the memory, three are for the children of one stage. The last is for the node, for what its other
+/// stages hold, and for what a child takes between two looks at it.
+const PARTS: u64 = 4;
+const OF_STAGE: u64 = 3;
+
+/// An interpreter with its packages starts with less, also on a small machine.
+const LEAST: u64 = 256 << 20;
+
+/// Shares are whole numbers of this, so that people can read them.
+const UNIT: u64 = 1 << 20;
+
+/// The most bytes of memory of each child of a stage with so many replicas that sets no limit: three quarters of this
+/// machine's memory, or of the control group's that this process is in, divided by the replicas, and at least 256 MiB.
+/// `None` if the system does not tell.
+#[must_use]
+pub fn default_memory_limit(replicas: usize) -> Option<u64> {
+    let physical = fs::read_to_string("/proc/meminfo").ok().and_then(|info| kibibytes(&info, "MemTotal:"))?;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(share(physical.min(least_of_groups(Path::new("/sys/fs/cgroup"), &groups)), replicas))
+}
+
+fn share(memory: u64, children: usize) -> u64 {
+    let share = memory / PARTS * OF_STAGE / (children as u64).max(1);
+    (share / UNIT * UNIT).max(LEAST)
+}
+
+/// The smallest limit of the control groups that a process is in, of both versions. In a container only a part of
+/// their path exists.
+fn least_of_groups(mount: &Path, groups: &str) -> u64 {
+    let limits = groups.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (mount, file) = match controllers {
+            "" => (mount.to_owned(), "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => (mount.join("memory"), "memory.limit_in_bytes"),
+            _ => return None,
+        };
+        let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
+        let read = |group: &Path| fs::read_to_string(mount.join(group).join(file)).ok()?.trim().parse::<u64>().ok();
+        ancestors.filter_map(read).min()
+    });
+    limits.min().unwrap_or(u64::MAX)
+}
+
+/// A line of a file below `/proc`, such as `MemTotal:  16384 kB`, in bytes.
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// A process whose memory is looked at from time to time.
+#[derive(Debug)]
+pub(crate) struct WatchedMemory {
+    pid: Pid,
+    limit: u64,
+    /// What it had from its fork server at its start.
+    inherited: u64,
+}
+
+impl WatchedMemory {
+    pub(crate) fn new(pid: Pid, limit: u64, is_forked: bool) -> Self {
+        let inherited = if is_forked { in_use(pid).unwrap_or_default() } else { 0 };
+        Self { pid, limit, inherited }
+    }
+
+    /// Why the process is to end, if it holds too much.
+    pub(crate) fn excess(&self) -> Option<String> {
+        let (bytes, limit) = (in_use(self.pid)?.saturating_sub(self.inherited), self.limit);
+        (bytes > limit).then(|| {
+            format!(
+                "it holds {bytes} bytes of memory, more than its memory limit of {limit} bytes (memory_limit, by \
+                 default a share of this machine's memory)"
+            )
+        })
+    }
+}
+
+/// The bytes of memory that a process holds: of its own, shared but of no file, and swapped. Pages of files are the
+/// system's. `None` if it has ended, or the system does not tell.
+fn in_use(pid: Pid) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).ok()?;
+    let own = kibibytes(&status, "RssAnon:")?;
+    let others = ["RssShmem:", "VmSwap:"].map(|name| kibibytes(&status, name).unwrap_or_default());
+    Some(others.into_iter().fold(own, u64::saturating_add))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_children_of_a_stage_share_three_quarters_of_the_memory() {
+        assert_eq!(share(16 << 30, 1), 12 << 30);
+        assert_eq!(share(16 << 30, 8), 1536 << 20);
+        assert_eq!(share(16 << 30, 0), 12 << 30);
+        assert_eq!(share((16 << 30) + 12_345, 1), 12 << 30);
+        assert_eq!((share(512 << 20, 4), share(1 << 30, 1)), (256 << 20, 768 << 20));
+    }
+
+    #[test]
+    fn the_smallest_limit_of_all_groups_counts() {
+        let mount = std::env::temp_dir().join(format!("callboard-groups-{}", std::process::id()));
+        let write = |file: &str, text: &str| {
+            fs::create_dir_all(mount.join(file).parent().unwrap()).unwrap();
+            fs::write(mount.join(file), text).unwrap();
+        };
+        write("app/node/memory.max", "max\n");
+        write("app/memory.max", "3000\n");
+        write("memory/memory.limit_in_bytes", "5000\n");
+        write("cpu/memory.limit_in_bytes", "1\n");
+        let least = |groups: &str| least_of_groups(&mount, groups);
+        assert_eq!(least("0::/app/node\n"), 3000);
+        assert_eq!(least("0::/not/there\n"), u64::MAX);
+        assert_eq!(least("4:cpu:/\n3:hugetlb,memory:/of/the/host\n0::/\n"), 5000);
+        assert_eq!(least("3:memory:/x\n0::/app\n"), 3000);
+        assert_eq!(least("no group"), u64::MAX);
+        fs::remove_dir_all(&mount).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_in_use_is_what_was_written_and_not_what_is_reserved() {
+        let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let before = in_use(own).unwrap();
+        let mut reserved = memmap2::MmapMut::map_anon(8 << 30).unwrap();
+        assert!(in_use(own).unwrap() < before + (32 << 20));
+        reserved[..64 << 20].fill(1);
+        let after = in_use(own).unwrap();
+        assert!(after > before + (32 << 20) && after < before + (256 << 20), "{before} {after}");
+        let excess = |limit, is_forked| WatchedMemory::new(own, limit, is_forked).excess();
+        assert!(excess(32 << 20, false).unwrap().contains("more than its memory limit of 33554432 bytes"));
+        assert_eq!((excess(u64::MAX, false), excess(32 << 20, true)), (None, None));
+    }
+}
