@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 pytest.importorskip("httpx")
 
 import httpx
-from http_node import LIMIT, Cut, Node, Request, echo, problem, response, unused_port, value
+from http_node import LIMIT, Cut, Node, Request, Slow, echo, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import encode
@@ -26,6 +27,7 @@ from callboard.client import (
     InvalidInputError,
     UnavailableError,
 )
+from callboard.client._http_deadline import ends_in_time
 from callboard.client._http_early import _has_answer, reads_while_it_sends
 
 
@@ -349,6 +351,88 @@ def test_a_deadline_ends_a_call_that_is_not_answered(kind: Any) -> None:
         release.set()
 
 
+DRIPS = {
+    "informational": b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+    "head": b"HTTP/1.1 200 OK\r\nx: " + b"a" * 1000,
+    "body": response(bytes(1000)),
+    "chunks": b"HTTP/1.1 200 OK\r\ncontent-type: application/vnd.callboard.envelope\r\n"
+    b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n0\r\n" * 300,
+}
+
+
+@both
+@pytest.mark.parametrize("drip", DRIPS)
+def test_a_deadline_ends_a_call_whatever_the_server_sends(kind: Any, drip: str) -> None:
+    # A byte each 100 ms, for longer than the limit.
+    with Node(lambda _: Slow(DRIPS[drip])) as node, kind(node.url) as client:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError):
+            client.call("/echo", 1, timeout=0.3)
+        if kind is Client:
+            with pytest.raises(DeadlineExceededError):
+                list(client.replies("/echo", 1, timeout=0.3))
+            with pytest.raises(DeadlineExceededError):
+                next(client.stream("/echo", [1], timeout=0.3, stop_at_error=True))
+        assert time.monotonic() - began < LIMIT / 2
+
+
+@contextlib.contextmanager
+def dripping(each: Callable[[socket.socket], object]) -> Iterator[int]:
+    """The port of a server that does something with its one connection again and again."""
+    stopped = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            with connection:
+                while not stopped.wait(0.02):
+                    each(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        stopped.set()
+        listener.close()
+        thread.join(LIMIT)
+
+
+@both
+def test_a_deadline_ends_a_call_whose_server_takes_it_bit_by_bit(kind: Any) -> None:
+    with dripping(lambda connection: connection.recv(1000)) as port, kind(f"http://127.0.0.1:{port}") as client:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError, match="before the call was sent: it was not started") as raised:
+            client.call("/echo", np.zeros(64 << 20, np.uint8), timeout=0.5)
+        assert not raised.value.was_started and time.monotonic() - began < LIMIT / 2
+
+
+@both
+def test_a_deadline_ends_a_handshake_that_never_does(kind: Any) -> None:
+    def drip(connection: socket.socket, begun: list[int] = []) -> None:  # noqa: B006 - one connection
+        # A record of 16 KiB, of which each step gets a byte.
+        connection.sendall(b"\0" if begun else b"\x16\x03\x03\x40\x00\x02")
+        begun.append(1)
+
+    with dripping(drip) as port, kind(f"https://127.0.0.1:{port}", verify=False, connect_timeout=LIMIT) as client:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError):
+            client.call("/echo", 1, timeout=0.5)
+        assert time.monotonic() - began < LIMIT / 2
+
+
+def test_no_cookie_of_an_answer_is_kept() -> None:
+    answer = response(encode(1), set_cookie="a=b")
+    with Node(lambda _: answer) as node, Client(node.url) as client:
+        for _ in range(2):
+            assert client.call("/echo", 1) == 1
+        assert "cookie" not in node.requests[1].headers
+        transport: Any = client._transport
+        assert len(transport._http.cookies.jar) == 0
+
+
 def test_a_call_waits_for_a_connection_until_its_deadline() -> None:
     release = threading.Event()
     with Node(lambda _: value(release.wait(LIMIT))) as node, Client(node.url, max_connections=1) as client:
@@ -489,6 +573,11 @@ def test_only_a_final_answer_ends_a_call_that_is_still_sent() -> None:
     for length in range(len(informational + head) + 1):
         is_there = length >= len(informational) + begins
         assert _has_answer((informational + head)[:length]) is is_there, length
+
+
+def test_this_httpx_has_what_the_deadline_of_a_thread_needs() -> None:
+    transport: Any = ends_in_time(httpx.HTTPTransport())
+    assert type(transport._pool._network_backend).__module__ == "callboard.client._http_deadline"
 
 
 def test_this_httpx_has_what_reading_while_sending_needs() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
 import random
 import struct
 import tracemalloc
+import wave
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +153,37 @@ def test_damaged_envelopes_are_refused_at_a_bounded_cost() -> None:
                 decode(taken)
 
         assert peak_of(read) < 100 * len(taken) + CONSTANT
+
+
+def test_a_wav_file_takes_no_more_than_six_times_its_bytes() -> None:
+    for width in (1, 2, 3, 4):
+        file = io.BytesIO()
+        with wave.open(file, "wb") as writer:
+            writer.setparams((1, width, 8000, 0, "NONE", ""))
+            writer.writeframes(bytes(width << 20))
+        sound = cb.Audio(file.getvalue())
+        assert peak_of(sound.array) < 6 * len(sound) + CONSTANT
+
+
+def test_an_answer_in_small_chunks_takes_no_more_than_four_times_its_bytes() -> None:
+    httpx = pytest.importorskip("httpx")
+    from callboard.client._http_reply import FrameReader, Reply
+
+    def whole() -> None:
+        reply = Reply(httpx.Response(200, headers={"content-type": "application/vnd.callboard.envelope"}), 1 << 30)
+        for _ in range(1 << 17):
+            reply.push(b"ab")
+        assert bytes(reply.body()) == b"ab" * (1 << 17)
+
+    def stream() -> None:
+        kind = "application/vnd.callboard.envelope-stream"
+        reader = FrameReader(httpx.Response(200, headers={"content-type": kind}), 1 << 30)
+        for piece in itertools.chain([struct.pack("<B3xI", 0, 2 << 17)], itertools.repeat(b"ab", 1 << 17)):
+            outputs = list(reader.push(piece))
+        assert outputs == [b"ab" * (1 << 17)]
+
+    assert peak_of(whole) < 4 * (2 << 17) + (1 << 20)
+    assert peak_of(stream) < 4 * (2 << 17) + (1 << 20)
 
 
 # ---- Data frames -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,7 +21,7 @@ LIMIT_SECONDS = 20
 
 
 class Site(BaseHTTPRequestHandler):
-    """`/png`, `/html`, `/large`, `/endless`, `/slow`, `/length?LENGTH`, `/drip`, `/to?URL`, and 404."""
+    """`/png`, `/html`, `/coded?CODING`, `/large`, `/endless`, `/slow`, `/length?LENGTH`, `/drip`, `/to?URL`; 404."""
 
     protocol_version = "HTTP/1.1"
     # Set when a test is over.
@@ -34,6 +35,8 @@ class Site(BaseHTTPRequestHandler):
             self.answer(200, b"<html>", ("content-type", "text/html; charset=utf-8"))
         elif path == "/unnamed":
             self.answer(200, PNG, ("content-type", "application/octet-stream"))
+        elif path == "/coded":
+            self.answer(200, PNG, ("content-encoding", urllib.parse.unquote(query)))
         elif path == "/host":
             self.answer(200, self.headers["host"].encode())
         elif path == "/to":
@@ -222,12 +225,47 @@ def test_files_of_a_batch_are_fetched_at_the_same_time(site: str) -> None:
     assert str(files[many[64]]) == "65 URLs in one call, more than 64"
 
 
-def test_files_that_wait_for_a_thread_have_their_whole_time(site: str) -> None:
-    slow = [f"{site}/slow?{index}" for index in range(20)]
-    calls = [([*slow, f"{site}/png"], None), ([f"{site}/png?2"], time.monotonic() + LIMIT_SECONDS)]
-    found = fetch_all(FileRules((site,), timeout_ms=3000), calls)
-    assert isinstance(found[0][f"{site}/png"], Fetched) and isinstance(found[1][f"{site}/png?2"], Fetched)
+def test_all_files_of_a_call_have_the_time_limit_together(site: str) -> None:
+    begin = time.monotonic()
+    slow = [f"{site}/slow?{index}" for index in range(64)]
+    calls = [(slow, None), ([f"{site}/png"], None), ([f"{site}/png?2"], time.monotonic() + LIMIT_SECONDS)]
+    found = fetch_all(FileRules((site,), timeout_ms=2000), calls)
+    assert 2 <= time.monotonic() - begin < LIMIT_SECONDS / 2
     assert {str(found[0][url]) for url in slow} == {"it did not come in time"}
+    # They do not wait for the slow ones of another call.
+    assert isinstance(found[1][f"{site}/png"], Fetched) and isinstance(found[2][f"{site}/png?2"], Fetched)
+    assert isinstance(fetch(f"{site}/png", site), Fetched)
+
+
+def test_a_name_that_is_never_found_holds_no_thread(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = int(site.rpartition(":")[2])
+    found_at_last, real = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *more: Any, **named: Any) -> list[Any]:
+        if host.endswith(".test"):
+            found_at_last.wait(LIMIT_SECONDS)
+            raise socket.gaierror("not found")
+        return list(real(host, *more, **named))
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(_fetch, "_LOOKUPS", 70)
+    _fetch._lookups.cache_clear()
+    rules = FileRules((f"http://*.test:{port}", site), timeout_ms=500)
+    for batch in range(4):
+        urls = [f"http://n{batch}-{index}.test:{port}/" for index in range(16)]
+        (files,) = fetch_all(rules, [(urls, None)])
+        assert {str(file) for file in files.values()} == {"it did not come in time"}
+        assert isinstance(fetch(f"{site}/png", site), Fetched)
+    (files,) = fetch_all(rules, [([f"http://m{index}.test:{port}/" for index in range(16)], None)])
+    assert "too many names are looked up at this time" in {str(file) for file in files.values()}
+    found_at_last.set()
+    _fetch._lookups.cache_clear()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip", "x"])
+def test_a_file_that_comes_compressed_is_refused(site: str, coding: str) -> None:
+    assert refused(f"{site}/coded?{urllib.parse.quote(coding)}", site) == "it comes compressed"
+    assert isinstance(fetch(f"{site}/coded?identity", site), Fetched)
 
 
 def test_a_failed_fetch_fails_its_item_only_with_its_field(site: str) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 import stat
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -115,7 +118,10 @@ def link() -> zipfile.ZipInfo:
         ({"noop.py": "", "NOOP.py": ""}, "two files have this name"),
         ({"noop.py": "", "noop.py/x": ""}, "'noop.py/x': "),
         ({"noop.py": bytes(2000)}, "bytes unpacked: the limit is 1500 (max_bytes, --max-bytes)"),
-        ({"noop.py": "", "a": "", "b": "", "c": ""}, "5 files: the limit is 4 (max_files, --max-files)"),
+        (
+            {"noop.py": "", "a": "", "b": "", "c": ""},
+            "5 files and directories: the limit is 4 (max_files, --max-files)",
+        ),
         ({}, "the archive has no noop.py; handlers of the server itself are not part of it"),
     ],
 )
@@ -161,8 +167,8 @@ def test_the_limits_can_be_raised_at_the_command_line(tmp_path: Path) -> None:
     made = archive(tmp_path, {"noop.py": CODE})
     command = [sys.executable, "-m", "callboard.mar", str(made), str(tmp_path / "out"), "--max-files"]
     done = subprocess.run([*command, "1"], capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 1 and "2 files: the limit is 1 (max_files, --max-files)" in done.stderr
-    assert subprocess.run([*command, "2"], capture_output=True, env=ENVIRONMENT).returncode == 0
+    assert done.returncode == 1 and "2 files and directories: the limit is 1 (max_files, --max-files)" in done.stderr
+    assert subprocess.run([*command, "3"], capture_output=True, env=ENVIRONMENT).returncode == 0
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
@@ -176,3 +182,61 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "noop.mar").write_bytes(damaged)
     with pytest.raises(ArchiveError):
         unpack(tmp_path / "noop.mar", tmp_path / "out")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_only_stored_and_deflated_files_are_unpacked(tmp_path: Path, method: int) -> None:
+    """The others are unpacked as a whole, whatever size they declare."""
+    made = archive(tmp_path, {"noop.py": CODE})
+    with zipfile.ZipFile(made, "a") as file:
+        file.writestr(zipfile.ZipInfo("zeros"), bytes(64 << 20), method)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArchiveError, match=f"'zeros': compressed by method {method}: only stored and deflated"):
+            unpack(made, tmp_path / "out")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("declared", [10, 2000])
+def test_a_file_of_another_size_than_it_declares_is_refused(tmp_path: Path, declared: int) -> None:
+    made = archive(tmp_path, {"noop.py": CODE, "data": "x" * 1000})
+    raw = made.read_bytes()
+    # In the central directory: the size before the lengths of a name of four bytes.
+    place = raw.rindex(b"data") - 46 + 24
+    made.write_bytes(raw[:place] + declared.to_bytes(4, "little") + raw[place + 4 :])
+    with pytest.raises(ArchiveError):
+        unpack(made, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_directories_are_counted_as_files_are(tmp_path: Path) -> None:
+    named = {f"{'/'.join('abcdefgh')}{n}/x": "" for n in range(10)}
+    for files in ({"noop.py": CODE, **named}, {"noop.py": CODE, **{f"d{n}/": "" for n in range(30)}}):
+        made = archive(tmp_path, files)
+        with pytest.raises(ArchiveError, match=r"files and directories: the limit is 28 \(max_files, --max-files\)"):
+            unpack(made, tmp_path / "out", max_files=28)
+        assert unpack(made, tmp_path / "out", max_files=35) == "noop"
+        shutil.rmtree(tmp_path / "out")
+    with pytest.raises(ArchiveError, match="at most 32 parts"):
+        unpack(archive(tmp_path, {"noop.py": CODE, "a/" * 40 + "x": ""}), tmp_path / "out")
+
+
+def test_a_damaged_archive_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    good = archive(tmp_path, {"noop.py": CODE, "data/x.bin": bytes(2000)}).read_bytes()
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for _ in range(150):
+        bad = bytearray(good)
+        for _ in range(chance.choice((1, 2, 8))):
+            bad[chance.randrange(len(bad))] = chance.choice((0, 1, 0x7F, 0xFF, chance.randrange(256)))
+        (tmp_path / "bad.mar").write_bytes(bad)
+        try:
+            unpack(tmp_path / "bad.mar", tmp_path / "out", max_bytes=1 << 20)
+            shutil.rmtree(tmp_path / "out")
+        except ArchiveError:
+            assert not (tmp_path / "out").exists()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["bad.mar", "noop.mar"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
+import os
+import random
 import sys
+import warnings
 import wave
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +179,92 @@ def test_what_is_no_picture_is_invalid_input() -> None:
         pillow.MAX_IMAGE_PIXELS = most
 
 
+def saved(image: Any, format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def test_only_the_formats_of_pictures_that_callers_send_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    features = pytest.importorskip("PIL.features")
+    picture = pillow.new("RGB", (3, 2))
+    for format in ("PNG", "JPEG", "GIF", "WEBP", "AVIF", "TIFF", "BMP"):
+        if format in ("WEBP", "AVIF") and not features.check(format.lower()):
+            continue
+        assert cb.Image(saved(picture, format)).pil("RGB").size == (3, 2)
+    # Pillow gives PostScript to a program of the PATH, and names others by an extension that nobody asked for.
+    program = tmp_path / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    for data in (postscript, saved(picture, "PPM"), saved(picture, "ICO"), saved(picture, "TGA"), b"GIF8" + bytes(40)):
+        with pytest.raises(cb.InvalidInput, match="it cannot be decoded"):
+            cb.Image(data, "image/png").pil()
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_picture_is_bounded_by_its_bytes_in_every_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 10_000)
+    for mode, taken in (("L", True), ("1", True), ("P", True), ("RGB", True), ("LA", True), ("RGBA", False)):
+        picture = cb.Image(saved(pillow.new(mode, (100, 100)), "PNG"))
+        if taken:
+            assert picture.pil().mode == mode
+            # What it is converted to counts, too.
+            with pytest.raises(cb.InvalidInput, match=r"too many pixels \(100 by 100 of 4 bytes\)"):
+                picture.pil("RGBA")
+        else:
+            with pytest.raises(cb.InvalidInput, match="too many pixels"):
+                picture.pil("L")
+    with pytest.raises(cb.InvalidInput, match="too many pixels"):
+        cb.Image(saved(pillow.new("F", (100, 100)), "TIFF")).pil()
+    with pytest.raises(ValueError, match="mode='XYZ': Pillow does not know it"):
+        cb.Image(PNG).pil("XYZ")
+
+
+def test_of_an_animated_picture_the_first_frame_is_all_that_is_read() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    frames = [pillow.new("RGB", (4, 4), (index * 60, 0, 0)) for index in range(4)]
+    for format in ("GIF", "TIFF", "PNG", "WEBP"):
+        picture = cb.Image(saved(frames[0], format, save_all=True, append_images=frames[1:]))
+        first = picture.pil()
+        assert first.size == (4, 4) and getattr(first, "n_frames", 1) == 1
+        assert first.convert("RGB").getpixel((0, 0)) == (0, 0, 0)
+        with pytest.raises(EOFError):
+            first.seek(1)
+
+
+def test_a_large_picture_is_the_same_array_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("PIL.Image")
+    pixels = np.arange(50 * 7 * 3, dtype=np.uint8).reshape(50, 7, 3)
+    picture = cb.Image.from_array(pixels)
+    whole = [picture.array(mode) for mode in ("RGB", "L", "RGBA")]
+    monkeypatch.setattr("callboard._media._STRIP_PIXELS", 30)
+    for array, mode in zip(whole, ("RGB", "L", "RGBA"), strict=True):
+        found = picture.array(mode)
+        assert np.array_equal(found, array) and found.dtype == np.uint8 and not found.flags.writeable
+
+
+def test_damaged_pictures_are_invalid_input_and_no_failure() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for format in ("PNG", "JPEG", "GIF", "TIFF", "BMP"):
+        good = saved(pillow.effect_noise((40, 30), 50), format)
+        for _ in range(60):
+            bad = bytearray(good[: chance.randrange(len(good) // 2, len(good) + 1)])
+            for _ in range(chance.randrange(1, 8)):
+                bad[chance.randrange(8, len(bad))] = chance.randrange(256)
+            with contextlib.suppress(cb.InvalidInput), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                cb.Image(bytes(bad)).array()
+
+
 def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
@@ -210,6 +300,32 @@ def test_integers_of_each_width_are_from_minus_one_to_one(width: int, raw: bytes
     assert cb.Audio(file.getvalue()).array()[0].tolist() == [[0.5], [-1.0]]
 
 
+def test_the_samples_of_a_sound_are_bounded_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros((1 << 20, 2), np.float32), 8000, format="FLAC")
+    sound = cb.Audio(file.getvalue())
+    assert len(sound) < 50_000 and sound.array()[0].shape == (1 << 20, 2)
+    # Announced are 2^36 - 1 samples in 5 bytes at the end of a fixed header.
+    announced = bytearray(sound.data)
+    announced[21] |= 0x0F
+    announced[22:26] = b"\xff" * 4
+    with pytest.raises(
+        cb.InvalidInput, match=r"a sound of \d+ bytes: 549755813880 bytes of samples are more than 268435456"
+    ):
+        cb.Audio(bytes(announced)).array()
+    monkeypatch.setattr("callboard._media._MAX_SAMPLES", 1 << 20)
+    monkeypatch.setattr("callboard._media._MAX_SAMPLES_FOR_A_BYTE", 1)
+    with pytest.raises(cb.InvalidInput, match="8388608 bytes of samples are more than 1048576"):
+        sound.array()
+    # A WAV file has all of its samples in it.
+    whole = cb.Audio.from_array(np.zeros((1 << 18, 1), np.float32), 8000)
+    assert len(whole.array()[0]) == 1 << 18
+    for bad in (b"OggS" + bytes(60), b"fLaC" + bytes(100), b"RIFF\xff\xff\xff\x7fWAVEfmt " + bytes(40)):
+        with pytest.raises(cb.InvalidInput):
+            cb.Audio(bad).array()
+
+
 # ---- Results ---------------------------------------------------------------------------------------------------------
 
 
@@ -225,4 +341,4 @@ def test_a_picture_with_too_many_pixels_fails_its_item_only() -> None:
     with Node("media.py:pixels").ready() as node:
         good, bomb, after = node.call(small, large, small)
         assert good == after == 4
-        assert bomb["invalid"] and "too many pixels (10000 by 10000)" in bomb["message"]
+        assert bomb["invalid"] and "too many pixels (10000 by 10000 of 1 bytes)" in bomb["message"]

@@ -10,15 +10,15 @@ import contextlib
 import functools
 import http.client
 import ipaddress
-import math
 import os
 import re
 import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -30,8 +30,11 @@ from callboard._version import __version__
 MAX_REDIRECTS = 3
 MAX_URL = 8_192
 MAX_FILES = 64
-# Fetches at the same time, of one process.
-_THREADS = 16
+# Fetches at the same time, of one process, and of one call.
+_THREADS = 64
+_THREADS_OF_CALL = 16
+# Searches for names at the same time, also those that nobody waits for any more.
+_LOOKUPS = 64
 _CHUNK = 64 << 10
 _PORTS = {"http": 80, "https": 443}
 # Addresses of IPv6 that stand for one of IPv4, which counts (RFC 6052).
@@ -69,20 +72,60 @@ def taken(files: Files, url: str) -> Fetched:
 
 
 def fetch_all(rules: FileRules, calls: Sequence[tuple[list[str], float | None]]) -> list[Files]:
-    """The files of each call, by their URLs, all at the same time. A call has a deadline on the monotonic clock."""
-    wanted = [(list(dict.fromkeys(urls)), deadline, _Room(rules.max_bytes)) for urls, deadline in calls]
-    begun: list[dict[str, _Fetch]] = [{} for _ in wanted]
-    # In turn, so that a call of many files does not hold up the others.
-    for index in range(MAX_FILES):
-        for (urls, deadline, room), fetches in zip(wanted, begun, strict=True):
-            if index < len(urls):
-                fetches[urls[index]] = _Fetch(rules, urls[index], deadline, room)
-    found = []
-    for (urls, _, _), fetches in zip(wanted, begun, strict=True):
-        files: Files = {url: fetch.result() for url, fetch in fetches.items()}
-        too_many = FetchError(f"{len(urls)} URLs in one call, more than {MAX_FILES}")
-        found.append(files | dict.fromkeys(urls[MAX_FILES:], too_many))
-    return found
+    """The files of each call, by their URLs, at the same time. A call has a deadline on the monotonic clock.
+
+    All files of a call have the time limit together, from now on, wherever they wait.
+    """
+    latest = time.monotonic() + rules.timeout_ms / 1000
+    begun = [_Call(rules, urls, latest if until is None else min(latest, until)) for urls, until in calls]
+    # The one that ends first is awaited first, so that each ends in time.
+    for each in sorted(begun, key=lambda each: each.deadline):
+        each.wait()
+    return [each.files() for each in begun]
+
+
+class _Call:
+    """The files of one call. Its slow servers hold a share of the threads, until its deadline."""
+
+    def __init__(self, rules: FileRules, urls: list[str], deadline: float) -> None:
+        self.rules = rules
+        self.deadline = deadline
+        self.is_over = False
+        self.room = _Room(rules.max_bytes)
+        self._urls = list(dict.fromkeys(urls))
+        self._left = deque(self._urls[:MAX_FILES])
+        self._open: dict[str, _Fetch] = {}
+        self._found: Files = {}
+        count = min(len(self._left), _THREADS_OF_CALL)
+        self._workers = [_pool(os.getpid()).submit(self._work) for _ in range(count)]
+
+    def _work(self) -> None:
+        while not self.is_over:
+            try:
+                url = self._left.popleft()
+            except IndexError:
+                return
+            fetch = self._open[url] = _Fetch(self)
+            self._found[url] = fetch.result(url)
+            del self._open[url]
+
+    def wait(self) -> None:
+        """Waits until all have come, or the time is up."""
+        wait(self._workers, timeout=max(0.0, self.deadline - time.monotonic()))
+        self.is_over = True
+        for each in self._workers:
+            each.cancel()
+        for fetch in list(self._open.values()):
+            fetch.abort()
+
+    def files(self) -> Files:
+        too_many = FetchError(f"{len(self._urls)} URLs in one call, more than {MAX_FILES}")
+        found = {url: self._found.get(url) or _late() for url in self._urls[:MAX_FILES]}
+        return found | dict.fromkeys(self._urls[MAX_FILES:], too_many)
+
+
+def _late() -> FetchError:
+    return FetchError("it did not come in time")
 
 
 class _Room:
@@ -100,56 +143,31 @@ class _Room:
 
 
 class _Fetch:
-    """One file on its way, in a thread of the pool. Its time limit runs from when the thread begins with it."""
+    """One file on its way, in a thread of the pool."""
 
-    def __init__(self, rules: FileRules, url: str, deadline: float | None, room: _Room) -> None:
-        self._rules = rules
-        self._room = room
-        self._call_deadline = deadline
-        self._deadline = math.inf if deadline is None else deadline
+    def __init__(self, call: _Call) -> None:
+        self._call = call
         self._socket: socket.socket | None = None
-        self._is_aborted = False
-        self._is_over = threading.Event()
-        self._future: Future[Fetched] = _pool(os.getpid()).submit(self._begin, url)
-        self._future.add_done_callback(lambda _: self._is_over.set())
 
-    def result(self) -> Fetched | FetchError:
-        """Waits for the file, no longer than the deadline of the call."""
+    def result(self, url: str) -> Fetched | FetchError:
         try:
-            until = self._call_deadline
-            self._is_over.wait(None if until is None else max(0.0, until - time.monotonic()))
-            return self._future.result(0)
+            return self._fetch(url)
         except FetchError as error:
             return error
         except (TimeoutError, FutureTimeout):
-            return FetchError("it did not come in time")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            if self._is_aborted:
-                return FetchError("it did not come in time")
+            return _late()
+        except Exception as error:
+            if self._call.is_over:
+                return _late()
             # Names and addresses inside of the operator's network are not the client's.
             return FetchError(f"it cannot be fetched ({type(error).__name__})")
-        finally:
-            self.abort()
 
     def abort(self) -> None:
         """Ends the thread's work, wherever it waits in the socket."""
-        self._is_aborted = True
-        self._future.cancel()
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 # That of TLS would change what the thread reads with.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        self._is_over.set()
-
-    def _begin(self, url: str) -> Fetched:
-        self._deadline = min(self._deadline, time.monotonic() + self._rules.timeout_ms / 1000)
-        timer = threading.Timer(self._left(), self.abort)
-        timer.daemon = True
-        timer.start()
-        try:
-            return self._fetch(url)
-        finally:
-            timer.cancel()
 
     def _fetch(self, url: str) -> Fetched:
         for _ in range(MAX_REDIRECTS + 1):
@@ -161,7 +179,7 @@ class _Fetch:
 
     @contextlib.contextmanager
     def _asked(self, url: str) -> Iterator[http.client.HTTPResponse]:
-        parts, port, may_be_private = _permitted(self._rules, url)
+        parts, port, may_be_private = _permitted(self._call.rules, url)
         host = parts.hostname or ""
         with contextlib.ExitStack() as sockets:
             self._socket = sock = sockets.enter_context(self._connected(host, port, may_be_private))
@@ -185,7 +203,7 @@ class _Fetch:
     def _connected(self, host: str, port: int, may_be_private: bool) -> socket.socket:
         """A connection to the first address that may be called and answers."""
         failed: OSError = OSError()
-        for address in _addresses(host, port, may_be_private):
+        for address in _addresses(_look_up(host, port, self._left()), may_be_private):
             try:
                 return socket.create_connection((address, port), timeout=self._left())
             except TimeoutError:
@@ -202,7 +220,7 @@ class _Fetch:
         announced = answer.getheader("content-length")
         if announced is not None and not re.fullmatch(r"[0-9]{1,18}", announced):
             raise FetchError(f"its server {host} announces an invalid length: {announced[:40]!r}")
-        most, length = self._rules.max_bytes, answer.length
+        most, length = self._call.rules.max_bytes, answer.length
         pieces, size = [], 0
         while size <= most and (length is None or length <= most):
             piece = answer.read1(_CHUNK)
@@ -212,7 +230,7 @@ class _Fetch:
             pieces.append(piece)
             size += len(piece)
             if size <= most:
-                self._room.take(len(piece))
+                self._call.room.take(len(piece))
         else:
             raise FetchError(f"it has more than {most} bytes")
         if length is not None and size < length:
@@ -221,8 +239,8 @@ class _Fetch:
         return Fetched(b"".join(pieces), kind or None)
 
     def _left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0 or self._is_aborted:
+        left = self._call.deadline - time.monotonic()
+        if left <= 0 or self._call.is_over:
             raise TimeoutError
         return left
 
@@ -231,6 +249,11 @@ class _Fetch:
 def _pool(pid: int) -> ThreadPoolExecutor:
     """The threads of this process: a forked one has none of its parent's."""
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="callboard-fetch")
+
+
+@functools.lru_cache(maxsize=1)
+def _lookups(pid: int) -> threading.Semaphore:
+    return threading.Semaphore(_LOOKUPS)
 
 
 @functools.cache
@@ -270,9 +293,27 @@ def _shown_host(parts: SplitResult) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _addresses(host: str, port: int, may_be_private: bool) -> list[str]:
+def _look_up(host: str, port: int, seconds: float) -> list[Any]:
+    """What the system knows of a name. Nothing ends its search: a thread of its own goes on with it."""
+    lookups = _lookups(os.getpid())
+    if not lookups.acquire(blocking=False):
+        raise FetchError("too many names are looked up at this time")
+    future: Future[list[Any]] = Future()
+
+    def search() -> None:
+        try:
+            future.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            future.set_exception(error)
+        finally:
+            lookups.release()
+
+    threading.Thread(target=search, name="callboard-look-up", daemon=True).start()
+    return future.result(seconds)
+
+
+def _addresses(found: list[Any], may_be_private: bool) -> list[str]:
     """The addresses of a name. Those that are not public are left out, wherever the name comes from."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = dict.fromkeys(str(place[0]) for *_, place in found)
     allowed = [address for address in addresses if may_be_private or _is_public(address)]
     if not allowed:

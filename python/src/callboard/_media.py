@@ -55,6 +55,18 @@ _SIGNATURES = (
     (0, b"PK\3\4", "application/zip"),
 )
 
+# The formats that callers may send, by Pillow's names.
+_PILLOW_FORMATS = {
+    "image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP", "image/avif": "AVIF",
+    "image/tiff": "TIFF", "image/bmp": "BMP",
+}  # fmt: skip
+# The bytes of a pixel of RGB, for which Pillow's limit of pixels is made.
+_BYTES_OF_RGB = 3
+# How many pixels become an array at once.
+_STRIP_PIXELS = 4 << 20
+# The most bytes of samples of a sound: so many, or so many for each byte of its file.
+_MAX_SAMPLES = 256 << 20
+_MAX_SAMPLES_FOR_A_BYTE = 64
 # The modes of Pillow that PNG has; others become RGB.
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 
@@ -115,22 +127,33 @@ class Image(File):
     def pil(self, mode: str | None = None) -> PIL.Image.Image:
         """The picture as Pillow's, in a mode such as `"RGB"` if one is given.
 
-        Raises `InvalidInput`, which is status 422, if the bytes are no picture, or have more pixels than
-        `PIL.Image.MAX_IMAGE_PIXELS` (89 million); `ValueError` for a mode that Pillow does not know.
+        It is a PNG, JPEG, GIF, WebP, AVIF, TIFF or BMP; Pillow reads other formats only from `data`. Of an animated one
+        or one of several pages it is the first. Raises `InvalidInput`, which is status 422, if the bytes are no such
+        picture, or more than `PIL.Image.MAX_IMAGE_PIXELS` (89 million pixels, with three bytes each: 256 MiB);
+        `ValueError` for a mode that Pillow does not know.
         """
         pillow = _pillow()
+        wanted = 0 if mode is None else _bytes_of_pixel(mode)
+        # Its other formats run programs, or are read by code that few people use.
+        format = _PILLOW_FORMATS.get(media_type_of(self.data))
         try:
-            image: PIL.Image.Image = pillow.open(io.BytesIO(self.data))
-            # Pillow itself only warns up to twice its limit.
-            if pillow.MAX_IMAGE_PIXELS and image.width * image.height > pillow.MAX_IMAGE_PIXELS:
-                raise pillow.DecompressionBombError(f"{image.width} by {image.height}")
+            if format is None:
+                raise ValueError("an unknown format")
+            image: PIL.Image.Image = pillow.open(io.BytesIO(self.data), formats=[format])
+            if pillow.MAX_IMAGE_PIXELS:
+                _check_size(image.size, max(wanted, _bytes_of_pixel(image.mode)), pillow.MAX_IMAGE_PIXELS)
+            is_first_of_many = _has_second_frame(image)
             image.load()
-        except (pillow.DecompressionBombError, MemoryError) as error:
+        except (_TooLarge, pillow.DecompressionBombError, MemoryError) as error:
             raise InvalidInput(f"a picture of {len(self.data)} bytes: it has too many pixels ({error})") from error
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
+        except Exception as error:
+            # Readers of damaged files raise what they come across.
             message = f"a picture of {len(self.data)} bytes ({self.media_type}): it cannot be decoded"
             raise InvalidInput(message) from error
-        return image if mode is None or image.mode == mode else image.convert(mode)
+        if mode is not None and image.mode != mode:
+            return image.convert(mode)
+        # The other frames may have any size.
+        return image.copy() if is_first_of_many else image
 
     def array(self, mode: str = "RGB") -> NDArray[np.uint8]:
         """The pixels as an array of `uint8` from 0 to 255, which is not writable.
@@ -138,7 +161,21 @@ class Image(File):
         Its shape is `(height, width, channels)`, with 3 channels in mode `"RGB"` and 4 in `"RGBA"`; in mode `"L"`,
         which is grey, it is `(height, width)`. Raises as `pil`.
         """
-        return np.asarray(self.pil(mode))
+        image = self.pil(mode)
+        rows = max(1, _STRIP_PIXELS // max(1, image.width))
+        if image.height <= rows:
+            return np.asarray(image)
+        # Pillow copies what it gives to NumPy twice.
+        tops = range(0, image.height, rows)
+        strips = (image.crop((0, top, image.width, min(top + rows, image.height))) for top in tops)
+        pixels: NDArray[np.uint8] | None = None
+        for top, strip in zip(tops, map(np.asarray, strips), strict=True):
+            if pixels is None:
+                pixels = np.empty((image.height, *strip.shape[1:]), strip.dtype)
+            pixels[top : top + len(strip)] = strip
+        assert pixels is not None
+        pixels.flags.writeable = False
+        return pixels
 
     @classmethod
     def from_pil(cls, image: PIL.Image.Image, format: str | None = None) -> Image:
@@ -177,7 +214,8 @@ class Audio(File):
 
         The samples are `float32` from -1 to 1, of the shape `(frames, channels)`. WAV files of integers need nothing
         else; other files need the package `soundfile`, and raise `ModuleNotFoundError` without it. Raises
-        `InvalidInput`, which is status 422, if the bytes are no sound.
+        `InvalidInput`, which is status 422, if the bytes are no sound, or one whose samples have more than 256 MiB and
+        more than 64 times the bytes of its file.
         """
         try:
             with wave.open(io.BytesIO(self.data)) as file:
@@ -193,8 +231,17 @@ class Audio(File):
                 raise InvalidInput(f"a sound of {len(self.data)} bytes: it cannot be decoded") from None
             raise _missing("soundfile", f"reading {self.media_type}") from None
         try:
-            samples, rate = soundfile.read(io.BytesIO(self.data), dtype="float32", always_2d=True)
-        except RuntimeError as error:
+            with soundfile.SoundFile(io.BytesIO(self.data)) as file:
+                size = 4 * file.frames * file.channels
+                most = max(_MAX_SAMPLES, _MAX_SAMPLES_FOR_A_BYTE * len(self.data))
+                if size > most:
+                    raise InvalidInput(
+                        f"a sound of {len(self.data)} bytes: {size} bytes of samples are more than {most}"
+                    )
+                samples, rate = file.read(dtype="float32", always_2d=True), file.samplerate
+        except InvalidInput:
+            raise
+        except Exception as error:
             message = f"a sound of {len(self.data)} bytes ({self.media_type}): it cannot be decoded"
             raise InvalidInput(message) from error
         return samples, int(rate)
@@ -229,14 +276,47 @@ def _samples(file: wave.Wave_read) -> NDArray[np.float32]:
     raw = file.readframes(file.getnframes())
     if width == 1:
         # The only width without a sign.
-        wide = (np.frombuffer(raw, np.uint8).astype(np.int32) - 128) << 24
+        samples = np.frombuffer(raw, np.uint8).astype(np.float32)
+        samples -= 128
     elif width == 3:
         padded = np.zeros((len(raw) // 3, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
-        wide = padded.view("<i4")
+        samples = padded.view("<i4").astype(np.float32)
     else:
-        wide = np.frombuffer(raw, f"<i{width}").astype(np.int32) << (32 - 8 * width)
-    return (wide.reshape(-1, file.getnchannels()) / 2**31).astype(np.float32)
+        samples = np.frombuffer(raw, f"<i{width}").astype(np.float32)
+    samples /= 2.0 ** (31 if width == 3 else 8 * width - 1)
+    return samples.reshape(-1, file.getnchannels())
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def _bytes_of_pixel(mode: str) -> int:
+    from PIL import ImageMode
+
+    try:
+        described = ImageMode.getmode(mode)
+    except KeyError:
+        raise ValueError(f"mode={mode!r}: Pillow does not know it") from None
+    return len(described.bands) * int(described.typestr[-1])
+
+
+def _check_size(size: tuple[int, int], bytes_of_pixel: int, max_pixels: int) -> None:
+    """Pillow itself only warns up to twice its limit, and counts a pixel of any mode alike."""
+    pixels = size[0] * size[1]
+    if pixels > max_pixels or pixels * bytes_of_pixel > _BYTES_OF_RGB * max_pixels:
+        raise _TooLarge(f"{size[0]} by {size[1]} of {bytes_of_pixel} bytes")
+
+
+def _has_second_frame(image: PIL.Image.Image) -> bool:
+    """To count all frames would read the whole file, some formats again and again."""
+    try:
+        image.seek(1)
+    except EOFError:
+        return False
+    image.seek(0)
+    return True
 
 
 def _pillow() -> Any:

@@ -11,16 +11,14 @@ import importlib
 import json
 import os
 import re
-import shutil
 import stat
 import sys
 import tempfile
 import types
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from callboard._api import Context as CallContext
 from callboard._api import HTTPException
@@ -30,6 +28,9 @@ MANIFEST = "MAR-INF/MANIFEST.json"
 MAX_FILES = 10_000
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_BYTES = 8 << 30
+MAX_LEVELS = 32
+_CHUNK_BYTES = 1 << 20
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # The files that a manifest names, beside its handler.
 _FILES = ("serializedFile", "modelFile", "requirementsFile", "configFile")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
@@ -74,9 +75,9 @@ class ArchiveError(ValueError):
 def unpack(archive: Path, directory: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES) -> str:
     """Unpacks an archive into a new directory, and returns the name of its model.
 
-    `max_bytes` bounds the bytes of all unpacked files together, `max_files` their count. Raises `ArchiveError` for a
-    name that leaves the directory, also one in the manifest, a link, two files of one name, more than a limit allows,
-    or a handler that is not in the archive.
+    `max_bytes` bounds the bytes of all unpacked files together, `max_files` the count of files and directories.
+    Raises `ArchiveError` for a name that leaves the directory, also one in the manifest, a link, two files of one name,
+    a file that is neither stored nor deflated, more than a limit allows, or a handler that is not in the archive.
     """
     if directory.exists():
         raise ArchiveError(f"{directory} exists already")
@@ -87,7 +88,10 @@ def unpack(archive: Path, directory: Path, *, max_bytes: int = MAX_BYTES, max_fi
         try:
             with zipfile.ZipFile(archive) as source:
                 _extract(source, made / "model", max_bytes, max_files)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except (ArchiveError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            # The reader of a damaged archive raises what it comes across.
             raise ArchiveError(f"{archive}: {error}") from error
         manifest = read_manifest(made / "model")
         name = manifest["model"]["modelName"]
@@ -99,15 +103,23 @@ def unpack(archive: Path, directory: Path, *, max_bytes: int = MAX_BYTES, max_fi
 
 
 def _extract(source: zipfile.ZipFile, directory: Path, max_bytes: int, max_files: int) -> None:
-    entries = [entry for entry in source.infolist() if not entry.is_dir()]
+    entries = source.infolist()
+    # Directories take as much of a file system as files.
     if len(entries) > max_files:
-        raise ArchiveError(f"{len(entries)} files: the limit is {max_files} (max_files, --max-files)")
-    # An entry is never read beyond the size that it declares.
+        raise ArchiveError(f"{len(entries)} files and directories: {_limit(max_files)}")
     size = sum(entry.file_size for entry in entries)
     if size > max_bytes:
         raise ArchiveError(f"{size} bytes unpacked: the limit is {max_bytes} (max_bytes, --max-bytes)")
+    made: set[PurePosixPath] = set()
+    for entry in entries:
+        name = _checked_name(entry)
+        made.update((name, *name.parents))
+        if len(made) > max_files + 1:
+            raise ArchiveError(f"more than {max_files} files and directories: {_limit(max_files)}")
     seen: set[str] = set()
     for entry in entries:
+        if entry.is_dir():
+            continue
         path = directory / _checked_name(entry)
         folded = entry.filename.casefold()
         if folded in seen:
@@ -116,20 +128,38 @@ def _extract(source: zipfile.ZipFile, directory: Path, max_bytes: int, max_files
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with source.open(entry) as packed, path.open("xb") as file:
-                shutil.copyfileobj(packed, file)
+                _copy(packed, file, entry.file_size)
         except OSError as error:
             raise ArchiveError(f"{entry.filename!r}: {error.strerror or error}") from error
 
 
+def _limit(max_files: int) -> str:
+    return f"the limit is {max_files} (max_files, --max-files)"
+
+
+def _copy(packed: IO[bytes], file: IO[bytes], size: int) -> None:
+    """Copies an entry, which has the size that it declares."""
+    while piece := packed.read(min(size, _CHUNK_BYTES) or 1):
+        size -= len(piece)
+        if size < 0:
+            break
+        file.write(piece)
+    if size:
+        raise zipfile.BadZipFile("a file that is longer or shorter than it declares")
+
+
 def _checked_name(entry: zipfile.ZipInfo) -> PurePosixPath:
     # The name as it was written: `filename` may be shortened.
-    name = entry.orig_filename
+    name = entry.orig_filename.removesuffix("/")
     path = PurePosixPath(name)
-    if not _is_plain(name):
-        raise ArchiveError(f"{name!r}: the name of a file must be a plain relative path")
+    if not _is_plain(name) or len(path.parts) > MAX_LEVELS:
+        raise ArchiveError(f"{name!r}: the name of a file must be a plain relative path of at most {MAX_LEVELS} parts")
     kind = stat.S_IFMT(entry.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG):
+    if kind not in (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG):
         raise ArchiveError(f"{name!r}: only plain files are unpacked, no links")
+    if entry.compress_type not in _METHODS:
+        # zipfile unpacks the others as a whole, whatever size they declare.
+        raise ArchiveError(f"{name!r}: compressed by method {entry.compress_type}: only stored and deflated are read")
     if entry.flag_bits & 1:
         raise ArchiveError(f"{name!r}: the file is encrypted")
     return path
@@ -294,7 +324,9 @@ def main() -> None:
     parser.add_argument("archive", type=Path)
     parser.add_argument("directory", type=Path, help="a new directory, for `callboard serve`")
     parser.add_argument("--max-bytes", type=int, default=MAX_BYTES, help="of all files unpacked (default: %(default)s)")
-    parser.add_argument("--max-files", type=int, default=MAX_FILES, help="in the archive (default: %(default)s)")
+    parser.add_argument(
+        "--max-files", type=int, default=MAX_FILES, help="and directories in the archive (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     try:
         limits = {"max_bytes": arguments.max_bytes, "max_files": arguments.max_files}

@@ -81,7 +81,7 @@ class _Stream(httpcore.AsyncNetworkStream):
             if self._reading.done() and self._reading.exception() is None:
                 received = self._reading.result()
                 self._received += received
-                if not received or _has_answer(self._received):
+                if not received or len(self._received) > _READ_BYTES or _has_answer(self._received):
                     self._reading = None
                     # httpcore goes on to read the answer.
                     raise httpcore.WriteError("there was an answer before the call was sent")

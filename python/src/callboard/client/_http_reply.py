@@ -48,20 +48,25 @@ class Reply:
         length = int(announced) if announced.isdecimal() else 0
         self._check(length)
         self._place = np.empty(length, np.uint8).data if length > SMALL_BYTES else None
-        self._pieces: list[bytes] = []
+        # Pieces would cost an object for each few bytes that a server sends.
+        self._body: bytes | bytearray = b""
         self._came = 0
 
     def push(self, chunk: bytes) -> None:
         end = self._came + len(chunk)
         self._check(end)
-        if self._place is None:
-            self._pieces.append(chunk)
+        if self._place is None and not self._came:
+            self._body = chunk
+        elif self._place is None:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += chunk
         else:
             self._place[self._came : end] = chunk
         self._came = end
 
     def body(self) -> Buffer:
-        return b"".join(self._pieces) if self._place is None else self._place[: self._came]
+        return self._body if self._place is None else self._place[: self._came]
 
     def _check(self, length: int) -> None:
         if length > self._max_bytes:

@@ -1,9 +1,9 @@
 """Calls over HTTP, by httpx: envelopes out, envelopes or problem documents back.
 
 * **Full:** calls beyond `max_connections` wait for a connection, until their time is up.
-* **Late:** a call ends at its deadline, with 100 ms for the node's own answer to come, and an asynchronous one with
-  200 ms for the rest of that answer. Without a deadline the route's holds. On Linux the system ends a connection whose
-  host is gone, or takes no more of a body, after 35 s.
+* **Late:** a call ends at its deadline, whatever the server sends, with 100 ms for the node's own answer to come, and
+  an asynchronous one with 200 ms for the rest of that answer. Without a deadline the route's holds. On Linux the system
+  ends a connection whose host is gone, or takes no more of a body, after 35 s.
 * **Cancelled:** the connection of the call is closed, so that the node knows.
 * **Forked:** a process that was forked makes connections of its own.
 """
@@ -17,12 +17,14 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncGenerator, Generator, Sequence
+from http.cookiejar import CookieJar
 from typing import Any
 
 import anyio
 import httpx
 
 from callboard._envelope import Buffer
+from callboard.client._http_deadline import Left, ends_in_time
 from callboard.client._http_early import reads_while_it_sends
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
@@ -53,11 +55,11 @@ class HttpTransport:
         self._process = os.getpid()
         endpoint, settings = self._endpoint, self._settings
         transport = PooledTransport(
-            lambda size: httpx.HTTPTransport(**_transport_settings(endpoint, settings, size)),
+            lambda size: ends_in_time(httpx.HTTPTransport(**_transport_settings(endpoint, settings, size))),
             settings.max_connections,
             settings.keep_alive,
         )
-        self._http = httpx.Client(transport=transport, trust_env=False)
+        self._http = httpx.Client(transport=transport, trust_env=False, cookies=_NoCookies())
 
     def _client(self) -> httpx.Client:
         if self._process != os.getpid():
@@ -124,8 +126,6 @@ class HttpTransport:
             reply = Reply(response, self._settings.max_reply_bytes)
             for chunk in response.iter_raw():
                 reply.push(chunk)
-                if attempts.deadline is not None and _CLOCK() > attempts.deadline + _GRACE:
-                    raise late(was_started=True)
         except _ERRORS as error:
             raise _failure(error, self._endpoint, response.request.stream, attempts) from error
         finally:
@@ -169,7 +169,7 @@ class AsyncHttpTransport:
                 settings.max_connections,
                 settings.keep_alive,
             )
-            found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False)
+            found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False, cookies=_NoCookies())
         return found
 
     async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
@@ -282,6 +282,13 @@ def _until(deadline: float | None) -> anyio.CancelScope:
     return anyio.fail_after(None if deadline is None else max(0.0, deadline + _LONGEST_GRACE - _CLOCK()))  # type: ignore[return-value]
 
 
+class _NoCookies(CookieJar):
+    """No cookie of an answer is kept: none is ever sent."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        pass
+
+
 class _Timeouts(dict[str, float | None]):
     """The timeouts that httpx looks up before each step: what is left by then."""
 
@@ -293,8 +300,7 @@ class _Timeouts(dict[str, float | None]):
         limit = super().get(key, default)
         if self._deadline is None:
             return limit
-        left = max(0.001, self._deadline + _GRACE - _CLOCK())
-        return left if limit is None else min(limit, left)
+        return Left.until_time(self._deadline + _GRACE, limit)
 
 
 def _transport_settings(endpoint: Endpoint, settings: Settings, size: int) -> dict[str, Any]:

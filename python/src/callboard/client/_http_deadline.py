@@ -1,0 +1,132 @@
+"""Connections of threads that end a call at its deadline, whatever the server sends.
+
+A blocking socket has a timeout for each step, and a server that sends a byte before each timeout never ends. These
+connections give each step what is left of the call: `Left` carries the end through httpcore, which takes a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import httpcore
+import httpx
+
+_CLOCK = time.monotonic
+
+
+class Left(float):
+    """The seconds that a step may take, as httpcore knows them, and when the call ends."""
+
+    until: float
+
+    @classmethod
+    def until_time(cls, until: float, most: float | None = None) -> Left:
+        left = max(0.001, until - _CLOCK())
+        found = cls(left if most is None else min(left, most))
+        found.until = until
+        return found
+
+
+def ends_in_time(transport: httpx.HTTPTransport) -> httpx.HTTPTransport:
+    """The same transport, whose connections keep the deadline of a call over all of its steps."""
+    pool: Any = getattr(transport, "_pool", None)
+    # httpx has no argument for it. Without this, a timeout is that of each step.
+    if hasattr(pool, "_network_backend"):
+        pool._network_backend = _Backend(pool._network_backend)
+    return transport
+
+
+class _Backend(httpcore.NetworkBackend):
+    def __init__(self, inner: httpcore.NetworkBackend) -> None:
+        self._inner = inner
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        return _Stream(self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+
+    def sleep(self, seconds: float) -> None:
+        self._inner.sleep(seconds)
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, inner: httpcore.NetworkStream) -> None:
+        self._inner = inner
+        self._socket: Any = inner.get_extra_info("socket")
+        # TLS inside of the TLS of a proxy has no socket of its own.
+        self._is_direct = isinstance(self._socket, ssl.SSLSocket) or inner.get_extra_info("ssl_object") is None
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        if not isinstance(timeout, Left) or not self._is_direct:
+            return self._inner.write(buffer, _left(timeout, httpcore.WriteTimeout))
+        rest = memoryview(buffer)
+        try:
+            while len(rest):
+                self._socket.settimeout(_left(timeout, httpcore.WriteTimeout))
+                rest = rest[self._socket.send(rest) :]
+        except TimeoutError as error:
+            raise httpcore.WriteTimeout(str(error)) from error
+        except OSError as error:
+            raise httpcore.WriteError(str(error)) from error
+        return None
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        with _ended(self._socket, timeout):
+            return _Stream(self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+def _left(timeout: float | None, late: type[Exception]) -> float | None:
+    if not isinstance(timeout, Left):
+        return timeout
+    left = timeout.until - _CLOCK()
+    if left <= 0:
+        raise late("timed out")
+    return left
+
+
+@contextlib.contextmanager
+def _ended(sock: socket.socket, timeout: float | None) -> Iterator[None]:
+    """A handshake has many steps inside: another thread ends its connection."""
+    if timeout is None:
+        yield
+        return
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if is_late.is_set():
+            raise httpcore.ConnectTimeout("timed out") from error
+        raise
+    finally:
+        timer.cancel()
