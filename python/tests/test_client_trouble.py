@@ -27,8 +27,8 @@ from callboard.client import (
     InvalidInputError,
     UnavailableError,
 )
-from callboard.client._http_deadline import ends_in_time
-from callboard.client._http_early import _has_answer, reads_while_it_sends
+from callboard.client._http_connection import AsyncConnection, Connection
+from callboard.client._http_early import _has_answer
 
 
 class Blocking:
@@ -178,8 +178,8 @@ def test_a_host_that_the_system_gives_up_is_lost_and_no_deadline(
     async def lost_later(transport: Any, request: httpx.Request) -> httpx.Response:
         return lost(transport, request)
 
-    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lost)
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", lost_later)
+    monkeypatch.setattr(Connection, "handle_request", lost)
+    monkeypatch.setattr(AsyncConnection, "handle_async_request", lost_later)
     words = r"was lost, and the call may have run: \[Errno 110\]"
     with pytest.raises(UnavailableError, match=words):
         Client(timeout=timeout).call("/echo", 1)
@@ -227,8 +227,8 @@ def test_a_certificate_that_the_node_does_not_take_is_named(monkeypatch: pytest.
         assert b"".join(request.stream)  # type: ignore[arg-type]
         raise alert
 
-    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", refused)
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", refused_later)
+    monkeypatch.setattr(Connection, "handle_request", refused)
+    monkeypatch.setattr(AsyncConnection, "handle_async_request", refused_later)
     for kind in (Client, Blocking):
         with pytest.raises(UnavailableError, match=r"take the certificate of this client: .*alert") as raised:
             kind("https://localhost", start_up_wait=LIMIT).call("/echo", 1)
@@ -573,18 +573,6 @@ def test_only_a_final_answer_ends_a_call_that_is_still_sent() -> None:
     for length in range(len(informational + head) + 1):
         is_there = length >= len(informational) + begins
         assert _has_answer((informational + head)[:length]) is is_there, length
-
-
-def test_this_httpx_has_what_the_deadline_of_a_thread_needs() -> None:
-    transport: Any = ends_in_time(httpx.HTTPTransport())
-    assert type(transport._pool._network_backend).__module__ == "callboard.client._http_deadline"
-
-
-def test_this_httpx_has_what_reading_while_sending_needs() -> None:
-    pool = getattr(reads_while_it_sends(httpx.AsyncHTTPTransport()), "_pool", None)
-    backend = getattr(pool, "_network_backend", None)
-    why = "httpx or httpcore has renamed a private attribute: `reads_while_it_sends` does nothing"
-    assert type(backend).__module__ == reads_while_it_sends.__module__, why
 
 
 @both

@@ -9,6 +9,7 @@ import enum
 import io
 import math
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,11 +34,13 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal, assert_series_equal
+from soak import mixed_calls
 
 import callboard as cb
 from callboard import client as errors
 
 LIMIT = 60
+SOAK_SECONDS = 5
 HERE = Path(APP).parent
 
 
@@ -377,6 +380,11 @@ async def phases(url):
         until("closed.cancelled")
 
 
+def soak(url):
+    counts = asyncio.run(mixed_calls(url, SOAK_SECONDS, random.randrange(1 << 32)))
+    assert counts["add"] and counts["cancelled"] and counts["left"], counts
+
+
 def ends_and_starts():
     port = free_port()
     client = cb.Client(f"http://127.0.0.1:{port}", start_up_wait=LIMIT)
@@ -438,5 +446,6 @@ with Server("--queue", "1") as running:
     part(failures, calls)
     part(streams, calls)
     part(cancellation, calls, running.url)
+    part(soak, running.url)
 part(ends_and_starts)
 part(keys_and_tls)

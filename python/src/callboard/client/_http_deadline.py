@@ -6,7 +6,9 @@ connections give each step what is left of the call: `Left` carries the end thro
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import ipaddress
 import socket
 import ssl
 import threading
@@ -15,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import httpcore
-import httpx
 
 _CLOCK = time.monotonic
 
@@ -33,16 +34,9 @@ class Left(float):
         return found
 
 
-def ends_in_time(transport: httpx.HTTPTransport) -> httpx.HTTPTransport:
-    """The same transport, whose connections keep the deadline of a call over all of its steps."""
-    pool: Any = getattr(transport, "_pool", None)
-    # httpx has no argument for it. Without this, a timeout is that of each step.
-    if hasattr(pool, "_network_backend"):
-        pool._network_backend = _Backend(pool._network_backend)
-    return transport
+class Backend(httpcore.NetworkBackend):
+    """Connections that keep the deadline of a call over all of its steps, from the look-up of the name on."""
 
-
-class _Backend(httpcore.NetworkBackend):
     def __init__(self, inner: httpcore.NetworkBackend) -> None:
         self._inner = inner
 
@@ -54,7 +48,21 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        return _Stream(self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        end = None if timeout is None else _CLOCK() + timeout
+        failed: Exception = httpcore.ConnectTimeout("timed out")
+        for address in _addresses(host, port, timeout):
+            left = None if end is None else end - _CLOCK()
+            if left is not None and left <= 0:
+                break
+            try:
+                return _Stream(self._inner.connect_tcp(address, port, left, local_address, socket_options))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failed = error
+        try:
+            raise failed
+        finally:
+            # A frame that has its own error is a cycle.
+            del failed
 
     def sleep(self, seconds: float) -> None:
         self._inner.sleep(seconds)
@@ -104,6 +112,28 @@ def _left(timeout: float | None, late: type[Exception]) -> float | None:
     if left <= 0:
         raise late("timed out")
     return left
+
+
+def _addresses(host: str, port: int, timeout: float | None) -> list[str]:
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(host))]
+    found: concurrent.futures.Future[list[str]] = concurrent.futures.Future()
+
+    def look_up() -> None:
+        try:
+            places = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+            found.set_result(list(dict.fromkeys(str(place[4][0]) for place in places)))
+        except OSError as error:
+            found.set_exception(error)
+
+    # A look-up cannot be interrupted.
+    threading.Thread(target=look_up, name="callboard-look-up", daemon=True).start()
+    try:
+        return found.result(timeout)
+    except concurrent.futures.TimeoutError:
+        raise httpcore.ConnectTimeout("timed out") from None
+    except OSError as error:
+        raise httpcore.ConnectError(str(error)) from error
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import httpcore
-import httpx
 
 from callboard.client._http_request import SMALL_BYTES
 
@@ -22,16 +21,9 @@ _READ_BYTES = 64 << 10
 _INFORMATIONAL = b"HTTP/1.1 1"
 
 
-def reads_while_it_sends(transport: httpx.AsyncHTTPTransport) -> httpx.AsyncHTTPTransport:
-    """The same transport. Its connections read while they send."""
-    pool: Any = getattr(transport, "_pool", None)
-    # httpx has no argument for it. Without this, such an answer is a lost connection.
-    if hasattr(pool, "_network_backend"):
-        pool._network_backend = _Backend(pool._network_backend)
-    return transport
+class AsyncBackend(httpcore.AsyncNetworkBackend):
+    """Connections that read while they send."""
 
-
-class _Backend(httpcore.AsyncNetworkBackend):
     def __init__(self, inner: httpcore.AsyncNetworkBackend) -> None:
         self._inner = inner
 

@@ -1,13 +1,9 @@
-"""Connections in pools of a few, each a transport of httpx.
-
-httpcore looks at each pair of connections of a pool for each request that begins or ends: with 64 calls in flight in
-one pool, most of a call's time was spent there.
+"""Which call has which connection. Each is a transport of httpx of its own.
 
 * **Full:** a request waits until one of `max_connections` is free.
 * **Late:** after its timeout for this wait it is `httpx.PoolTimeout`.
-* **Cancelled:** a request that waits leaves; one that is sent gives its connection back.
-* **Idle:** the next request closes each other pool that has had none for longer than `keep_alive`. httpcore closes idle
-  connections of a pool only when it gets a request.
+* **Cancelled:** a request that waits leaves; the connection of one that is sent is closed.
+* **Idle:** the next request closes those that have had none for longer than `keep_alive`.
 """
 
 from __future__ import annotations
@@ -16,112 +12,101 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Generic, TypeVar, cast
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import anyio
 import httpx
-
-# Few enough that all pairs of them cost nothing.
-POOL_CONNECTIONS = 8
 
 T = TypeVar("T")
 _CLOCK = time.monotonic
 
 
-class _Pool(Generic[T]):
-    """A transport, and its requests in flight."""
+class _Connections(Generic[T]):
+    """The connections of one client."""
 
-    def __init__(self, transport: T, size: int) -> None:
-        self.transport = transport
-        self.size = size
-        self.in_flight = 0
-        # When its last request has ended.
-        self.idle_since = 0.0
-
-    def give_back(self) -> None:
-        self.in_flight -= 1
-        self.idle_since = _CLOCK()
-
-
-class _Pools(Generic[T]):
-    """The pools of one client. `make` gives a transport with this many connections."""
-
-    def __init__(self, make: Callable[[int], T], max_connections: int, keep_alive: float) -> None:
+    def __init__(self, make: Callable[[], T], keep_alive: float) -> None:
         self._make = make
-        self._left = max_connections
         self._keep_alive = keep_alive
-        self.all: list[_Pool[T]] = []
-        # No longer in `all`, and to be closed.
-        self.idle: list[T] = []
+        self._used: set[T] = set()
+        # With the time of their last request. The last one is taken first, so that few are open under little load.
+        self._idle: deque[tuple[T, float]] = deque()
         self.is_closed = False
 
-    def take(self) -> _Pool[T]:
-        """The first pool with room, so that few connections are open under little load. The caller has a permit."""
+    def take(self) -> T:
+        """A connection for a caller that has a permit."""
         if self.is_closed:
             raise httpx.LocalProtocolError("the client was closed")
-        found = next((pool for pool in self.all if pool.in_flight < pool.size), None)
-        if found is None:
-            size = min(self._left, POOL_CONNECTIONS)
-            found = _Pool(self._make(size), size)
-            self._left -= size
-            self.all.append(found)
-        found.in_flight += 1
-        self._find_idle()
+        found = self._idle.pop()[0] if self._idle else self._make()
+        self._used.add(found)
         return found
 
-    def _find_idle(self) -> None:
-        end = _CLOCK() - self._keep_alive
-        for pool in [pool for pool in self.all if pool.in_flight == 0 and pool.idle_since < end]:
-            self.all.remove(pool)
-            self.idle.append(pool.transport)
-            self._left += pool.size
+    def give_back(self, connection: T, *, is_well: bool) -> bool:
+        """Whether it stays. Else its caller closes it."""
+        self._used.discard(connection)
+        if is_well and not self.is_closed:
+            self._idle.append((connection, _CLOCK()))
+        return is_well
+
+    def old(self) -> list[T]:
+        """Those that were idle for too long, which the caller closes."""
+        found, end = [], _CLOCK() - self._keep_alive
+        while self._idle and self._idle[0][1] < end:
+            found.append(self._idle.popleft()[0])
+        return found
 
     def close(self) -> list[T]:
-        """The transports, which the caller closes."""
+        """All of them, which the caller closes."""
         self.is_closed = True
-        found = [*self.idle, *(pool.transport for pool in self.all)]
-        self.idle.clear()
-        self.all.clear()
+        found = [*self._used, *(connection for connection, _ in self._idle)]
+        self._used.clear()
+        self._idle.clear()
         return found
 
 
 class PooledTransport(httpx.BaseTransport):
     """The connections of the threads that share a client."""
 
-    def __init__(self, make: Callable[[int], httpx.HTTPTransport], max_connections: int, keep_alive: float) -> None:
-        self._pools = _Pools(make, max_connections, keep_alive)
+    def __init__(self, make: Callable[[], httpx.BaseTransport], max_connections: int, keep_alive: float) -> None:
+        self._connections = _Connections(make, keep_alive)
         self._room = threading.Semaphore(max_connections)
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if not self._room.acquire(timeout=_wait(request)):
             raise httpx.PoolTimeout("no connection was free")
-        pool: _Pool[httpx.HTTPTransport] | None = None
+        connection: httpx.BaseTransport | None = None
         try:
             with self._lock:
-                pool = self._pools.take()
-                idle = self._pools.idle[:]
-                self._pools.idle.clear()
-            for each in idle:
+                old = self._connections.old()
+                connection = self._connections.take()
+            for each in old:
                 with contextlib.suppress(Exception):
                     each.close()
-            response = pool.transport.handle_request(request)
+            response = connection.handle_request(request)
         except BaseException:
-            self._give_back(pool)
+            self._give_back(connection, False)
             raise
-        response.stream = _Stream(cast(httpx.SyncByteStream, response.stream), lambda: self._give_back(pool))
+        body: Any = response.stream
+        body.end = lambda is_whole: self._give_back(connection, is_whole)
         return response
 
-    def _give_back(self, pool: _Pool[httpx.HTTPTransport] | None) -> None:
-        if pool is not None:
+    def _give_back(self, connection: httpx.BaseTransport | None, is_well: bool) -> None:
+        try:
+            if connection is None:
+                return
             with self._lock:
-                pool.give_back()
-        self._room.release()
+                stays = self._connections.give_back(connection, is_well=is_well)
+            if not stays:
+                with contextlib.suppress(Exception):
+                    connection.close()
+        finally:
+            self._room.release()
 
     def close(self) -> None:
         with self._lock:
-            found = self._pools.close()
+            found = self._connections.close()
         # All of them, also if one fails.
         with contextlib.ExitStack() as stack:
             for each in found:
@@ -131,11 +116,10 @@ class PooledTransport(httpx.BaseTransport):
 class AsyncPooledTransport(httpx.AsyncBaseTransport):
     """The same for the tasks of one event loop."""
 
-    def __init__(
-        self, make: Callable[[int], httpx.AsyncHTTPTransport], max_connections: int, keep_alive: float
-    ) -> None:
-        self._pools = _Pools(make, max_connections, keep_alive)
+    def __init__(self, make: Callable[[], httpx.AsyncBaseTransport], max_connections: int, keep_alive: float) -> None:
+        self._connections = _Connections(make, keep_alive)
         self._room = asyncio.Semaphore(max_connections)
+        self._closing: set[asyncio.Future[None]] = set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self._room.locked():
@@ -147,64 +131,43 @@ class AsyncPooledTransport(httpx.AsyncBaseTransport):
         else:
             # There is room: this does not wait.
             await self._room.acquire()
-        pool: _Pool[httpx.AsyncHTTPTransport] | None = None
+        connection: httpx.AsyncBaseTransport | None = None
         try:
-            pool = self._pools.take()
-            while self._pools.idle:
-                with contextlib.suppress(Exception):
-                    await self._pools.idle.pop().aclose()
-            response = await pool.transport.handle_async_request(request)
+            for each in self._connections.old():
+                self._close(each)
+            connection = self._connections.take()
+            response = await connection.handle_async_request(request)
         except BaseException:
-            self._give_back(pool)
+            await self._give_back(connection, False)
             raise
-        response.stream = _AsyncStream(cast(httpx.AsyncByteStream, response.stream), lambda: self._give_back(pool))
+        body: Any = response.stream
+        body.end = lambda is_whole: self._give_back(connection, is_whole)
         return response
 
-    def _give_back(self, pool: _Pool[httpx.AsyncHTTPTransport] | None) -> None:
-        if pool is not None:
-            pool.give_back()
-        self._room.release()
+    async def _give_back(self, connection: httpx.AsyncBaseTransport | None, is_well: bool) -> None:
+        try:
+            if connection is not None and not self._connections.give_back(connection, is_well=is_well):
+                # Its task goes on if this one is cancelled once more.
+                await asyncio.shield(self._close(connection))
+        finally:
+            self._room.release()
+
+    def _close(self, connection: httpx.AsyncBaseTransport) -> asyncio.Future[None]:
+        closing = asyncio.ensure_future(_closed(connection))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return closing
 
     async def aclose(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            for each in self._pools.close():
+            for each in self._connections.close():
                 stack.push_async_callback(each.aclose)
+        await asyncio.gather(*self._closing)
 
 
-class _Stream(httpx.SyncByteStream):
-    """The body of an answer, which gives its connection back once."""
-
-    def __init__(self, inner: httpx.SyncByteStream, give_back: Callable[[], None]) -> None:
-        self._inner = inner
-        self._give_back: Callable[[], None] | None = give_back
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._inner)
-
-    def close(self) -> None:
-        give_back, self._give_back = self._give_back, None
-        try:
-            self._inner.close()
-        finally:
-            if give_back is not None:
-                give_back()
-
-
-class _AsyncStream(httpx.AsyncByteStream):
-    def __init__(self, inner: httpx.AsyncByteStream, give_back: Callable[[], None]) -> None:
-        self._inner = inner
-        self._give_back: Callable[[], None] | None = give_back
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return aiter(self._inner)
-
-    async def aclose(self) -> None:
-        give_back, self._give_back = self._give_back, None
-        try:
-            await self._inner.aclose()
-        finally:
-            if give_back is not None:
-                give_back()
+async def _closed(connection: httpx.AsyncBaseTransport) -> None:
+    with contextlib.suppress(Exception):
+        await connection.aclose()
 
 
 def _wait(request: httpx.Request) -> float | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import ssl
 import sys
 import time
@@ -24,8 +23,8 @@ import anyio
 import httpx
 
 from callboard._envelope import Buffer
-from callboard.client._http_deadline import Left, ends_in_time
-from callboard.client._http_early import reads_while_it_sends
+from callboard.client._http_connection import AsyncConnection, Connection
+from callboard.client._http_deadline import Left
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
@@ -55,9 +54,7 @@ class HttpTransport:
         self._process = os.getpid()
         endpoint, settings = self._endpoint, self._settings
         transport = PooledTransport(
-            lambda size: ends_in_time(httpx.HTTPTransport(**_transport_settings(endpoint, settings, size))),
-            settings.max_connections,
-            settings.keep_alive,
+            lambda: Connection(endpoint, settings), settings.max_connections, settings.keep_alive
         )
         self._http = httpx.Client(transport=transport, trust_env=False, cookies=_NoCookies())
 
@@ -163,11 +160,7 @@ class AsyncHttpTransport:
                 self._pools.pop(each, None)
             endpoint, settings = self._endpoint, self._settings
             transport = AsyncPooledTransport(
-                lambda size: reads_while_it_sends(
-                    httpx.AsyncHTTPTransport(**_transport_settings(endpoint, settings, size))
-                ),
-                settings.max_connections,
-                settings.keep_alive,
+                lambda: AsyncConnection(endpoint, settings), settings.max_connections, settings.keep_alive
             )
             found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False, cookies=_NoCookies())
         return found
@@ -301,18 +294,3 @@ class _Timeouts(dict[str, float | None]):
         if self._deadline is None:
             return limit
         return Left.until_time(self._deadline + _GRACE, limit)
-
-
-def _transport_settings(endpoint: Endpoint, settings: Settings, size: int) -> dict[str, Any]:
-    limits = httpx.Limits(max_connections=size, max_keepalive_connections=size, keepalive_expiry=settings.keep_alive)
-    return {"limits": limits, "verify": endpoint.tls, "proxy": endpoint.proxy, "socket_options": _PROBES}
-
-
-# A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. The kernel
-# sends no such probes while sent data is unacknowledged. On Linux `TCP_USER_TIMEOUT` (ms) bounds that case. It also
-# ends a connection whose peer is there, but takes no more bytes for that time: its receive window stays at zero.
-_PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
-    (socket.IPPROTO_TCP, getattr(socket, name), count)
-    for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 35_000))
-    if hasattr(socket, name)
-]
