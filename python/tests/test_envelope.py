@@ -7,17 +7,22 @@ import dataclasses
 import datetime
 import enum
 import random
+import re
 import struct
+import typing
 import uuid
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import pytest
 
-from callboard._envelope import Decoder, EnvelopeError, decode, encode, encode_pieces
+from callboard._envelope import Decoder, EnvelopeError, decode, encode, encode_pieces, forms_of
+from callboard._signature import convert
 
 GOLDEN = Path(__file__).parents[2] / "crates/codec/tests/golden"
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
@@ -187,8 +192,58 @@ def test_other_types_have_a_plain_form() -> None:
     assert value[0] == {"name": "a", "at": {"type": "point", "X": 1, "data": None}}
     assert same(value[1]["at"], {"type": "point", "X": 2, "data": array})
     assert value[2:] == ["2024-02-29T12:00:00Z", "red", str(ident), "1.5"]
-    assert decode(encode({7: 1, True: 2, Color.RED: 3})) == {"7": 1, "true": 2, "red": 3}
-    assert decode(encode([{1, 2}, bytearray(b"a"), np.str_("b")])) == [[1, 2], b"a", "b"]
+    assert decode(encode({Color.RED: 3, np.str_("a"): 4})) == {"red": 3, "a": 4}
+    assert decode(encode([bytearray(b"a"), np.str_("b")])) == [b"a", "b"]
+
+
+@dataclasses.dataclass
+class Counts:
+    by_number: dict[int, Any]
+    seen: set[int] | None = None
+    any: Any = None
+
+
+class Row(typing.TypedDict):
+    names: frozenset[str]
+
+
+def test_a_key_that_is_no_text_is_kept_only_where_a_type_says_so() -> None:
+    for value, key in (({7: 1}, "`int`, 7"), ({True: 1}, "`bool`, True"), ({1.5: 1}, "`float`, 1.5")):
+        for place, whole in (("$.args[0]", {"args": [value]}), ("$.a", {"a": value})):
+            with pytest.raises(TypeError, match=re.escape(f"a key of type {key}: keys are texts")) as raised:
+                encode(whole)
+            assert str(raised.value).endswith(f"at {place}")
+    with pytest.raises(TypeError, match=r"a key of type `numpy.int64`, np.int64\(7\): keys are texts: send '7', or"):
+        encode({np.int64(7): 1})
+    for hint in (dict[int, int], list[dict[int, str]], "dict[int, str] | None", Counts, Mapping[float, int]):
+        assert decode(encode({7: {True: 1}}, forms_of(hint))) == {"7": {"true": 1}}
+    for hint in (dict, dict[str, int], dict[Any, int], int, Any, list[Color], dict[Color, int], Row, Literal["set"]):
+        assert not forms_of(hint) & 1
+    assert convert(decode(encode(Counts({1: {2: "a"}}, {3}))), Counts) == Counts({1: {"2": "a"}}, {3})
+    # The types inside say nothing of what is around them.
+    with pytest.raises(TypeError, match=r"a key of type `int`, 2: .* at \$"):
+        encode({"a": Counts({1: 2}), 2: 1})
+
+
+def test_a_set_is_sent_only_where_a_type_says_that_it_is_one() -> None:
+    for value in ({1}, frozenset({1})):
+        with pytest.raises(TypeError, match=r"a value of type `(frozen)?set` cannot be sent, .* list.* at \$\.a\[1\]"):
+            encode({"a": [0, value]})
+    for hint in (set, set[int], frozenset[int], list[set[int]], Counts, Row, set[int] | None, AbstractSet[int]):
+        assert decode(encode([{1}], forms_of(hint))) == [[1]]
+    for hint in (list[int], Any, dict[str, int], tuple[int, ...]):
+        assert not forms_of(hint)
+
+
+def test_models_and_structs_say_what_their_keys_and_sets_are() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("M", a=(dict[int, set[int]], ...))
+    assert decode(encode([model(a={1: {2}})])) == [{"a": {"1": [2]}}]
+    assert decode(encode(pydantic.RootModel[dict[int, int]]({1: 2}))) == {"1": 2}
+    struct = msgspec.defstruct("S", [("a", frozenset[int])])
+    assert decode(encode(struct(frozenset({1})))) == {"a": [1]}
+    with pytest.raises(TypeError, match="keys are texts"):
+        encode(pydantic.create_model("N", a=(Any, ...))(a={1: 2}))
 
 
 def test_models_of_pydantic_have_a_plain_form() -> None:
@@ -286,13 +341,13 @@ def test_an_array_of_a_file_is_sent(tmp_path: Path) -> None:
         ({"a": [1, object()]}, "a value of type `object` cannot be sent at $.a[1]"),
         ([1, {"b": 2**64}], "an integer beyond 64 bits at $[1].b"),
         ({"a": {(1,): 2}}, "a key of type `tuple`: keys are texts at $.a"),
-        ({"a": {"1": 1, 1: 2}}, "two keys that are both written as '1' at $.a"),
+        ({"a": {"1": 1, 1: 2}}, "a key of type `int`, 1: keys are texts"),
         ([np.array([None])], "an array of dtype `object` cannot be sent at $[0]"),
         ([np.datetime64("2024-01-01")], "cannot be sent at $[0]"),
         (["\ud800"], "a text that has no UTF-8: surrogates not allowed at $[0]"),
         ({"a": {"\ud800": 1}}, "a text that has no UTF-8: surrogates not allowed at $.a"),
         ([Label("a", Point(1, [2**64]))], "an integer beyond 64 bits at $[0].at.data[0]"),
-        ({"a": ({1}, Label("\ud800", 1))}, "a text that has no UTF-8: surrogates not allowed at $.a[1].name"),
+        ({"a": ([1], Label("\ud800", 1))}, "a text that has no UTF-8: surrogates not allowed at $.a[1].name"),
         ({"a": Label}, "a value of type `type` cannot be sent at $.a"),
         ([range(3), 1j], "a value of type `range` cannot be sent at $[0]"),
         ([1j], "a value of type `complex` cannot be sent at $[0]"),

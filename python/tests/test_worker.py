@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -342,3 +343,22 @@ def test_the_context_has_all_that_the_node_knows() -> None:
         (record,) = node.logs
         assert (record["level"], record["target"], record["request_id"]) == ("info", "app", "r")
         assert record["message"] == "asked for this"
+
+
+def test_a_result_keeps_its_keys_and_sets_where_its_hint_says_so(tmp_path: Path) -> None:
+    (tmp_path / "forms.py").write_text(
+        "import callboard as cb\n\n\n"
+        "@cb.function\ndef said(n: int) -> dict[int, set[str]]:\n    return {n: {'a'}}\n\n\n"
+        "@cb.function\ndef unsaid(n: int):\n    return {n: 1}\n\n\n"
+        "@cb.function\ndef streamed(n: int):\n    yield {n: 1}\n\n\n"
+        "@cb.function\ndef taken(counts: dict[int, float]) -> float:\n    return counts[7]\n"
+    )
+    target = str(tmp_path / "forms.py")
+    with Node(f"{target}:said").ready() as node:
+        assert node.call(7) == [{"7": ["a"]}]
+    for name in ("unsaid", "streamed"):
+        with Node(f"{target}:{name}").ready() as node:
+            (found,) = node.call(7)
+            assert "a key of type `int`, 7: keys are texts: send '7', or give the result a hint" in found["message"]
+    with Node(f"{target}:taken").ready() as node:
+        assert node.call({"7": 0.5}) == [0.5]

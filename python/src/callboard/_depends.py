@@ -252,7 +252,7 @@ class Local:
             finally:
                 # A frame that has its own error is a cycle.
                 del outcome
-        return self._sent(outcome)
+        return self._sent(outcome, route.signature.output_forms)
 
     def close(self) -> None:
         """Cleans up all instances."""
@@ -265,8 +265,8 @@ class Local:
         finally:
             loop.close()
 
-    def _sent(self, value: Any) -> Any:
-        return self._decoder.decode(encode(value))
+    def _sent(self, value: Any, forms: int = 0) -> Any:
+        return self._decoder.decode(encode(value, forms))
 
 
 def _has_async_setup(owner: Any) -> bool:

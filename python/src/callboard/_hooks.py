@@ -107,7 +107,7 @@ async def warm_up(route: Route, runner: Runner) -> None:
             raise Cancelled
 
         begin = time.monotonic()
-        inputs = [decode(encode(example))]
+        inputs = [decode(encode(example, route.signature.input_forms))]
         if runner.signature.is_async:
             (outcome,) = await runner.run_async(inputs, [context], stop_async, lambda cancel: None)
         else:

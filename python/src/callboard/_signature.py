@@ -11,6 +11,7 @@ import functools
 import inspect
 import io
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable
@@ -22,7 +23,7 @@ import numpy as np
 from callboard import _media, _torch
 from callboard._api import Context, InvalidInput
 from callboard._arrays import FIRST, OF_LENGTH, WrongArray, array_of_lists, column_of, has_large, plain
-from callboard._envelope import series_table
+from callboard._envelope import forms_of, series_table
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _ITERATORS = (collections.abc.Iterator, collections.abc.Generator)
@@ -62,6 +63,8 @@ class Signature:
         if batched and not self.hints:
             raise TypeError(f"{where}: a batched method takes a list, but there is no parameter")
         self.output = self._output(returned)
+        # What the hints say of keys and sets.
+        self.output_forms = forms_of(self.output)
         # The body is one value, or an object of all parameters. A form has fields, so a file has a name, too.
         self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
         self._struct = None if self.is_value else self._arguments_struct()
@@ -103,6 +106,10 @@ class Signature:
             else:
                 fields.append((name, hint))
         return msgspec.defstruct("Input", fields, forbid_unknown_fields=True, kw_only=True)
+
+    @property
+    def input_forms(self) -> int:
+        return functools.reduce(operator.or_, map(forms_of, self.hints.values()), 0)
 
     # ---- Inputs ------------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class Route:
         found = []
         for number, example in enumerate(self.examples, 1):
             try:
-                value = decode(encode(example))
+                value = decode(encode(example, self.signature.input_forms))
                 self.signature.arguments(value)
                 found.append(msgspec.json.decode(msgspec.json.encode(plain(value))))
             except (TypeError, ValueError) as error:

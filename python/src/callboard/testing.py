@@ -204,15 +204,16 @@ class _Instance:
         contexts = [dataclasses.replace(context) if context else Context() for _ in values]
 
         def emit(index: int, output: Any) -> None:
-            outputs[index].append(self._sent(output))
+            outputs[index].append(self._sent(output, runner.signature.output_forms))
 
         outcomes = await run_here(runner, inputs, contexts, emit)
-        sent = [outcome if isinstance(outcome, Failure) else self._sent(outcome) for outcome in outcomes]
+        forms = runner.signature.output_forms
+        sent = [outcome if isinstance(outcome, Failure) else self._sent(outcome, forms) for outcome in outcomes]
         return list(zip(sent, outputs, strict=True))
 
-    def _sent(self, value: Any) -> Any:
+    def _sent(self, value: Any, forms: int = 0) -> Any:
         """The value as the other side sees it."""
-        return self._decoder.decode(encode(value))
+        return self._decoder.decode(encode(value, forms))
 
 
 class _Steps:

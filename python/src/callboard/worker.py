@@ -201,14 +201,16 @@ class Worker:
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         if not runner.signature.is_async:
-            results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+            results = runner.run(
+                self._inputs(batch), batch.contexts, self._emitter(batch, runner.signature.output_forms)
+            )
             self._finish(batch, results, runner, await self._health.reason())
             return
 
         def started(cancel: Callable[[int], None]) -> None:
             batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
 
-        inputs, send = self._inputs(batch), self._emitter(batch)
+        inputs, send = self._inputs(batch), self._emitter(batch, runner.signature.output_forms)
 
         async def emit(index: int, output: Any) -> None:
             if batch.credit is not None:
@@ -321,7 +323,7 @@ class Worker:
     # ---- Running -----------------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch, runner: Runner) -> None:
-        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch))
+        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch, runner.signature.output_forms))
         self._finish(batch, results, runner, finish(self._health.reason()))
 
     def _inputs(self, batch: Batch) -> list[Any]:
@@ -335,9 +337,9 @@ class Worker:
         batch.parts = []
         return inputs
 
-    def _emitter(self, batch: Batch) -> Callable[[int, Any], None]:
+    def _emitter(self, batch: Batch, forms: int) -> Callable[[int, Any], None]:
         def emit(index: int, output: Any) -> None:
-            pieces = encode_pieces(output)
+            pieces = encode_pieces(output, forms)
             size = self._checked(sum(map(len, pieces)))
             self._send({"type": "output", "id": batch.id, "item": index}, [size], pieces)
 
@@ -355,7 +357,7 @@ class Worker:
                 continue
             if not runner.signature.streams:
                 try:
-                    pieces = encode_pieces(result)
+                    pieces = encode_pieces(result, runner.signature.output_forms)
                     size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
                     total = self._checked(total + size)
                 except Exception as error:

@@ -10,6 +10,7 @@ before what they unpack to.
 """
 
 from callboard._envelope.arrow import series_table
+from callboard._envelope.forms import forms_of
 from callboard._envelope.layout import Buffer, EnvelopeError, MissingPackageError, TooLargeError, type_name
 from callboard._envelope.reading import Decoder, decode
 from callboard._envelope.texts import text_dtype
@@ -24,6 +25,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_pieces",
+    "forms_of",
     "series_table",
     "text_dtype",
     "type_name",

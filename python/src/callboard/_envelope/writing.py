@@ -19,6 +19,7 @@ from msgspec.msgpack import Ext
 
 from callboard import _media, _torch
 from callboard._envelope.arrow import arrow_stream
+from callboard._envelope.forms import KEYS, SETS, forms_of
 from callboard._envelope.layout import (
     ALIGNMENT,
     ARRAY_HEADER,
@@ -60,9 +61,12 @@ def _too_deep(place: str) -> Unwritable:
     return error
 
 
-def encode_pieces(value: object) -> list[Buffer]:
-    """Encodes a value as pieces that make an envelope one after the other. Raises `TypeError` with the place."""
-    writer = _Writer()
+def encode_pieces(value: object, forms: int = 0) -> list[Buffer]:
+    """Encodes a value as pieces that make an envelope one after the other. Raises `TypeError` with the place.
+
+    `forms` are those of the hint of the value, if it has one: see `forms.py`.
+    """
+    writer = _Writer(forms)
     try:
         tree = writer.encoder.encode(writer.lower(value, 0))
     except Unwritable as error:
@@ -87,19 +91,20 @@ def encode_pieces(value: object) -> list[Buffer]:
     return [header + struct.pack(f"<{len(lengths)}Q", *lengths) + tree, *padded]
 
 
-def encode(value: object) -> bytes:
+def encode(value: object, forms: int = 0) -> bytes:
     """Encodes a value as one envelope."""
-    return b"".join(encode_pieces(value))
+    return b"".join(encode_pieces(value, forms))
 
 
 class _Writer:
     """Turns one value into a tree that MessagePack expresses, and collects its segments in their order."""
 
-    __slots__ = ("segments",)
+    __slots__ = ("forms", "segments")
 
     encoder = msgspec.msgpack.Encoder()
 
-    def __init__(self) -> None:
+    def __init__(self, forms: int) -> None:
+        self.forms = forms
         self.segments: list[memoryview] = []
 
     def lower(self, value: Any, depth: int) -> Any:
@@ -144,7 +149,7 @@ class _Writer:
                 return entries
         lowered: dict[str, Any] = {}
         for key, value in entries.items():
-            name = key if type(key) is str else _key(key)
+            name = key if type(key) is str else _key(key, self.forms)
             if name in lowered:
                 raise Unwritable(f"two keys that are both written as {name!r}")
             try:
@@ -172,14 +177,17 @@ class _Writer:
             # A mask, a unit, or what `*` means: an envelope has no place for them.
             raise Unwritable(f"an array of type `{type_name(value)}` cannot be sent, only a plain numpy.ndarray")
         if isinstance(value, msgspec.Struct):
-            return self.lower(_struct_fields(value), depth)
+            return self.typed(type(value), _struct_fields(value), depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            return self.map(fields, depth)
+            return self.typed(type(value), fields, depth)
         if isinstance(value, Mapping):
             return self.map(value, depth)
         if isinstance(value, tuple):
             return self.lower(tuple(value), depth)
+        if isinstance(value, (set, frozenset)) and not self.forms & SETS:
+            cure = "send it as a list, or give the result a hint such as set[str]"
+            raise Unwritable(f"a value of type `{type_name(value)}` cannot be sent, and would become a list: {cure},")
         if isinstance(value, (list, set, frozenset)):
             return self.list(list(value), depth)
         for plain in (str, int, float):
@@ -189,7 +197,7 @@ class _Writer:
             return self.frame(value)
         if hasattr(value, "model_dump") and not isinstance(value, type):
             # The root of a `RootModel` may be any value.
-            return self.lower(_dumped(value), depth)
+            return self.typed(type(value), _dumped(value), depth)
         if _torch.is_tensor(type(value)):
             return self.array(_array_of_tensor(value))
         data = _media.as_bytes(value)
@@ -198,6 +206,14 @@ class _Writer:
         if hasattr(value, "__array__"):
             return self.array(np.asarray(value))
         raise Unwritable(f"a value of type `{type_name(value)}` cannot be sent")
+
+    def typed(self, kind: type, fields: Any, depth: int) -> Any:
+        """The fields of a value, whose type may say more of its keys and sets than what it is in."""
+        outer, self.forms = self.forms, self.forms | forms_of(kind)
+        try:
+            return self.lower(fields, depth)
+        finally:
+            self.forms = outer
 
     def array(self, array: np.ndarray[Any, Any]) -> Ext:
         if array.dtype.kind in "UT":
@@ -277,12 +293,15 @@ def _code(dtype: np.dtype[Any]) -> int:
     return code
 
 
-def _key(key: Any) -> str:
-    """A map key is text. A number or bool stands for its text."""
+def _key(key: Any, forms: int) -> str:
+    """A map key is text. A number or bool stands for its text where a hint says that it was one."""
     if isinstance(key, enum.Enum):
         key = key.value
     if isinstance(key, str):
         return str(key)
+    if not forms & KEYS and isinstance(key, (bool, int, float, np.bool_, np.integer, np.floating)):
+        cure = f"send {str(key)!r}, or give the result a hint such as dict[int, str]"
+        raise Unwritable(f"a key of type `{type_name(key)}`, {key!r}: keys are texts: {cure},")
     if isinstance(key, (bool, np.bool_)):
         return "true" if key else "false"
     if isinstance(key, (int, float, np.integer, np.floating)):
