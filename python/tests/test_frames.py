@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import decimal
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow")
 
+import numpy as np
 import pyarrow as pa
+from node import Node
 
+import callboard as cb
 from callboard._api import InvalidInput
 from callboard._envelope import EnvelopeError, decode, encode
 from callboard._signature import convert
@@ -117,6 +122,126 @@ def test_an_extension_type_whose_reader_fails_is_an_error_of_the_envelope() -> N
     schema = pa.schema([pa.field("i", pa.int64(), metadata=extension)])
     with pytest.raises(EnvelopeError, match="a data frame: "):
         decode(encode(pa.Table.from_batches([], schema)))
+
+
+# ---- As the library that has sent them -------------------------------------------------------------------------------
+
+
+def as_sent(value: Any) -> Any:
+    return decode(encode({"a": [value]}), is_as_sent=True)["a"][0]
+
+
+def test_frames_and_series_come_back_as_the_library_that_has_sent_them() -> None:
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    testing = pytest.importorskip("polars.testing")
+    table = pa.table({"n": [1, 2], "s": ["a", None]})
+    frame, other = table.to_pandas(), pl.from_arrow(table)
+    pd.testing.assert_frame_equal(as_sent(frame), frame)
+    pd.testing.assert_series_equal(as_sent(frame["n"]), frame["n"])
+    testing.assert_frame_equal(as_sent(other), other)
+    testing.assert_series_equal(as_sent(other["s"]), other["s"])
+    assert as_sent(table).equals(table) and as_sent(table["n"]).equals(table["n"])
+    # A table that came from another library is pyarrow's own when it is sent again.
+    for value in (frame, other):
+        assert type(as_sent(decode(encode(value)))) is pa.Table
+        assert isinstance(as_sent(decode(encode(value["n"]))), pa.ChunkedArray)
+
+
+def test_the_index_of_pandas_comes_back() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"n": [3, 1, 2], "s": ["a", "b", "a"]}, index=pd.RangeIndex(10, 16, 2))
+    days = pd.date_range("2024-01-01", periods=3, tz="Europe/Berlin", name="day")
+    for value in (
+        frame,
+        frame[frame["n"] > 1],
+        frame.sort_values("n"),
+        frame.rename_axis("row"),
+        frame.set_index(pd.Index([7, -7, 2**40])),
+        frame.set_index(pd.Index([2**64 - 1, 0, 5], dtype="uint64")),
+        frame.set_index(pd.Index([1, 2, 3], dtype="int8")),
+        frame.set_index("s"),
+        frame.set_index(["s", "n"]),
+        frame.set_index(days),
+        frame.set_index(pd.Index(["x", "y", "z"])),
+        frame.set_index(pd.CategoricalIndex(["x", "y", "x"], name="c")),
+        frame.astype({"n": "int64[pyarrow]"}).set_index("s"),
+        frame.iloc[:0],
+    ):
+        pd.testing.assert_frame_equal(as_sent(value), value, check_freq=False)
+        pd.testing.assert_frame_equal(back(value), value, check_freq=False)
+    for value in (frame["n"], frame["n"][frame["n"] > 1], frame["s"].sort_values(), frame["n"].rename(None)):
+        pd.testing.assert_series_equal(as_sent(value), value)
+    # That of rows that were picked takes little.
+    picked = pd.DataFrame({"x": np.arange(1_000_000.0)}).query("x % 3 == 0")
+    assert len(encode(picked)) < 1.01 * 8 * len(picked)
+    pd.testing.assert_frame_equal(as_sent(picked), picked)
+
+
+def test_a_hint_wins_over_the_library_that_has_sent_a_frame() -> None:
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    table = pa.table({"n": [1, 2]})
+    for value in (table, table.to_pandas(), pl.from_arrow(table)):
+        for hint in (pa.Table, pd.DataFrame, pl.DataFrame):
+            for received in (decode(encode(value)), as_sent(value)):
+                found = convert(received, hint)
+                assert isinstance(found, hint)
+                assert pa.table({"n": found["n"].to_list() if hint is not pa.Table else found["n"]}).equals(table)
+        for hint in (pd.Series, pl.Series, pa.ChunkedArray):
+            assert isinstance(convert(as_sent(value["n"]), hint), hint)
+
+
+def test_a_frame_whose_library_is_not_there_or_not_known_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    table = pa.table({"n": [1, 2]})
+    sent = {"pandas": encode(table.to_pandas()), "polars": encode(pl.from_arrow(table))}
+    foreign = table.replace_schema_metadata({b"callboard": b'{"library": "another"}'})
+    from callboard._envelope.arrow import arrow_stream
+
+    for name, envelope in sent.items():
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, name, None)
+            assert type(decode(envelope, is_as_sent=True)) is pa.Table
+    assert type(as_sent(foreign)) is pa.Table
+    # What pandas would make objects of, each with the same long text.
+    words = pa.array(["x" * 100] * 3).dictionary_encode()
+    nested = pa.table({"l": pa.ListArray.from_arrays([0, 3], words)})
+    marked = nested.replace_schema_metadata({b"callboard": b'{"library": "pandas"}'})
+    monkeypatch.setattr("callboard._envelope.arrow.unmarked", lambda table: table)
+    assert type(as_sent(marked)) is pa.Table and arrow_stream(marked) is not None
+    for unread in (b"[", b"[1]", b"[" * 5000):
+        assert type(as_sent(table.replace_schema_metadata({b"callboard": unread}))) is pa.Table
+    for bad in (b'{"library": "pandas", "index": "!", "dtype": "int64"}', b'{"library": "pandas", "index": 1}'):
+        with pytest.raises(EnvelopeError):
+            as_sent(table.replace_schema_metadata({b"callboard": bad}))
+    assert pd is not None
+
+
+def test_a_service_gets_and_gives_frames_of_the_library_that_has_sent_them(tmp_path: Path) -> None:
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    (tmp_path / "frames.py").write_text(
+        "import callboard as cb\nimport pyarrow as pa\n\n\n"
+        "@cb.function\ndef kind(frame, other=None):\n    return [type(frame).__module__.split('.')[0], frame]\n\n\n"
+        "@cb.function\ndef table(frame: pa.Table):\n    return [type(frame).__module__.split('.')[0], frame]\n"
+    )
+    frame = pd.DataFrame({"n": [1, 2]}, index=[5, 3])
+    with Node(f"{tmp_path}/frames.py:kind").ready() as node:
+        for value, library in (
+            (frame, "pandas"),
+            (pl.DataFrame({"n": [1]}), "polars"),
+            (pa.table({"n": [1]}), "pyarrow"),
+        ):
+            (found,) = node.call({"frame": value})
+            assert found[0] == library
+    with Node(f"{tmp_path}/frames.py:table").ready() as node:
+        assert node.call(frame)[0][0] == "pyarrow"
+
+    @cb.function
+    def same(frame: Any) -> Any:
+        assert type(frame) is pd.DataFrame
+        return frame
+
+    with cb.test_client(same) as client:
+        pd.testing.assert_frame_equal(client.call(frame), frame)
 
 
 def test_a_frame_is_no_map_of_another_type() -> None:

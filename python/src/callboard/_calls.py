@@ -43,7 +43,7 @@ class OpenCall:
         # It is made here: a frame that has its own error is a cycle, which keeps what the code holds that calls.
         if self._error is not None:
             raise error_of(self._error)
-        return decode(self._part)
+        return decode(self._part, is_as_sent=True)
 
 
 class WorkerCalls:

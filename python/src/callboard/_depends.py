@@ -244,7 +244,10 @@ class Local:
             if setup is not None:
                 await settled(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
             self._instances[id(route.owner)] = instance
-        inputs, contexts = [self._sent(value)], [Context(route=route.path)]
+        inputs, contexts = (
+            [self._sent(value, is_as_sent=route.signature.takes_frames_as_sent)],
+            [Context(route=route.path)],
+        )
         (outcome,) = await run_here(Runner(route, instance), inputs, contexts, _no_stream)
         if isinstance(outcome, Failure):
             try:
@@ -265,7 +268,8 @@ class Local:
         finally:
             loop.close()
 
-    def _sent(self, value: Any, forms: int = 0) -> Any:
+    def _sent(self, value: Any, forms: int = 0, *, is_as_sent: bool = True) -> Any:
+        self._decoder.is_as_sent = is_as_sent
         return self._decoder.decode(encode(value, forms))
 
 

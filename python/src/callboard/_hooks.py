@@ -107,7 +107,8 @@ async def warm_up(route: Route, runner: Runner) -> None:
             raise Cancelled
 
         begin = time.monotonic()
-        inputs = [decode(encode(example, route.signature.input_forms))]
+        signature = route.signature
+        inputs = [decode(encode(example, signature.input_forms), is_as_sent=signature.takes_frames_as_sent)]
         if runner.signature.is_async:
             (outcome,) = await runner.run_async(inputs, [context], stop_async, lambda cancel: None)
         else:

@@ -23,14 +23,22 @@ import numpy as np
 from callboard import _media, _torch
 from callboard._api import Context, InvalidInput
 from callboard._arrays import FIRST, OF_LENGTH, WrongArray, array_of_lists, column_of, has_large, plain
-from callboard._envelope import forms_of, series_table
+from callboard._envelope import FRAMES, forms_of, series_table
+from callboard._envelope.frames import (
+    LIBRARIES,
+    column_of_frame,
+    is_frame_or_series,
+    pandas_frame,
+    polars_frame,
+    table_of,
+    unmarked,
+)
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _ITERATORS = (collections.abc.Iterator, collections.abc.Generator)
 _ASYNC_ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncGenerator)
 # The inputs that need no conversion if they have exactly the type of the hint.
 _EXACT = (str, int, float, bool, bytes)
-_FRAMES = ("pandas", "polars", "pyarrow")
 
 
 class Signature:
@@ -110,6 +118,11 @@ class Signature:
     @property
     def input_forms(self) -> int:
         return functools.reduce(operator.or_, map(forms_of, self.hints.values()), 0)
+
+    @property
+    def takes_frames_as_sent(self) -> bool:
+        """Whether no hint names a library of frames."""
+        return not self.input_forms & FRAMES
 
     # ---- Inputs ------------------------------------------------------------------------------------------------------
 
@@ -370,7 +383,7 @@ def _from_plain(hint: Any, value: Any) -> Any:
         return _to_model(origin, value)
     if isinstance(origin, type) and issubclass(origin, np.generic):
         return to_array(value, origin)[()]
-    if isinstance(origin, type) and origin.__module__.partition(".")[0] in _FRAMES:
+    if isinstance(origin, type) and origin.__module__.partition(".")[0] in LIBRARIES:
         return _to_frame(origin, value)
     raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
 
@@ -467,67 +480,25 @@ def _to_frame(origin: Any, value: Any) -> Any:
     """An Arrow table, or a map of columns, as a frame of the library of the hint."""
     import pyarrow
 
+    library, table, is_series = origin.__module__.partition(".")[0], None, False
     if isinstance(value, dict):
-        value = pyarrow.table({name: column_of(column) for name, column in value.items()})
-    library = origin.__module__.partition(".")[0]
-    is_series = isinstance(value, pyarrow.ChunkedArray)
-    if library in ("pandas", "polars") and (is_series or isinstance(value, pyarrow.Table)):
-        table = series_table(value) if is_series else value
+        table = pyarrow.table({name: column_of(column) for name, column in value.items()})
+    elif isinstance(value, pyarrow.Table):
+        table = value
+    elif isinstance(value, pyarrow.ChunkedArray):
+        is_series, table = True, series_table(value)
+    elif is_frame_or_series(value):
+        is_series, table = table_of(pyarrow, value)
+    if table is not None:
         try:
-            frame = _pandas_frame(table) if library == "pandas" else _polars_frame(table)
+            frame = {"pandas": pandas_frame, "polars": polars_frame}.get(library, unmarked)(table)
         except Exception as error:
             # Neither library says which exceptions it raises for a type that it does not have.
             raise TypeError(f"Expected `{_name(origin)}`, got a table that cannot be one: {error}") from error
-        value = _column(frame, library) if is_series else frame
+        value = column_of_frame(frame, library) if is_series else frame
     if not isinstance(value, origin):
         raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
     return value
-
-
-def _pandas_frame(table: Any) -> Any:
-    """The frame of a table, with the dtypes that pandas has written into its metadata."""
-    metadata = table.schema.pandas_metadata or {}
-    columns = {each.get("field_name"): each for each in metadata.get("columns", ())}
-    # pandas does not read the names of its Arrow dtypes that have parameters, and takes one for another dtype.
-    arrow = [place for place, name in enumerate(table.column_names) if _is_arrow_dtype(columns.get(name, {}))]
-    if not arrow:
-        return table.to_pandas()
-    import pandas
-    import pyarrow
-
-    plain = table
-    for place in arrow:
-        columns[table.column_names[place]].update(pandas_type="int8", numpy_type="int8", metadata=None)
-        zeros = pyarrow.array(np.zeros(table.num_rows, np.int8))
-        plain = plain.set_column(place, table.column_names[place], zeros)
-    plain = plain.replace_schema_metadata({**table.schema.metadata, b"pandas": json.dumps(metadata).encode()})
-    frame = plain.to_pandas()
-    for place in arrow:
-        frame.isetitem(place, pandas.arrays.ArrowExtensionArray(table.column(place)))
-    return frame
-
-
-def _is_arrow_dtype(column: dict[str, Any]) -> bool:
-    """Of what pandas has written of a column."""
-    return str(column.get("numpy_type")).endswith("[pyarrow]") or column.get("is_arrow_dtype") is True
-
-
-def _polars_frame(table: Any) -> Any:
-    import polars
-
-    frame: Any = polars.from_arrow(table)
-    if frame.columns != table.column_names:
-        # It gives a column without a name one of its own.
-        frame.columns = table.column_names
-    return frame
-
-
-def _column(frame: Any, library: str) -> Any:
-    """The only column of a frame. In pandas a series without a name has None."""
-    if library == "polars":
-        return frame.to_series(0)
-    column = frame.iloc[:, 0]
-    return column.rename(None) if column.name == "" else column
 
 
 # ---- JSON Schema -----------------------------------------------------------------------------------------------------
@@ -573,7 +544,7 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return {"type": "boolean"}
     if issubclass(kind, np.generic):
         return {"type": "integer" if issubclass(kind, np.integer) else "number"}
-    if kind.__module__.partition(".")[0] in _FRAMES:
+    if kind.__module__.partition(".")[0] in LIBRARIES:
         return {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
     raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input")
 

@@ -200,7 +200,8 @@ class _Instance:
         """The outcome of each item, and the outputs of its stream."""
         runner = Runner(self._route(method), self._instance)
         outputs: list[list[Any]] = [[] for _ in values]
-        inputs = [self._sent(value) for value in values]
+        is_as_sent = runner.signature.takes_frames_as_sent
+        inputs = [self._sent(value, is_as_sent=is_as_sent) for value in values]
         contexts = [dataclasses.replace(context) if context else Context() for _ in values]
 
         def emit(index: int, output: Any) -> None:
@@ -211,8 +212,9 @@ class _Instance:
         sent = [outcome if isinstance(outcome, Failure) else self._sent(outcome, forms) for outcome in outcomes]
         return list(zip(sent, outputs, strict=True))
 
-    def _sent(self, value: Any, forms: int = 0) -> Any:
+    def _sent(self, value: Any, forms: int = 0, *, is_as_sent: bool = True) -> Any:
         """The value as the other side sees it."""
+        self._decoder.is_as_sent = is_as_sent
         return self._decoder.decode(encode(value, forms))
 
 

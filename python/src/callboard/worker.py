@@ -119,6 +119,7 @@ class Worker:
                 raise TypeError(f"{route.name}: share_setup needs the same settings for all replicas")
             instance = route.instance() if shared is None else prepared.instance
             context = setup_context(route, start, instance)
+        self._decoder.is_as_sent = route.signature.takes_frames_as_sent
         self._may_call = bool(_depends.depends_of(route.owner))
         self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
         _depends.current = self._calls

@@ -6,17 +6,18 @@ format is in `docs/wire.md`, sections "Values in MessagePack" and "Envelope, ver
 
 `layout.py` is what both sides agree on, `writing.py` and `reading.py` are the two sides, `texts.py` reads arrays of
 texts, and `arrow.py` turns data frames into Arrow streams and back, which alone needs pyarrow; `frame_check.py` tells
-before what they unpack to.
+before what they unpack to, and `frames.py` knows pandas and polars. `forms.py` says which hints keep keys and sets.
 """
 
 from callboard._envelope.arrow import series_table
-from callboard._envelope.forms import forms_of
+from callboard._envelope.forms import FRAMES, forms_of
 from callboard._envelope.layout import Buffer, EnvelopeError, MissingPackageError, TooLargeError, type_name
 from callboard._envelope.reading import Decoder, decode
 from callboard._envelope.texts import text_dtype
 from callboard._envelope.writing import encode, encode_pieces
 
 __all__ = [
+    "FRAMES",
     "Buffer",
     "Decoder",
     "EnvelopeError",

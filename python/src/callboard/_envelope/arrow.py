@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from typing import Any
 
 from callboard._envelope.frame_check import Room, check_frame
+from callboard._envelope.frames import as_sent, is_frame_or_series, table_of, unmarked
 from callboard._envelope.layout import FRAME, SERIES, EnvelopeError, MissingPackageError, Unwritable, type_name
 
 
@@ -24,7 +24,7 @@ def arrow_stream(value: Any) -> tuple[int, memoryview]:
     pa = _pyarrow()
     kind, table = FRAME, None
     if isinstance(value, pa.Table):
-        table = value
+        table = unmarked(value)
     elif isinstance(value, pa.RecordBatch):
         table = pa.Table.from_batches([value])
     elif isinstance(value, pa.Scalar):
@@ -54,62 +54,12 @@ def arrow_stream(value: Any) -> tuple[int, memoryview]:
 
 
 def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
-    name, library = type(value).__name__, type(value).__module__.partition(".")[0]
-    if library in ("pandas", "polars") and name in ("DataFrame", "Series"):
-        table_of_frame = _table_of_pandas if library == "pandas" else _table_of_polars
-        if library == "pandas":
-            _check_index(value)
-        if name == "DataFrame":
-            return FRAME, table_of_frame(pa, value)
-        return SERIES, table_of_frame(pa, value.to_frame("" if value.name is None else value.name))
+    if is_frame_or_series(value):
+        is_series, table = table_of(pa, value)
+        return SERIES if is_series else FRAME, table
     if isinstance(value, (pa.Array, pa.ChunkedArray)):
-        return SERIES, series_table(value)
+        return SERIES, unmarked(series_table(value))
     raise Unwritable(f"a value of type `{type_name(value)}` cannot be sent")
-
-
-def _table_of_pandas(pa: Any, frame: Any) -> Any:
-    import pandas
-
-    if frame.columns.nlevels == 1 and frame.columns.inferred_type.startswith("mixed"):
-        raise ValueError("the labels of its columns have different types, and would become texts")
-    # Only with an index, this one, does pyarrow write of which type the labels of the columns are.
-    frame = frame.copy(deep=False)
-    frame.index = pandas.RangeIndex(len(frame))
-    table = pa.Table.from_pandas(frame)
-    metadata = table.schema.pandas_metadata
-    decimals = [
-        each
-        for each, dtype in zip(metadata["columns"], frame.dtypes, strict=False)
-        if isinstance(dtype, pandas.ArrowDtype) and pa.types.is_decimal(dtype.pyarrow_dtype)
-    ]
-    for each in decimals:
-        # pyarrow writes the same of these as of Python's decimals.
-        each["is_arrow_dtype"] = True
-    changed = {**table.schema.metadata, b"pandas": json.dumps(metadata).encode()}
-    return table.replace_schema_metadata(changed) if decimals else table
-
-
-def _table_of_polars(_: Any, frame: Any) -> Any:
-    for name, dtype in frame.schema.items():
-        if _has_objects(dtype):
-            # Their form in Arrow is their address in this process.
-            raise ValueError(f"column `{name}` has Python objects")
-    return frame.to_arrow()
-
-
-def _has_objects(dtype: Any) -> bool:
-    """Whether a dtype of polars is `Object`, or has it inside."""
-    inner = [dtype.inner] if hasattr(dtype, "inner") else [field.dtype for field in getattr(dtype, "fields", ())]
-    return dtype.base_type().__name__ == "Object" or any(map(_has_objects, inner))
-
-
-def _check_index(value: Any) -> None:
-    """Rows keep their order, and no index. Unnamed integers tell where rows once were; anything else is data."""
-    index = value.index
-    if index.nlevels > 1 or index.name is not None or (len(index) and index.dtype.kind not in "iu"):
-        raise Unwritable(
-            f"the index of a `{type_name(value)}` cannot be sent: use reset_index(), with drop=True or not"
-        )
 
 
 def _unread_type(pa: Any, kind: Any) -> str | None:
@@ -169,9 +119,17 @@ def read_table(data: memoryview, room: Room) -> Any:
         raise EnvelopeError(f"a data frame: {error}") from None
 
 
-def read_series(data: memoryview, room: Room) -> Any:
-    """A series as a `pyarrow.ChunkedArray`."""
+def read_frame(data: memoryview, room: Room, is_as_sent: bool) -> Any:
+    """A data frame as a table, or as that of the library that has sent it."""
+    table = read_table(data, room)
+    found = as_sent(table, False) if is_as_sent else None
+    return table if found is None else found
+
+
+def read_series(data: memoryview, room: Room, is_as_sent: bool) -> Any:
+    """A series as a `pyarrow.ChunkedArray`, or as that of the library that has sent it."""
     table = read_table(data, room)
     if table.num_columns != 1:
         raise EnvelopeError(f"a series of {table.num_columns} columns")
-    return _remembered(table)
+    found = as_sent(table, True) if is_as_sent else None
+    return _remembered(table) if found is None else found

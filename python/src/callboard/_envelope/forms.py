@@ -17,8 +17,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-# What a type takes; both are flags.
-KEYS, SETS = 1, 2
+from callboard._envelope.frames import LIBRARIES
+
+# What a type takes, as flags; `FRAMES` are those of a library that it names.
+KEYS, SETS, FRAMES = 1, 2, 4
 
 # Hints that cannot be read are texts.
 _TEXT_OF_SETS = re.compile(r"\b(?:frozen)?set\b|\b(?:Abstract|Frozen|Mutable)?Set\b")
@@ -48,6 +50,8 @@ def _find(hint: Any, seen: set[Any]) -> int:
         return 0
     found = 0
     if isinstance(origin, type):
+        if origin.__module__.partition(".")[0] in LIBRARIES:
+            return FRAMES
         if issubclass(origin, collections.abc.Set):
             found |= SETS
         if issubclass(origin, collections.abc.Mapping) and arguments and not _is_text(arguments[0]):

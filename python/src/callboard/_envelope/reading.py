@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from callboard._envelope.arrow import read_series, read_table
+from callboard._envelope.arrow import read_frame, read_series
 from callboard._envelope.frame_check import Room
 from callboard._envelope.layout import (
     ALIGNMENT,
@@ -41,8 +41,12 @@ from callboard._envelope.texts import PADDING_BYTES, read_texts
 class Decoder:
     """Reads envelopes, one at a time. Arrays are read-only views of the buffer, which must not change afterwards."""
 
-    def __init__(self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> None:
-        """`max_unpacked_bytes` bounds what the data frames of one envelope unpack to."""
+    def __init__(self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, *, is_as_sent: bool = False) -> None:
+        """`max_unpacked_bytes` bounds what the data frames of one envelope unpack to.
+
+        With `is_as_sent` they are those of the library that has sent them, and else of pyarrow.
+        """
+        self.is_as_sent = is_as_sent
         self._max_unpacked_bytes = max_unpacked_bytes
         self._tree = msgspec.msgpack.Decoder(ext_hook=self._extension)
         self._segments: list[memoryview] = []
@@ -54,8 +58,8 @@ class Decoder:
             SCALAR: _scalar,
             TENSOR: lambda data: _tensor(*_array_header(data)),
             TEXTS: lambda data: self._texts(*_array_header(data)),
-            FRAME: lambda data: read_table(data, self._room),
-            SERIES: lambda data: read_series(data, self._room),
+            FRAME: lambda data: read_frame(data, self._room, self.is_as_sent),
+            SERIES: lambda data: read_series(data, self._room, self.is_as_sent),
             SEGMENT: self._segment,
         }
 
@@ -110,9 +114,9 @@ class Decoder:
         return array
 
 
-def decode(buffer: Buffer, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> Any:
-    """Decodes one envelope, whose data frames unpack to at most this."""
-    return Decoder(max_unpacked_bytes).decode(buffer)
+def decode(buffer: Buffer, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, *, is_as_sent: bool = False) -> Any:
+    """Decodes one envelope: see `Decoder`."""
+    return Decoder(max_unpacked_bytes, is_as_sent=is_as_sent).decode(buffer)
 
 
 def _split(buffer: Buffer) -> tuple[Buffer, list[memoryview]]:

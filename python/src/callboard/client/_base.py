@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from callboard._api import CallError, InvalidInput, _route
-from callboard._envelope import Buffer, Decoder, EnvelopeError, TooLargeError, encode_pieces
+from callboard._envelope import FRAMES, Buffer, Decoder, EnvelopeError, TooLargeError, encode_pieces, forms_of
 from callboard._signature import convert, output_hint, unreadable_output
 from callboard.client import _arguments
 from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
@@ -160,7 +160,7 @@ class BaseClient:
     def _read(self, buffer: Buffer, hint: Any, route: str, options: Options) -> Any:
         """The value of an envelope, as the type of the hint."""
         try:
-            value = Decoder(self._max_reply_bytes).decode(buffer)
+            value = Decoder(self._max_reply_bytes, is_as_sent=not forms_of(hint) & FRAMES).decode(buffer)
             return value if hint is Any else convert(value, hint)
         except TooLargeError as error:
             message = f"the output of route `{route}`: {error} (max_reply_bytes)"
