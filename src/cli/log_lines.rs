@@ -17,6 +17,7 @@ use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::log_style::LogStyle;
+use super::log_text;
 
 /// Short enough to look immediate.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -78,6 +79,12 @@ impl LogLines {
     /// Adds a line for people, even if the buffer is full: there are few of them.
     pub(crate) fn note(&self, text: impl Display) {
         self.buffer().push_line(&self.style.formatted(Level::INFO, text));
+    }
+
+    /// The lines that were not written out.
+    #[cfg(test)]
+    pub(crate) fn written(&self) -> String {
+        String::from_utf8(self.buffer().text.clone()).unwrap()
     }
 
     /// Writes into the buffer: a separate line would cost each request an allocation and a copy.
@@ -198,10 +205,16 @@ impl AccessSink for LogLines {
     }
 }
 
-/// All other log lines; each write is a whole line.
-impl io::Write for &LogLines {
+/// Writes a record of `tracing`; each write is a whole line.
+pub(crate) struct RecordWriter<'l> {
+    lines: &'l LogLines,
+    /// The record is a text of several lines, such as a traceback.
+    keeps_lines: bool,
+}
+
+impl io::Write for RecordWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.append(|text| text.extend_from_slice(line));
+        self.lines.append(|text| log_text::push(line, self.lines.style, self.keeps_lines, text));
         Ok(line.len())
     }
 
@@ -211,10 +224,10 @@ impl io::Write for &LogLines {
 }
 
 impl<'a> MakeWriter<'a> for LogLines {
-    type Writer = &'a Self;
+    type Writer = RecordWriter<'a>;
 
-    fn make_writer(&'a self) -> &'a Self {
-        self
+    fn make_writer(&'a self) -> RecordWriter<'a> {
+        RecordWriter { lines: self, keeps_lines: false }
     }
 }
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use callboard_http::AccessLog;
-use tracing_subscriber::Layer as _;
+use tracing::Subscriber;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::error::CliError;
@@ -39,14 +41,54 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<Log, CliError> {
     let filter = if is_wanted { parsed } else { parsed.with_target(QUIET, LevelFilter::WARN) };
     let style = LogStyle::for_format(format);
     let buffered_lines = LogLines::new(style);
-    let lines = tracing_subscriber::fmt::layer().with_writer(buffered_lines.clone()).with_ansi(style.is_coloured());
-    let lines = match style {
-        // Flat fields, and the fields of the spans: the format that log collectors expect.
-        LogStyle::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
-        LogStyle::Full | LogStyle::Terminal { .. } => lines.boxed(),
-    };
+    let lines = records(style, &buffered_lines);
     // An error means that the program has set a subscriber before.
     let has_other_subscriber = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_err();
     let stderr = buffered_lines.flush_to_stderr().map_err(|error| CliError::because("the log", &error))?;
     Ok(Log { stderr, has_other_subscriber })
+}
+
+/// The lines of all records.
+fn records<S>(style: LogStyle, lines: &LogLines) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+{
+    let lines = tracing_subscriber::fmt::layer().with_writer(lines.clone()).with_ansi(style.is_coloured());
+    match style {
+        // Flat fields, and the fields of the spans: the format that log collectors expect.
+        LogStyle::Json => lines.json().flatten_event(true).with_current_span(false).boxed(),
+        LogStyle::Full | LogStyle::Terminal { .. } => lines.boxed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_caller_or_child_begins_a_line_or_moves_the_cursor() {
+        let forged = "2030-01-01T00:00:00.000000Z ERROR callboard_http::access: method=\"POST\" forged";
+        let text = format!("ours\n{forged}\r\n\u{1b}[2J\u{9b}31m\u{202e}\u{2028}{forged}");
+        for style in [
+            LogStyle::Full,
+            LogStyle::Terminal { is_coloured: false },
+            LogStyle::Terminal { is_coloured: true },
+            LogStyle::Json,
+        ] {
+            let lines = LogLines::new(style);
+            let subscriber = tracing_subscriber::registry().with(records(style, &lines));
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::warn!(key = text, shown = %text, error = ?text, "{text}");
+                tracing::info!(request_id = "7", "the next record");
+            });
+            let written = lines.written();
+            assert_eq!(written.lines().count(), 2, "{written}");
+            assert!(!written.lines().any(|line| line.starts_with("2030")), "{written}");
+            assert!(!written.contains("\u{1b}[2J") && !written.contains(['\u{9b}', '\u{202e}', '\u{2028}', '\r']));
+            if style == LogStyle::Json {
+                let record: serde_json::Value = serde_json::from_str(written.lines().next().unwrap()).unwrap();
+                assert_eq!(record["shown"], text, "the value is the same");
+            }
+        }
+    }
 }

@@ -26,6 +26,7 @@ mod example;
 mod identity;
 mod log_lines;
 mod log_style;
+mod log_text;
 mod logging;
 mod models;
 mod output;

@@ -9,6 +9,8 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use callboard_http::is_active;
+
 /// Escapes the text for use inside a line: also line breaks and tabs.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     escaped(text, |_, _| false)
@@ -24,21 +26,15 @@ pub(crate) fn indented(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n    ")
 }
 
-/// A control character (C0, DEL and C1), or a character that overrides, embeds or isolates the direction of text
-/// (Unicode Standard Annex 9).
-fn controls_terminal(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 /// Escapes all control characters, except where `is_kept` accepts one and the next character.
 fn escaped(text: &str, is_kept: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
-    if !text.contains(controls_terminal) {
+    if !text.contains(is_active) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len() + 16);
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
-        if controls_terminal(c) && !is_kept(c, rest.peek().copied()) {
+        if is_active(c) && !is_kept(c, rest.peek().copied()) {
             // Writing to a string cannot fail. All of them are below U+10000.
             _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {
@@ -111,7 +107,7 @@ mod tests {
     fn escaped_json_is_the_same_value() {
         let value = serde_json::json!({ "\u{9b}\u{202e}": ["\u{1b}\u{7f}\r\n", "é"] });
         let shown = line(&value.to_string()).into_owned();
-        assert!(!shown.contains(controls_terminal));
+        assert!(!shown.contains(is_active));
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }
 

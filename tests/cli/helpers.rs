@@ -117,6 +117,21 @@ fn check_and_explain_name_the_processes() {
     assert_eq!(code, 2);
 }
 
+#[test]
+fn what_a_process_prints_cannot_move_the_cursor_or_turn_the_text_of_the_log() {
+    // Overrides the direction, begins a control sequence in two ways, and goes back to the begin of the line.
+    let script = "printf 'cache is up \\342\\200\\256 \\302\\233 \\033[2J \\r ours\\n'\nwhile :; do sleep 0.02; done\n";
+    let directory = with_script(script, "");
+    for (format, escaped) in [
+        ("text", "cache is up \\u{202e} \\u{9b} \\x1b[2J \\r ours"),
+        ("json", "cache is up \\u202e \\u009b \\u001b[2J \\r ours"),
+    ] {
+        let args = ["serve", directory.to_str().unwrap(), "--http", "127.0.0.1:0", "--log", "info"];
+        let server = Server::start(callboard(args.iter().chain(&["--log-format", format])));
+        assert!(server.stderr_lines.iter().any(|line| line.contains(escaped)), "{:#?}", server.stderr_lines);
+    }
+}
+
 /// An interpreter, and a helper, that write down their environments. The interpreter describes a service, and serves
 /// nothing.
 const SPIES: &str = r#"

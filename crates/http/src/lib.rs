@@ -132,7 +132,7 @@ pub use axum;
 
 pub use admin::{Admin, serve_admin};
 pub use callboard_telemetry::{
-    AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink,
+    AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink, is_active,
 };
 #[cfg(feature = "otlp")]
 pub use callboard_telemetry::{OTEL_ENDPOINT, OtlpConfig, OtlpEnvError, SpanExporter};

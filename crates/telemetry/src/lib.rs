@@ -9,6 +9,7 @@
 //! waits for a sink: a full sink drops what it cannot hold.
 
 mod access_log;
+mod active_text;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod spans;
@@ -16,6 +17,7 @@ mod stack_text;
 mod trace_context;
 
 pub use access_log::{AccessLog, AccessRecord, AccessSink, truncate_for_log};
+pub use active_text::is_active;
 #[cfg(feature = "otlp")]
 pub use otlp::{OTEL_ENDPOINT, OtlpConfig, OtlpEnvError, SpanExporter, SpanMetrics};
 pub use spans::{Attribute, CallSpans, RequestSpan, SampleRatio, SampleRatioError, Span, SpanSink, Tracer};

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::date::push_now;
+use crate::active_text::is_active;
 
 /// One request, as the access log has it.
 #[derive(Clone, Copy, Debug)]
@@ -205,11 +206,6 @@ impl serde_json::ser::Formatter for EscapeControls {
         }
         Ok(())
     }
-}
-
-/// Control characters, separators of lines and paragraphs, and marks of text direction.
-fn is_active(char: char) -> bool {
-    char.is_control() || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn push_plain(text: &str, to: &mut Vec<u8>) {
