@@ -249,3 +249,15 @@ def about(question: str, context: cb.Context) -> dict[str, Any]:
     names = ("request_id", "route", "caller", "traceparent", "session", "headers", "tags", "cancelled")
     remaining = context.remaining()
     return {name: getattr(context, name) for name in names} | {"in_time": remaining is not None and remaining > 1}
+
+
+@cb.function
+@cb.batched
+def wrong_outputs(numbers: list[int]) -> list[str]:
+    return [str(number) if number != 2 else None for number in numbers]  # type: ignore[misc]
+
+
+@cb.function
+def wrong_stream(count: int) -> Iterator[int]:
+    for number in range(count):
+        yield number if number < 1 else "oops"  # type: ignore[misc]

@@ -304,7 +304,7 @@ def test_models_of_pydantic_are_validated() -> None:
     search.__annotations__["queries"] = list[Query]
     with cb.test_client(search) as client:
         assert client.call([{"text": "a"}]) == {"text": "a", "top": 1}
-        with pytest.raises(cb.InvalidInput, match=r"top: Input should be .* to 1 - at `\$\[0\]`") as refused:
+        with pytest.raises(cb.InvalidInput, match=r"Input should be .* to 1 - at `\$\[0\]\.top`") as refused:
             client.call([{"text": 7, "top": 0}])
         assert refused.value.fields == [
             ("$[0].text", "Input should be a valid string"),

@@ -341,6 +341,8 @@ def function(fn: Any = None, /, **options: Any) -> Any:
     def decorate(fn: Any) -> Any:
         if isinstance(fn, type) or not callable(fn):
             raise TypeError(f"@function decorates a function, not {fn!r}: use @service for a class")
+        if not hasattr(fn, "__name__") or hasattr(fn, "__func__"):
+            raise TypeError(f"@function decorates a function, not {fn!r}: write a `def` that calls it")
         setattr(fn, SERVICE, _service(fn, True, **options))
         return fn
 
@@ -367,6 +369,10 @@ def _service(
     examples: Sequence[Any] = (),
 ) -> Service:
     name = name or target.__name__
+    if not route and not re.fullmatch(r"[A-Za-z0-9_.~:@-]+", name):
+        raise ValueError(
+            f"{name!r} cannot be the path of a route: give it one of ASCII letters, such as route='/answer'"
+        )
     if contract not in CONTRACTS:
         raise ValueError(f"contract={contract!r}{_nearest(contract, CONTRACTS)}; there are {', '.join(CONTRACTS)}")
     return Service(

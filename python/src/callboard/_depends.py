@@ -11,12 +11,12 @@ import contextvars
 import functools
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from callboard._api import CallError, Context, InvalidInput, SetupContext, _route, nearest_name
 from callboard._awaiting import finish, in_loop, settled, wait
-from callboard._envelope import Decoder, encode
+from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import error_map, error_of, let_go
 from callboard._runner import Emit, Failure, Runner, setup_arguments
 from callboard._signature import convert, schema, unreadable_output
@@ -244,18 +244,19 @@ class Local:
             if setup is not None:
                 await settled(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
             self._instances[id(route.owner)] = instance
-        inputs, contexts = (
-            [self._sent(value, is_as_sent=route.signature.takes_frames_as_sent)],
-            [Context(route=route.path)],
-        )
-        (outcome,) = await run_here(Runner(route, instance), inputs, contexts, _no_stream)
+        inputs = [self._sent(value, is_as_sent=route.signature.takes_frames_as_sent)]
+        runner, contexts = Runner(route, instance), [Context(route=route.path)]
+        (outcome,) = await run_here(runner, inputs, contexts, _no_stream)
         if isinstance(outcome, Failure):
             try:
                 raise call_error(outcome.error) from let_go(outcome.error)
             finally:
                 # A frame that has its own error is a cycle.
                 del outcome
-        return self._sent(outcome, route.signature.output_forms)
+        try:
+            return self._decoded(runner.encode(outcome))
+        except (TypeError, ValueError) as error:
+            raise CallError(f"the output of {runner.name}: {error}") from error
 
     def close(self) -> None:
         """Cleans up all instances."""
@@ -268,9 +269,12 @@ class Local:
         finally:
             loop.close()
 
-    def _sent(self, value: Any, forms: int = 0, *, is_as_sent: bool = True) -> Any:
+    def _sent(self, value: Any, *, is_as_sent: bool) -> Any:
+        return self._decoded(encode_pieces(value), is_as_sent=is_as_sent)
+
+    def _decoded(self, pieces: Sequence[Buffer], *, is_as_sent: bool = True) -> Any:
         self._decoder.is_as_sent = is_as_sent
-        return self._decoder.decode(encode(value, forms))
+        return self._decoder.decode(b"".join(pieces))
 
 
 def _has_async_setup(owner: Any) -> bool:

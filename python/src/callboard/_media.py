@@ -10,6 +10,7 @@ import base64
 import binascii
 import contextlib
 import contextvars
+import functools
 import io
 import os
 import re
@@ -100,6 +101,17 @@ class File:
     def media_type(self) -> str:
         """Such as `"image/png"`; `"application/octet-stream"` for unknown bytes."""
         return self._media_type or media_type_of(self.data)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
+        """A field of a model of pydantic."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(functools.partial(convert, cls))
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, *_: Any) -> dict[str, Any]:
+        return schema(cls)
 
     def __len__(self) -> int:
         return len(self.data)

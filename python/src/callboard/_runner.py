@@ -47,6 +47,7 @@ class Runner:
         self.signature = route.signature
         self.concurrency = route.method.concurrency
         self.name = route.signature.where
+        self.encode = route.signature.encode_output
         self._call = route.bind(instance)
         # When it looks again for callers that have left.
         self._next_look = 0.0

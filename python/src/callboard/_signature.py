@@ -12,6 +12,7 @@ import inspect
 import io
 import json
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -33,6 +34,8 @@ from callboard._envelope.frames import (
     table_of,
     unmarked,
 )
+from callboard._outputs import encoder
+from callboard._unions import Misfits, decidable, first_fit, has_discriminator, is_model, is_stand_in, is_union
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _ITERATORS = (collections.abc.Iterator, collections.abc.Generator)
@@ -71,8 +74,8 @@ class Signature:
         if batched and not self.hints:
             raise TypeError(f"{where}: a batched method takes a list, but there is no parameter")
         self.output = self._output(returned)
-        # What the hints say of keys and sets.
-        self.output_forms = forms_of(self.output)
+        # What encodes the outputs, with what the hints say of keys and sets.
+        self.encode_output = encoder(self.output, forms_of(self.output), convert, _name)
         # The body is one value, or an object of all parameters. A form has fields, so a file has a name, too.
         self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
         self._struct = None if self.is_value else self._arguments_struct()
@@ -93,17 +96,18 @@ class Signature:
             return
         if self.batched:
             hint = _item_of(_unaliased(hint), place)
+        hint, default = _field_of(hint, parameter.default, name, place)
         hint = _normal(hint)
         _check(hint, place)
         self.hints[name] = hint
-        if parameter.default is not parameter.empty:
-            self.defaults[name] = parameter.default
+        if default is not parameter.empty:
+            self.defaults[name] = default
 
     def _output(self, returned: Any) -> Any:
         if self.streams:
             return _normal((*get_args(returned), Any)[0])
         hint = _item_of(returned, f"{self.where}: its result", lenient=True) if self.batched else returned
-        return _without_exceptions(_normal(hint))
+        return _normal(_without_exceptions(_unaliased(hint)))
 
     def _arguments_struct(self) -> type[msgspec.Struct]:
         fields: list[Any] = []
@@ -130,7 +134,14 @@ class Signature:
         """The arguments by name. Raises `InvalidInput` with the place in the input."""
         if self._struct is None:
             ((name, converted),) = self._convert
-            return {name: converted(value)}
+            try:
+                return {name: converted(value)}
+            except InvalidInput as error:
+                if isinstance(value, dict) and list(value) == [name]:
+                    # What most people send first.
+                    rule = f"the body is the value of the one parameter `{name}`, without its name"
+                    raise InvalidInput(f"{error}: {rule}", error.fields) from error
+                raise
         if value is None and not self.hints:
             return {}
         if self.file and (not isinstance(value, dict) or ("url" not in self.hints and _media.url_of(value))):
@@ -178,7 +189,7 @@ class Signature:
 
 def _is_context(hint: Any) -> bool:
     """Whether a parameter of this hint gets the call. It may be optional, for code that calls the function itself."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    kinds = get_args(hint) if is_union(hint) else (hint,)
     return [kind for kind in kinds if kind is not type(None)] in ([Context], [list[Context]])
 
 
@@ -214,7 +225,7 @@ def _item_of(hint: Any, place: str, *, lenient: bool = False) -> Any:
 
 def _without_exceptions(hint: Any) -> Any:
     """`Label | Exception` as `Label`: an exception in an item's place is no output."""
-    if get_origin(hint) not in (Union, types.UnionType):
+    if not is_union(hint):
         return hint
     kept = [each for each in get_args(hint) if not (isinstance(each, type) and issubclass(each, BaseException))]
     return Union[tuple(kept)] if kept else Any  # noqa: UP007 - the parts are only known here
@@ -230,12 +241,30 @@ def _normal(hint: Any) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         kind, *notes = arguments
+        if has_discriminator(notes):
+            return decidable(hint, tuple(map(_normal, get_args(kind))), _name)
         return Annotated[(_normal(kind), *map(_limits, notes))]
     if origin in (list, dict, tuple, set, frozenset) and arguments:
         return origin[tuple(map(_normal, arguments))]
-    if origin in (Union, types.UnionType):
-        return Union[tuple(map(_normal, arguments))]  # noqa: UP007 - the parts are only known here
+    if is_union(hint):
+        return decidable(hint, tuple(map(_normal, arguments)), _name)
     return hint
+
+
+def _field_of(hint: Any, default: Any, name: str, place: str) -> tuple[Any, Any]:
+    """The hint and the default of a parameter whose default is a `Field(5, ge=0)` of pydantic."""
+    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(default).__mro__]
+    if "pydantic.fields.FieldInfo" not in kinds:
+        if isinstance(default, msgspec.Meta):
+            raise TypeError(f"{place}: its default is a `Field`: write `{name}: Annotated[{_name(hint)}, cb.Field(…)]`")
+        return hint, default
+    if default.default_factory is not None or default.alias is not None or default.validation_alias is not None:
+        raise TypeError(
+            f"{place}: its default is a `Field` with an alias or a factory: write `{name}: Annotated[{_name(hint)}, "
+            "cb.Field(ge=0)] = 5`"
+        )
+    empty = inspect.Parameter.empty
+    return Annotated[hint, default], empty if default.is_required() else default.default
 
 
 def _unaliased(hint: Any) -> Any:
@@ -279,10 +308,10 @@ def convert(value: Any, hint: Any) -> Any:
     except msgspec.ValidationError as error:
         # An array of another dtype is an error, though its numbers might fit. A model has tried both.
         if isinstance(error.__cause__, (WrongArray, _WrongFields)):
-            raise _invalid(error) from error
+            raise _invalid(error, hint) from error
         short = plain(value, FIRST)
         if short is value:
-            raise _invalid(error) from error
+            raise _invalid(error, hint) from error
     except AttributeError as error:
         # To msgspec an array or a frame is a map, because it has indices.
         if error.name != "keys":
@@ -297,11 +326,11 @@ def convert(value: Any, hint: Any) -> Any:
             return converted
     except msgspec.ValidationError as error:
         if not (has_large(value) and OF_LENGTH in str(error)):
-            raise _invalid(error) from error
+            raise _invalid(error, hint) from error
     try:
         return msgspec.convert(plain(value), hint, str_keys=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
-        raise _invalid(error) from error
+        raise _invalid(error, hint) from error
 
 
 def converter(hint: Any) -> Callable[[Any], Any]:
@@ -354,12 +383,33 @@ def unreadable_output(route: str, hint: Any, error: InvalidInput) -> tuple[str, 
     return message, {"fields": [{"path": path, "message": text} for path, text in error.fields]}
 
 
-def _invalid(error: msgspec.ValidationError) -> InvalidInput:
+def _invalid(error: msgspec.ValidationError, hint: Any) -> InvalidInput:
     message, _, place = str(error).rpartition(" - at `")
     message, place = (message, place.rstrip("`")) if message else (str(error), "$")
+    missing = re.fullmatch(r"Object missing required field `(.*)`", message)
     cause = error.__cause__
-    fields = cause.fields if isinstance(cause, _WrongFields) else [("", message)]
-    return InvalidInput(f"{message} - at `{place}`", [(place + inner, text) for inner, text in fields])
+    if isinstance(cause, _WrongFields):
+        found = [(place + inner, text) for inner, text in cause.fields]
+    elif missing:
+        found = [(f"{place}.{missing[1]}", message)]
+    elif message.startswith("Invalid enum value"):
+        allowed = _allowed(schema(hint), place.removeprefix("$"))
+        found = [(place, f"{message}, expected one of {allowed}" if allowed else message)]
+    else:
+        found = [(place, message)]
+    return InvalidInput("; ".join(f"{text} - at `{path}`" for path, text in found), found)
+
+
+def _allowed(node: Any, place: str) -> str | None:
+    """The values of an enumeration at this place of a schema; None if it is not found, such as in a union."""
+    for step in re.findall(r"\[[^]]*\]|[^.\[]+", place):
+        if step == "[...]":
+            node = node.get("additionalProperties")
+        else:
+            node = node.get("items") if step.startswith("[") else node.get("properties", {}).get(step)
+        if not isinstance(node, dict):
+            return None
+    return ", ".join(map(repr, node["enum"])) if "enum" in node else None
 
 
 def _from_plain(hint: Any, value: Any) -> Any:
@@ -377,10 +427,15 @@ def _from_plain(hint: Any, value: Any) -> Any:
     if isinstance(origin, type) and _torch.is_tensor(origin) and not isinstance(value, origin):
         was_list = not isinstance(value, (np.ndarray, np.generic))
         return _torch.from_array(to_array(value, None), was_list=was_list)
-    if isinstance(origin, type) and isinstance(value, origin):
+    if isinstance(origin, type) and not is_stand_in(origin) and isinstance(value, origin):
         return value
-    if _is_pydantic(origin):
+    if is_model(origin):
         return _to_model(origin, value)
+    if is_stand_in(origin):
+        found = first_fit(origin, value, convert, _names_in)
+        if isinstance(found, Misfits):
+            raise _WrongFields(found)
+        return found
     if isinstance(origin, type) and issubclass(origin, np.generic):
         return to_array(value, origin)[()]
     if isinstance(origin, type) and origin.__module__.partition(".")[0] in LIBRARIES:
@@ -433,17 +488,17 @@ def _converts(array: np.ndarray[Any, Any], scalar: Any) -> bool:
     return kind in {"f": "iuf", "V": "iuf", "c": "iufc"}.get(dtype.kind, dtype.kind)
 
 
-def _is_pydantic(origin: Any) -> bool:
-    return isinstance(origin, type) and hasattr(origin, "model_validate") and hasattr(origin, "model_json_schema")
-
-
 class _WrongFields(ValueError):
-    """All that is wrong in a model of pydantic."""
+    """All that is wrong in a model of pydantic, or in a union: places from there on, and texts."""
 
-    def __init__(self, errors: list[dict[str, Any]]) -> None:
-        found = [(each["loc"], each["msg"]) for each in errors]
-        super().__init__("; ".join(f"{'.'.join(map(str, place)) or '$'}: {message}" for place, message in found))
-        self.fields = [("".join(map(_step, place)), message) for place, message in found]
+    def __init__(self, fields: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(text for _, text in fields))
+        self.fields = fields
+
+
+def _names_in(kind: Any) -> set[str]:
+    """The fields of a type."""
+    return set(schema(kind).get("properties", ()))
 
 
 def _step(key: Any) -> str:
@@ -459,21 +514,33 @@ def _to_model(model: Any, value: Any) -> Any:
     if short is value:
         raise _WrongFields(wrong)
     found, wrong_short = _validated(model, short)
-    if has_large(value) and (wrong_short is None or any("too_" in each["type"] for each in wrong_short)):
+    if has_large(value) and (wrong_short is None or any(isinstance(text, _Length) for _, text in wrong_short)):
         found, wrong_short = _validated(model, plain(value))
     if wrong_short is None:
         return found
     raise _WrongFields(min(wrong, wrong_short, key=len))
 
 
-def _validated(model: Any, value: Any) -> tuple[Any, list[dict[str, Any]] | None]:
+def _validated(model: Any, value: Any) -> tuple[Any, list[tuple[str, str]] | None]:
     """A model, or what is wrong with the value."""
     try:
         return model.model_validate(value), None
     except ValueError as error:
         if not hasattr(error, "errors"):
             raise
-        return None, error.errors()
+        errors = error.errors(include_url=False)
+    found = []
+    for each in errors:
+        place, text = list(each["loc"]), each["msg"]
+        if is_stand_in(model) and place:
+            text = f"as `{place.pop(0)}`: {text}"
+        # Where an array or its list is not taken, the other one may be.
+        found.append(("".join(map(_step, place)), text if "too_" not in each["type"] else _Length(text)))
+    return None, found
+
+
+class _Length(str):
+    """The text of an error that an array cut short may be the cause of."""
 
 
 def _to_frame(origin: Any, value: Any) -> Any:
@@ -481,6 +548,8 @@ def _to_frame(origin: Any, value: Any) -> Any:
     import pyarrow
 
     library, table, is_series = origin.__module__.partition(".")[0], None, False
+    if isinstance(value, list) and value and all(type(row) is dict for row in value):
+        value = _columns(value)
     if isinstance(value, dict):
         table = pyarrow.table({name: column_of(column) for name, column in value.items()})
     elif isinstance(value, pyarrow.Table):
@@ -499,6 +568,15 @@ def _to_frame(origin: Any, value: Any) -> Any:
     if not isinstance(value, origin):
         raise TypeError(f"Expected `{_name(origin)}`, got `{type(value).__name__}`")
     return value
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """A list of records as columns. A field that a record lacks is missing there."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    # Records that have nothing in common would become a table that is mostly empty.
+    if len(names) * len(rows) > 1024 + 4 * sum(map(len, rows)):
+        raise TypeError(f"Expected records with the same fields, got {len(names)} names in {len(rows)} records")
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 # ---- JSON Schema -----------------------------------------------------------------------------------------------------
@@ -523,7 +601,7 @@ def _named_arrays(hint: Any) -> Any:
         return Annotated[np.ndarray, msgspec.Meta(description=description, examples=examples)]
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(_named_arrays(each) for each in arguments)] if arguments else hint
-    if origin in (Union, types.UnionType):
+    if is_union(hint):
         return Union[tuple(_named_arrays(each) for each in arguments)]  # noqa: UP007 - the parts are only known here
     return hint
 
@@ -537,7 +615,9 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return schema(bytes)
     if _torch.is_tensor(kind):
         return {"type": "array", "description": "an array, as a tensor of PyTorch"}
-    if _is_pydantic(kind):
+    if is_stand_in(kind) and not is_model(kind):
+        return {"anyOf": [schema(member) for member in kind.members]}  # type: ignore[attr-defined]
+    if is_model(kind):
         model = _model_schema(kind)
         return _inline(model, model.pop("$defs", {}), ())  # type: ignore[no-any-return]
     if issubclass(kind, np.bool_):
@@ -546,7 +626,10 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return {"type": "integer" if issubclass(kind, np.integer) else "number"}
     if kind.__module__.partition(".")[0] in LIBRARIES:
         return {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
-    raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input")
+    reason = f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input"
+    if any(base.__module__.startswith("pydantic.v1") for base in kind.__mro__):
+        reason += ": it is a model of pydantic 1, and models of pydantic 2 are needed"
+    raise TypeError(reason)
 
 
 def _model_schema(kind: Any) -> dict[str, Any]:

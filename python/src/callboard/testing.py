@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from callboard._api import Context, InvalidInput, SetupContext
 from callboard._awaiting import finish, settled, wait
 from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Rename, Step, Switch, walk
 from callboard._depends import LOCAL, call_error, run_here
-from callboard._envelope import Decoder, encode
+from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import let_go
 from callboard._hooks import Preparation
 from callboard._runner import Failure, Runner, setup_arguments
@@ -205,17 +205,23 @@ class _Instance:
         contexts = [dataclasses.replace(context) if context else Context() for _ in values]
 
         def emit(index: int, output: Any) -> None:
-            outputs[index].append(self._sent(output, runner.signature.output_forms))
+            outputs[index].append(self._decoded(runner.encode(output)))
 
+        def of(outcome: Any) -> Any:
+            return outcome if streams or isinstance(outcome, Failure) else self._decoded(runner.encode(outcome))
+
+        streams = runner.signature.streams
         outcomes = await run_here(runner, inputs, contexts, emit)
-        forms = runner.signature.output_forms
-        sent = [outcome if isinstance(outcome, Failure) else self._sent(outcome, forms) for outcome in outcomes]
+        sent = [of(outcome) for outcome in outcomes]
         return list(zip(sent, outputs, strict=True))
 
-    def _sent(self, value: Any, forms: int = 0, *, is_as_sent: bool = True) -> Any:
+    def _sent(self, value: Any, *, is_as_sent: bool = True) -> Any:
         """The value as the other side sees it."""
+        return self._decoded(encode_pieces(value), is_as_sent=is_as_sent)
+
+    def _decoded(self, pieces: Sequence[Buffer], *, is_as_sent: bool = True) -> Any:
         self._decoder.is_as_sent = is_as_sent
-        return self._decoder.decode(encode(value, forms))
+        return self._decoder.decode(b"".join(pieces))
 
 
 class _Steps:

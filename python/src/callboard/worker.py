@@ -29,7 +29,7 @@ from callboard import _api, _depends
 from callboard._api import SetupContext
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
-from callboard._envelope import Buffer, Decoder, encode_pieces
+from callboard._envelope import Buffer, Decoder
 from callboard._errors import clip, error_map, failed, forget, said, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._hooks import Health, Preparation, warm_up
@@ -202,16 +202,14 @@ class Worker:
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         if not runner.signature.is_async:
-            results = runner.run(
-                self._inputs(batch), batch.contexts, self._emitter(batch, runner.signature.output_forms)
-            )
+            results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch, runner))
             self._finish(batch, results, runner, await self._health.reason())
             return
 
         def started(cancel: Callable[[int], None]) -> None:
             batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
 
-        inputs, send = self._inputs(batch), self._emitter(batch, runner.signature.output_forms)
+        inputs, send = self._inputs(batch), self._emitter(batch, runner)
 
         async def emit(index: int, output: Any) -> None:
             if batch.credit is not None:
@@ -324,7 +322,7 @@ class Worker:
     # ---- Running -----------------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch, runner: Runner) -> None:
-        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch, runner.signature.output_forms))
+        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch, runner))
         self._finish(batch, results, runner, finish(self._health.reason()))
 
     def _inputs(self, batch: Batch) -> list[Any]:
@@ -338,9 +336,9 @@ class Worker:
         batch.parts = []
         return inputs
 
-    def _emitter(self, batch: Batch, forms: int) -> Callable[[int, Any], None]:
+    def _emitter(self, batch: Batch, runner: Runner) -> Callable[[int, Any], None]:
         def emit(index: int, output: Any) -> None:
-            pieces = encode_pieces(output, forms)
+            pieces = runner.encode(output)
             size = self._checked(sum(map(len, pieces)))
             self._send({"type": "output", "id": batch.id, "item": index}, [size], pieces)
 
@@ -351,14 +349,14 @@ class Worker:
         items: list[dict[str, Any] | None] = []
         lengths: list[int] = []
         parts: list[Buffer] = []
-        total = 0
+        total, encode = 0, runner.encode
         for result in results:
             if isinstance(result, Failure):
                 items.append(error_map(result.error))
                 continue
             if not runner.signature.streams:
                 try:
-                    pieces = encode_pieces(result, runner.signature.output_forms)
+                    pieces = encode(result)
                     size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
                     total = self._checked(total + size)
                 except Exception as error:

@@ -51,10 +51,12 @@ class MissingPackageError(TypeError):
 class Unwritable(TypeError):
     """A value without a form. Its place is put together on the way up."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, cure: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.place = ""
+        # What to give in its place, which is said behind the place.
+        self.cure = cure
 
 
 def type_name(value: object) -> str:

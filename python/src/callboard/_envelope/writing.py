@@ -10,7 +10,7 @@ import functools
 import io
 import struct
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -71,7 +71,7 @@ def encode_pieces(value: object, forms: int = 0) -> list[Buffer]:
         tree = writer.encoder.encode(writer.lower(value, 0))
     except Unwritable as error:
         place = error.place if len(error.place) <= _PLACE_CHARACTERS else f"{error.place[:_PLACE_CHARACTERS]}…"
-        raise TypeError(f"{error.message} at ${place}") from None
+        raise TypeError(f"{error.message} at ${place}{error.cure}") from None
     except RecursionError:
         raise TypeError(f"{_too_deep('').message} at $") from None
     except OverflowError:
@@ -181,6 +181,8 @@ class _Writer:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
             return self.typed(type(value), fields, depth)
+        if hasattr(type(value), "__attrs_attrs__"):
+            return self.typed(type(value), _attrs_fields(value), depth)
         if isinstance(value, Mapping):
             return self.map(value, depth)
         if isinstance(value, tuple):
@@ -205,7 +207,7 @@ class _Writer:
             return self.lower(data, depth)
         if hasattr(value, "__array__"):
             return self.array(np.asarray(value))
-        raise Unwritable(f"a value of type `{type_name(value)}` cannot be sent")
+        raise Unwritable(f"a value of type `{type_name(value)}` cannot be sent", _cure(value))
 
     def typed(self, kind: type, fields: Any, depth: int) -> Any:
         """The fields of a value, whose type may say more of its keys and sets than what it is in."""
@@ -258,6 +260,20 @@ class _Writer:
         if len(stream) < SEGMENT_BYTES:
             return Ext(kind, stream.tobytes())
         return self.leaf(kind, b"", stream)
+
+
+def _attrs_fields(value: Any) -> dict[str, Any]:
+    """The fields of an object of attrs."""
+    return {field.name: getattr(value, field.name) for field in type(value).__attrs_attrs__}
+
+
+def _cure(value: Any) -> str:
+    """What to do about a value that cannot be sent."""
+    if isinstance(value, (Iterator, AsyncIterator)):
+        return ": a stream is of a function with `yield`, or with the hint `-> Iterator[…]`; or give a list"
+    if hasattr(value, "get_secret_value"):
+        return ": it is a secret; give its `get_secret_value()` if it is to be sent"
+    return ""
 
 
 def _named(value: Any) -> Any:
@@ -383,6 +399,8 @@ def _children(value: Any) -> Iterable[tuple[str, Any]]:
         value = _struct_fields(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif hasattr(type(value), "__attrs_attrs__"):
+        value = _attrs_fields(value)
     elif hasattr(value, "model_dump") and not isinstance(value, type):
         value = _dumped(value)
     if isinstance(value, Mapping):
