@@ -123,8 +123,8 @@ impl ChildProcess {
     }
 
     /// Why the child is to end, if it holds too much memory.
-    pub(crate) fn excess(&self) -> Option<String> {
-        self.watched.as_ref().and_then(WatchedMemory::excess)
+    pub(crate) fn excess(&self, is_idle: bool) -> Option<String> {
+        self.watched.as_ref()?.excess(is_idle)
     }
 
     /// Logs a record of the child. `is_own` says whether it works on the call with this request id.

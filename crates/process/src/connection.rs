@@ -95,7 +95,7 @@ impl Connection {
         writer.write(&OutgoingFrame::new(&ToChild::Start(start), Vec::new())).await?;
         loop {
             let Some(frame) = self.next().await? else {
-                self.child.excess().map_or(Ok(()), |excess| Err(Lost::Broken(excess)))?;
+                self.child.excess(false).map_or(Ok(()), |excess| Err(Lost::Broken(excess)))?;
                 continue;
             };
             self.child.has_spoken = true;

@@ -196,7 +196,8 @@ impl Reader {
             return Err(Lost::broken("it does not read any more"));
         }
         self.connection.child.log_left_out();
-        if let Some(excess) = self.connection.child.excess() {
+        let is_idle = self.open.lock().is_empty();
+        if let Some(excess) = self.connection.child.excess(is_idle) {
             return Err(Lost::Broken(excess));
         }
         let mut open = self.open.lock();
