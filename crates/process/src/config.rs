@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use callboard_core::Failure;
 
-use crate::log_limit::MAX_MESSAGE_CHARS;
 use crate::memory::MemoryLimit;
 
 /// A large model is read from a cold disk within this time.
@@ -103,9 +102,9 @@ impl ProcessConfig {
         Failure::new(format!("`{}` cannot be started: {error}", self.shown()))
     }
 
-    /// The error of a program that was started, and did not become ready. The reason may be its own words.
+    /// The error of a program that was started, and did not become ready.
     pub(crate) fn not_started(&self, reason: &str) -> Failure {
-        Failure::new(format!("`{}`: {reason:.MAX_MESSAGE_CHARS$}", self.label.clone().unwrap_or_else(|| self.shown())))
+        Failure::new(format!("`{}`: {reason}", self.label.clone().unwrap_or_else(|| self.shown())))
     }
 
     /// The command as text, for messages.

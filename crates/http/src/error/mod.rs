@@ -405,9 +405,9 @@ impl ApiError {
         let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
         // An unsupported feature of a protocol (501) is a mistake of the caller.
         if status >= 500 && route.is_some() && self.0.kind != ErrorKind::InvalidInput {
-            tracing::warn!(request_id, route, status, kind, error_type, stage, "{message:.MAX_LOGGED_CHARS$}");
+            tracing::warn!(request_id, route, status, kind, error_type, stage, "{message}");
         } else {
-            tracing::debug!(request_id, route, status, kind, error_type, stage, "{message:.MAX_LOGGED_CHARS$}");
+            tracing::debug!(request_id, route, status, kind, error_type, stage, "{message}");
         }
     }
 }
@@ -489,9 +489,6 @@ impl IntoResponse for ApiError {
         response
     }
 }
-
-/// The most characters of a message in the log. That of a stage may have as many as its code likes.
-const MAX_LOGGED_CHARS: usize = 8_000;
 
 /// The most characters of a client's text in a message.
 const MAX_SHOWN_CHARS: usize = 100;
