@@ -213,7 +213,7 @@ def test_a_key_that_is_no_text_is_kept_only_where_a_type_says_so() -> None:
             with pytest.raises(TypeError, match=re.escape(f"a key of type {key}: keys are texts")) as raised:
                 encode(whole)
             assert str(raised.value).endswith(f"at {place}")
-    with pytest.raises(TypeError, match=r"a key of type `numpy.int64`, np.int64\(7\): keys are texts: send '7', or"):
+    with pytest.raises(TypeError, match=r"a key of type `numpy.int64`, .*7\)?: keys are texts: send '7', or"):
         encode({np.int64(7): 1})
     for hint in (dict[int, int], list[dict[int, str]], "dict[int, str] | None", Counts, Mapping[float, int]):
         assert decode(encode({7: {True: 1}}, forms_of(hint))) == {"7": {"true": 1}}
@@ -308,10 +308,10 @@ class Lengths(np.ndarray[Any, Any]):
 @pytest.mark.parametrize(
     ("array", "kind"),
     [
-        (np.ma.array([1, 2], mask=[True, False]), "numpy.ma.MaskedArray"),
-        (np.ma.array([1, 2]), "numpy.ma.MaskedArray"),
+        (np.ma.array([1, 2], mask=[True, False]), "MaskedArray"),
+        (np.ma.array([1, 2]), "MaskedArray"),
         (np.ma.masked, "MaskedConstant"),
-        (np.ma.array(["a", "b"], mask=[True, False]), "numpy.ma.MaskedArray"),
+        (np.ma.array(["a", "b"], mask=[True, False]), "MaskedArray"),
         (np.asmatrix([[1, 2], [3, 4]]), "numpy.matrix"),
         (np.arange(3).view(Lengths), "test_envelope.Lengths"),
         (np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f4")]), "numpy.rec"),
@@ -353,16 +353,19 @@ def test_an_array_of_a_file_is_sent(tmp_path: Path) -> None:
         ([1j], "a value of type `complex` cannot be sent at $[0]"),
         ([pytest], "a value of type `module` cannot be sent at $[0]"),
         ({"a": [1, np.array(["x", "\ud800"])]}, "a text that has no UTF-8: surrogates not allowed at $.a[1]"),
-        (
-            {"a": np.array(["x", None], np.dtypes.StringDType(na_object=None))},
-            "an array of dtype `StringDType(na_object=None)` with missing texts cannot be sent at $.a",
-        ),
     ],
 )
 def test_a_value_without_a_form_is_refused_with_its_place(value: Any, message: str) -> None:
     with pytest.raises(TypeError) as refused:
         encode(value)
     assert message in str(refused.value)
+
+
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 1 has no StringDType")
+def test_an_array_with_missing_texts_is_refused() -> None:
+    message = r"an array of dtype `StringDType\(na_object=None\)` with missing texts cannot be sent at \$\.a"
+    with pytest.raises(TypeError, match=message):
+        encode({"a": np.array(["x", None], np.dtypes.StringDType(na_object=None))})
 
 
 def test_nesting_has_a_limit_on_both_sides() -> None:

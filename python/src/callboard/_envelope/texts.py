@@ -18,6 +18,8 @@ from callboard._envelope.layout import TEXTS_CODE, EnvelopeError
 _MOST_FOR_A_BYTE = 4
 # What padding may take beyond that, of all arrays of an envelope together: short arrays have the dtype that users know.
 PADDING_BYTES = 1 << 20
+# NumPy 1 has no such dtype: there a text of such an array is an object of Python.
+_VARIABLE: Any = getattr(getattr(np, "dtypes", None), "StringDType", lambda: np.dtype(object))()
 # How many texts are Python objects at the same time.
 _BLOCK = 4096
 
@@ -54,21 +56,21 @@ def _dtype(
     """The dtype of the array, and the room that is left."""
     letters = np.frombuffer(raw, np.uint8) if len(raw) else np.empty(0, np.uint8)
     if not letters[ends[ends > starts] - 1].all():
-        return np.dtypes.StringDType(), room
+        return _VARIABLE, room
     if letters.max(initial=0) < 0x80:
         longest = int((ends - starts).max(initial=0))
     else:
         longest = max(max(map(len, texts)) for _, texts in _decoded(starts, ends, raw))
     padding = max(0, 4 * len(ends) * longest - most)
     if padding > room:
-        return np.dtypes.StringDType(), room
+        return _VARIABLE, room
     return np.dtype(f"<U{longest}"), room - padding
 
 
 def text_dtype(count: int, longest: int, size: int) -> Any:
     """The dtype of an array of this many texts, which have `size` characters together."""
     is_wide = 4 * count * longest > _MOST_FOR_A_BYTE * (8 * count + size) + PADDING_BYTES
-    return np.dtypes.StringDType() if is_wide else np.str_
+    return _VARIABLE if is_wide else np.str_
 
 
 def _decoded(
