@@ -208,10 +208,12 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
                 kept.push(vec![1_u8; 8 << 20]);
             }
         }
-        // For several looks of the node.
+        // MiB, and milliseconds: several looks of the node, or as long as it takes.
         Some(text) if text.starts_with("hold ") => {
-            let held = vec![1_u8; text[5..].parse::<usize>().unwrap_or_default() << 20];
-            let end = std::time::Instant::now() + Duration::from_millis(500);
+            let mut numbers = text.split(' ').filter_map(|word| word.parse::<usize>().ok());
+            let held = vec![1_u8; numbers.next().unwrap_or_default() << 20];
+            let millis = numbers.next().unwrap_or_default();
+            let end = std::time::Instant::now() + Duration::from_millis(millis as u64);
             while std::time::Instant::now() < end {
                 nap();
             }
