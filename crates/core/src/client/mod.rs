@@ -39,7 +39,7 @@ use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::COUNTING;
-use crate::router::{Admission, HeldRoute, Route, is_own_fault};
+use crate::router::{Admission, HeldRoute, Observation, Route};
 
 /// How often a caller that waits for a permit checks whether the node has room.
 pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -330,13 +330,14 @@ impl AdmittedCall {
         match outcome {
             Ok(()) => {
                 route.metrics().succeeded(total);
-                route.observe(Ok(total));
+                route.observe(|| (self.flight.session, Observation::Succeeded(total)));
             }
             Err(kind) => {
                 route.metrics().ended(kind, total);
-                if is_own_fault(kind, status) {
-                    route.observe(Err(()));
-                }
+                route.observe(|| {
+                    let timeout = self.admission.gateway().timeout_of(route, None);
+                    (self.flight.session, Observation::of_error(kind, status, total, timeout))
+                });
             }
         }
     }

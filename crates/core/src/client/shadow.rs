@@ -5,6 +5,7 @@
 //! * **Cancelled:** only with the node. A drain waits for copies.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::Payload;
 use tokio::task::spawn_blocking;
@@ -14,7 +15,7 @@ use crate::call::{CallOptions, Origin, Priority};
 use crate::clock;
 use crate::containment::contain;
 use crate::offload::LARGE_BYTES;
-use crate::router::{TrialPart, agrees, is_own_fault};
+use crate::router::{Observation, TrialPart, agrees};
 
 /// A call that the candidate runs as well.
 pub(super) struct Shadow {
@@ -48,14 +49,15 @@ impl Shadow {
             let (began, trial) = (copy.admitted_at(), part.trial());
             let outcome = run_once(began, copy, input, |copy, reply| (copy, reply.payload)).await;
             let latency = clock::now().saturating_duration_since(began);
-            match outcome {
+            let observation = match outcome {
                 Ok((_copy, own)) => {
                     trial.compare(compare(answer, own, trial.policy().tolerance).await);
-                    part.observe_candidate(Ok(latency));
+                    Observation::Succeeded(latency)
                 }
-                Err(error) if is_own_fault(error.kind(), error.status()) => part.observe_candidate(Err(())),
-                Err(_) => {}
-            }
+                // A copy has no caller and has all the time that it may have.
+                Err(error) => Observation::of_error(error.kind(), error.status(), latency, Duration::ZERO),
+            };
+            part.observe_candidate(observation);
         });
     }
 }

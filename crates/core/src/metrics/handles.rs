@@ -53,11 +53,13 @@ pub(crate) struct RolloutMetrics {
 }
 
 impl RolloutMetrics {
-    pub(crate) fn count(&self, role: TrialRole, outcome: Result<Duration, ()>) {
-        self.calls[role as usize][usize::from(outcome.is_err())].inc();
-        if let Ok(latency) = outcome {
-            self.seconds[role as usize].observe(micros(latency));
-        }
+    pub(crate) fn succeeded(&self, role: TrialRole, latency: Duration) {
+        self.calls[role as usize][0].inc();
+        self.seconds[role as usize].observe(micros(latency));
+    }
+
+    pub(crate) fn failed(&self, role: TrialRole) {
+        self.calls[role as usize][1].inc();
     }
 
     pub(crate) fn compared(&self, agrees: bool) {

@@ -33,6 +33,6 @@ pub(crate) use actor::{RouterActor, RouterArgs, STOP_WITHIN};
 pub(crate) use deployed_stage::DeployedStage;
 pub(crate) use handle::Router;
 pub(crate) use message::RouterMessage;
-pub(crate) use rollout::{agrees, is_own_fault};
+pub(crate) use rollout::{Observation, agrees};
 pub(crate) use route::{HeldRoute, TrialPart};
 pub(crate) use table::Table;

@@ -10,7 +10,7 @@ use arc_swap::ArcSwapOption;
 use callboard_codec::{DataType, Value};
 use tokio::sync::Notify;
 
-use super::rollout::Trial;
+use super::rollout::{Observation, Trial};
 use crate::call::{Priority, SessionKey};
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
@@ -58,8 +58,8 @@ impl TrialPart {
     }
 
     /// A copied call of the candidate has ended.
-    pub(crate) fn observe_candidate(&self, outcome: Result<Duration, ()>) {
-        self.trial.observe(TrialRole::Candidate, outcome);
+    pub(crate) fn observe_candidate(&self, observation: Observation) {
+        self.trial.observe(TrialRole::Candidate, None, observation);
     }
 
     fn role(&self) -> TrialRole {
@@ -186,10 +186,11 @@ impl Route {
         chosen.unwrap_or(self).hold()
     }
 
-    /// A call of this revision has ended: after this time, or failed by the revision's own fault.
-    pub(crate) fn observe(&self, outcome: Result<Duration, ()>) {
+    /// A call of this revision, perhaps of a session, has ended.
+    pub(crate) fn observe(&self, end: impl FnOnce() -> (Option<SessionKey>, Observation)) {
         if let Some(part) = &*self.trial.load() {
-            part.trial.observe(part.role(), outcome);
+            let (session, observation) = end();
+            part.trial.observe(part.role(), session, observation);
         }
     }
 

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::change::{ChangeError, RouteChange};
 use super::deployed_stage::DeployedStage;
-use super::rollout::{Rollout, RolloutRecord, RolloutState, Trial};
+use super::rollout::{Draw, Rollout, RolloutRecord, RolloutState, Trial};
 use super::route::{Route, RouteParts};
 use super::spec::{RouteSpec, check_route_name, distinct_stages};
 use crate::clock::Instant;
@@ -298,7 +298,7 @@ impl Table {
         self.rollouts.retain(|rollout| rollout.route != spec.name);
         let candidate = self.open(spec, metrics);
         let route = candidate.id().clone();
-        let trial = Trial::new(rollout, now, metrics.rollout(&route));
+        let trial = Trial::new(rollout, Draw::from_system(), now, metrics.rollout(&route));
         current.begin_trial(&trial, &candidate);
         self.rollouts.push(RolloutRecord {
             route,

@@ -62,7 +62,8 @@ async fn a_canary_gets_its_share_and_is_promoted_after_enough_good_calls() {
         of_candidate += u64::from(answer == 2);
         tokio::task::yield_now().await;
     }
-    assert!((50..60).contains(&of_candidate) && (450..600).contains(&calls), "{of_candidate} of {calls}");
+    // By chance: 500 on average, outside of these bounds once in millions of runs.
+    assert!((50..60).contains(&of_candidate) && (250..1_000).contains(&calls), "{of_candidate} of {calls}");
     let seen = rollout(&node);
     assert_eq!((seen.state, seen.share), (RolloutState::Promoted, 0.0));
     assert!(seen.reason.as_deref().unwrap().starts_with("0 of 50 calls failed"), "{seen:?}");
@@ -80,7 +81,7 @@ async fn a_canary_that_fails_every_second_call_is_rolled_back_with_its_reason() 
     let node = serve(answering("model", 1)).await;
     node.roll_out(route(fails_every_second_call()), Rollout::canary(0.05)).await.unwrap();
     let (calls, failed) = call_while_running(&node, &CallOptions::new()).await;
-    assert!(failed <= 15 && calls <= 600, "{failed} of {calls}");
+    assert!(failed <= 15 && calls <= 1_500, "{failed} of {calls}");
     let seen = rollout(&node);
     assert_eq!(seen.state, RolloutState::RolledBack);
     assert!(seen.reason.as_deref().unwrap().contains("calls failed"), "{seen:?}");
@@ -264,17 +265,33 @@ async fn calls_finish_in_the_candidate_where_they_began() {
     node.roll_out(route(slow.on_threads()), Rollout::canary(0.9).min_calls(u64::MAX)).await.unwrap();
     let client = node.client();
     let call = tokio::spawn(async move {
-        let mut answers = Vec::new();
-        for _ in 0..10 {
-            answers.push(client.call::<u64, u64>("/route", 0).await.unwrap());
-        }
-        answers
+        // Until a call has come to the candidate: its answer is 2.
+        while client.call::<u64, u64>("/route", 0).await.unwrap() == 1 {}
     });
     until("a call is in the candidate", || gate.arrived() == 1).await;
     node.roll_back_route("/route").await.unwrap();
     gate.open();
-    let answers = call.await.unwrap();
-    assert_eq!(answers.iter().filter(|answer| **answer == 2).count(), 1, "{answers:?}");
+    call.await.unwrap();
+    assert_eq!(gate.arrived(), 1);
+    assert_eq!(node.client().call::<u64, u64>("/route", 0).await.unwrap(), 1);
+}
+
+/// The way of callers to decide a rollout by themselves: a deadline that nothing can meet.
+#[tokio::test(start_paused = true)]
+async fn late_calls_count_if_they_had_the_time_of_the_route() {
+    let node = App::new().mount(route(sleeping(10)).default_timeout(Duration::from_secs(1))).start().await.unwrap();
+    let slow = || route(sleeping(5_000)).default_timeout(Duration::from_secs(1));
+    node.roll_out(slow(), Rollout::canary(0.5)).await.unwrap();
+    let short = CallOptions::new().with_timeout(Duration::from_millis(1));
+    for n in 0..200 {
+        let error = node.client().call_with::<u64, u64>("/route", n, short.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    }
+    let seen = rollout(&node);
+    assert_eq!((seen.current.calls, seen.candidate.calls, seen.state), (0, 0, RolloutState::Running), "{seen:?}");
+    call_while_running(&node, &CallOptions::new()).await;
+    let seen = rollout(&node);
+    assert_eq!((seen.state, seen.candidate.error_rate), (RolloutState::RolledBack, 1.0), "{seen:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

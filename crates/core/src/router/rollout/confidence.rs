@@ -38,6 +38,11 @@ impl Tally {
         if self.calls == 0 { 0.0 } else { self.failed as f64 / self.calls as f64 }
     }
 
+    /// The variance of the observed rate; 0 without calls.
+    pub(super) fn variance(self) -> f64 {
+        self.rate() * (1.0 - self.rate()) / self.calls.max(1) as f64
+    }
+
     /// Whether this is proof that the rate of failures is above `rate`.
     pub(super) fn proves_above(self, rate: f64) -> bool {
         self.rate() > rate && self.refutes(rate)

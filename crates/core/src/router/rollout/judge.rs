@@ -4,11 +4,15 @@
 //! at most, and a revision that fails every second call is proven worse than a sound one after about a dozen of its
 //! calls. A promotion asks for a number of calls with observed rates within the limits. Between the two it waits, up to
 //! the time limit.
+//!
+//! Callers are not trusted. Both revisions get a random sample of the same calls (`draw.rs`), so whatever a caller
+//! sends, it sends to both in the same proportion; what it does after it can know its revision does not count
+//! (`trial.rs`). What it decides alone, such as its own deadline, is no fault of a revision.
 
 use std::time::Duration;
 
 use super::confidence::Tally;
-use super::latencies::Latencies;
+use super::latencies::{Latencies, is_above};
 use super::policy::Rollout;
 use crate::clock::Instant;
 use crate::error::ErrorKind;
@@ -25,6 +29,14 @@ const NOTICEABLE: Duration = Duration::from_millis(5);
 
 /// Calls of the current revision that its quantile needs.
 const MIN_QUANTILE_CALLS: u64 = 100;
+
+/// No promotion while either revision fails more often than this: where nearly every call fails, nothing can be
+/// compared. One caller with half of the calls can let half of them fail on both, and that must not decide.
+const MAX_OWN_ERROR_RATE: f64 = 0.75;
+
+/// The largest standard error of the difference between the rates of both revisions, for a promotion. Where many calls
+/// fail, `min_calls` are too few to tell a revision that fails more. 200 calls are enough for a rate of 8 %.
+const MAX_NOISE: f64 = 0.02;
 
 /// The end of a rollout, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,18 +56,35 @@ impl Decision {
     }
 }
 
-/// Whether a revision is responsible for an error. Invalid inputs, cancelled calls, and queues that are full because
-/// of the load say nothing about a revision.
-pub(crate) fn is_own_fault(kind: ErrorKind, status: Option<u16>) -> bool {
-    match kind {
-        ErrorKind::Failed => !status.is_some_and(|status| (400..500).contains(&status)),
-        ErrorKind::WorkerFailed | ErrorKind::Internal | ErrorKind::Unavailable | ErrorKind::DeadlineExceeded => true,
-        ErrorKind::InvalidInput
-        | ErrorKind::Unauthenticated
-        | ErrorKind::PermissionDenied
-        | ErrorKind::NotFound
-        | ErrorKind::Overloaded
-        | ErrorKind::Cancelled => false,
+/// What the end of one call says about its revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Observation {
+    /// It succeeded, after this time.
+    Succeeded(Duration),
+    /// It failed by the fault of the revision.
+    Failed,
+    /// Its caller allowed only this time, less than the route does. The revision may be slow.
+    Late(Duration),
+    /// Nothing: the caller left, the input was invalid, or a queue was full because of the load.
+    Nothing,
+}
+
+impl Observation {
+    /// The end of a call that failed after this time, on a route that allows `timeout` to calls that set none.
+    pub(crate) fn of_error(kind: ErrorKind, status: Option<u16>, after: Duration, timeout: Duration) -> Self {
+        match kind {
+            ErrorKind::Failed if status.is_some_and(|status| (400..500).contains(&status)) => Self::Nothing,
+            ErrorKind::Failed | ErrorKind::WorkerFailed | ErrorKind::Internal | ErrorKind::Unavailable => Self::Failed,
+            // The time that has passed, not the deadline: callers have other ways to shorten it.
+            ErrorKind::DeadlineExceeded if after >= timeout => Self::Failed,
+            ErrorKind::DeadlineExceeded => Self::Late(after),
+            ErrorKind::InvalidInput
+            | ErrorKind::Unauthenticated
+            | ErrorKind::PermissionDenied
+            | ErrorKind::NotFound
+            | ErrorKind::Overloaded
+            | ErrorKind::Cancelled => Self::Nothing,
+        }
     }
 }
 
@@ -63,7 +92,7 @@ pub(crate) fn is_own_fault(kind: ErrorKind, status: Option<u16>) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub(super) outcomes: Tally,
-    /// Of its successful calls.
+    /// Of its successful calls, and of late ones that were slow.
     pub(super) latencies: Latencies,
 }
 
@@ -85,15 +114,24 @@ impl Judge {
         Self { policy, ends_at, current: nothing.clone(), candidate: nothing, compared: Tally::default() }
     }
 
-    /// One call of a revision has ended: after this time, or failed by the revision's own fault.
-    pub(super) fn observe(&mut self, role: TrialRole, outcome: Result<Duration, ()>) {
+    /// One call of a revision has ended.
+    pub(super) fn observe(&mut self, role: TrialRole, observation: Observation) {
+        let limit = self.slow_limit();
         let revision = match role {
             TrialRole::Current => &mut self.current,
             TrialRole::Candidate => &mut self.candidate,
         };
-        revision.outcomes.add(outcome.is_err());
-        if let Ok(latency) = outcome {
-            revision.latencies.observe(latency);
+        match observation {
+            Observation::Succeeded(latency) => {
+                revision.outcomes.add(false);
+                revision.latencies.observe(latency);
+            }
+            Observation::Failed => revision.outcomes.add(true),
+            // It took at least this time. As a failure it would count against a candidate that is as slow as allowed.
+            Observation::Late(time) if limit.is_some_and(|limit| is_above(time, limit)) => {
+                revision.latencies.observe(time);
+            }
+            Observation::Late(_) | Observation::Nothing => {}
         }
     }
 
@@ -165,6 +203,12 @@ impl Judge {
         if candidate.rate() > current.rate() + self.policy.max_error_rate {
             return Some(format!("{}, {} of the current revision", failures(candidate), failures(current)));
         }
+        if candidate.variance() + current.variance() > MAX_NOISE.powi(2) {
+            return Some(format!("too few calls for so many failures: {}", self.summary()));
+        }
+        if candidate.rate().max(current.rate()) > MAX_OWN_ERROR_RATE {
+            return Some(format!("too few calls succeed: {}", self.summary()));
+        }
         if let Some((limit, slow)) = self.slow()
             && slow.rate() > MAX_SLOW
         {
@@ -179,15 +223,20 @@ impl Judge {
 
     /// The limit above which a call is slow, and the slow calls of the candidate.
     fn slow(&self) -> Option<(Duration, Tally)> {
+        let limit = self.slow_limit()?;
+        let candidate = &self.candidate.latencies;
+        Some((limit, Tally { calls: candidate.calls(), failed: candidate.above(limit) }))
+    }
+
+    /// The limit above which a call is slow, by what the current revision usually takes.
+    fn slow_limit(&self) -> Option<Duration> {
         let usual = &self.current.latencies;
         if usual.calls() < MIN_QUANTILE_CALLS {
             return None;
         }
         let usual = usual.quantile(QUANTILE)?;
         let times = usual.as_secs_f64() * self.policy.max_latency;
-        let limit = Duration::try_from_secs_f64(times).unwrap_or(Duration::MAX).max(usual + NOTICEABLE);
-        let candidate = &self.candidate.latencies;
-        Some((limit, Tally { calls: candidate.calls(), failed: candidate.above(limit) }))
+        Some(Duration::try_from_secs_f64(times).unwrap_or(Duration::MAX).max(usual + NOTICEABLE))
     }
 
     fn summary(&self) -> String {
@@ -211,14 +260,14 @@ mod tests {
 
     use super::*;
 
-    const CALL: Result<Duration, ()> = Ok(Duration::from_millis(10));
+    const CALL: Observation = Observation::Succeeded(Duration::from_millis(10));
 
     /// Feeds calls of which this share goes to the candidate. Returns the decision, and the candidate's calls until it.
     fn run(
         judge: &mut Judge,
         calls: usize,
-        mut current: impl FnMut() -> Result<Duration, ()>,
-        mut candidate: impl FnMut() -> Result<Duration, ()>,
+        mut current: impl FnMut() -> Observation,
+        mut candidate: impl FnMut() -> Observation,
     ) -> (Option<Decision>, u64) {
         let now = judge.ends_at - Duration::from_secs(1);
         let every = (1.0 / judge.policy.share) as usize;
@@ -239,8 +288,8 @@ mod tests {
         Judge::new(policy, Instant::now())
     }
 
-    fn failing(random: &mut fastrand::Rng, rate: f64) -> Result<Duration, ()> {
-        if random.f64() < rate { Err(()) } else { CALL }
+    fn failing(random: &mut fastrand::Rng, rate: f64) -> Observation {
+        if random.f64() < rate { Observation::Failed } else { CALL }
     }
 
     proptest! {
@@ -273,7 +322,7 @@ mod tests {
             let mut judge = judge(Rollout::canary(0.05));
             let (decision, calls) = run(&mut judge, 20 * 30, || failing(&mut random, rate), || {
                 fails = !fails;
-                if fails { Err(()) } else { CALL }
+                if fails { Observation::Failed } else { CALL }
             });
             let decision = decision.expect("it is decided");
             prop_assert_eq!((decision.verdict, decision.cause), (Verdict::RollBack, DecisionCause::ErrorRate));
@@ -285,7 +334,10 @@ mod tests {
         fn noise_in_the_latency_does_not_roll_back(seed: u64, median_ms in 1.0..200.0_f64) {
             let random = std::cell::RefCell::new(fastrand::Rng::with_seed(seed));
             let mut judge = judge(Rollout::canary(0.1).min_calls(u64::MAX));
-            let call = || Ok(Duration::from_secs_f64(median_ms / 1e3 * 0.1 / (1.0 - random.borrow_mut().f64() * 0.99)));
+            let call = || {
+                let tail = 0.1 / (1.0 - random.borrow_mut().f64() * 0.99);
+                Observation::Succeeded(Duration::from_secs_f64(median_ms / 1e3 * tail))
+            };
             prop_assert_eq!(run(&mut judge, 10_000, call, call).0, None);
         }
     }
@@ -302,7 +354,7 @@ mod tests {
     #[test]
     fn a_slow_revision_is_rolled_back() {
         let mut judge = judge(Rollout::canary(0.05));
-        let (decision, calls) = run(&mut judge, 10_000, || CALL, || Ok(Duration::from_millis(25)));
+        let (decision, calls) = run(&mut judge, 10_000, || CALL, || Observation::Succeeded(Duration::from_millis(25)));
         let decision = decision.unwrap();
         assert_eq!((decision.verdict, decision.cause), (Verdict::RollBack, DecisionCause::Latency));
         assert!(calls < 20 && decision.reason.contains("took longer than"), "{calls}: {decision:?}");
@@ -317,7 +369,7 @@ mod tests {
     #[test]
     fn a_few_milliseconds_are_not_slow() {
         let mut judge = judge(Rollout::canary(0.05).min_calls(100));
-        let (quick, slower) = (Ok(Duration::from_micros(100)), Ok(Duration::from_millis(3)));
+        let (quick, slower) = [100, 3_000].map(|micros| Observation::Succeeded(Duration::from_micros(micros))).into();
         assert_eq!(run(&mut judge, 10_000, || quick, || slower).0.unwrap().verdict, Verdict::Promote);
     }
 
@@ -346,5 +398,82 @@ mod tests {
         let decision = judge.decide(ends_at).unwrap();
         assert_eq!((decision.verdict, decision.cause), (Verdict::RollBack, DecisionCause::TimeLimit));
         assert_eq!(decision.reason, "after the time limit of 60s: 4 of 10 calls");
+    }
+
+    #[test]
+    fn a_deadline_below_the_routes_is_no_fault_of_the_revision() {
+        let of = |kind, status, ms| {
+            let (after, timeout) = (Duration::from_millis(ms), Duration::from_secs(1));
+            Observation::of_error(kind, status, after, timeout)
+        };
+        use ErrorKind::{Cancelled, DeadlineExceeded, Failed, InvalidInput, Overloaded, PermissionDenied, Unavailable};
+        assert_eq!(of(DeadlineExceeded, None, 999), Observation::Late(Duration::from_millis(999)));
+        assert_eq!(of(DeadlineExceeded, None, 1_000), Observation::Failed);
+        for kind in [Cancelled, InvalidInput, Overloaded, PermissionDenied] {
+            assert_eq!(of(kind, None, 5_000), Observation::Nothing, "{kind}");
+        }
+        for (status, seen) in [(399, false), (400, true), (499, true), (500, false)] {
+            let nothing = of(Failed, Some(status), 1) == Observation::Nothing;
+            assert_eq!(nothing, seen, "{status}");
+        }
+        assert_eq!((of(Failed, None, 1), of(Unavailable, Some(404), 1)), (Observation::Failed, Observation::Failed));
+    }
+
+    #[test]
+    fn a_late_call_is_slow_if_it_had_the_time_of_a_slow_one_and_else_nothing() {
+        let decided = |late_ms| {
+            let mut judge = judge(Rollout::canary(0.05));
+            let late = Observation::Late(Duration::from_millis(late_ms));
+            (run(&mut judge, 2_000, || CALL, || late).0, judge.candidate.outcomes.calls)
+        };
+        // The limit is at most an eighth above 10 ms times 1.5.
+        let (decision, calls) = decided(25);
+        assert_eq!((decision.unwrap().cause, calls), (DecisionCause::Latency, 0));
+        assert_eq!(decided(10), (None, 0));
+    }
+
+    #[test]
+    fn late_calls_are_nothing_before_the_usual_time_is_known() {
+        let mut judge = judge(Rollout::canary(0.5).min_calls(u64::MAX));
+        let late = Observation::Late(Duration::from_secs(9));
+        assert_eq!(run(&mut judge, 2 * MIN_QUANTILE_CALLS as usize - 1, || CALL, || late).0, None);
+        assert_eq!(judge.candidate.latencies.calls(), 0);
+    }
+
+    #[test]
+    fn nothing_is_promoted_where_nearly_every_call_fails() {
+        let decided = |failing: usize| {
+            let mut judge = judge(Rollout::canary(0.5).min_calls(50));
+            let outcomes = std::cell::Cell::new(0);
+            let call = || {
+                outcomes.set(outcomes.get() + 1);
+                // Both revisions fail the same calls.
+                if outcomes.get() / 2 % 4 < failing { Observation::Failed } else { CALL }
+            };
+            let decision = run(&mut judge, 4_000, call, call).0;
+            (decision, judge.decide(judge.ends_at()).map(|decision| decision.reason).unwrap_or_default())
+        };
+        assert_eq!(decided(3).0.unwrap().verdict, Verdict::Promote);
+        let (decision, at_the_end) = decided(4);
+        assert_eq!(decision, None);
+        assert!(at_the_end.contains("too few calls succeed: 2000 of 2000 calls failed"), "{at_the_end}");
+    }
+
+    #[test]
+    fn a_promotion_needs_more_calls_where_many_fail() {
+        let promoted_after = |one_in: usize| {
+            let mut judge = judge(Rollout::canary(0.5).min_calls(50));
+            let calls = std::cell::Cell::new(0);
+            let call = || {
+                calls.set(calls.get() + 1);
+                if calls.get() / 2 % one_in == 0 { Observation::Failed } else { CALL }
+            };
+            let (decision, calls) = run(&mut judge, 10_000, call, call);
+            assert_eq!(decision.unwrap().verdict, Verdict::Promote);
+            calls
+        };
+        // Twice the variance of one rate: 2 · p (1 − p) / n ≤ 0.02².
+        assert!((1_200..1_300).contains(&promoted_after(2)) && (400..500).contains(&promoted_after(10)));
+        assert_eq!(promoted_after(1_000), 50);
     }
 }

@@ -45,6 +45,11 @@ impl Latencies {
     }
 }
 
+/// Whether [`above`](Latencies::above) counts this latency.
+pub(super) fn is_above(latency: Duration, limit: Duration) -> bool {
+    bucket_of(latency) > bucket_of(limit)
+}
+
 fn bucket_of(latency: Duration) -> usize {
     let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
     let power = micros.checked_ilog2().unwrap_or(0).saturating_sub(FINE);

@@ -15,9 +15,10 @@ use crate::router::ChangeError;
 /// shadow) its answers differ too often. It is *promoted* when it has [`min_calls`](Self::min_calls) and is within all
 /// limits. If neither happens within the [time limit](Self::time_limit), it is rolled back.
 ///
-/// Only failures that a revision is responsible for count: `WorkerFailed`, `Internal`, `Unavailable`,
-/// `DeadlineExceeded`, and `Failed` without a status of 4xx. Invalid inputs, cancelled calls and full queues say
-/// nothing about a revision.
+/// Only failures that a revision is responsible for count: `WorkerFailed`, `Internal`, `Unavailable`, `Failed` without
+/// a status of 4xx, and `DeadlineExceeded` of a call that had at least the default timeout of the route. Invalid inputs,
+/// cancelled calls and full queues say nothing about a revision. Of a session only the first call is judged, because
+/// the caller knows where the others go. Nothing is promoted while more than three of four calls fail.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -59,7 +60,7 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 impl Rollout {
     /// The candidate answers this share of the calls, from 0 to 1: `0.05` is 5 %. Calls of one session all go to one
-    /// revision; the other calls are spread evenly.
+    /// revision; for other calls chance decides one by one.
     pub fn canary(share: f64) -> Self {
         Self {
             is_shadow: false,
@@ -85,7 +86,7 @@ impl Rollout {
         Self { is_shadow: true, ..Self::canary(share) }
     }
 
-    /// The calls of the candidate that a promotion needs. Default 200. More calls find smaller differences, and take
+    /// The judged calls of the candidate that a promotion needs. Default 200. More calls find smaller differences, and take
     /// longer.
     pub fn min_calls(mut self, calls: u64) -> Self {
         self.min_calls = calls;

@@ -1,26 +1,30 @@
 //! What both revisions of a route share while a rollout runs: which of them takes a call, and the judge.
+//!
+//! A call is judged only if its caller could not know which revision it would get. Calls without a session are drawn
+//! one by one. All calls of a session go to one revision, so the end of the first one tells which: only that one is
+//! judged. This holds for any number of sessions and callers, and needs nobody's name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::confidence::Tally;
-use super::judge::{Decision, Judge, Observed};
+use super::draw::Draw;
+use super::judge::{Decision, Judge, Observation, Observed};
 use super::policy::Rollout;
 use super::record::RevisionDescription;
 use crate::call::SessionKey;
 use crate::clock::{self, Instant};
 use crate::metrics::{RolloutMetrics, TrialRole};
-use crate::splitmix64::splitmix64;
-
-/// The step of a sequence that spreads evenly over all numbers: 2⁶⁴ divided by the golden ratio.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Copied calls of a shadow at a time: enough to judge a revision, and too few to slow the others down.
 const MAX_SHADOW_CALLS: usize = 16;
+
+/// Bits that remember the sessions of which a call has ended: 128 KiB. A session whose bit is taken is not judged, so
+/// that 100,000 sessions lose one in twenty of them.
+const SESSION_BITS: u64 = 1 << 20;
 
 /// A running rollout. Calls read and feed it without the router's actor.
 #[derive(Debug)]
@@ -28,9 +32,11 @@ pub(crate) struct Trial {
     policy: Rollout,
     /// The share, of 2⁶⁴.
     share: u64,
-    /// The place of the next call in an even sequence, instead of chance: 5 % is 5 %, and no period of the callers
-    /// meets it.
-    place: AtomicU64,
+    draw: Draw,
+    /// The number of the next call without a session.
+    next: AtomicU64,
+    /// A bit for each session of which a call has ended. Sessions may share one.
+    ended_sessions: Box<[AtomicU64]>,
     /// Whether the candidate gets calls.
     is_open: AtomicBool,
     judge: Mutex<Judge>,
@@ -43,13 +49,14 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    pub(crate) fn new(policy: Rollout, now: Instant, metrics: RolloutMetrics) -> Arc<Self> {
+    pub(crate) fn new(policy: Rollout, draw: Draw, now: Instant, metrics: RolloutMetrics) -> Arc<Self> {
         metrics.share.set(policy.share);
         Arc::new(Self {
             // Saturates at the highest number.
             share: (policy.share * 2_f64.powi(64)) as u64,
-            // The first call of the candidate comes neither at once nor last.
-            place: AtomicU64::new(1 << 63),
+            draw,
+            next: AtomicU64::new(0),
+            ended_sessions: (0..SESSION_BITS / 64).map(|_| AtomicU64::new(0)).collect(),
             is_open: AtomicBool::new(true),
             judge: Mutex::new(Judge::new(policy.clone(), now)),
             decision: Mutex::default(),
@@ -91,20 +98,26 @@ impl Trial {
 
     fn is_within_share(&self, session: Option<SessionKey>) -> bool {
         let place = match session {
-            Some(session) => splitmix64(session.number()),
-            None => self.place.fetch_add(GOLDEN, Ordering::Relaxed),
+            Some(session) => self.draw.of_session(session),
+            None => self.draw.of_call(self.next.fetch_add(1, Ordering::Relaxed)),
         };
         place < self.share
     }
 
-    /// A call of one of the revisions has ended: after this time, or failed by the revision's own fault.
-    pub(crate) fn observe(&self, role: TrialRole, outcome: Result<Duration, ()>) {
-        if !self.is_open() {
+    /// A call of one of the revisions has ended.
+    pub(crate) fn observe(&self, role: TrialRole, session: Option<SessionKey>, observation: Observation) {
+        // Callers never learn what a shadow does.
+        let is_judged = self.policy.is_shadow || session.is_none_or(|session| self.is_first_end(session));
+        if !is_judged || !self.is_open() {
             return;
         }
-        self.metrics.count(role, outcome);
+        match observation {
+            Observation::Succeeded(latency) => self.metrics.succeeded(role, latency),
+            Observation::Failed => self.metrics.failed(role),
+            Observation::Late(_) | Observation::Nothing => {}
+        }
         let mut judge = self.judge.lock();
-        judge.observe(role, outcome);
+        judge.observe(role, observation);
         // A call of the current revision proves nothing against the candidate.
         if role == TrialRole::Candidate
             && let Some(decision) = judge.decide(clock::now())
@@ -112,6 +125,14 @@ impl Trial {
             drop(judge);
             self.conclude(decision);
         }
+    }
+
+    /// Whether no call of this session has ended before.
+    fn is_first_end(&self, session: SessionKey) -> bool {
+        // The lowest bits: the highest decide which revision the session gets.
+        let place = self.draw.of_session(session) % SESSION_BITS;
+        let bit = 1 << (place % 64);
+        self.ended_sessions[(place / 64) as usize].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
     /// The answers of both revisions were compared.
@@ -178,24 +199,18 @@ impl Trial {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
     use crate::metrics::NodeMetrics;
 
     fn trial(policy: Rollout) -> Arc<Trial> {
-        Trial::new(policy, Instant::now(), NodeMetrics::new().rollout(&"/a".into()))
+        Trial::new(policy, Draw::from_seed(7), Instant::now(), NodeMetrics::new().rollout(&"/a".into()))
     }
 
     proptest! {
-        /// After any count of calls, to within a few calls.
-        #[test]
-        fn the_share_of_the_candidate_is_exact(share in 0.001..0.999_f64, calls in 1_u32..5_000) {
-            let trial = trial(Rollout::canary(share));
-            let taken = (0..calls).filter(|_| trial.is_for_candidate(None)).count();
-            prop_assert!((taken as f64 - f64::from(calls) * share).abs() < 6.0, "{taken} of {calls}");
-        }
-
         #[test]
         fn a_session_stays_with_its_revision(name: String) {
             let trial = trial(Rollout::canary(0.5));
@@ -209,21 +224,60 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_split_by_share() {
+    fn calls_and_sessions_are_split_by_share() {
         let trial = trial(Rollout::canary(0.05));
-        let taken = (0..10_000).filter(|n| trial.is_for_candidate(Some(SessionKey::new(&n.to_string())))).count();
-        assert!((400..600).contains(&taken), "{taken}");
+        let taken = (0..10_000).filter(|_| trial.is_for_candidate(None)).count();
+        let sessions = (0..10_000).filter(|n| trial.is_for_candidate(Some(SessionKey::new(&n.to_string())))).count();
+        assert!((400..600).contains(&taken) && (400..600).contains(&sessions), "{taken} calls, {sessions} sessions");
+    }
+
+    #[test]
+    fn each_rollout_draws_otherwise() {
+        let drawn = |draw: Draw| {
+            let session = |n: u64| SessionKey::from_number(n + 1).unwrap();
+            (0..64).map(|n| (draw.of_call(n), draw.of_session(session(n)))).collect::<Vec<_>>()
+        };
+        assert_eq!(drawn(Draw::from_seed(1)), drawn(Draw::from_seed(1)));
+        assert_ne!(drawn(Draw::from_seed(1)), drawn(Draw::from_seed(2)));
+        assert_ne!(drawn(Draw::from_system()), drawn(Draw::from_system()));
+    }
+
+    #[test]
+    fn of_a_session_only_the_first_call_is_judged_whatever_its_end() {
+        let trial = trial(Rollout::canary(0.5));
+        let session = |name: &str| Some(SessionKey::new(name));
+        trial.observe(TrialRole::Candidate, session("a"), Observation::Failed);
+        trial.observe(TrialRole::Candidate, session("a"), Observation::Failed);
+        trial.observe(TrialRole::Candidate, session("b"), Observation::Nothing);
+        trial.observe(TrialRole::Candidate, session("b"), Observation::Failed);
+        trial.observe(TrialRole::Candidate, None, Observation::Failed);
+        trial.observe(TrialRole::Candidate, None, Observation::Failed);
+        assert_eq!(trial.describe(TrialRole::Candidate).failed, 3);
+        // Hardly any of them share a bit.
+        (0..1_000).for_each(|n| {
+            trial.observe(TrialRole::Current, session(&n.to_string()), Observation::Succeeded(Duration::ZERO));
+        });
+        assert!(trial.describe(TrialRole::Current).calls > 990);
+    }
+
+    #[test]
+    fn every_call_of_a_shadow_is_judged() {
+        let trial = trial(Rollout::shadow(0.5));
+        for _ in 0..5 {
+            trial.observe(TrialRole::Current, Some(SessionKey::new("a")), Observation::Failed);
+        }
+        assert_eq!(trial.describe(TrialRole::Current).failed, 5);
     }
 
     #[test]
     fn after_the_decision_the_candidate_gets_no_call() {
         let trial = trial(Rollout::canary(0.9));
         for _ in 0..100 {
-            trial.observe(TrialRole::Current, Ok(Duration::ZERO));
+            trial.observe(TrialRole::Current, None, Observation::Succeeded(Duration::ZERO));
         }
         assert!((0..10).any(|_| trial.is_for_candidate(None)));
         for _ in 0..20 {
-            trial.observe(TrialRole::Candidate, Err(()));
+            trial.observe(TrialRole::Candidate, None, Observation::Failed);
         }
         assert!((0..100).all(|_| !trial.is_for_candidate(None)));
         assert_eq!(trial.describe(TrialRole::Candidate).error_rate, 1.0);
