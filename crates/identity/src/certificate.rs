@@ -82,6 +82,14 @@ impl Validity {
     }
 }
 
+/// Whether a verified certificate is of a node that issues certificates.
+#[must_use]
+pub fn is_issuer(certificate: &CertificateDer<'_>) -> bool {
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return false };
+    let names = parsed.subject_alternative_name().ok().flatten();
+    names.is_some_and(|names| names.value.general_names.iter().filter_map(dns_name).any(|name| name == ISSUER_NAME))
+}
+
 /// The member that a certificate names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {

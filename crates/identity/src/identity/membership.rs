@@ -24,6 +24,7 @@ use crate::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, KEY};
 use crate::certificate::{Member, cluster_name, pin};
 use crate::error::{IdentityError, unusable};
 use crate::files::{check_private, check_writable, read, read_private, replace_private_file};
+use crate::text::with_sources;
 
 const IDENTITY: &str = "identity.pem";
 const SECRET: &str = "secret";
@@ -33,7 +34,8 @@ const ISSUERS: &str = "issuers";
 #[derive(Clone, Debug)]
 pub(crate) struct Membership {
     directory: PathBuf,
-    pub(super) issuers: QuicUrl,
+    /// As they were at the start.
+    issuers: QuicUrl,
     /// The pin of its authority's certificate.
     authority: [u8; 16],
 }
@@ -52,12 +54,10 @@ impl Identity {
             return Err(IdentityError::NoIdentity { path: directory.to_owned() });
         }
         check_private(directory)?;
-        let damaged = |path: PathBuf, reason: String| IdentityError::Damaged { path, reason };
         let secret = read_private(&directory.join(SECRET))?.into_bytes();
-        let path = directory.join(ISSUERS);
-        let issuers = QuicUrl::from_str(read(&path)?.trim()).map_err(|error| damaged(path, error.to_string()))?;
+        let issuers = read_issuers(directory)?;
         let (presented, authority) = read_presented(directory)?;
-        let no_cluster = || damaged(directory.join(IDENTITY), "its authority names no cluster".to_owned());
+        let no_cluster = || damaged(directory.join(IDENTITY), "its authority names no cluster");
         let cluster = cluster_name(&authority).ok_or_else(no_cluster)?;
         if presented.member.validity.left(SystemTime::now()).is_zero() {
             return Err(IdentityError::Expired { path: directory.to_owned() });
@@ -77,6 +77,15 @@ impl Identity {
         let secret = authority.key_bytes();
         Self::new(cluster, presented, &certificate, secret, Origin::Authority(authority))
     }
+}
+
+fn read_issuers(directory: &Path) -> Result<QuicUrl, IdentityError> {
+    let path = directory.join(ISSUERS);
+    QuicUrl::from_str(read(&path)?.trim()).map_err(|error| damaged(path, error))
+}
+
+fn damaged(path: PathBuf, reason: impl ToString) -> IdentityError {
+    IdentityError::Damaged { path, reason: reason.to_string() }
 }
 
 /// Issues the own certificate. The chain includes the authority's, because joining processes know only its pin.
@@ -144,6 +153,15 @@ pub fn save_member(directory: &Path, issuers: &QuicUrl, key: &KeyPair, chain: &s
 }
 
 impl Membership {
+    /// The nodes that issue certificates. The file is read each time, because an operator edits it when the authority
+    /// moves. If it cannot be read, those of the start are asked.
+    pub(super) fn issuers(&self) -> QuicUrl {
+        read_issuers(&self.directory).unwrap_or_else(|error| {
+            tracing::warn!(issuers = %self.issuers, "the issuers of the start are asked: {}", with_sources(&error));
+            self.issuers.clone()
+        })
+    }
+
     /// Reads the certificate from the directory: another process of this member may have renewed it.
     pub(crate) fn read(&self, member: &Member) -> Result<PresentedCertificate, IdentityError> {
         let (presented, authority) = read_presented(&self.directory)?;

@@ -63,7 +63,12 @@ impl Identity {
                 Some(run_blocking(move || authority.removed(now)).await.map_err(Into::into))
             }
             Origin::Member(membership) => {
-                let list = issuers.request(self, &membership.issuers, "").await;
+                let reading = membership.clone();
+                let issuing = match run_blocking(move || Ok(reading.issuers())).await {
+                    Ok(issuing) => issuing,
+                    Err(error) => return Some(Err(error.into())),
+                };
+                let list = issuers.request(self, &issuing, "").await;
                 let read =
                     |text: String| RemovedMembers::from_text(&text, now).ok_or_else(|| "not a list of members".into());
                 Some(list.and_then(read))

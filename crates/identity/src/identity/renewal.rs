@@ -132,12 +132,13 @@ impl Identity {
                 // Another process of this member may have renewed it.
                 let member = self.0.presented.load().member.clone();
                 let (reading, known) = (membership.clone(), member.clone());
-                let stored = run_blocking(move || reading.read(&known)).await?;
+                let stored = run_blocking(move || Ok((reading.read(&known)?, reading.issuers())));
+                let (stored, issuing) = stored.await?;
                 if stored.member.validity.not_after > member.validity.not_after {
                     return Ok(stored);
                 }
                 let (key, request) = certificate_request()?;
-                let chain = issuers.request(self, &membership.issuers, &request).await?;
+                let chain = issuers.request(self, &issuing, &request).await?;
                 let saving = membership.clone();
                 Ok(run_blocking(move || saving.save(&member, &key, &chain)).await?)
             }

@@ -136,7 +136,7 @@ impl ClientBuilder {
             }
         };
         let transport = Arc::new(Transport::calling(identity, &self.tuning)?);
-        spawn_renewal(&transport);
+        spawn_renewal(&transport, Vec::new);
         let pool = self.connected_pool(transport, addresses, &resolver).await?;
         pool.set_resolver(resolver);
         let Self { start_up_wait, attempts, credit, frames, decode, .. } = self;

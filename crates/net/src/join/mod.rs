@@ -103,22 +103,41 @@ async fn join_in(
 }
 
 /// Starts the renewal of a transport's certificate, on the transport's thread.
-pub(crate) fn spawn_renewal(transport: &Transport) {
-    let issuers = QuicIssuers(transport.endpoint().clone());
+pub(crate) fn spawn_renewal<C: ConnectedIssuers>(transport: &Transport, connected: C) {
+    let issuers = QuicIssuers { endpoint: transport.endpoint().clone(), connected };
     transport.runtime().spawn(keep_renewed(transport.identity().clone(), issuers));
 }
 
-/// Sends requests to issuers from this endpoint.
-pub(crate) struct QuicIssuers(pub(crate) Endpoint);
+/// The addresses of connected nodes that issue certificates.
+pub(crate) trait ConnectedIssuers: Fn() -> Vec<SocketAddr> + Send + Sync + 'static {}
 
-impl IssuerClient for QuicIssuers {
+impl<C: Fn() -> Vec<SocketAddr> + Send + Sync + 'static> ConnectedIssuers for C {}
+
+/// Sends requests to issuers from this endpoint: to those that the member's directory names, else to connected ones.
+/// The authority's node may have moved and connected again before anybody has edited that directory.
+pub(crate) struct QuicIssuers<C> {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) connected: C,
+}
+
+impl<C: ConnectedIssuers> IssuerClient for QuicIssuers<C> {
     async fn request(
         &self,
         identity: &Identity,
         issuers: &QuicUrl,
         request: &str,
     ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(ask_issuers(&self.0, identity, issuers, request).await?)
+        let (named, error) = match issuers.resolve(ANSWER_TIMEOUT).await {
+            Ok(named) => match ask_issuers(&self.endpoint, identity, &named, request).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => (named, error),
+            },
+            Err(error) => (Vec::new(), error.into()),
+        };
+        let mut connected = (self.connected)();
+        connected.retain(|address| !named.contains(address));
+        // The error of the named ones is the one that an operator can mend.
+        Ok(ask_issuers(&self.endpoint, identity, &connected, request).await.map_err(|_| error)?)
     }
 }
 
@@ -126,12 +145,12 @@ impl IssuerClient for QuicIssuers {
 async fn ask_issuers(
     endpoint: &Endpoint,
     identity: &Identity,
-    issuers: &QuicUrl,
+    issuers: &[SocketAddr],
     request: &str,
 ) -> Result<String, JoinError> {
     let config = quic_client(identity.client_tls(JOIN_ALPN)?)?;
     let mut last = JoinError::Address(AddressError::NoAddress);
-    for address in issuers.resolve(ANSWER_TIMEOUT).await? {
+    for &address in issuers {
         let answered = async {
             let connection = connect(endpoint, config.clone(), address).await?;
             ask(&connection, address, FrameKind::Renew, &EmptyHeader {}, request).await

@@ -11,7 +11,7 @@ use quinn::crypto::rustls::HandshakeData;
 use quinn::{Connection, Endpoint};
 use tokio::runtime::Handle;
 
-use super::connections::{ConnectionGuard, OpenConnection};
+use super::connections::{AnnouncedAddress, ConnectionGuard, OpenConnection};
 use super::half_open::{HalfOpenSlot, HandshakeDecision};
 use super::offers::offers;
 use super::refusal_log::ConnectionRefusal;
@@ -81,7 +81,8 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
         Ok(Err(refusal)) => log_refusal(refusal),
         Ok(Ok(None)) => {}
         Ok(Ok(Some((AcceptedHello { hello, member, offers, window, _control }, connection)))) => {
-            let caller = OpenConnection::new(&connection, &member, hello.generation, offers);
+            let announced = announced_address(&server, &hello, &connection);
+            let caller = OpenConnection::new(&connection, &member, hello.generation, announced, offers);
             let guard = match ConnectionGuard::try_new(&server, caller) {
                 Ok(guard) => guard,
                 Err(reason) => {
@@ -90,7 +91,8 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
                     return;
                 }
             };
-            introduce(&server, &hello, &member, &connection);
+            // After its registration: a view that is set meanwhile has it from there.
+            server.introduce(announced, &member.name, peer);
             drop(slot);
             tokio::select! {
                 () = serve_streams(&connection, &server, member.role, window) => {}
@@ -187,17 +189,10 @@ async fn send_welcome(
     outgoing.write(&mut [head, body]).await
 }
 
-/// The address at which a node claims to listen.
-enum AnnouncedAddress {
-    /// It claims none, or one of another machine.
-    None,
-    /// The address that it connected from, which the handshake has proven. Nodes connect from their listening port.
-    Proven(SocketAddr),
-    /// Another port than it connected from. No packets are sent there only because a peer has named it.
-    Unproven,
-}
-
-fn announced_address(hello: &Hello, connection: &Connection) -> AnnouncedAddress {
+fn announced_address(server: &ServerState, hello: &Hello, connection: &Connection) -> AnnouncedAddress {
+    if server.is_this_node(&hello.node, hello.generation) {
+        return AnnouncedAddress::None;
+    }
     let Ok(address) = hello.address.parse::<SocketAddr>() else { return AnnouncedAddress::None };
     let from = connection.remote_address();
     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
@@ -205,28 +200,7 @@ fn announced_address(hello: &Hello, connection: &Connection) -> AnnouncedAddress
     if !address.ip().is_unspecified() && address.ip() != from.ip() {
         return AnnouncedAddress::None;
     }
-    if address.port() == from.port() { AnnouncedAddress::Proven(from) } else { AnnouncedAddress::Unproven }
-}
-
-/// Adds a node that has connected to the view, if that is wanted.
-fn introduce(server: &ServerState, hello: &Hello, member: &Member, connection: &Connection) {
-    let Some(view) = server.view.get() else { return };
-    if !server.config.calls_back || server.is_this_node(&hello.node, hello.generation) {
-        return;
-    }
-    let (peer, now) = (connection.remote_address(), Instant::now());
-    match announced_address(hello, connection) {
-        AnnouncedAddress::Proven(address) if view.introduce(&member.name, address) => {}
-        AnnouncedAddress::Proven(_) => {
-            server.metrics.counters.peers_refused.inc();
-            server.refusal_log.log_full_view(peer, now);
-        }
-        AnnouncedAddress::Unproven => {
-            server.metrics.counters.peers_refused.inc();
-            server.refusal_log.log_unproven_port(peer, &hello.address, now);
-        }
-        AnnouncedAddress::None => {}
-    }
+    if address.port() == from.port() { AnnouncedAddress::Proven(from) } else { AnnouncedAddress::Unproven(address) }
 }
 
 /// Answers streams until the connection ends: by the caller, by the endpoint, or by the idle timeout.

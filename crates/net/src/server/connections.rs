@@ -1,4 +1,5 @@
-//! The open connections: their members, their limits, and the newest process of each node.
+//! The open connections: their members, their limits, the newest process of each node, and which of them are called
+//! back. A node may connect before this one is ready to call it; it is introduced to the view when there is one.
 //!
 //! A restarted node announces a higher generation, so the highest generation of a name is its live process. When it
 //! connects, connections of lower generations are closed; while it is connected, lower ones are refused. So two nodes
@@ -7,16 +8,18 @@
 //! name or a generation are not compared: clients, and the development identity.
 
 use std::cmp::Ordering;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use bytes::Bytes;
 use callboard_codec::wire::ResetCode;
-use callboard_identity::{Member, Role};
+use callboard_identity::{Member, Role, is_issuer};
 use quinn::Connection;
 
 use super::offers::LastOffers;
 use super::{NetConfig, ServerState};
-use crate::endpoint::code;
+use crate::endpoint::{code, peer_chain};
 use crate::refusal::RefusalReason;
 
 /// Clients leave this part of all connections to nodes: an eighth.
@@ -35,10 +38,29 @@ pub(super) struct OpenConnection {
     pub(super) role: Role,
     /// The generation of its node; zero if it has none.
     generation: u64,
+    /// The address that it claims to listen at.
+    pub(super) announced: AnnouncedAddress,
+}
+
+/// The address at which a node claims to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnnouncedAddress {
+    /// It claims none, or one of another machine, or it is this node.
+    None,
+    /// The address that it connected from, which the handshake has proven. Nodes connect from their listening port.
+    Proven(SocketAddr),
+    /// Another port than it connected from. No packets are sent there only because a peer has named it.
+    Unproven(SocketAddr),
 }
 
 impl OpenConnection {
-    pub(super) fn new(connection: &Connection, member: &Member, generation: u64, offers: Bytes) -> Self {
+    pub(super) fn new(
+        connection: &Connection,
+        member: &Member,
+        generation: u64,
+        announced: AnnouncedAddress,
+        offers: Bytes,
+    ) -> Self {
         Self {
             connection: connection.clone(),
             last_offers: LastOffers::new(offers),
@@ -46,6 +68,7 @@ impl OpenConnection {
             id: member.id.clone(),
             role: member.role,
             generation: comparable_generation(member, generation),
+            announced,
         }
     }
 
@@ -143,6 +166,45 @@ impl ServerState {
     fn close(&self, connection: &Connection, reason: RefusalReason) {
         self.metrics.refuse(reason);
         reason.close(connection);
+    }
+}
+
+impl ServerState {
+    /// Adds the connected nodes to the view: they have connected before this node was ready to call them.
+    pub(super) fn introduce_connected(&self) {
+        let connected: Vec<_> = self
+            .connections
+            .lock()
+            .iter()
+            .map(|open| (open.announced, open.name.clone(), open.connection.remote_address()))
+            .collect();
+        for (announced, member, peer) in connected {
+            self.introduce(announced, &member, peer);
+        }
+    }
+
+    /// Adds a node that has connected to the view, if that is wanted. Nothing yet while there is no view.
+    pub(super) fn introduce(&self, announced: AnnouncedAddress, member: &str, peer: SocketAddr) {
+        let Some(view) = self.view.get().filter(|_| self.config.calls_back) else { return };
+        match announced {
+            AnnouncedAddress::Proven(address) if view.introduce(member, address) => {}
+            AnnouncedAddress::Proven(_) => {
+                self.metrics.counters.peers_refused.inc();
+                self.refusal_log.log_full_view(peer, Instant::now());
+            }
+            AnnouncedAddress::Unproven(claimed) => {
+                self.metrics.counters.peers_refused.inc();
+                self.refusal_log.log_unproven_port(peer, &claimed.to_string(), Instant::now());
+            }
+            AnnouncedAddress::None => {}
+        }
+    }
+
+    /// The addresses of the connected nodes that issue certificates.
+    pub(super) fn connected_issuers(&self) -> Vec<SocketAddr> {
+        let open = self.connections.lock();
+        let issuing = |open: &&OpenConnection| peer_chain(&open.connection).first().is_some_and(is_issuer);
+        open.iter().filter(issuing).map(|open| open.connection.remote_address()).collect()
     }
 }
 

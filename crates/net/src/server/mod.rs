@@ -250,9 +250,12 @@ impl QuicEdge {
         transport.runtime().spawn(accepting);
         transport.runtime().spawn(offers::send_offers(Arc::downgrade(&server)));
         transport.runtime().spawn(connections::close_removed(Arc::downgrade(&server)));
-        spawn_renewal(&transport);
+        let open = Arc::downgrade(&server);
+        let connected = move || open.upgrade().map(|server| server.connected_issuers()).unwrap_or_default();
+        spawn_renewal(&transport, connected.clone());
         let (identity, every) = (server.identity.clone(), server.config.removals_every);
-        transport.runtime().spawn(keep_removals(identity, QuicIssuers(transport.endpoint().clone()), every));
+        let issuers = QuicIssuers { endpoint: transport.endpoint().clone(), connected };
+        transport.runtime().spawn(keep_removals(identity, issuers, every));
         let transport = Arc::new(transport);
         let close = Arc::new(CloseOnDrop(Arc::clone(&transport)));
         Ok(Self { server, transport, _close: close, address })
@@ -287,9 +290,11 @@ impl QuicEdge {
         self.server.generation
     }
 
-    /// Introduces nodes that connect from now on to `view`. Only the first view counts.
+    /// Introduces the connected nodes, and those that connect from now on, to `view`. Only the first view counts.
     pub(crate) fn introduce_to(&self, view: Arc<dyn ClusterView>) {
-        let _ = self.server.view.set(view);
+        if self.server.view.set(view).is_ok() {
+            self.server.introduce_connected();
+        }
     }
 
     /// The address on which it listens.

@@ -67,7 +67,7 @@ impl BareEndpoint {
     }
 
     fn new(transport: Transport) -> Self {
-        spawn_renewal(&transport);
+        spawn_renewal(&transport, Vec::new);
         Self(Arc::new(transport))
     }
 

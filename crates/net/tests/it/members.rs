@@ -463,6 +463,27 @@ async fn members_are_renewed_without_effect_on_calls() {
     assert!(total(&lab.edge, "members_renewed") > 0, "{}", lab.edge.metrics());
 }
 
+/// The file is edited, or the authority's node has connected to the member by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_renewed_where_the_authority_has_moved_to() {
+    let lab = Lab::start("moved").await;
+    let brief = lab.token(|spec| {
+        spec.role = Role::Node;
+        spec.uses = 2;
+        spec.certificate_life = Duration::from_secs(12);
+    });
+    let (edited, _edited) = serve(lab.join(&brief, "edited").await.unwrap()).await;
+    let (linked, _linked) = serve(lab.join(&brief, "linked").await.unwrap()).await;
+    let directory = lab.directory.clone();
+    drop(lab);
+    let (moved, _node) = serve(Identity::open(&directory.join("authority")).unwrap()).await;
+    std::fs::write(directory.join("edited/issuers"), url(&moved)).unwrap();
+    let _cluster = Cluster::start(&moved, Arc::new(StaticView::try_new([linked.address()]).unwrap()));
+    for edge in [&edited, &linked] {
+        until(|| total(edge, "certificate_renewals") > 0).await;
+    }
+}
+
 #[test]
 fn invalid_cluster_settings_are_refused_with_a_reason() {
     let directory = common::directory("refused-names").parent().unwrap().to_owned();

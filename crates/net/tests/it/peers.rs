@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::remote::RemoteStages;
-use callboard_core::{App, CallOptions, Caller, Deadline, ErrorKind, Instant, Stage};
+use callboard_core::{App, CallOptions, Caller, Deadline, ErrorKind, Instant, Pipeline, Stage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
 use callboard_net::{Cluster, ClusterView, ConnectError, Identity, NetConfig, QuicEdge, Role, StaticView, View};
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::watch;
 
-use crate::common::{IDENTITY, LONG, ServingNode, loopback, patient, until};
+use crate::common::{IDENTITY, LONG, Member, ServingNode, loopback, patient, until};
 use crate::lab::{Lab, builder, counted, serve, serve_with, shout, total, url};
 
 fn hello(node: &str, address: String) -> Hello {
@@ -96,6 +96,22 @@ async fn a_node_is_called_back_at_its_own_address_not_at_a_claimed_one() {
             until(|| *introductions.0.lock() == expected).await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_has_connected_while_this_one_started_is_called_back() {
+    let gate_edge = QuicEdge::bind(loopback(), IDENTITY.clone(), patient()).unwrap();
+    let shout = Stage::each("shout", |text: &String| Ok(text.len() as i64));
+    let _worker = Member::start(App::new().route("/shout", shout), &[&gate_edge]).await;
+    until(|| gate_edge.connections() == 1).await;
+    // Now its own stages have started.
+    let app = App::new().route("/run", Pipeline::<String, i64>::remote("shout"));
+    let node = app.start().await.unwrap();
+    gate_edge.open(node.client());
+    let cluster = Cluster::start(&gate_edge, Arc::new(StaticView::try_new([]).unwrap()));
+    node.handle().join(cluster.clone()).unwrap();
+    until(|| cluster.offers("shout")).await;
+    assert_eq!(node.client().call::<_, i64>("/run", "four".to_owned()).await.unwrap(), 4);
 }
 
 /// An output whose decoding records its thread, or panics.
