@@ -21,7 +21,7 @@ use crate::call::{CallOptions, Flight, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::RouteName;
-use crate::pipeline::{Graph, StageOutputs, StageStep, StreamPlace, may_repeat, place_stream, stream_remote};
+use crate::pipeline::{Graph, StageOutputs, StageStep, StreamPlace, may_repeat, place_stream, stream_remote, was_lost};
 use crate::pool::Pool;
 use crate::queue::EntryOutcome;
 use crate::router::{Admission, HeldRoute, Route};
@@ -325,7 +325,7 @@ impl ReplyStream {
         let (pool, spare) = match place_stream(stage, flight) {
             StreamPlace::Remote { revision, pool } => {
                 match (stream_remote(steps, payload.clone(), flight, revision).await, pool) {
-                    (Err(error), Some(pool)) if error.is_refusal() => (pool, None),
+                    (Err(error), Some(pool)) if error.is_refusal() || was_lost(&error) => (pool, None),
                     (started, _) => return started.map(remote_phase),
                 }
             }

@@ -48,7 +48,7 @@ pub use shape::PipelineShape;
 pub use stream::StreamPipeline;
 
 pub(crate) use graph::Graph;
-pub(crate) use remote::{ClusterHandle, StageStep, StreamPlace, place_stream, remote_stages, stream_remote};
+pub(crate) use remote::{ClusterHandle, StageStep, StreamPlace, place_stream, remote_stages, stream_remote, was_lost};
 pub(crate) use run::{all_may_run_again, may_repeat};
 
 /// Connected stages, from `In` to `Out`.

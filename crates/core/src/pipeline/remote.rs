@@ -358,7 +358,7 @@ pub(super) async fn run_stages(
 
 /// Whether the call was lost with its connection, and may run again. An error that names a stage is an outcome of that
 /// stage.
-fn was_lost(error: &CallError) -> bool {
+pub(crate) fn was_lost(error: &CallError) -> bool {
     error.is_retryable() && error.kind() == ErrorKind::Unavailable && error.stage().is_none()
 }
 
@@ -448,8 +448,8 @@ pub(crate) enum StreamPlace<'a> {
     Remote { revision: Option<u64>, pool: Option<&'a Arc<Pool>> },
 }
 
-/// Where a streaming stage's call runs, by the table in the module's documentation. No stream is made again after a
-/// loss.
+/// Where a streaming stage's call runs, by the table in the module's documentation. No stream is made again after
+/// its first output.
 pub(crate) fn place_stream<'a>(stage: StageStep<'a>, flight: &Flight) -> StreamPlace<'a> {
     let pool = match stage {
         StageStep::Local(pool) => pool,
@@ -503,7 +503,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, r
         match step {
             Graph::Stage(pool) if position == 0 => {
                 stages.push(pool.name().clone());
-                may_run_again = pool.spec.contract().may_run_again();
+                may_run_again = pool.settings().contract().may_run_again();
                 credit = pool.settings().credit().get();
             }
             Graph::Remote(name) if position == 0 => stages.push(name.clone()),

@@ -89,8 +89,10 @@ impl StageSpec {
         self.is_streaming
     }
 
+    /// What a replica that dies may do with its calls.
     pub(crate) fn contract(&self) -> Contract {
-        // Outputs that have left cannot be taken back, so a streaming call is not run again.
+        // Outputs that have left cannot be taken back. Only between nodes it is known that none has left: there the
+        // contract of the settings counts until the first output.
         if self.is_streaming { Contract::AtMostOnce } else { self.settings.contract() }
     }
 

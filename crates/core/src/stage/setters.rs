@@ -1,13 +1,7 @@
 //! The settings of a stage as methods: of [`Stage`] alone, and common to it and [`StreamStage`](super::StreamStage).
 
-use std::num::NonZeroU64;
-use std::time::Duration;
-
-use callboard_codec::Map;
-
 use super::settings::at_least_one;
-use super::{CacheSettings, Contract, Placement, Stage};
-use crate::queue::BatchPolicy;
+use super::{CacheSettings, Placement, Stage};
 
 /// Name, settings and the setters that have one meaning for both kinds of stages.
 macro_rules! common_setters {
@@ -115,6 +109,80 @@ macro_rules! common_setters {
             pub fn hands_ahead(self) -> Self {
                 self.change(|settings| settings.with_hands_ahead(true))
             }
+
+            fn change_batching(self, change: impl FnOnce(&mut crate::queue::BatchPolicy)) -> Self {
+                let mut batching = self.settings().batching().clone();
+                change(&mut batching);
+                self.change(|settings| settings.with_batching(batching))
+            }
+
+            /// How long a batch that is not full may wait for more entries; see
+            /// [`BatchPolicy::max_delay`](crate::BatchPolicy::max_delay).
+            #[must_use]
+            pub fn max_delay(self, max_delay: Duration) -> Self {
+                self.change_batching(|batching| batching.max_delay = max_delay)
+            }
+
+            /// The largest cost of one batch; see [`BatchPolicy::max_cost`](crate::BatchPolicy::max_cost). 0 counts as
+            /// 1.
+            #[must_use]
+            pub fn max_cost(self, cost: u64) -> Self {
+                let cost = cost.try_into().unwrap_or(std::num::NonZeroU64::MIN);
+                self.change_batching(|batching| batching.max_cost = Some(cost))
+            }
+
+            /// How long an entry waits before it gains a priority class; see
+            /// [`BatchPolicy::ageing`](crate::BatchPolicy::ageing).
+            #[must_use]
+            pub fn ageing(self, ageing: Duration) -> Self {
+                self.change_batching(|batching| batching.ageing = ageing)
+            }
+
+            /// How many entries may wait; one more is refused with `Overloaded`. 0 counts as 1.
+            #[must_use]
+            pub fn queue(self, entries: usize) -> Self {
+                self.change(|settings| settings.with_queue(at_least_one(entries)))
+            }
+
+            /// Declares whether a call may run again after its worker died; see [`Contract`](crate::Contract). A stream may
+            /// until its first output, on another node.
+            #[must_use]
+            pub fn contract(self, contract: crate::stage::Contract) -> Self {
+                self.change(|settings| settings.with_contract(contract))
+            }
+
+            /// Declares that a call has no effect but its result, so it may be run again when its worker dies; see
+            /// [`Contract::Pure`](crate::Contract::Pure).
+            #[must_use]
+            pub fn pure(self) -> Self {
+                self.contract(crate::stage::Contract::Pure)
+            }
+
+            /// Declares that running a call twice has the same effect as running it once; see
+            /// [`Contract::Idempotent`](crate::Contract::Idempotent).
+            #[must_use]
+            pub fn idempotent(self) -> Self {
+                self.contract(crate::stage::Contract::Idempotent)
+            }
+
+            /// The longest that one batch may take in user code; see [`StageSettings::timeout`].
+            #[must_use]
+            pub fn timeout(self, timeout: Duration) -> Self {
+                self.change(|settings| settings.with_timeout(timeout))
+            }
+
+            /// Pins worker threads to these CPU cores; see [`StageSettings::affinity`].
+            #[must_use]
+            pub fn pinned_to(self, cores: impl Into<Vec<usize>>) -> Self {
+                self.change(|settings| settings.with_affinity(cores))
+            }
+
+            /// Settings that each replica gets at its construction; see
+            /// [`StageSettings::replica_settings`].
+            #[must_use]
+            pub fn replica_settings(self, settings: impl Into<Vec<callboard_codec::Map>>) -> Self {
+                self.change(|stage| stage.with_replica_settings(settings))
+            }
         }
 
         impl<In, Out> Clone for $stage<In, Out> {
@@ -135,59 +203,10 @@ macro_rules! common_setters {
 pub(super) use common_setters;
 
 impl<In, Out> Stage<In, Out> {
-    fn change_batching(self, change: impl FnOnce(&mut BatchPolicy)) -> Self {
-        let mut batching = self.settings().batching().clone();
-        change(&mut batching);
-        self.change(|settings| settings.with_batching(batching))
-    }
-
-    /// The largest batch; see [`BatchPolicy::max_batch_size`]. 0 counts as 1.
+    /// The largest batch; see [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
         self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
-    }
-
-    /// How long a batch that is not full may wait for more entries; see [`BatchPolicy::max_delay`].
-    #[must_use]
-    pub fn max_delay(self, max_delay: Duration) -> Self {
-        self.change_batching(|batching| batching.max_delay = max_delay)
-    }
-
-    /// The largest cost of one batch; see [`BatchPolicy::max_cost`]. 0 counts as 1.
-    #[must_use]
-    pub fn max_cost(self, cost: u64) -> Self {
-        self.change_batching(|batching| batching.max_cost = Some(NonZeroU64::new(cost).unwrap_or(NonZeroU64::MIN)))
-    }
-
-    /// How long an entry waits before it gains a priority class; see [`BatchPolicy::ageing`].
-    #[must_use]
-    pub fn ageing(self, ageing: Duration) -> Self {
-        self.change_batching(|batching| batching.ageing = ageing)
-    }
-
-    /// How many entries may wait; one more is refused with `Overloaded`. 0 counts as 1.
-    #[must_use]
-    pub fn queue(self, entries: usize) -> Self {
-        self.change(|settings| settings.with_queue(at_least_one(entries)))
-    }
-
-    /// Declares whether a call may run again after its worker died; see [`Contract`].
-    #[must_use]
-    pub fn contract(self, contract: Contract) -> Self {
-        self.change(|settings| settings.with_contract(contract))
-    }
-
-    /// Declares that a call has no effect but its result, so it may be run again when its worker dies; see
-    /// [`Contract::Pure`].
-    #[must_use]
-    pub fn pure(self) -> Self {
-        self.contract(Contract::Pure)
-    }
-
-    /// Declares that running a call twice has the same effect as running it once; see [`Contract::Idempotent`].
-    #[must_use]
-    pub fn idempotent(self) -> Self {
-        self.contract(Contract::Idempotent)
     }
 
     /// How often an entry that was alone when its worker died runs again before it fails, if the contract allows it;
@@ -201,25 +220,6 @@ impl<In, Out> Stage<In, Out> {
     #[must_use]
     pub fn cache(self, cache: CacheSettings) -> Self {
         self.change(|settings| settings.with_cache(cache))
-    }
-
-    /// The longest that one batch may take in user code; see [`StageSettings::timeout`](super::StageSettings::timeout).
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        self.change(|settings| settings.with_timeout(timeout))
-    }
-
-    /// Pins worker threads to these CPU cores; see [`StageSettings::affinity`](super::StageSettings::affinity).
-    #[must_use]
-    pub fn pinned_to(self, cores: impl Into<Vec<usize>>) -> Self {
-        self.change(|settings| settings.with_affinity(cores))
-    }
-
-    /// Settings that each replica gets at its construction; see
-    /// [`StageSettings::replica_settings`](super::StageSettings::replica_settings).
-    #[must_use]
-    pub fn replica_settings(self, settings: impl Into<Vec<Map>>) -> Self {
-        self.change(|stage| stage.with_replica_settings(settings))
     }
 
     /// Runs each replica on an OS thread of its own: for code that takes a millisecond or more.

@@ -22,8 +22,9 @@ use crate::worker::{
 /// A step of a pipeline that turns one `In` into a stream of `Out`.
 ///
 /// It is a step of a [`StreamPipeline`](crate::StreamPipeline): the steps after it run for each output. Outputs keep
-/// their order. A slow reader pauses only its own stream, when [`credit`](Self::credit) outputs wait for it. After its
-/// first output a call never runs again, whatever its stage's contract.
+/// their order. A slow reader pauses only its own stream, when [`credit`](Self::credit) outputs wait for it. A call
+/// whose node is lost before the first output runs on another node if the [contract](Self::contract) allows it. After
+/// its first output a call never runs again.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -165,12 +166,6 @@ impl<In, Out> StreamStage<In, Out> {
     #[must_use]
     pub fn credit(self, outputs: usize) -> Self {
         self.change(|settings| settings.with_credit(at_least_one(outputs)))
-    }
-
-    /// The longest that one batch may take in user code, all of its outputs included; see [`StageSettings::timeout`].
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        self.change(|settings| settings.with_timeout(timeout))
     }
 }
 

@@ -134,7 +134,7 @@ impl TestPeer {
                 biased;
                 outcome = running => outcome,
                 () = self.until_lost() => {
-                    let error = connection_lost(may_repeat && !streams);
+                    let error = connection_lost(may_repeat);
                     if error.is_retryable() && !call.can_run_here {
                         lost = Some(error);
                         continue;

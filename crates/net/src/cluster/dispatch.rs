@@ -183,7 +183,6 @@ impl Inner {
                 }
                 Err(fault) => fault,
             };
-            let may_repeat = may_repeat && !F::IS_STREAMING;
             let is_repeatable = fault.is_lost() && may_repeat;
             let goes_on = match fault.error().kind() {
                 // The peer never had the call, so this costs nothing of the budget.

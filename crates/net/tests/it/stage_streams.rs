@@ -1,12 +1,13 @@
 //! Streaming stages on other nodes: order, end-to-end credit, and streams that are lost in
 //! the middle.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, ErrorKind, Failure, Limits, Pipeline, Stage, StreamPipeline, StreamStage};
+use callboard_core::{
+    App, CallOptions, Contract, ErrorKind, Failure, Limits, Pipeline, Stage, StreamPipeline, StreamStage,
+};
 use futures_util::{StreamExt, stream};
 
 use crate::common::{LONG, Member, ServingNode, until};
@@ -182,6 +183,44 @@ async fn a_stream_that_is_lost_in_the_middle_reports_the_loss() {
     gateway.served.until_idle().await;
 }
 
+/// Its peer has begun it and is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_is_lost_before_its_first_output_runs_on_another_peer_if_its_contract_allows() {
+    for contract in [Contract::Pure, Contract::AtMostOnce] {
+        let begun = Count::default();
+        let counted = Arc::clone(&begun);
+        let silent = StreamStage::each("count", move |_: &u64| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            stream::pending::<Result<u64, Failure>>()
+        });
+        let first = ServingNode::start(App::new().route_streaming("/count", silent.contract(contract))).await;
+        let gateway = Member::start(App::new().route_streaming("/count", remote()), &[&first.edge]).await;
+        gateway.until_offered("count").await;
+        let mut replies = gateway.served.node.client().replies::<u64, u64>("/count", 2).unwrap();
+        let reading = tokio::spawn(async move {
+            let mut read = Vec::new();
+            while let Some(output) = replies.next().await {
+                read.push(output);
+            }
+            read
+        });
+        until(|| count(&begun) == 1).await;
+        let counting = counting(&Count::default()).contract(contract);
+        let _second = Member::start(App::new().route_streaming("/count", counting), &[&gateway.served.edge]).await;
+        gateway.until_connected(2).await;
+        first.edge.shutdown(Duration::ZERO).await;
+        let read = reading.await.unwrap();
+        match contract {
+            Contract::Pure => assert_eq!(read.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [0, 1, 2]),
+            _ => {
+                let error = read.into_iter().next().unwrap().unwrap_err();
+                assert_eq!((error.kind(), error.was_started()), (ErrorKind::Unavailable, true), "{error}");
+                assert!(!error.is_retryable());
+            }
+        }
+    }
+}
+
 /// Before the first output, a call that did not start goes to the next peer, or stays here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_that_a_peer_has_not_started_runs_on_another() {
@@ -206,11 +245,7 @@ async fn a_stream_that_a_peer_has_not_started_runs_on_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_without_local_room_runs_on_a_peer() {
     let outputs_taken: [Count; 2] = Default::default();
-    let narrow = |outputs_taken| {
-        let stage = counting(outputs_taken).concurrency(1);
-        let settings = stage.settings().clone().with_queue(NonZeroUsize::MIN);
-        stage.with_settings(settings)
-    };
+    let narrow = |outputs_taken| counting(outputs_taken).concurrency(1).queue(1);
     let worker = ServingNode::start(App::new().route_streaming("/count", counting(&outputs_taken[1]))).await;
     let gateway = Member::start(App::new().route_streaming("/count", narrow(&outputs_taken[0])), &[&worker.edge]).await;
     gateway.until_offered("count").await;
@@ -243,9 +278,8 @@ async fn a_stream_without_local_room_keeps_its_drawn_revision() {
     let serve = |stage| ServingNode::start(App::new().route_streaming("/count", stage));
     let same = serve(counting(&started[1], 1).concurrency(8)).await;
     let other = serve(counting(&started[2], 2).concurrency(8)).await;
-    let local = counting(&started[0], 1).concurrency(1);
-    let settings = local.settings().clone().with_queue(NonZeroUsize::MIN);
-    let app = App::new().route_streaming("/count", local.with_settings(settings));
+    let local = counting(&started[0], 1).concurrency(1).queue(1);
+    let app = App::new().route_streaming("/count", local);
     let gateway = Member::start(app, &[&same.edge, &other.edge]).await;
     gateway.until_connected(2).await;
     let client = gateway.served.node.client();
