@@ -1,4 +1,5 @@
-//! The answers that a pure stage keeps: by the content of their inputs, and one run for equal inputs at the same time.
+//! The answers that a pure stage keeps: by the content of their inputs, and one run for equal inputs of one priority at
+//! the same time. A call never waits for one that stands behind it in the queue.
 //!
 //! * **Full:** the least used answers leave; see [`CacheSettings`].
 //! * **Late:** a call that waits for the answer of another one ends by its own deadline.
@@ -14,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use super::handle::Pool;
-use crate::call::Flight;
+use crate::call::{Flight, Priority};
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
@@ -91,10 +92,17 @@ impl Pool {
         if let Some(kept) = cache.answers.get(&key) {
             return self.kept(payload, kept, flight, CacheUse::Hit).await;
         }
-        let guard = match cache.answers.get_value_or_guard_async(&key).await {
+        let run = run_key(key, flight.priority);
+        let guard = match cache.answers.get_value_or_guard_async(&run).await {
             Ok(kept) => return self.kept(payload, kept, flight, CacheUse::Collapsed).await,
             Err(guard) => guard,
         };
+        // A run of this priority may have ended just before the guard was free.
+        if run != key
+            && let Some(kept) = cache.answers.get(&key)
+        {
+            return self.kept(payload, kept, flight, CacheUse::Hit).await;
+        }
         self.tell_cached(flight, CacheUse::Miss);
         match self.submit_uncached(payload, flight, clock::now())?.await {
             Ok(reply) => {
@@ -107,7 +115,13 @@ impl Pool {
                     if let Ok(Some(bytes)) = encoded.await
                         && bytes.len() <= cache.largest()
                     {
+                        if run != key {
+                            cache.answers.insert(key, Ok(bytes.clone()));
+                        }
                         let _unless_removed = guard.insert(Ok(bytes));
+                        if run != key {
+                            cache.answers.remove(&run);
+                        }
                     }
                 }
                 Ok(EntryReply::new(output, timing))
@@ -116,7 +130,7 @@ impl Pool {
                 // An equal input would fail alike, and may cost another worker.
                 if matches!(error.kind(), ErrorKind::Failed | ErrorKind::WorkerFailed | ErrorKind::InvalidInput) {
                     let _unless_removed = guard.insert(Err(error.clone()));
-                    cache.answers.remove(&key);
+                    cache.answers.remove(&run);
                 }
                 Err(error)
             }
@@ -166,4 +180,14 @@ fn key(caller: Option<String>, input: &Payload) -> Option<CacheKey> {
     hash.update(Sha256::digest(caller.unwrap_or_default()));
     envelope.parts().iter().for_each(|part| hash.update(part));
     Some(hash.finalize().into())
+}
+
+/// The key under which a run is waited for: of normal priority that of its answer.
+fn run_key(mut key: CacheKey, priority: Priority) -> CacheKey {
+    key[0] ^= match priority {
+        Priority::Normal => 0,
+        Priority::High => 1,
+        Priority::Low => 2,
+    };
+    key
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::{App, CacheSettings, CallOptions, ErrorKind, Failure, Node, Stage};
+use callboard_core::{App, CacheSettings, CallOptions, ErrorKind, Failure, Node, Priority, Stage};
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
@@ -79,6 +79,45 @@ async fn equal_inputs_at_the_same_time_run_once_and_share_an_error_that_is_not_k
     double.may_end.add_permits(1);
     assert!(node.client().call::<u64, u64>("/double", 13).await.is_err());
     assert_eq!(double.runs(), 3, "an error is not kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_does_not_wait_for_an_equal_one_of_lower_priority() {
+    let (runs, may_end) = (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(Semaphore::new(0)));
+    let (begun, end) = (Arc::clone(&runs), Arc::clone(&may_end));
+    let stage = Stage::each_async("double", move |number: Arc<u64>| {
+        begun.lock().unwrap().push(*number);
+        let end = Arc::clone(&end);
+        async move {
+            end.acquire().await.unwrap().forget();
+            Ok(*number * 2)
+        }
+    });
+    let stage = stage.concurrency(1).pure().cache(CacheSettings::new(MIB));
+    let node = App::new().route("/double", stage).start().await.unwrap();
+    let client = node.client();
+    let call = async |input: u64, priority: Priority| {
+        let options = CallOptions::new().with_priority(priority);
+        client.call_with::<u64, u64>("/double", input, options).await.unwrap()
+    };
+    // 1 runs. Then 2 and 7 wait at low priority, and 7 comes at high priority, twice.
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let waiting = [(2, Priority::Low), (7, Priority::Low), (7, Priority::High), (7, Priority::High)];
+        join_all(waiting.map(|(input, priority)| call(input, priority))).await
+    };
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        may_end.add_permits(9);
+    };
+    let (first, answers, ()) = tokio::join!(call(1, Priority::Low), later, ends);
+    assert_eq!((first, answers), (2, vec![4, 14, 14, 14]));
+    assert_eq!(*runs.lock().unwrap(), [1, 7, 2, 7], "the high call runs by itself, once");
+    // Its answer is kept for all priorities.
+    for priority in Priority::ALL {
+        assert_eq!(call(7, priority).await, 14);
+    }
+    assert_eq!(runs.lock().unwrap().len(), 4);
 }
 
 #[tokio::test(start_paused = true)]

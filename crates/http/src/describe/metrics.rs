@@ -66,30 +66,57 @@ impl MetricsCache {
     }
 }
 
-/// The older text: the family of a counter has the name of its samples, and there is no unit and no end mark.
+/// The older text: the family of a counter has the name of its samples, its help comes before its type, and there is no
+/// unit and no end mark.
 fn older(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
-    let mut help = None;
+    let mut family = Family::default();
     for line in page.lines() {
         match line.split_once(' ').and_then(|(mark, rest)| Some((mark, rest.split_once(' ')?))) {
-            Some(("#", ("HELP", rest))) => help = rest.split_once(' ').map(|(_, help_text)| help_text),
-            Some(("#", ("TYPE", rest))) => {
-                let (family, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
-                let suffix = if kind == "counter" { "_total" } else { "" };
-                let kind = if kind == "unknown" { "untyped" } else { kind };
-                if let Some(help_text) = help.take() {
-                    text.push_str(&format!("# HELP {family}{suffix} {help_text}\n"));
+            Some(("#", (word @ ("HELP" | "TYPE"), rest))) => {
+                let (name, value) = rest.split_once(' ').unwrap_or((rest, ""));
+                if name != family.name {
+                    std::mem::replace(&mut family, Family { name, ..Family::default() }).describe(&mut text);
                 }
-                text.push_str(&format!("# TYPE {family}{suffix} {kind}\n"));
+                let described = if word == "HELP" { &mut family.help } else { &mut family.kind };
+                *described = Some(value);
             }
             _ if line.starts_with('#') => {}
             _ => {
+                std::mem::take(&mut family).describe(&mut text);
                 text.push_str(line);
                 text.push('\n');
             }
         }
     }
+    family.describe(&mut text);
     text
+}
+
+/// A family whose samples come next. Its lines may have any order.
+#[derive(Default)]
+struct Family<'a> {
+    name: &'a str,
+    help: Option<&'a str>,
+    kind: Option<&'a str>,
+}
+
+impl Family<'_> {
+    fn describe(self, text: &mut String) {
+        let Self { name, help, kind } = self;
+        // A counter may be declared with the suffix of its samples.
+        let (base, suffix) = match kind {
+            Some("counter") => (name.strip_suffix("_total").unwrap_or(name), "_total"),
+            _ => (name, ""),
+        };
+        if let Some(help) = help {
+            text.push_str(&format!("# HELP {base}{suffix} {help}\n"));
+        }
+        if let Some(kind) = kind {
+            let kind = if matches!(kind, "unknown" | "") { "untyped" } else { kind };
+            text.push_str(&format!("# TYPE {base}{suffix} {kind}\n"));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -125,6 +152,15 @@ mod tests {
                     x_seconds_total{a=\"b c\"} 1\n# HELP y Y.\n# TYPE y gauge\ny 2\n# EOF\n";
         let text = "# HELP x_seconds_total What it is.\n# TYPE x_seconds_total counter\nx_seconds_total{a=\"b c\"} 1\n\
                     # HELP y Y.\n# TYPE y gauge\ny 2\n";
+        assert_eq!(older(page), text);
+    }
+
+    #[test]
+    fn the_older_format_keeps_a_help_whatever_its_place_and_gives_it_to_no_other_family() {
+        let page = "# TYPE a counter\n# HELP a What.\na_total 1\n# HELP b Alone.\n# TYPE c_total counter\nc_total 2\n\
+                    # HELP d No samples.\n# EOF\n";
+        let text = "# HELP a_total What.\n# TYPE a_total counter\na_total 1\n# HELP b Alone.\n\
+                    # TYPE c_total counter\nc_total 2\n# HELP d No samples.\n";
         assert_eq!(older(page), text);
     }
 }
