@@ -136,7 +136,8 @@ pub use diagram::Diagram;
 pub use callboard_core::{
     BlockingClient, BlockingStream, CallContext, CallError, CallOptions, CallStream, CallStreamWithInputs, Caller,
     DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorReason, FunctionCall, Instant, LocalClient, LocalPrepared, MAX_TIMEOUT,
-    NO_ARGS, NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RouteService, SessionKey, Timing, TypedRoute,
+    NO_ARGS, NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RetryPolicy, RouteService, SessionKey,
+    Timing, TypedRoute,
 };
 #[cfg(feature = "net")]
 pub use callboard_net::Client;

@@ -77,7 +77,7 @@ pub use app::App;
 pub use call::{CallContext, CallOptions, FunctionCall, Priority, Reply, SessionKey};
 pub use client::{
     BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, LocalClient, LocalPrepared, NO_ARGS,
-    NoPreprocess, Prepare, Preprocess, Replies, RouteService, StartedCall, TypedRoute,
+    NoPreprocess, Prepare, Preprocess, Replies, RetryPolicy, RouteService, StartedCall, TypedRoute,
 };
 pub use clock::Instant;
 pub use containment::WorkerExit;

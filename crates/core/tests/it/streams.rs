@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, ErrorKind, Failure, Instant, Limits, Node, Pipeline, Stage};
+use callboard_core::{App, CallOptions, ErrorKind, Failure, Instant, Limits, Node, Pipeline, RetryPolicy, Stage};
 use futures_util::{FutureExt, StreamExt, stream};
 
 use super::support::{Gate, PATIENCE, gated, serve, until};
@@ -48,6 +48,35 @@ async fn results_keep_the_order_of_the_inputs() {
     let tens: Vec<u64> = tens.map(Result::unwrap).collect().await;
     assert_eq!(tens, (0..100).map(|n| n * 10).collect::<Vec<_>>());
     // A worker answers its callers before it is free.
+    until("nothing is left", || is_quiet(&node)).await;
+}
+
+/// A stage whose own code refuses each input this many times.
+fn refusing(times: u64) -> Stage<u64, u64> {
+    let tries = Mutex::new(std::collections::HashMap::<u64, u64>::new());
+    Stage::each("refusing", move |n: &u64| {
+        let mut tries = tries.lock().unwrap();
+        let tried = tries.entry(*n).or_default();
+        *tried += 1;
+        if *tried > times {
+            return Ok(n + 1);
+        }
+        Err(Failure::overloaded("busy").with_retry_after(Duration::from_millis(20)))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_stage_refuses_is_made_again_within_the_deadline() {
+    let node = serve(refusing(5)).await;
+    let sums = node.client().stream::<_, u64>("/route", 0..50u64).unwrap().timeout(Duration::from_secs(30));
+    let sums: Vec<u64> = sums.map(Result::unwrap).collect().await;
+    assert_eq!(sums, (1..=50).collect::<Vec<_>>());
+    let late = node.client().stream::<_, u64>("/route", 100..101u64).unwrap().timeout(Duration::from_millis(100));
+    let refused = node.client().stream::<_, u64>("/route", 200..201u64).unwrap().retry(RetryPolicy::never());
+    for mut stream in [late, refused] {
+        let error = stream.next().await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, true), "{error}");
+    }
     until("nothing is left", || is_quiet(&node)).await;
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
-use callboard_core::Instant;
+use callboard_core::{Instant, RetryPolicy};
 use callboard_identity::{Identity, IdentityError, QuicUrl};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::connection::{ConnectFailure, OwnHello};
 use super::connection_pool::{ConnectionPool, Resolver};
 use super::error::ConnectError;
-use super::{Absence, Client, FIRST_PAUSE, Inner, LONGEST_PAUSE};
+use super::{Absence, Client, Inner};
 use crate::endpoint::{Transport, Tuning};
 use crate::join::spawn_renewal;
 
@@ -32,7 +32,7 @@ pub struct ClientBuilder {
     identity: Option<Identity>,
     start_up_wait: Duration,
     connect_timeout: Duration,
-    attempts: u32,
+    retry: RetryPolicy,
     credit: u32,
     frames: FrameLimits,
     decode: DecodeLimits,
@@ -43,8 +43,9 @@ pub struct ClientBuilder {
 const DEFAULT_START_UP_WAIT: Duration = Duration::from_secs(10);
 /// Many round trips, even around the world.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Survives one lost connection and one draining node.
-const DEFAULT_ATTEMPTS: u32 = 3;
+/// The pauses between tries to reach the first node.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The unread outputs of a stream: hides a round trip, holds little.
 const DEFAULT_CREDIT: u32 = 16;
 
@@ -54,7 +55,7 @@ impl ClientBuilder {
             identity: None,
             start_up_wait: DEFAULT_START_UP_WAIT,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
-            attempts: DEFAULT_ATTEMPTS,
+            retry: RetryPolicy::default(),
             credit: DEFAULT_CREDIT,
             frames: FrameLimits::default(),
             decode: DecodeLimits::default(),
@@ -82,9 +83,16 @@ impl ClientBuilder {
         self
     }
 
-    /// The most attempts for a call that was not started. Default 3, at least 1.
+    /// How a call is made again that was refused, or lost where it may run again. Beside it all calls of the client
+    /// have one budget for retries. Calls of a stream wait for room until their deadline, whatever the attempts.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// The most attempts of a call; see [`RetryPolicy::attempts`].
     pub fn attempts(mut self, attempts: u32) -> Self {
-        self.attempts = attempts.max(1);
+        self.retry = self.retry.attempts(attempts);
         self
     }
 
@@ -139,9 +147,9 @@ impl ClientBuilder {
         spawn_renewal(&transport, Vec::new);
         let pool = self.connected_pool(transport, addresses, &resolver).await?;
         pool.set_resolver(resolver);
-        let Self { start_up_wait, attempts, credit, frames, decode, .. } = self;
+        let Self { start_up_wait, retry, credit, frames, decode, .. } = self;
         let (retries, absence) = (Mutex::default(), Mutex::new(Absence::new(start_up_wait)));
-        Ok(Client { inner: Arc::new(Inner { pool, retries, absence, attempts, credit, frames, decode }) })
+        Ok(Client { inner: Arc::new(Inner { pool, retries, absence, retry, credit, frames, decode }) })
     }
 
     /// Tries until a node answers, a try fails for good, or the wait is over. Without a wait, each address is tried

@@ -26,7 +26,7 @@ use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::edge::{ErrorParts, PayloadReplies};
 use callboard_core::{
     CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant,
-    NoPreprocess, Prepare, Replies, Timing,
+    NoPreprocess, Prepare, Replies, RetryPolicy, Timing,
 };
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -50,11 +50,7 @@ use crate::wire;
 /// smallest usual queue.
 const LOOK_AHEAD: usize = 64;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A node that asks for a longer wait is not retried.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// The same where no node runs the route or stage.
+/// A refusal for want of a node that asks for a longer wait is not retried.
 const LONGEST_NODE_WAIT: Duration = Duration::from_millis(250);
 
 /// A handle on nodes over a network. Cloning is cheap; the connection is closed when the last clone is dropped.
@@ -62,7 +58,8 @@ const LONGEST_NODE_WAIT: Duration = Duration::from_millis(250);
 /// It is a [`Caller`], like the client within a process: [`call`](Caller::call), [`send`](Caller::send),
 /// [`stream`](Caller::stream), [`replies`](Caller::replies) and [`prepare`](Caller::prepare) are methods of that trait.
 ///
-/// * **Full:** a node without room is called again after a pause, a few times, within the retry budget.
+/// * **Full:** a node without room is called again after a pause, a few times, within the retry budget; so is a stage
+///   that refuses by itself. [`ClientBuilder::retry`] says how often.
 /// * **Late:** every call has a deadline, its own or the route's, on both sides.
 /// * **Cancelled:** dropping the returned future or stream cancels the call on the node.
 /// * **Lost:** the next call makes a new connection. A call of a stream waits for a node that went away, up to the
@@ -78,7 +75,7 @@ struct Inner {
     pool: ConnectionPool,
     retries: Mutex<RetryBudget>,
     absence: Mutex<Absence>,
-    attempts: u32,
+    retry: RetryPolicy,
     credit: u32,
     frames: FrameLimits,
     decode: DecodeLimits,
@@ -234,7 +231,7 @@ impl Client {
         if refusal == RefusalPolicy::Wait {
             self.inner.absence.lock().called(time.began);
         }
-        let (mut pause, mut lost, mut attempt) = (FIRST_PAUSE, None, 1);
+        let (mut lost, mut attempt) = (None, 1);
         loop {
             let fault = match self.attempt(prepared, options, limits, &mut time).await {
                 Ok(response) => {
@@ -246,23 +243,19 @@ impl Client {
                 Err(fault) => fault,
             };
             let (is_lost, error) = (fault.is_lost(), fault.into_error());
-            // Jitter, so that calls that failed together are not retried together.
-            let jittered = pause.mul_f64(0.5 + fastrand::f64());
-            let wait = error.retry_after().unwrap_or_default() + jittered;
+            let wait = self.inner.retry.wait(&error, attempt, fastrand::f64());
             let then = Instant::now() + wait;
             let waits = refusal == RefusalPolicy::Wait && self.waits_after(&error, then);
-            let may_repeat = error.is_refusal() || is_lost && error.is_retryable();
-            if !may_repeat || time.deadline.is_expired(then) {
+            if !RetryPolicy::applies_to(&error) || time.deadline.is_expired(then) {
                 return Err(final_error(lost, error));
             }
-            if !waits && (attempt >= self.inner.attempts || !self.take_retry(&error)) {
+            if !waits && !self.take_retry(&error, attempt) {
                 return Err(final_error(lost, error));
             }
             if is_lost {
                 lost = Some(error);
             }
             tokio::time::sleep(wait).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
             attempt += 1;
         }
     }
@@ -284,17 +277,16 @@ impl Client {
         }
     }
 
-    /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node. A
-    /// node that asks for a long wait is not retried: the caller decides.
-    fn take_retry(&self, error: &CallError) -> bool {
-        let longest = match error.kind() {
+    /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node.
+    fn take_retry(&self, error: &CallError, attempt: u32) -> bool {
+        if !self.inner.retry.allows(error, attempt) {
+            return false;
+        }
+        if error.kind() == ErrorKind::Unavailable && error.is_refusal() {
             // The pool looks for another node meanwhile, and the caller may have an alternative.
-            ErrorKind::Unavailable => LONGEST_NODE_WAIT,
-            _ => LONGEST_RETRY_AFTER,
-        };
-        error.retry_after().unwrap_or_default() <= longest
-            && (error.is_refusal() && error.kind() != ErrorKind::Overloaded
-                || self.inner.retries.lock().take(Instant::now()))
+            return error.retry_after().unwrap_or_default() <= LONGEST_NODE_WAIT;
+        }
+        self.inner.retries.lock().take(Instant::now())
     }
 
     async fn attempt(

@@ -8,7 +8,8 @@ use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_codec::{DecodeLimits, Map, Tensor, Value};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, NO_ARGS, Priority, Stage,
+    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, NO_ARGS, Priority, RetryPolicy,
+    Stage,
 };
 use callboard_net::CallFailure;
 use callboard_net::testing::RawPeer;
@@ -29,7 +30,7 @@ fn app() -> App {
         let (x, factor): (f64, f64) = (call.arg(0, "x")?, call.optional_arg(1, "factor")?.unwrap_or(2.0));
         Ok(x * factor)
     });
-    let full = || Failure::overloaded("full").with_retry_after(Duration::from_secs(5)).with_type("Crowded");
+    let full = || Failure::overloaded("full").with_retry_after(Duration::from_secs(60)).with_type("Crowded");
     let refuse = Stage::each("refuse", move |hand_on: &bool| -> Result<String, Failure> {
         if !hand_on {
             return Err(full());
@@ -37,7 +38,7 @@ fn app() -> App {
         // Like the error of a call made by this stage.
         Err(CallError::from(ErrorParts {
             error_type: Some("Crowded".to_owned()),
-            retry_after: Some(Duration::from_secs(5)),
+            retry_after: Some(Duration::from_secs(60)),
             ..ErrorParts::new(ErrorKind::Overloaded, "full")
         }))?
     });
@@ -60,7 +61,7 @@ async fn check_calls(caller: &impl Caller) {
 
     for hand_on in [true, false] {
         let error = caller.call::<_, String>("/refuse", hand_on).await.unwrap_err();
-        assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Overloaded, Some(Duration::from_secs(5))));
+        assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Overloaded, Some(Duration::from_secs(60))));
         assert_eq!((error.was_started(), error.is_retryable()), (true, !hand_on), "{error:?}");
         assert_eq!(error.error_type(), Some("Crowded"));
     }
@@ -302,6 +303,24 @@ async fn a_full_node_refuses_and_the_call_is_repeated() {
     open.add_permits(2);
     assert_eq!(first.await.unwrap().unwrap(), 1);
     assert_eq!(tokio::time::timeout(LONG, patient).await.unwrap().unwrap().unwrap(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_a_stage_refuses_is_repeated_as_the_policy_says() {
+    let tries = AtomicUsize::new(0);
+    let third = Stage::each("third", move |n: &i64| match tries.fetch_add(1, Ordering::SeqCst) % 3 {
+        2 => Ok(*n),
+        _ => Err(Failure::overloaded("busy").with_retry_after(Duration::from_millis(1))),
+    });
+    let served = ServingNode::start(App::new().route("/third", third)).await;
+    let client = served.client().await;
+    assert_eq!(client.call::<_, i64>("/third", 1).await.unwrap(), 1);
+    let never = builder().retry(RetryPolicy::never()).connect(&served.url()).await.unwrap();
+    for _ in 0..2 {
+        let error = never.call::<_, i64>("/third", 2).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, true), "{error}");
+    }
+    assert_eq!(never.call::<_, i64>("/third", 3).await.unwrap(), 3);
 }
 
 /// A text whose serde code may panic or fail.

@@ -1,10 +1,11 @@
 //! Ordered streams of calls: inputs from any producer, even an endless one; results in the order of the inputs.
 //!
 //! * **Full:** the look-ahead bounds the stream. Its calls are not refused; they wait for a place in a full stage and
-//!   for a permit on a full node.
+//!   for a permit on a full node. What user code refuses is made again.
 //! * **Late:** a late result is answered with `DeadlineExceeded`; the stream continues.
 //! * **Cancelled:** dropping the stream cancels all outstanding calls. Nothing more is pulled.
 
+mod attempts;
 mod driver;
 mod ordered;
 mod prepare;
@@ -24,7 +25,7 @@ use tokio::runtime::Handle;
 use self::driver::BoxedCall;
 use self::ordered::{CallTarget, Ordered, Settings};
 use self::window::default_look_ahead;
-use super::LocalClient;
+use super::{LocalClient, RetryPolicy};
 use crate::call::CallOptions;
 use crate::clock;
 use crate::deadline::MAX_TIMEOUT;
@@ -103,8 +104,10 @@ impl LocalClient {
 ///
 /// At most [`look_ahead`](Self::look_ahead) inputs are pulled and not yet answered, and one more while a result is
 /// handed over. A plain call is refused with `Overloaded` by a full stage or node; a call of a stream waits for a place
-/// or permit until it is late. Over a network it retries after the time that the node gives. `Overloaded` remains for
-/// an input that was late before the node had room; an input that fits no empty node is refused at once.
+/// or permit until it is late. Over a network, and if a stage's own code refuses it
+/// ([`Failure::overloaded`](crate::Failure::overloaded)), it is made again after the time that the refusal gives, while
+/// the deadline allows; see [`retry`](Self::retry). `Overloaded` remains for an input that was late before there was
+/// room; an input that fits no empty node is refused at once.
 ///
 /// # Cancellation
 ///
@@ -218,6 +221,14 @@ where
     /// not answered by then get `DeadlineExceeded`.
     pub fn options(mut self, options: CallOptions) -> Self {
         self.ordered.settings.options = options.started_at(clock::now());
+        self
+    }
+
+    /// How calls on this node are made again that were refused. Default: [`RetryPolicy::default`]. For that the stream
+    /// keeps each input until its result is there, so a worker that takes its inputs by value gets a clone; not with
+    /// [`RetryPolicy::never`]. The calls of a network client follow the policy of that client.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.ordered.settings.retry = policy;
         self
     }
 

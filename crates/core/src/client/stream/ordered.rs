@@ -15,13 +15,13 @@ use tokio::runtime::Handle;
 use tokio::task::coop;
 use tokio::time::Sleep;
 
+use super::attempts::Attempts;
 use super::driver::{BoxedCall, Driver};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, run_admitted};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, RetryPolicy};
 use crate::clock::{self, Instant};
-use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::router::Admission;
@@ -34,6 +34,8 @@ pub(super) struct Settings<Out> {
     /// The maximum of the route and the node.
     max_timeout: Duration,
     pub(super) options: CallOptions,
+    /// Of calls on this node. Other callers have their own.
+    pub(super) retry: RetryPolicy,
     pub(super) store_inputs: bool,
     pub(super) stop_at_error: bool,
 }
@@ -54,6 +56,7 @@ impl<Out> Settings<Out> {
             timeout: timeout.min(max_timeout),
             max_timeout,
             options: CallOptions::new(),
+            retry: RetryPolicy::default(),
             store_inputs: false,
             stop_at_error: false,
         }
@@ -85,6 +88,8 @@ pub(super) struct Ordered<S: Stream, Out, P: Prepare<S::Item>> {
     calls: VecDeque<OrderedCall<P::Stored>>,
     /// Spawned with the first call.
     driver: Option<Driver<Out>>,
+    /// Made with the first call on this node.
+    attempts: Option<Arc<Attempts>>,
     timer: StreamTimer,
     /// The time at which the result that the consumer waits for is late.
     late_at: Option<Instant>,
@@ -131,6 +136,7 @@ impl<S: Stream, Out, P: Prepare<S::Item>> Ordered<S, Out, P> {
             waiting: None,
             calls: VecDeque::new(),
             driver: None,
+            attempts: None,
             timer: StreamTimer::default(),
             late_at: None,
             is_over: false,
@@ -208,7 +214,7 @@ where
     /// Starts the call of an input, or lets it wait if the node has no room.
     fn send(&mut self, input: WaitingInput<P::Stored>) {
         let Settings { target, options, timeout, .. } = &self.settings;
-        let (client, route) = match target {
+        let (client, target_route) = match target {
             CallTarget::Local { client, route } => (client, route),
             CallTarget::Remote { call, .. } => {
                 let now = clock::now();
@@ -220,14 +226,21 @@ where
                 return self.start(input.stored, Arc::new(flight), call);
             }
         };
-        let route = match client.hold(route, options.session()) {
+        let route = match client.hold(target_route, options.session()) {
             Ok(route) => route,
             Err(error) => return self.refuse(input.stored, error),
         };
         let gateway = &client.shared.gateway;
         let bytes = input.payload.size_hint() as u64;
         match gateway.try_admit_at(clock::now(), route, bytes, client.outer.as_ref()) {
-            Ok(admission) => self.start_admitted(input.stored, input.payload, admission),
+            Ok(admission) => {
+                let attempts = self.attempts.get_or_insert_with(|| {
+                    let (client, route) = (client.clone(), target_route.to_owned());
+                    Arc::new(Attempts { client, route, options: options.clone(), policy: self.settings.retry })
+                });
+                let attempts = Arc::clone(attempts);
+                self.start_admitted(input.stored, input.payload, admission, attempts);
+            }
             Err(refusal) => {
                 let since = input.since.unwrap_or_else(clock::now);
                 if refusal.may_pass() && clock::now() < since + *timeout {
@@ -240,7 +253,13 @@ where
         }
     }
 
-    fn start_admitted(&mut self, stored: Option<P::Stored>, payload: Payload, admission: Admission) {
+    fn start_admitted(
+        &mut self,
+        stored: Option<P::Stored>,
+        payload: Payload,
+        admission: Admission,
+        attempts: Arc<Attempts>,
+    ) {
         let Settings { options, timeout, .. } = &self.settings;
         let now = admission.admitted_at();
         let deadline = self.window.deadline(now, *timeout);
@@ -248,7 +267,7 @@ where
         let flight = Flight::patient(deadline, admission.route().default_priority());
         let flight = Arc::new(flight.admitted(&admission, options));
         let call = AdmittedCall::new(admission, Arc::clone(&flight));
-        self.start(stored, flight, Box::pin(run(call, payload)));
+        self.start(stored, flight, Box::pin(attempts.run(call, payload)));
     }
 
     fn start(&mut self, stored: Option<P::Stored>, flight: Arc<Flight>, call: BoxedCall<Out>) {
@@ -310,13 +329,6 @@ where
         self.waiting = None;
         self.inputs = None;
     }
-}
-
-async fn run<Out: Data + Clone>(call: AdmittedCall, payload: Payload) -> Result<Out, CallError> {
-    // `Out::deserialize` may run here. Its panic is the error of this call and does not end the others.
-    let read =
-        |call: AdmittedCall, reply| contain(|| call.read_output(reply)).unwrap_or_else(|panic| Err(panicked(&panic)));
-    run_admitted(call.admitted_at(), call, payload, read).await?
 }
 
 impl<S: Stream, Out, P: Prepare<S::Item>> fmt::Debug for Ordered<S, Out, P> {

@@ -108,7 +108,7 @@ fn observe(trial: &Trial, is_candidate: bool, session: Option<SessionKey>, end: 
 
 /// The verdicts of all rollouts of an attack: the candidate fails this part of the honest calls, the current revision
 /// one in a hundred.
-async fn verdicts(attack: Attack, failing: f64) -> Vec<Option<Verdict>> {
+fn verdicts(attack: Attack, failing: f64) -> Vec<Option<Verdict>> {
     let mut verdicts = Vec::new();
     for seed in 0..ROLLOUTS {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -131,6 +131,7 @@ async fn verdicts(attack: Attack, failing: f64) -> Vec<Option<Verdict>> {
     verdicts
 }
 
+/// In a runtime, because of the time limit.
 fn decided(trial: &Arc<Trial>) -> Option<Verdict> {
     trial.concluded().now_or_never().map(|decision| decision.verdict)
 }
@@ -142,7 +143,7 @@ fn count(verdicts: &[Option<Verdict>], verdict: Verdict) -> usize {
 #[tokio::test]
 async fn no_caller_with_half_of_the_traffic_prevents_the_promotion_of_a_sound_candidate() {
     for attack in ATTACKS {
-        let verdicts = verdicts(attack, 0.01).await;
+        let verdicts = verdicts(attack, 0.01);
         let (promoted, rolled_back) = (count(&verdicts, Verdict::Promote), count(&verdicts, Verdict::RollBack));
         // Where half of all calls fail, a few rollouts take longer.
         assert!(rolled_back == 0 && promoted >= verdicts.len() * 9 / 10, "{attack:?}: {verdicts:?}");
@@ -153,7 +154,7 @@ async fn no_caller_with_half_of_the_traffic_prevents_the_promotion_of_a_sound_ca
 async fn no_caller_with_half_of_the_traffic_has_a_failing_candidate_promoted() {
     for attack in ATTACKS {
         for failing in [0.2, 0.5, 1.0] {
-            let verdicts = verdicts(attack, failing).await;
+            let verdicts = verdicts(attack, failing);
             assert_eq!(count(&verdicts, Verdict::Promote), 0, "{attack:?} of {failing}: {verdicts:?}");
         }
     }

@@ -466,7 +466,7 @@ mod tests {
             let calls = std::cell::Cell::new(0);
             let call = || {
                 calls.set(calls.get() + 1);
-                if calls.get() / 2 % one_in == 0 { Observation::Failed } else { CALL }
+                if usize::is_multiple_of(calls.get() / 2, one_in) { Observation::Failed } else { CALL }
             };
             let (decision, calls) = run(&mut judge, 10_000, call, call);
             assert_eq!(decision.unwrap().verdict, Verdict::Promote);
