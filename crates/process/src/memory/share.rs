@@ -127,10 +127,12 @@ mod tests {
         };
         write("app/node/memory.max", "max\n");
         write("app/memory.max", "3000\n");
+        write("app/other/memory.max", "9000\n");
         write("memory/memory.limit_in_bytes", "5000\n");
         write("cpu/memory.limit_in_bytes", "1\n");
         let least = |groups: &str| least_of_groups(&mount, groups);
         assert_eq!(least("0::/app/node\n"), 3000);
+        assert_eq!(least("0::/app/other\n"), 3000, "that of the group above");
         assert_eq!(least("0::/not/there\n"), u64::MAX);
         assert_eq!(least("4:cpu:/\n3:hugetlb,memory:/of/the/host\n0::/\n"), 5000);
         assert_eq!(least("3:memory:/x\n0::/app\n"), 3000);
@@ -151,7 +153,7 @@ mod tests {
         assert!(after > before + (128 << 20) && after < before + (1 << 30), "{before} {after}");
         let excess = |limit, is_forked| WatchedMemory::new(own, limit, is_forked).excess(false);
         assert!(excess(32 << 20, false).unwrap().contains("more than its memory limit of 33554432 bytes"));
-        assert_eq!((excess(u64::MAX, false), excess(1 << 30, true)), (None, None));
+        assert_eq!((excess(u64::MAX, false), excess(128 << 20, true)), (None, None));
         let idle = WatchedMemory::new(own, 32 << 20, false);
         assert_eq!(idle.excess(true), None, "it was just looked at");
         *idle.measured_at.lock() -= IDLE_INTERVAL;

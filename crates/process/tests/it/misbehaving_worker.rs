@@ -199,7 +199,7 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             Ok(Value::Null)
         }
         Some("leave a process behind") => {
-            Command::new("sleep").arg("30").process_group(0).spawn()?;
+            Command::new("sleep").arg("100").process_group(0).spawn()?;
             exit(7)
         }
         Some("leak") => {

@@ -76,8 +76,8 @@ async fn a_child_without_a_memory_limit_that_holds_more_than_its_share_is_killed
     for config in [config(""), forked.clone()] {
         let stage = stage("child", &config).replicas_between(1, 1_000_000);
         let node = started(stage).await;
-        assert!(call(&node, "hold 100 for 500").await.is_ok());
-        let error = call(&node, "hold 400 for 10000").await.unwrap_err();
+        assert!(call(&node, "hold 50 for 250").await.is_ok());
+        let error = call(&node, "hold 300 for 10000").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WorkerFailed);
         let limit = "more than its memory limit of 268435456 bytes (memory_limit, by default a share";
         assert!(error.message().contains(limit), "{error}");
@@ -85,7 +85,7 @@ async fn a_child_without_a_memory_limit_that_holds_more_than_its_share_is_killed
     }
     let unlimited = ProcessConfig { memory_limit: MemoryLimit::Unlimited, ..forked };
     let node = started(stage("child", &unlimited).replicas_between(1, 1_000_000)).await;
-    assert!(call(&node, "hold 400 for 500").await.is_ok());
+    assert!(call(&node, "hold 300 for 250").await.is_ok());
 }
 
 #[tokio::test]
