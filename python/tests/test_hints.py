@@ -9,6 +9,7 @@ import io
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
+import app
 import numpy as np
 import pytest
 from node import Node
@@ -98,6 +99,30 @@ def test_a_union_of_models_is_decided_by_pydantic() -> None:
     assert accepts(pet, {"kind": "cat"}) == cat(kind="cat")
     assert refusal(pet, {"kind": "cat", "lives": "x"})[0][0] == "$.lives"
     assert "discriminator" not in schema(output_hint(pet))
+
+
+def test_a_union_of_models_may_have_arrays() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    one = pydantic.create_model("One", __config__=config, a=(np.ndarray, ...))
+    two = pydantic.create_model("Two", b=(int, ...))
+    assert accepts(one | two, {"a": np.ones(2)}).a.tolist() == [1.0, 1.0]
+    assert accepts(one | np.ndarray, np.ones(2)).tolist() == [1.0, 1.0]
+    assert schema(output_hint(one | two))["anyOf"][0]["properties"]["a"]["type"] == "array"
+
+
+def test_a_union_inside_of_another_type_is_refused_with_its_cure() -> None:
+    @dataclass
+    class Holder:
+        shape: Circle | Square
+
+    def f(x: Any) -> int:
+        return 1
+
+    f.__annotations__["x"] = Holder
+    Holder.__annotations__["shape"] = Circle | Square
+    with pytest.raises(TargetError, match=r"the parameter `x`: Type unions .*: make the type around it a model of pyd"):
+        cb.test_client(f)
 
 
 def test_a_service_takes_and_gives_unions() -> None:
@@ -254,6 +279,12 @@ def test_a_wrong_value_is_named_with_its_place_and_with_what_is_allowed() -> Non
     for path, (change, text) in wrong.items():
         assert refusal(Order, {**good, **change}) == [(path, text)]
     assert refusal(Literal["a", "b"], "c") == [("$", "Invalid enum value 'c', expected one of 'a', 'b'")]
+
+
+def test_an_unknown_field_is_told_which_ones_there_are() -> None:
+    message = r"unknown field `c`, expected `a`, `b` - at `\$`"
+    with cb.test_client(app.add) as client, pytest.raises(cb.InvalidInput, match=message):
+        client.call({"a": 1, "c": 2})
 
 
 def test_a_body_with_the_name_of_the_only_parameter_is_told_the_rule() -> None:

@@ -293,7 +293,9 @@ def _check(hint: Any, place: str) -> None:
     try:
         schema(hint)
     except (TypeError, NameError) as error:
-        raise TypeError(f"{place}: {error}") from error
+        # That of a parameter is decided here, but not one inside of another type.
+        cure = ": make the type around it a model of pydantic" if str(error).startswith("Type unions") else ""
+        raise TypeError(f"{place}: {error}{cure}") from error
 
 
 # ---- Conversion ------------------------------------------------------------------------------------------------------
@@ -392,24 +394,26 @@ def _invalid(error: msgspec.ValidationError, hint: Any) -> InvalidInput:
         found = [(place + inner, text) for inner, text in cause.fields]
     elif missing:
         found = [(f"{place}.{missing[1]}", message)]
-    elif message.startswith("Invalid enum value"):
-        allowed = _allowed(schema(hint), place.removeprefix("$"))
-        found = [(place, f"{message}, expected one of {allowed}" if allowed else message)]
+    elif message.startswith(("Invalid enum value", "Object contains unknown field")):
+        found = [(place, message + _expected(schema(hint), place.removeprefix("$")))]
     else:
         found = [(place, message)]
     return InvalidInput("; ".join(f"{text} - at `{path}`" for path, text in found), found)
 
 
-def _allowed(node: Any, place: str) -> str | None:
-    """The values of an enumeration at this place of a schema; None if it is not found, such as in a union."""
+def _expected(node: Any, place: str) -> str:
+    """What a schema takes at this place: values or fields. It is not found in a union."""
     for step in re.findall(r"\[[^]]*\]|[^.\[]+", place):
         if step == "[...]":
             node = node.get("additionalProperties")
         else:
             node = node.get("items") if step.startswith("[") else node.get("properties", {}).get(step)
         if not isinstance(node, dict):
-            return None
-    return ", ".join(map(repr, node["enum"])) if "enum" in node else None
+            return ""
+    if "enum" in node:
+        return f", expected one of {', '.join(map(repr, node['enum']))}"
+    names = [f"`{name}`" for name in node.get("properties", ())]
+    return f", expected {', '.join(names)}" if names else ""
 
 
 def _from_plain(hint: Any, value: Any) -> Any:
@@ -634,7 +638,7 @@ def _schema_hook(kind: type) -> dict[str, Any]:
 
 def _model_schema(kind: Any) -> dict[str, Any]:
     model: dict[str, Any]
-    if not hasattr(kind, "__pydantic_core_schema__"):
+    if not hasattr(kind, "__pydantic_core_schema__") and not is_stand_in(kind):
         # A class that only looks like a model.
         model = kind.model_json_schema()
         return model

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_origin
 
 import msgspec
 
@@ -65,11 +65,7 @@ def _by_pydantic(hint: Any) -> dict[str, Any]:
     """The methods of a model that is any of them."""
     import pydantic
 
-    config: Any = {"arbitrary_types_allowed": True}
-    parts = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if all(getattr(part, "__pydantic_complete__", False) or part is type(None) for part in get_args(parts)):
-        config = None
-    adapter: Any = pydantic.TypeAdapter(hint, config=config)
+    adapter: Any = pydantic.TypeAdapter(hint, config={"arbitrary_types_allowed": True})
     return {
         "model_validate": staticmethod(adapter.validate_python),
         "model_json_schema": staticmethod(adapter.json_schema),
