@@ -381,7 +381,7 @@ async def phases(url):
 
 
 def soak(url):
-    counts = asyncio.run(mixed_calls(url, SOAK_SECONDS, random.randrange(1 << 32)))
+    counts = asyncio.run(mixed_calls(url, SOAK_SECONDS, random.randrange(1 << 32), HERE))
     assert counts["add"] and counts["cancelled"] and counts["left"], counts
 
 

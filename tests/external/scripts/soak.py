@@ -9,7 +9,9 @@ import collections
 import contextlib
 import random
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -21,9 +23,11 @@ TASKS = 24
 GRACE = 30
 
 
-async def mixed_calls(url, seconds, seed):
+async def mixed_calls(url, seconds, seed, directory):
     """Makes calls, cancels some at any moment, leaves streams, and gives others no time. Returns what became of them."""
     counts, now = collections.Counter(), {}
+    # What `/wait` writes.
+    mark = str(Path(directory, "soak"))
     end = time.monotonic() + seconds
 
     async def call(number):
@@ -45,7 +49,7 @@ async def mixed_calls(url, seconds, seed):
             array = np.arange(number_of(chance))
             assert (await client.send("echo", array)).shape == array.shape
         elif name == "cancelled":
-            task = asyncio.ensure_future(client.call("/wait", "soak"))
+            task = asyncio.ensure_future(client.call("/wait", mark))
             # In any turn of the loop, or while it waits.
             for _ in range(chance.randrange(12)):
                 await asyncio.sleep(0)
@@ -61,7 +65,7 @@ async def mixed_calls(url, seconds, seed):
                         break
         elif name == "late":
             with contextlib.suppress(cb.CallError):
-                await client.call("/wait", "soak", timeout=chance.choice([0.001, 0.005]))
+                await client.call("/wait", mark, timeout=chance.choice([0.001, 0.005]))
         elif name == "ordered":
             # Of a full node an output may be an error.
             _ = [_ async for _ in client.stream("/add", [{"a": 1}] * 9, look_ahead=3)]
@@ -89,5 +93,7 @@ def number_of(chance):
 if __name__ == "__main__":
     length, start = float(sys.argv[2]) if len(sys.argv) > 2 else 600.0, random.randrange(1 << 32)
     print("seed", start, flush=True)
-    for what, count in asyncio.run(mixed_calls(sys.argv[1], length, start)).most_common():
+    with tempfile.TemporaryDirectory() as place:
+        found = asyncio.run(mixed_calls(sys.argv[1], length, start, place))
+    for what, count in found.most_common():
         print(count, what)
