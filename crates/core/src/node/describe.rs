@@ -187,6 +187,9 @@ pub struct StageDescription {
     pub revision: u64,
     /// Its part in the table: only a serving stage gets new calls.
     pub part: StagePart,
+    /// What operators should know of it, such as why it runs items one by one; see
+    /// [`StageSettings::note`](crate::StageSettings::note).
+    pub note: Option<String>,
     /// Entries waiting.
     pub queued: usize,
     /// The bound of the queue.
@@ -430,6 +433,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         health: stage_health(stage),
         revision: stage.revision,
         part: part_of(table, stage),
+        note: pool.settings().note().map(str::to_owned),
         queued: pool.queued(),
         queue_limit: pool.settings().queue().get(),
         max_batch_size: pool.policy().max_batch_size.get(),

@@ -95,6 +95,12 @@ macro_rules! common_setters {
                 self.change(|settings| settings.with_memory(bytes))
             }
 
+            /// What operators should know of the stage; see [`StageSettings::note`].
+            #[must_use]
+            pub fn note(self, note: &str) -> Self {
+                self.change(|settings| settings.with_note(note))
+            }
+
             /// How many batches one asynchronous replica works on at once; see [`StageSettings::concurrency`]. 0 counts
             /// as 1.
             #[must_use]

@@ -72,6 +72,7 @@ pub struct StageSettings {
     cache: Option<CacheSettings>,
     affinity: Arc<[usize]>,
     replica_settings: Arc<[Map]>,
+    note: Option<Arc<str>>,
     /// The stage runs in a test whose clock may be paused.
     has_virtual_time: bool,
 }
@@ -100,6 +101,7 @@ impl StageSettings {
             cache: None,
             affinity: Arc::default(),
             replica_settings: Arc::default(),
+            note: None,
             has_virtual_time: false,
         }
     }
@@ -262,6 +264,19 @@ impl StageSettings {
 
     pub(crate) fn runs_as_task(&self) -> bool {
         self.placement == Placement::Task
+    }
+
+    /// What operators should know of the stage: it is in the node's description. None by default.
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// See [`note`](Self::note).
+    #[must_use]
+    pub fn with_note(mut self, note: &str) -> Self {
+        self.note = Some(note.into());
+        self
     }
 
     /// For tests whose clock may be paused: no code of the stage moves to a thread because it takes long, and the clock
