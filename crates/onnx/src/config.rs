@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -83,9 +84,18 @@ pub struct OnnxConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
 
+    /// How long a start may take, such as `5m`: of such a process, or of a model of a directory until it serves. Default
+    /// 60 s, and a second more for each 16 MiB of its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_timeout: Option<String>,
+
     /// The replicas of the stage, which share the threads. Not a key of its own: the stage has it.
     #[serde(skip, default = "one")]
     pub replicas: NonZeroUsize,
+
+    /// The longest that a run of a trial at the start may take. Not a key of its own: it is the timeout of the stage.
+    #[serde(skip)]
+    pub timeout: Option<Duration>,
 }
 
 /// How items of different lengths are made equally long: the key `pad`.
@@ -227,7 +237,9 @@ impl OnnxConfig {
             pad: None,
             isolate: false,
             memory_limit: None,
+            start_timeout: None,
             replicas: one(),
+            timeout: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+pub use crate::bounded::TrialError;
 use crate::engine::{EngineError, LibraryError};
 use crate::signature::{Kind, PadError, SignatureError};
 
@@ -41,6 +42,14 @@ pub enum LoadError {
         path: PathBuf,
         /// The error of the engine.
         source: EngineError,
+    },
+    /// Its trial at the start did not end within the timeout of its stage.
+    #[error("cannot use model {}", path.display())]
+    Trial {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: TrialError,
     },
     /// There is no ONNX Runtime, or none that works, and the configuration asks for it.
     #[error("cannot use model {}", path.display())]

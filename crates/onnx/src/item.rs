@@ -167,7 +167,30 @@ fn read_input(signature: &Signature, spec: &TensorSpec, value: &Value) -> Result
     let wrong =
         |got: String| InputError::Wrong { name: spec.name().to_owned(), expected: signature.describe_item(spec), got };
     let input = read_kind(spec.kind(), value).map_err(wrong)?;
-    fit(signature, spec, &input).ok_or_else(|| wrong(describe(&input)))
+    let nested = || if matches!(value, Value::List(_)) { fit_empty(signature, spec, &input) } else { None };
+    fit(signature, spec, &input).or_else(nested).ok_or_else(|| wrong(describe(&input)))
+}
+
+/// An input of nested lists that end at an empty axis: they cannot say how long the axes behind it are, so these are as
+/// long as the model declares; one of any length is empty, too.
+fn fit_empty(signature: &Signature, spec: &TensorSpec, input: &Value) -> Option<Value> {
+    let (axes, shape) = (signature.item_axes(spec)?, shape_of(input)?);
+    let fitted = |said: &[usize]| {
+        let behind = axes.get(said.len()..).filter(|_| said.last() == Some(&0))?;
+        let length = |axis: &Axis| if let Axis::Fixed(length) = axis { *length } else { 0 };
+        let shape: Vec<usize> = said.iter().copied().chain(behind.iter().map(length)).collect();
+        fits(&shape, axes).then_some(shape)
+    };
+    let has_batch_axis = signature.batch_axis() != BatchAxis::Absent;
+    let shape = fitted(shape).or_else(|| match shape {
+        [1, sample @ ..] if has_batch_axis => fitted(sample),
+        _ => None,
+    })?;
+    match input {
+        Value::Tensor(tensor) => tensor.reshape(&shape).ok().map(Value::Tensor),
+        Value::StrTensor(_) => StrTensor::from_texts(&shape, std::iter::empty::<&str>()).ok().map(Value::StrTensor),
+        _ => None,
+    }
 }
 
 /// The value as the declared kind, or what it is instead.

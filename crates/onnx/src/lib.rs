@@ -40,6 +40,9 @@
 //! The result is the tensor of a model with one output, or a map of output names to tensors. A leading axis of length 1
 //! in an item is removed; results never have it.
 //!
+//! Lists that end at an empty axis cannot say how long the axes behind it are: these are as long as the model declares,
+//! or empty. So `[[], []]` is an item of shape `[2, 0, 4]` for `[2, past, 4]`.
+//!
 //! Numbers in lists are read as the declared dtype and refused when they are out of its range. A tensor of another
 //! dtype is refused, never converted: the sender would not notice the lost digits. NaN and infinity are accepted.
 //!
@@ -48,21 +51,26 @@
 //! A run leaves nothing behind, so these stages are idempotent: after a crash in the middle of a batch its items may be
 //! run once more.
 
+mod batching;
+mod bounded;
 mod cast;
 mod choice;
 mod config;
 mod engine;
 mod error;
+mod foreign;
 mod item;
+mod load;
 mod model;
 mod proto;
 mod run;
 mod signature;
 mod stage;
+mod wire;
 
 pub use config::{EngineChoice, OnnxConfig, Optimization, PadAxis, PadConfig, Provider};
 pub use engine::{Engine, EngineError, LibraryError};
-pub use error::LoadError;
+pub use error::{LoadError, TrialError};
 pub use model::Model;
 pub use signature::{Axis, BatchAxis, DEFAULT_MAX_BATCH_SIZE, Kind, PadError, Signature, SignatureError, TensorSpec};
 pub use stage::stage;

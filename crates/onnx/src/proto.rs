@@ -1,4 +1,5 @@
-//! The few messages of the ONNX protobuf that a signature is read from, and those that have the operators of a graph.
+//! The messages of the ONNX protobuf that have the operators of a graph, and in tests those that a signature is read
+//! from.
 //!
 //! Field numbers are those of `onnx.proto` (IR version 10, <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>);
 //! fields that are not listed, the weights among them, are skipped without being kept. Types contain themselves (a
@@ -7,6 +8,7 @@
 
 use prost::{Enumeration, Message, Oneof};
 
+#[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ModelProto {
     #[prost(int64, optional, tag = "1")]
@@ -19,6 +21,7 @@ pub(crate) struct ModelProto {
     pub(crate) opset_import: Vec<OperatorSetIdProto>,
 }
 
+#[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct OperatorSetIdProto {
     #[prost(string, optional, tag = "1")]
@@ -27,6 +30,7 @@ pub(crate) struct OperatorSetIdProto {
     pub(crate) version: Option<i64>,
 }
 
+#[cfg(test)]
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct GraphProto {
     #[prost(message, repeated, tag = "5")]

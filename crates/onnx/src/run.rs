@@ -39,14 +39,15 @@ impl RunError {
     }
 }
 
-/// Runs the items that are there; each gets its own outcome, in order. An item that is no longer `wanted` when its turn
-/// comes is not run.
+/// Runs the items that are there, one by one unless they may share a run; each gets its own outcome, in order. An item
+/// that is no longer `wanted` when its turn comes is not run.
 pub(crate) fn run_items(
     model: &Model,
     items: Vec<Result<Values, Failure>>,
+    may_share: bool,
     wanted: impl Fn(usize) -> bool,
 ) -> Vec<Result<Values, Failure>> {
-    let groups = group(model, &items);
+    let groups = group(model, &items, may_share);
     let mut outcomes = items;
     for members in groups {
         let (members, abandoned): (Vec<usize>, Vec<usize>) = members.into_iter().partition(|index| wanted(*index));
@@ -57,8 +58,8 @@ pub(crate) fn run_items(
 }
 
 /// The indices of valid items, grouped by what a run may hold if the model stacks.
-fn group(model: &Model, items: &[Result<Values, Failure>]) -> Vec<Vec<usize>> {
-    let stacks = model.signature().batch_axis() == BatchAxis::Stacked;
+fn group(model: &Model, items: &[Result<Values, Failure>], may_share: bool) -> Vec<Vec<usize>> {
+    let stacks = may_share && model.signature().batch_axis() == BatchAxis::Stacked;
     let share_run = |a: &Values, b: &Values| match model.signature().padding() {
         Some(padding) => padding.share_run(a, b),
         None => same_shapes(a, b),
@@ -98,7 +99,7 @@ fn run_group(model: &Model, members: &[usize], outcomes: &mut [Result<Values, Fa
 }
 
 /// One run: the outputs of each item.
-fn run_once(model: &Model, items: &[&Values]) -> Result<Vec<Values>, RunError> {
+pub(crate) fn run_once(model: &Model, items: &[&Values]) -> Result<Vec<Values>, RunError> {
     let input_count = model.signature().inputs().len();
     let padding = model.signature().padding().map(|padding| (padding, padding.run_length(items)));
     let joined = |input| match padding.and_then(|(padding, length)| join_padded(model, padding, items, input, length)) {

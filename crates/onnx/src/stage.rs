@@ -4,14 +4,17 @@
 //!   other.
 //! * **Late or cancelled:** items whose caller has gone are left out of runs that have not begun.
 //! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not wait for
-//!   threads and buffers, and a model that cannot run is an error at start.
+//!   threads and buffers, and a model that cannot run is an error at start. Each may take as long as the stage's timeout
+//!   says.
 
 use std::error::Error;
+use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{DType, StrTensor, Tensor, Value};
 use callboard_core::{Batch, Failure, Replica, Rows as _, Stage, Worker};
 
+use crate::bounded::within;
 use crate::cast::cast;
 use crate::item::{Refusal, read_item, write_item};
 use crate::model::Model;
@@ -25,7 +28,7 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 ///
 /// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::DEFAULT_MAX_BATCH_SIZE) waiting items
 /// together unless the stage has another limit; a batch is never waited for, so a single caller pays nothing for it.
-/// Where items may differ in length, each costs as much as it is long, or as its bucket if they are
+/// A model that [mixes items](Model::mixes_items) runs them one by one. Where items may differ in length, each costs as much as it is long, or as its bucket if they are
 /// [padded](crate::PadConfig).
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
@@ -34,18 +37,42 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 #[must_use]
 pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let signature = model.signature();
-    let (max_batch_size, varies) = (signature.default_max_batch_size(), signature.items_vary());
+    let (max_batch_size, varies) = (model.default_max_batch_size(), signature.items_vary());
     warn_of_uncropped(name, signature);
-    let (model, bytes, sized) = (model.clone(), model.bytes(), model.signature().clone());
+    let (declared, bytes, sized) = (model.clone(), model.bytes(), model.signature().clone());
     let stage = Stage::worker(name, move |replica: &Replica| {
-        let model = model.open().map_err(|error| Failure::new(with_causes(&error)))?;
-        Ok(OnnxWorker { model, max_batch_size: replica.max_batch_size() })
+        let model = declared.open().map_err(|error| Failure::new(with_causes(&error)))?;
+        // What only the load has shown was not known when the largest batch was set: the default is not obeyed then.
+        let was_known = declared.mixes_items().is_some() || model.mixes_items().is_none();
+        let may_share = was_known || replica.max_batch_size() != declared.default_max_batch_size();
+        if replica.index() == 0 && replica.generation() == 0 {
+            warn_of_mixing(&model, replica, may_share);
+        }
+        let (max_batch_size, timeout) = (replica.max_batch_size(), replica.timeout());
+        Ok(OnnxWorker { model, max_batch_size, may_share, timeout })
     });
     let stage = stage.max_batch_size(max_batch_size).memory(bytes);
+    let stage = match model.mixes_items() {
+        Some(reason) => stage.note(reason),
+        None => stage,
+    };
     match sized.padding() {
         Some(_) => stage.cost(move |item| sized.padding().map_or(1, |padding| padding.cost(&sized, item))),
         None if varies => stage.cost(rows),
         None => stage,
+    }
+}
+
+/// Says once what becomes of batches of a model that mixes items.
+fn warn_of_mixing(model: &Model, replica: &Replica, may_share: bool) {
+    let Some(reason) = model.mixes_items() else { return };
+    let (stage, max_batch_size) = (replica.stage(), replica.max_batch_size());
+    if may_share && max_batch_size > 1 {
+        let hint = "callers get other answers under load";
+        tracing::warn!(%stage, max_batch_size, "items share a run, as max_batch_size says, and {hint}: {reason}");
+    } else {
+        let hint = "set max_batch_size to batch them all the same";
+        tracing::warn!(%stage, "items run one by one, because a batch would change their answers: {reason}; {hint}");
     }
 }
 
@@ -74,6 +101,8 @@ fn rows(item: &Value) -> u64 {
 struct OnnxWorker {
     model: Model,
     max_batch_size: usize,
+    may_share: bool,
+    timeout: Option<Duration>,
 }
 
 impl Worker for OnnxWorker {
@@ -83,18 +112,22 @@ impl Worker for OnnxWorker {
     fn call(&mut self, batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
         let read = |item| read_item(&self.model, item).map_err(Refusal::into_failure);
         let items = batch.iter().map(read).collect();
-        let outcomes = run_items(&self.model, items, |index| !batch.context(index).is_cancelled());
+        let outcomes = run_items(&self.model, items, self.may_share, |index| !batch.context(index).is_cancelled());
         let write = |outcome: Result<Values, Failure>| Ok(write_item(self.model.signature(), outcome?));
         outcomes.into_iter().map(write).collect()
     }
 
     fn warmup(&mut self) -> Result<(), Failure> {
         let largest = match self.model.signature().batch_axis() {
-            BatchAxis::Stacked => self.max_batch_size,
-            BatchAxis::One | BatchAxis::Absent => 1,
+            BatchAxis::Stacked if self.may_share => self.max_batch_size,
+            _ => 1,
         };
-        warm_up(&self.model, 1)?;
-        if largest > 1 { warm_up(&self.model, largest) } else { Ok(()) }
+        let run = |items| {
+            let ran = within(self.timeout, self.model.clone(), move |model| warm_up(&model, items));
+            ran.unwrap_or_else(|error| Err(Failure::new(error.to_string())))
+        };
+        run(1)?;
+        if largest > 1 { run(largest) } else { Ok(()) }
     }
 }
 
@@ -105,7 +138,7 @@ fn warm_up(model: &Model, items: usize) -> Result<(), Failure> {
     let Some((zeros, guessed)) = zeros(model, items) else {
         return Ok(());
     };
-    let outcomes = run_items(model, vec![Ok(zeros); items], |_| true);
+    let outcomes = run_items(model, vec![Ok(zeros); items], true, |_| true);
     match outcomes.into_iter().find_map(Result::err) {
         None => Ok(()),
         Some(failure) if guessed => {

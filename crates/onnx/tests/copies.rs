@@ -1,5 +1,5 @@
 //! What a run copies, counted in bytes that Rust allocates: inputs are used in place, a batch is stacked once, outputs
-//! stay where ONNX Runtime has put them. Skipped without its library, as `onnxruntime.rs`.
+//! stay where ONNX Runtime has put them. Skipped without its library, as `onnxruntime.rs`. And what a header costs.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -9,6 +9,7 @@ mod support;
 
 use callboard_codec::{Tensor, Value};
 use callboard_core::{App, Node};
+use callboard_onnx::Signature;
 use support::library::load_graph;
 use support::{F32, Fixed, Named, abs};
 use tokio::runtime::{Builder, Runtime};
@@ -69,4 +70,17 @@ fn a_batch_is_stacked_once_and_its_answers_share_the_output() {
     let (answers, _, allocated) = heap::measured(call_all);
     answers.iter().enumerate().for_each(|(number, answer)| check(answer, number));
     assert!(allocated < items.len() * BYTES + BYTES / 2, "{allocated} bytes for {} items of {BYTES}", items.len());
+}
+
+#[test]
+fn the_header_of_a_file_of_empty_messages_takes_less_memory_than_the_file_has_bytes() {
+    for field in [1_u8, 5, 11, 12, 13] {
+        // Field 7 of the model, the graph, of 2 MiB.
+        let mut file = vec![0x3a, 0x80, 0x80, 0x80, 0x01];
+        file.extend([field << 3 | 2, 0].repeat(1 << 20));
+        let _turn = heap::turn();
+        let (read, _, allocated) = heap::measured(|| Signature::try_from_onnx(&file));
+        read.unwrap_err();
+        assert!(allocated < file.len(), "{allocated} bytes for {} of field {field}", file.len());
+    }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use std::error::Error as _;
 
-use callboard_onnx::{BatchAxis, LoadError, Model, OnnxConfig};
+use callboard_onnx::{BatchAxis, EngineChoice, LoadError, Model, OnnxConfig};
 use support::{F32, Fixed, Graph, Named, TempFile, U32, abs, add};
 
 /// The whole chain in one line, as a command line prints it.
@@ -112,4 +112,49 @@ fn a_model_with_its_own_threads_has_the_same_signature() {
     let config: OnnxConfig = serde_json::from_value(serde_json::json!({ "model": digits(), "threads": 1 })).unwrap();
     let model = Model::from_config(&config).unwrap();
     assert_eq!(model.signature(), Model::load(digits()).unwrap().signature());
+}
+
+/// As the cache of Hugging Face has them: names that lead to files under other names, elsewhere.
+#[cfg(unix)]
+#[test]
+fn weights_are_beside_the_name_of_the_model_and_not_beside_what_the_name_leads_to() {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    let graph = |weights: &str| {
+        Graph::new()
+            .input("x", F32, &[Named("batch"), Fixed(2)])
+            .output("y", F32, &[Named("batch"), Fixed(2)])
+            .external_weight("w", &[2], weights)
+            .node("Add", &["x", "w"], "y")
+            .to_onnx()
+    };
+    let root = TempFile::new("cache", b"").0.with_extension("d");
+    let (blobs, snapshot) = (root.join("blobs"), root.join("snapshots/1"));
+    fs::create_dir_all(&blobs).unwrap();
+    fs::create_dir_all(&snapshot).unwrap();
+    fs::write(blobs.join("11"), graph("model.onnx_data")).unwrap();
+    fs::write(blobs.join("22"), [1.0_f32, 2.0].map(f32::to_le_bytes).concat()).unwrap();
+    symlink("../../blobs/11", snapshot.join("model.onnx")).unwrap();
+    symlink("../../blobs/22", snapshot.join("model.onnx_data")).unwrap();
+    let load = |path: &std::path::Path| {
+        let mut config = OnnxConfig::new(path);
+        config.engine = EngineChoice::Rten;
+        Model::from_config(&config)
+    };
+    let model = load(&snapshot.join("model.onnx")).unwrap();
+    assert!(model.bytes() > 8, "{}", model.bytes());
+    // A name that leads elsewhere is not opened, and neither is what is no file.
+    for (name, weights, reason) in [
+        ("up.onnx", "../../blobs/22", "not beside the model"),
+        ("absolute.onnx", "/dev/zero", "not beside the model"),
+        ("directory.onnx", "model.data", "not a regular file"),
+        ("missing.onnx", "none.data", "No such file"),
+    ] {
+        fs::create_dir_all(snapshot.join("model.data")).unwrap();
+        fs::write(snapshot.join(name), graph(weights)).unwrap();
+        let line = refusal(load(&snapshot.join(name)));
+        assert!(line.contains(reason), "{line}");
+    }
+    fs::remove_dir_all(root).unwrap();
 }

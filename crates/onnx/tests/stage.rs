@@ -5,12 +5,13 @@
 mod support;
 
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use callboard_codec::{DType, Map, Tensor, Value};
 use callboard_core::{App, CallError, ErrorKind, LocalClient, Node, Stage, StartError};
-use callboard_onnx::{DEFAULT_MAX_BATCH_SIZE, Engine, EngineError, Model, Signature};
+use callboard_onnx::{DEFAULT_MAX_BATCH_SIZE, Engine, EngineChoice, EngineError, Model, OnnxConfig, Signature};
 use ndarray::array;
-use support::{F32, F64, Fixed, Graph, Named, abs, add, compare, lookup};
+use support::{Axis, F32, F64, Fixed, Graph, Named, TempFile, abs, add, compare, lookup, mixing};
 
 async fn start(model: &Model, max_batch_size: usize) -> Result<Node, StartError> {
     start_stage(model, callboard_onnx::stage("model", model).max_batch_size(max_batch_size)).await
@@ -403,4 +404,123 @@ async fn a_failed_warm_up_with_guessed_lengths_does_not_prevent_the_start() {
     let node = serve(&graph, "guessed").await;
     let answer = call(&node.client(), numbers(&[1.0; 8])).await.unwrap();
     assert_eq!(answer.as_tensor().unwrap().as_slice::<f32>().unwrap(), [8.0; 8]);
+}
+
+#[tokio::test]
+async fn nested_lists_may_end_at_an_empty_axis() {
+    let shape = async |axes: &[Axis], item: Value| {
+        let node = serve(&abs(F32, axes), "empty").await;
+        let answer = call(&node.client(), item).await;
+        answer.map(|answer| answer.as_tensor().unwrap().shape().to_vec()).map_err(|error| error.message().to_owned())
+    };
+    let none = || list::<0>([]);
+    let past = [Named("batch"), Fixed(2), Named("past"), Fixed(4)];
+    assert_eq!(shape(&past, list([none(), none()])).await, Ok(vec![2, 0, 4]));
+    assert_eq!(shape(&past, list([list([none(), none()])])).await, Ok(vec![2, 0, 4]), "with the batch axis");
+    assert_eq!(shape(&[Named("batch"), Named("past"), Fixed(2)], none()).await, Ok(vec![0, 2]));
+    assert_eq!(shape(&[Named("batch"), Named("past"), Named("width")], none()).await, Ok(vec![0, 0]));
+    let refused = shape(&past, none()).await.unwrap_err();
+    assert!(refused.contains("expected f32 [2, past, 4], got f32 [0]"), "{refused}");
+    // A tensor says its shape, and has another one.
+    let tensor = Tensor::from_vec::<f32>(&[2, 0], Vec::new()).unwrap();
+    let refused = shape(&past, tensor.into()).await.unwrap_err();
+    assert!(refused.contains("got f32 [2, 0]"), "{refused}");
+}
+
+/// Never comes back while its sender lives.
+#[derive(Debug)]
+struct Hanging(Mutex<mpsc::Receiver<()>>);
+
+impl Engine for Hanging {
+    fn name(&self) -> &'static str {
+        "hanging"
+    }
+
+    fn dtype(&self, declared: DType) -> Option<DType> {
+        Some(declared)
+    }
+
+    fn run(&self, _: &[Value]) -> Result<Vec<Value>, EngineError> {
+        let _ = self.0.lock().unwrap().recv();
+        Err(EngineError::new("hanging", "ended"))
+    }
+}
+
+#[tokio::test]
+async fn a_run_at_the_start_may_take_as_long_as_the_timeout_says() {
+    let (_alive, gate) = mpsc::channel();
+    let signature = Signature::try_from_onnx(&add().to_onnx()).unwrap();
+    let model = Model::with_engine(signature, Hanging(Mutex::new(gate))).unwrap();
+    let stage = callboard_onnx::stage("model", &model).timeout(Duration::from_millis(50));
+    let error = start_stage(&model, stage).await.unwrap_err().to_string();
+    assert!(error.contains("a run at its start took longer than timeout = 50ms"), "{error}");
+}
+
+/// `[1, 2]` beside `[100, 100]`, of a stage with these settings.
+async fn beside_another(model: &Model, stage: Stage<Value, Value>) -> Vec<f32> {
+    let node = start_stage(model, stage).await.unwrap();
+    let client = node.client();
+    // The queue forms one batch of what has come while the worker is busy with the first.
+    let loud = || call(&client, numbers(&[100.0, 100.0]));
+    let calls = (0..8).map(|_| loud());
+    let (mine, _) = tokio::join!(call(&client, numbers(&[1.0, 2.0])), futures_join(calls));
+    answer(&mine)
+}
+
+/// All outcomes.
+async fn futures_join<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(move |context| {
+        for (future, outcome) in &mut pending {
+            if outcome.is_none()
+                && let std::task::Poll::Ready(done) = future.as_mut().poll(context)
+            {
+                *outcome = Some(done);
+            }
+        }
+        if pending.iter().all(|(_, outcome)| outcome.is_some()) {
+            return std::task::Poll::Ready(pending.iter_mut().filter_map(|(_, outcome)| outcome.take()).collect());
+        }
+        std::task::Poll::Pending
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_model_that_mixes_the_items_of_a_batch_runs_them_one_by_one() {
+    let model = mixing().load("mixing").unwrap();
+    let reason = model.mixes_items().unwrap();
+    assert!(reason.contains("output `y`") && reason.contains("beside"), "{reason}");
+    let stage = || callboard_onnx::stage("model", &model);
+    let alone = vec![2.5, 3.5];
+    assert_eq!(beside_another(&model, stage()).await, alone);
+    let node = start_stage(&model, stage()).await.unwrap();
+    let described = &node.describe().stages[0];
+    assert_eq!((described.max_batch_size, described.note.as_deref()), (1, Some(reason)));
+    // Asked for, batches are formed.
+    let node = start(&model, 8).await.unwrap();
+    assert_eq!(node.describe().stages[0].max_batch_size, 8);
+
+    // Of a model that its first call loads, only the load shows it.
+    let file = TempFile::new("mixing", &mixing().to_onnx());
+    let mut config = OnnxConfig::new(&file.0);
+    config.engine = EngineChoice::Rten;
+    let model = Model::on_demand(&config).unwrap();
+    assert_eq!((model.mixes_items(), model.default_max_batch_size()), (None, DEFAULT_MAX_BATCH_SIZE));
+    assert_eq!(beside_another(&model, callboard_onnx::stage("model", &model)).await, alone);
+}
+
+#[test]
+fn a_model_that_keeps_items_apart_is_batched_also_where_its_numbers_differ_in_the_last_digits() {
+    let wide = Graph::new()
+        .input("x", F32, &[Named("batch"), Named("width"), Fixed(64)])
+        .output("y", F32, &[Named("batch"), Named("width"), Fixed(8)])
+        .weight("w", &[64, 8], &std::array::from_fn::<f32, 512, _>(|index| (index % 13) as f32 - 6.0))
+        .node("MatMul", &["x", "w"], "product")
+        .node("Softmax", &["product"], "y")
+        .with_int("axis", 2);
+    for graph in [add(), lookup(), compare(), abs(F64, &[Named("batch"), Fixed(3)]), wide] {
+        let model = graph.load("apart").unwrap();
+        assert_eq!((model.mixes_items(), model.default_max_batch_size()), (None, DEFAULT_MAX_BATCH_SIZE));
+    }
 }

@@ -2,12 +2,14 @@
 //!
 //! It computes in f32, i32, i8 and u8. Inputs are lent to it and outputs taken from it without a copy.
 
+use std::fs;
+use std::io;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 
 use callboard_codec::{DType, Element, Tensor, Value};
-use rten::{Model, NodeId, RunOptions, ThreadPool, Value as RtenValue, ValueView};
+use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool, Value as RtenValue, ValueView};
 use rten_tensor::{Layout, Tensor as RtenTensor, TensorView};
 
 use super::{Engine, EngineError, rten_unsupported};
@@ -24,8 +26,8 @@ pub(crate) struct RtenEngine {
 }
 
 impl RtenEngine {
-    /// Loads from the bytes that the signature was read from, unless rten would compute the model wrongly. With
-    /// external data, rten has to open the files itself.
+    /// Loads from the bytes that the signature was read from, unless rten would compute the model wrongly. Its weights in
+    /// other files lie beside the path that it has here, which may be a link: rten itself looks beside the link's target.
     pub(crate) fn load(
         path: &Path,
         file: Vec<u8>,
@@ -34,14 +36,33 @@ impl RtenEngine {
     ) -> Result<Self, EngineError> {
         let signature = &header.signature;
         rten_unsupported::check(path, &file, signature.opset()).map_err(|error| EngineError::new(NAME, error))?;
-        let model = if header.has_external_data { Model::load_file(path) } else { Model::load(file) };
-        let model = model.map_err(|error| EngineError::new(NAME, error))?;
+        let mut options = ModelOptions::with_all_ops();
+        for name in &header.external_files {
+            let weights = read_beside(path, name);
+            let weights = weights.map_err(|error| EngineError::new(NAME, format_args!("weights `{name}`: {error}")))?;
+            options.external_data(name, weights);
+        }
+        let model = options.load(file).map_err(|error| EngineError::new(NAME, error))?;
         let node = |spec: &TensorSpec| model.node_id(spec.name()).map_err(|error| EngineError::new(NAME, error));
         let inputs = signature.inputs().iter().map(node).collect::<Result<_, _>>()?;
         let outputs = signature.outputs().iter().map(node).collect::<Result<_, _>>()?;
         let threads = threads.map(|threads| Arc::new(ThreadPool::with_num_threads(threads.get())));
         Ok(Self { model, inputs, outputs, threads })
     }
+}
+
+/// A file of weights. rten takes no name that leads elsewhere; it is not opened either.
+fn read_beside(model: &Path, name: &str) -> io::Result<Vec<u8>> {
+    let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    if !is_plain {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not beside the model"));
+    }
+    let path = model.parent().unwrap_or_else(|| Path::new("")).join(name);
+    // A pipe would never end, and a device has no end.
+    if !fs::metadata(&path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+    }
+    fs::read(path)
 }
 
 impl Engine for RtenEngine {

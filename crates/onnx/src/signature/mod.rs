@@ -20,7 +20,7 @@ use crate::config::PadConfig;
 pub use padding::PadError;
 pub(crate) use padding::{Padding, PaddingError};
 pub use read::SignatureError;
-pub(crate) use read::{ModelHeader, read};
+pub(crate) use read::{ModelHeader, model, read};
 
 /// The inputs and outputs of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

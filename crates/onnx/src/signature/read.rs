@@ -1,21 +1,32 @@
-//! Reads a signature from the bytes of an ONNX file. Every count and length is checked against a bound first.
+//! Reads a signature from the bytes of an ONNX file by skipping what it does not need. Every count and length is
+//! checked against a bound first, so that it costs a walk over the file, and less memory than the file has bytes.
+//!
+//! Numbers of fields are those of `onnx.proto` (IR version 10,
+//! <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>).
 
 use std::collections::{BTreeSet, HashSet};
 
 use callboard_codec::{DType, MAX_RANK};
-use prost::Message as _;
 
 use super::{Axis, Kind, Signature, TensorSpec};
-use crate::proto::{DimensionValue, ElementType, GraphProto, ModelProto, TensorShapeProto, TypeProto, ValueInfoProto};
+use crate::foreign;
+use crate::proto::ElementType;
+use crate::wire::{Field, Fields, WireError, last};
 
 /// Inputs or outputs of one model: transformers with a cache per layer have hundreds.
 const MAX_TENSORS: usize = 1024;
+
+/// Inputs of one model with the weights that old files list among them.
+const MAX_LISTED: usize = 1 << 14;
+
+/// Files beside a model: exporters that write one for each weight write thousands.
+const MAX_EXTERNAL_FILES: usize = 1 << 14;
 
 /// Bytes of a name: it ends up in error messages, schemas and OpenAPI documents.
 const MAX_NAME_BYTES: usize = 512;
 
 /// `TensorProto.DataLocation.EXTERNAL`.
-const EXTERNAL: i32 = 1;
+const EXTERNAL: u64 = 1;
 
 /// Why the signature of a model could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +38,15 @@ pub enum SignatureError {
         /// The error of the decoder.
         reason: String,
     },
+    /// A file of another kind that is often found under the name of a model.
+    #[error("not an ONNX file, but {what}")]
+    Foreign {
+        /// What it is, and the remedy.
+        what: &'static str,
+    },
+    /// Weights in more files than a model has.
+    #[error("its weights are in more than {MAX_EXTERNAL_FILES} files")]
+    TooManyFiles,
     /// An input or output without a name, or one whose name is too long to be repeated.
     #[error("an {role} has no usable name")]
     BadName {
@@ -75,104 +95,278 @@ pub enum SignatureError {
 }
 
 /// The results of one pass over the file.
+#[derive(Debug)]
 pub(crate) struct ModelHeader {
     pub(crate) signature: Signature,
-    /// Weights lie in files next to the model.
-    pub(crate) has_external_data: bool,
-    /// These files, relative to the model.
+    /// The files beside the model that have weights, relative to it.
     pub(crate) external_files: BTreeSet<String>,
 }
 
 pub(crate) fn read(file: &[u8]) -> Result<ModelHeader, SignatureError> {
-    let not_onnx = |reason: String| SignatureError::NotOnnx { reason };
-    let model = ModelProto::decode(file).map_err(|error| not_onnx(error.to_string()))?;
-    let graph = model.graph.ok_or_else(|| not_onnx("it has no graph".to_owned()))?;
-    let has_external_data = graph.initializer.iter().any(|tensor| tensor.data_location == Some(EXTERNAL));
-    let external_files = external_files(&graph);
-    let (inputs, outputs) = (read_inputs(&graph)?, read_all("output", graph.output.iter())?);
+    let (graph, opset) = model(file).map_err(|error| match foreign::recognize(file) {
+        Some(what) => SignatureError::Foreign { what },
+        None => error,
+    })?;
+    let tensors = tensors(graph)?;
+    let weights = weights(graph, &tensors.inputs)?;
+    let callers = tensors.inputs.iter().filter(|info| !weights.are_listed.contains(name_of(info)));
+    let count = callers.clone().count() + tensors.more_inputs;
+    if count > MAX_TENSORS {
+        return Err(SignatureError::TooManyTensors { role: "input", count });
+    }
+    let inputs = callers.map(|info| read_one("input", info)).collect::<Result<_, _>>()?;
+    let outputs: Vec<_> = tensors.outputs.iter().map(|info| read_one("output", info)).collect::<Result<_, _>>()?;
     if outputs.is_empty() {
         return Err(SignatureError::NoOutputs);
     }
-    let main = |domain: Option<&str>| matches!(domain.unwrap_or_default(), "" | "ai.onnx");
-    let opset = model.opset_import.iter().find(|set| main(set.domain.as_deref())).and_then(|set| set.version);
-    Ok(ModelHeader { signature: Signature::new(inputs, outputs, opset), has_external_data, external_files })
+    let signature = Signature::new(inputs, outputs, opset);
+    Ok(ModelHeader { signature, external_files: weights.files })
 }
 
-fn external_files(graph: &GraphProto) -> BTreeSet<String> {
-    let external = graph.initializer.iter().filter(|tensor| tensor.data_location == Some(EXTERNAL));
-    let entries = external.flat_map(|tensor| &tensor.external_data);
-    let locations = entries.filter(|entry| entry.key.as_deref() == Some("location"));
-    locations.filter_map(|entry| entry.value.clone()).collect()
-}
-
-/// Before IR version 4 every weight was listed as an input, too. Callers do not send those.
-fn read_inputs(graph: &GraphProto) -> Result<Vec<TensorSpec>, SignatureError> {
-    let weights: HashSet<&str> = graph.initializer.iter().filter_map(|tensor| tensor.name.as_deref()).collect();
-    let is_weight = |info: &&ValueInfoProto| info.name.as_deref().is_some_and(|name| weights.contains(name));
-    read_all("input", graph.input.iter().filter(|info| !is_weight(info)))
-}
-
-fn read_all<'a>(
-    role: &'static str,
-    infos: impl Iterator<Item = &'a ValueInfoProto> + Clone,
-) -> Result<Vec<TensorSpec>, SignatureError> {
-    let count = infos.clone().count();
-    if count > MAX_TENSORS {
-        return Err(SignatureError::TooManyTensors { role, count });
+impl From<WireError> for SignatureError {
+    fn from(error: WireError) -> Self {
+        not_onnx(error.to_string())
     }
-    infos.map(|info| read_one(role, info)).collect()
 }
 
-fn read_one(role: &'static str, info: &ValueInfoProto) -> Result<TensorSpec, SignatureError> {
-    let name = info.name.clone().filter(|name| is_usable(name)).ok_or(SignatureError::BadName { role })?;
-    let declared = info.r#type.as_ref().map(without_optional);
-    let kind = match declared.map(|declared| read_kind(declared, MAX_DEPTH)) {
-        Some(Ok(kind)) => kind,
-        Some(Err(Some(code))) => return Err(SignatureError::UnsupportedElements { role, name, code }),
-        Some(Err(None)) | None => return Err(SignatureError::NotATensor { role, name }),
+fn not_onnx(reason: impl Into<String>) -> SignatureError {
+    SignatureError::NotOnnx { reason: reason.into() }
+}
+
+/// The graph of a model, and the version of its operators.
+pub(crate) fn model(file: &[u8]) -> Result<(&[u8], Option<i64>), SignatureError> {
+    let (mut graph, mut opset) = (None, None);
+    for field in Fields::new(file) {
+        match field? {
+            (7, Field::Bytes(_)) if graph.is_some() => return Err(not_onnx("it has several graphs")),
+            (7, Field::Bytes(bytes)) => graph = Some(bytes),
+            (8, Field::Bytes(set)) if opset.is_none() => opset = main_opset(set)?,
+            _ => {}
+        }
+    }
+    Ok((graph.ok_or_else(|| not_onnx("it has no graph"))?, opset))
+}
+
+/// The version, if these are the operators of the standard.
+fn main_opset(set: &[u8]) -> Result<Option<i64>, WireError> {
+    let (mut is_main, mut version) = (true, None);
+    for field in Fields::new(set) {
+        match field? {
+            (1, Field::Bytes(domain)) => is_main = matches!(domain, b"" | b"ai.onnx"),
+            (2, Field::Number(number)) => version = Some(number as i64),
+            _ => {}
+        }
+    }
+    Ok(version.filter(|_| is_main))
+}
+
+/// The inputs and outputs that a graph declares, unread.
+struct Declared<'a> {
+    inputs: Vec<&'a [u8]>,
+    /// Inputs beyond [`MAX_LISTED`].
+    more_inputs: usize,
+    outputs: Vec<&'a [u8]>,
+}
+
+fn tensors(graph: &[u8]) -> Result<Declared<'_>, SignatureError> {
+    let (mut inputs, mut more_inputs, mut outputs, mut output_count) = (Vec::new(), 0, Vec::new(), 0);
+    for field in Fields::new(graph) {
+        match field? {
+            (11, Field::Bytes(info)) if inputs.len() < MAX_LISTED => inputs.push(info),
+            (11, Field::Bytes(_)) => more_inputs += 1,
+            (12, Field::Bytes(info)) => {
+                output_count += 1;
+                if output_count <= MAX_TENSORS {
+                    outputs.push(info);
+                }
+            }
+            _ => {}
+        }
+    }
+    if output_count > MAX_TENSORS {
+        return Err(SignatureError::TooManyTensors { role: "output", count: output_count });
+    }
+    Ok(Declared { inputs, more_inputs, outputs })
+}
+
+/// What a signature needs to know of the weights.
+struct Weights<'a> {
+    /// Before IR version 4 every weight was listed as an input, too. Callers do not send those.
+    are_listed: HashSet<&'a [u8]>,
+    files: BTreeSet<String>,
+}
+
+fn weights<'a>(graph: &'a [u8], inputs: &[&'a [u8]]) -> Result<Weights<'a>, SignatureError> {
+    let names: HashSet<&[u8]> = inputs.iter().map(|info| name_of(info)).collect();
+    let mut weights = Weights { are_listed: HashSet::new(), files: BTreeSet::new() };
+    for field in Fields::new(graph) {
+        let (5, Field::Bytes(weight)) = field? else { continue };
+        let is_external = is_external(weight)?;
+        for field in Fields::new(weight) {
+            match field? {
+                (8, Field::Bytes(name)) if names.contains(name) => _ = weights.are_listed.insert(name),
+                (13, Field::Bytes(entry)) if is_external => weights.files.extend(location(entry)?),
+                _ => {}
+            }
+        }
+        if weights.files.len() > MAX_EXTERNAL_FILES {
+            return Err(SignatureError::TooManyFiles);
+        }
+    }
+    Ok(weights)
+}
+
+fn is_external(weight: &[u8]) -> Result<bool, WireError> {
+    let mut place = None;
+    for field in Fields::new(weight) {
+        if let (14, Field::Number(number)) = field? {
+            place = Some(number);
+        }
+    }
+    Ok(place == Some(EXTERNAL))
+}
+
+/// The file that an entry of `external_data` names.
+fn location(entry: &[u8]) -> Result<Option<String>, SignatureError> {
+    let (mut is_location, mut value) = (false, None);
+    for field in Fields::new(entry) {
+        match field? {
+            (1, Field::Bytes(key)) => is_location = key == b"location",
+            (2, Field::Bytes(text)) => value = Some(text),
+            _ => {}
+        }
+    }
+    value.filter(|_| is_location).map(|file| text(file).map(str::to_owned)).transpose()
+}
+
+fn text(bytes: &[u8]) -> Result<&str, SignatureError> {
+    str::from_utf8(bytes).map_err(|_| not_onnx("a name is not UTF-8"))
+}
+
+/// The name of an input or output; one that cannot be read has its error in `read_one`.
+fn name_of(info: &[u8]) -> &[u8] {
+    let fields = Fields::new(info).map_while(Result::ok);
+    fields.filter_map(|field| if let (1, Field::Bytes(name)) = field { Some(name) } else { None }).last().unwrap_or(b"")
+}
+
+fn read_one(role: &'static str, info: &[u8]) -> Result<TensorSpec, SignatureError> {
+    let mut declared = None;
+    for field in Fields::new(info) {
+        if let (2, Field::Bytes(bytes)) = field? {
+            declared = Some(bytes);
+        }
+    }
+    let name = text(name_of(info))?.to_owned();
+    if !is_usable(&name) {
+        return Err(SignatureError::BadName { role });
+    }
+    let read = declared.map(|bytes| Type::read(bytes).and_then(Type::without_optional)).transpose()?;
+    let Some(read) = read else { return Err(SignatureError::NotATensor { role, name }) };
+    let kind = match read.kind(MAX_DEPTH)? {
+        Ok(kind) => kind,
+        Err(Some(code)) => return Err(SignatureError::UnsupportedElements { role, name, code }),
+        Err(None) => return Err(SignatureError::NotATensor { role, name }),
     };
-    let shape = declared.and_then(|declared| declared.tensor_type.as_ref()?.shape.as_ref());
-    if let Some(rank) = shape.map(|shape| shape.dim.len()).filter(|rank| *rank > MAX_RANK) {
+    let shape = if let Type::Tensor { shape, .. } = read { shape } else { None };
+    let axes = shape.map(read_axes).transpose()?;
+    if let Some(rank) = axes.as_ref().map(|(rank, _)| *rank).filter(|rank| *rank > MAX_RANK) {
         return Err(SignatureError::TooManyAxes { role, name, rank });
     }
-    Ok(TensorSpec { name, kind, shape: shape.map(read_axes) })
+    Ok(TensorSpec { name, kind, shape: axes.map(|(_, axes)| axes) })
 }
 
-/// What an optional value is if it is there.
-fn without_optional(declared: &TypeProto) -> &TypeProto {
-    declared.optional_type.as_ref().and_then(|optional| optional.elem_type.as_deref()).unwrap_or(declared)
+/// A `TypeProto`, one level of it. Opaque values and sparse tensors are `Other`.
+#[derive(Clone, Copy)]
+enum Type<'a> {
+    Tensor { elements: i32, shape: Option<&'a [u8]> },
+    Sequence(Option<&'a [u8]>),
+    Map(Option<&'a [u8]>),
+    Optional(Option<&'a [u8]>),
+    Other,
+}
+
+impl<'a> Type<'a> {
+    fn read(bytes: &'a [u8]) -> Result<Self, SignatureError> {
+        let mut read = Self::Other;
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, Field::Bytes(tensor)) => read = Self::tensor(tensor)?,
+                (4, Field::Bytes(sequence)) => read = Self::Sequence(last(sequence, 1)?),
+                (5, Field::Bytes(map)) => read = Self::Map(last(map, 2)?),
+                (9, Field::Bytes(optional)) => read = Self::Optional(last(optional, 1)?),
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+
+    fn tensor(bytes: &'a [u8]) -> Result<Self, SignatureError> {
+        let (mut elements, mut shape) = (0, None);
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, Field::Number(number)) => elements = number as i32,
+                (2, Field::Bytes(bytes)) => shape = Some(bytes),
+                _ => {}
+            }
+        }
+        Ok(Self::Tensor { elements, shape })
+    }
+
+    /// What an optional value is if it is there.
+    fn without_optional(self) -> Result<Self, SignatureError> {
+        match self {
+            Self::Optional(Some(element)) => Self::read(element),
+            other => Ok(other),
+        }
+    }
+
+    /// The kind; an inner error has the code of elements that no tensor of ours has.
+    fn kind(self, depth: usize) -> Result<Result<Kind, Option<i32>>, SignatureError> {
+        let Some(depth) = depth.checked_sub(1) else { return Ok(Err(None)) };
+        let (element, wrap): (_, fn(Box<Kind>) -> Kind) = match self {
+            Self::Tensor { elements, .. } => {
+                return Ok(match ElementType::try_from(elements) {
+                    Ok(ElementType::String) => Ok(Kind::Texts),
+                    _ => dtype_of(elements).map(Kind::Numbers).ok_or(Some(elements)),
+                });
+            }
+            Self::Sequence(Some(element)) => (Self::read(element)?.without_optional()?, Kind::Sequence),
+            Self::Map(Some(value)) => (Self::read(value)?, Kind::Map),
+            Self::Sequence(None) | Self::Map(None) | Self::Optional(_) | Self::Other => return Ok(Err(None)),
+        };
+        Ok(element.kind(depth)?.map(|kind| wrap(Box::new(kind))))
+    }
 }
 
 /// A sequence of maps of tensors is 3 deep.
 const MAX_DEPTH: usize = 4;
 
-/// The kind; an error has the code of elements that no tensor of ours has.
-fn read_kind(declared: &TypeProto, depth: usize) -> Result<Kind, Option<i32>> {
-    let depth = depth.checked_sub(1).ok_or(None)?;
-    let boxed = |inner: Option<&TypeProto>| read_kind(inner.ok_or(None)?, depth).map(Box::new);
-    match declared {
-        TypeProto { tensor_type: Some(tensor), .. } => {
-            let code = tensor.elem_type.unwrap_or_default();
-            match ElementType::try_from(code) {
-                Ok(ElementType::String) => Ok(Kind::Texts),
-                _ => dtype_of(code).map(Kind::Numbers).ok_or(Some(code)),
-            }
+/// The count of axes, and the axes: none beyond those that a tensor may have.
+fn read_axes(shape: &[u8]) -> Result<(usize, Vec<Axis>), SignatureError> {
+    let (mut rank, mut axes) = (0, Vec::new());
+    for field in Fields::new(shape) {
+        let (1, Field::Bytes(dimension)) = field? else { continue };
+        rank += 1;
+        if rank <= MAX_RANK {
+            axes.push(read_axis(dimension)?);
         }
-        TypeProto { sequence_type: Some(sequence), .. } => {
-            boxed(sequence.elem_type.as_deref().map(without_optional)).map(Kind::Sequence)
-        }
-        TypeProto { map_type: Some(map), .. } => boxed(map.value_type.as_deref()).map(Kind::Map),
-        _ => Err(None),
     }
+    Ok((rank, axes))
 }
 
-fn read_axes(shape: &TensorShapeProto) -> Vec<Axis> {
-    let axis = |value: &Option<DimensionValue>| match value {
-        Some(DimensionValue::Value(length)) => usize::try_from(*length).map_or(Axis::Any, Axis::Fixed),
-        Some(DimensionValue::Param(name)) if is_usable(name) => Axis::Named(name.clone()),
-        Some(DimensionValue::Param(_)) | None => Axis::Any,
-    };
-    shape.dim.iter().map(|dim| axis(&dim.value)).collect()
+fn read_axis(dimension: &[u8]) -> Result<Axis, SignatureError> {
+    let mut axis = Axis::Any;
+    for field in Fields::new(dimension) {
+        axis = match field? {
+            (1, Field::Number(length)) => usize::try_from(length as i64).map_or(Axis::Any, Axis::Fixed),
+            (2, Field::Bytes(name)) => {
+                let name = text(name)?;
+                if is_usable(name) { Axis::Named(name.to_owned()) } else { Axis::Any }
+            }
+            _ => axis,
+        };
+    }
+    Ok(axis)
 }
 
 fn is_usable(name: &str) -> bool {

@@ -6,11 +6,12 @@ use prost::Message as _;
 use super::*;
 use crate::proto::{
     DimensionProto, DimensionValue, ElementOfProto, ElementType, GraphProto, MapTypeProto, ModelProto,
-    OperatorSetIdProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
+    OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto, TensorTypeProto, TypeProto,
+    ValueInfoProto,
 };
 
 /// An axis for the builders below: a number or a name; "" is an axis without either.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Dim {
     Fixed(i64),
     Named(&'static str),
@@ -111,18 +112,60 @@ fn weights_listed_as_inputs_are_not_inputs_of_a_call() {
 #[test]
 fn weights_in_other_files_are_detected() {
     let mut model = model(Vec::new(), vec![value("y", ElementType::Float, &[])]);
-    assert!(!read(&model.encode_to_vec()).unwrap().has_external_data);
-    let weight = TensorProto { name: Some("w".to_owned()), data_location: Some(1), ..TensorProto::default() };
+    let entry = |key: &str, value: &str| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) };
+    let mut weight = TensorProto {
+        external_data: vec![entry("offset", "0"), entry("location", "w.data")],
+        ..TensorProto::default()
+    };
+    model.graph.as_mut().unwrap().initializer.push(weight.clone());
+    assert!(read(&model.encode_to_vec()).unwrap().external_files.is_empty(), "its data is in the model");
+    weight.data_location = Some(1);
     model.graph.as_mut().unwrap().initializer.push(weight);
-    assert!(read(&model.encode_to_vec()).unwrap().has_external_data);
+    assert!(read(&model.encode_to_vec()).unwrap().external_files.iter().eq(["w.data"]));
 }
 
 #[test]
 fn a_file_that_is_not_onnx_is_refused() {
-    for bytes in [&b""[..], b"\x89PNG\r\n\x1a\n", b"not a model", &[0xff; 64]] {
+    for bytes in [&b"\x89PNG\r\n\x1a\n"[..], b"not a model", &[0xff; 64], b"\x3a\x00\x3a\x00"] {
         let error = Signature::try_from_onnx(bytes).unwrap_err();
         assert!(matches!(error, SignatureError::NotOnnx { .. }), "{error}");
     }
+    let error = Signature::try_from_onnx(b"version https://git-lfs.github.com/spec/v1\n").unwrap_err();
+    assert!(matches!(error, SignatureError::Foreign { .. }), "{error}");
+}
+
+/// A model whose graph has this field many times, each time empty.
+fn many(field: u8, count: usize) -> Vec<u8> {
+    let graph = [field << 3 | 2, 0].repeat(count);
+    let mut file = vec![0x3a];
+    prost::encoding::encode_varint(graph.len() as u64, &mut file);
+    file.extend(graph);
+    file
+}
+
+#[test]
+fn empty_messages_are_counted_and_not_kept() {
+    let read = |field| Signature::try_from_onnx(&many(field, 200_000)).unwrap_err().to_string();
+    assert_eq!(read(11), "200000 inputs are more than 1024");
+    assert_eq!(read(12), "200000 outputs are more than 1024");
+    // Nodes, weights and declared values are none of a signature's business.
+    for field in [1, 5, 13, 14, 15] {
+        assert_eq!(read(field), SignatureError::NoOutputs.to_string());
+    }
+}
+
+#[test]
+fn weights_in_more_files_than_any_model_has_are_refused() {
+    let weight = |number: usize| TensorProto {
+        external_data: vec![StringStringEntryProto { key: Some("location".into()), value: Some(number.to_string()) }],
+        data_location: Some(1),
+        ..TensorProto::default()
+    };
+    let mut model = model(Vec::new(), vec![value("y", ElementType::Float, &[])]);
+    model.graph.as_mut().unwrap().initializer = (0..=1 << 14).map(weight).collect();
+    assert_eq!(read_model(&model).unwrap_err(), SignatureError::TooManyFiles);
+    model.graph.as_mut().unwrap().initializer.pop();
+    assert!(read_model(&model).is_ok());
 }
 
 /// A value of the type that is given.
@@ -238,6 +281,30 @@ fn the_schema_of_several_outputs_is_an_object() {
 }
 
 proptest! {
+    /// The reader that skips and the decoder of the same messages agree.
+    #[test]
+    fn a_signature_is_that_of_the_decoded_messages(
+        names in prop::collection::vec("[a-c]{1,2}", 0..5),
+        axes in prop::collection::vec(prop_oneof![(-2_i64..9).prop_map(Fixed), Just(Named("N")), Just(Named(""))], 0..4),
+        weights in prop::collection::vec("[a-c]{1,2}", 0..5),
+    ) {
+        let inputs: Vec<_> = names.iter().map(|name| value(name, ElementType::Int64, &axes)).collect();
+        let mut model = model(inputs, vec![value("y", ElementType::Bool, &axes)]);
+        let weight = |name: &String| TensorProto { name: Some(name.clone()), dims: vec![3], ..TensorProto::default() };
+        model.graph.as_mut().unwrap().initializer = weights.iter().map(weight).collect();
+        let signature = read_model(&model).unwrap();
+        let read: Vec<&str> = signature.inputs().iter().map(TensorSpec::name).collect();
+        let expected: Vec<&String> = names.iter().filter(|name| !weights.contains(name)).collect();
+        prop_assert_eq!(read, expected);
+        let axis = |dim: &Dim| match dim {
+            Fixed(length) => usize::try_from(*length).map_or(Axis::Any, Axis::Fixed),
+            Named("") => Axis::Any,
+            Named(name) => Axis::Named((*name).to_owned()),
+        };
+        let expected: Vec<Axis> = axes.iter().map(axis).collect();
+        prop_assert!(signature.inputs().iter().chain(signature.outputs()).all(|spec| spec.shape() == Some(&expected)));
+    }
+
     #[test]
     fn arbitrary_bytes_give_a_signature_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
         let _ = Signature::try_from_onnx(&bytes);

@@ -217,8 +217,10 @@ impl Graph {
 
     /// A weight whose numbers are in a file beside the model.
     pub(crate) fn external_weight(mut self, name: &str, dims: &[i64], file: &str) -> Self {
-        let location = Entry { key: "location".to_owned(), value: file.to_owned() };
-        let (name, dims, external_data) = (name.to_owned(), dims.to_vec(), vec![location]);
+        let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
+        let length = (4 * dims.iter().product::<i64>()).to_string();
+        let external_data = vec![entry("location", file), entry("offset", "0"), entry("length", &length)];
+        let (name, dims) = (name.to_owned(), dims.to_vec());
         self.initializer.push(Weight {
             dims,
             data_type: F32,
@@ -340,6 +342,17 @@ pub(crate) fn lookup() -> Graph {
         .output("rows", F32, &[Named("batch"), Named("length"), Fixed(2)])
         .weight("table", &[3, 2], &[0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
         .node("Gather", &["table", "ids"], "rows")
+}
+
+/// `y = x + the mean of all numbers of the batch`, in a way that only a run shows.
+pub(crate) fn mixing() -> Graph {
+    Graph::new()
+        .input("x", F32, &[Named("batch"), Fixed(2)])
+        .output("y", F32, &[Named("batch"), Fixed(2)])
+        .node("Flatten", &["x"], "all")
+        .with_int("axis", 0)
+        .node("ReduceMean", &["all"], "mean")
+        .node("Add", &["x", "mean"], "y")
 }
 
 /// Two inputs, two outputs: `sum = a + b`, `greater = a > b`.
