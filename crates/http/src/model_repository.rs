@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::time::Duration;
 
 use callboard_core::{ChangeError, Rollout};
 use serde::Serialize;
@@ -95,7 +96,8 @@ pub struct ModelUpload {
 }
 
 impl ModelUpload {
-    /// A new file `VERSION/file` in the new directory `directory`: as deep as at its place, with nothing beside it.
+    /// A new file `VERSION/file` in the new directory `directory`: as deep as at its place, with nothing beside it. It is
+    /// locked as long as this process writes it.
     ///
     /// # Errors
     ///
@@ -106,7 +108,11 @@ impl ModelUpload {
         let path = parent.join(file);
         let opened = fs::create_dir(parent).and_then(|()| File::options().write(true).create_new(true).open(&path));
         match opened {
-            Ok(file) => Ok(Self { name: name.to_owned(), version, directory, path, file }),
+            Ok(file) => {
+                // It tells that this process is alive. A file system without locks has none.
+                let _ = file.try_lock();
+                Ok(Self { name: name.to_owned(), version, directory, path, file })
+            }
             Err(error) => {
                 let _ = fs::remove_dir_all(directory);
                 Err(error)
@@ -165,6 +171,8 @@ pub struct RepositoryModel {
     pub versions: Vec<RepositoryVersion>,
     /// What is wrong with the model as a whole, if anything is.
     pub reason: Option<String>,
+    /// How long its load has taken so far, while there is one.
+    pub loading: Option<Duration>,
 }
 
 impl RepositoryModel {
@@ -172,7 +180,7 @@ impl RepositoryModel {
     #[must_use]
     pub fn without_versions(route: &str) -> Self {
         let name = route.trim_start_matches('/').to_owned();
-        Self { name, default_version: None, versions: Vec::new(), reason: None }
+        Self { name, default_version: None, versions: Vec::new(), reason: None, loading: None }
     }
 }
 

@@ -72,16 +72,18 @@ pub(crate) fn index(
 
 const READY: &str = "READY";
 const UNAVAILABLE: &str = "UNAVAILABLE";
+const LOADING: &str = "LOADING";
 
 impl ListedModel {
     /// The versions of a model that are not served, each with its reason; the model itself if it has no version.
     fn unserved(model: RepositoryModel, is_served: bool) -> Vec<Self> {
-        let RepositoryModel { name, versions, reason, .. } = model;
+        let RepositoryModel { name, versions, reason, loading, .. } = model;
+        let (state, open) = if loading.is_some() { (LOADING, "it is being loaded") } else { (UNAVAILABLE, "unloaded") };
         let listed = |version, reason: Option<String>| Self {
             name: name.clone(),
             version,
-            state: UNAVAILABLE,
-            reason: reason.unwrap_or_else(|| "unloaded".to_owned()),
+            state,
+            reason: reason.unwrap_or_else(|| open.to_owned()),
         };
         if versions.is_empty() {
             return if is_served { Vec::new() } else { vec![listed(None, reason)] };

@@ -186,12 +186,13 @@ fn page() -> Value {
 fn model_schema() -> Value {
     let reason = json!({ "type": ["string", "null"], "description": "What is wrong with the model as a whole." });
     object(
-        &["name", "served", "default_version", "reason", "versions"],
+        &["name", "served", "default_version", "reason", "loading_seconds", "versions"],
         json!({
             "name": { "type": "string" },
             "served": { "type": "boolean", "description": "Whether the model's own route is open." },
             "default_version": { "type": ["integer", "null"] },
             "reason": reason,
+            "loading_seconds": { "type": ["number", "null"], "description": "How long its load has taken so far." },
             "versions": { "type": "array", "items": { "$ref": "#/components/schemas/Version" } },
         }),
     )

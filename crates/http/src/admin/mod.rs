@@ -70,7 +70,6 @@ struct AdminState {
     drain: Notify,
     protocol: Option<Arc<dyn Protocol>>,
     models: OnceLock<Arc<dyn ModelRepository>>,
-    /// One at a time: each may fill the disk.
     uploads: Semaphore,
 }
 
@@ -81,7 +80,7 @@ impl Admin {
         let client = node.client();
         let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
         let (started_at, drain) = (Instant::now(), Notify::new());
-        let (models, uploads) = (OnceLock::new(), Semaphore::new(1));
+        let (models, uploads) = (OnceLock::new(), Semaphore::new(models::MAX_UPLOADS));
         Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models, uploads }))
     }
 

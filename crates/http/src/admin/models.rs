@@ -11,8 +11,8 @@
 //! - `PUT /v1/models/{name}/versions/{version}` with the bytes of a model file, if the repository takes any, and
 //!   `DELETE` of the same path.
 //!
-//! * **Full:** one upload at a time; another one is refused with 429, before its body is read.
-//! * **Late:** a body that stops arriving is 408. What has arrived is removed.
+//! * **Full:** [`MAX_UPLOADS`] at a time; another one is refused with 429, before its body is read.
+//! * **Late:** a body that stops arriving, or arrives too slowly, is 408. What has arrived is removed.
 //!
 //! The name of a model may contain slashes, as its route does.
 
@@ -27,17 +27,18 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bytes::BytesMut;
-use callboard_core::{ErrorKind, Rollout};
+use callboard_core::{Deadline, ErrorKind, MAX_TIMEOUT, Rollout};
 use hyper::body::Body as _;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::Admin;
 use super::changes::{end_rollout_of, method_not_allowed, named, replicas_of, rollout_now, scale_stage};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
+use crate::request::pace::{Pace, PaceLimits, TooSlow};
 
 /// Models of one page.
 const MAX_LIMIT: usize = 1000;
@@ -85,6 +86,8 @@ struct ListedModel {
     served: bool,
     default_version: Option<u64>,
     reason: Option<String>,
+    /// How long its load has taken so far, while there is one.
+    loading_seconds: Option<f64>,
     versions: Vec<RepositoryVersion>,
 }
 
@@ -195,6 +198,9 @@ fn writable(admin: &Admin) -> Result<(&dyn ModelRepository, u64), ApiError> {
     Ok((repository, repository.max_upload_bytes().ok_or_else(refused)?))
 }
 
+/// Uploads at a time. Each may fill the disk up to the limit of one, and a slow one must not keep out the others.
+pub(super) const MAX_UPLOADS: usize = 4;
+
 /// Chunks are written together, off the runtime's threads.
 const WRITE_BYTES: usize = 1 << 20;
 
@@ -207,7 +213,7 @@ async fn upload(
     config: &HttpConfig,
 ) -> Result<(), ApiError> {
     let (repository, max_bytes) = writable(admin)?;
-    let busy = |_| ApiError::new(ErrorKind::Overloaded, "another model is being uploaded");
+    let busy = |_| ApiError::new(ErrorKind::Overloaded, format!("{MAX_UPLOADS} other models are being uploaded"));
     let _turn = admin.0.uploads.try_acquire().map_err(busy)?;
     let mut body = request.into_body();
     if body.size_hint().lower() > max_bytes {
@@ -218,15 +224,24 @@ async fn upload(
     };
     let mut upload = repository.begin_upload(name, version).map_err(|error| refused(name, "upload", error))?;
     let (mut received, mut buffer, mut is_whole) = (0, BytesMut::new(), false);
+    let deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
+    // A large model may take long: only its pace counts.
+    let limits = PaceLimits { body_timeout: MAX_TIMEOUT, ..PaceLimits::new(config, deadline) };
+    let mut pace = Pace::new(Instant::now());
     while !is_whole {
-        let limit = config.body_progress_timeout;
-        let frame = timeout(limit, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
-        match frame.map_err(|_| ApiError::body_out_of_time(limit))? {
+        let (end, reason) = pace.end(&limits);
+        let too_slow = |_| match reason {
+            TooSlow::Stalled => ApiError::body_stalled(limits.progress_bytes, limits.progress_timeout),
+            TooSlow::OutOfTime | TooSlow::Deadline => ApiError::body_out_of_time(MAX_TIMEOUT),
+        };
+        let frame = timeout_at(end, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
+        match frame.map_err(too_slow)? {
             None => is_whole = true,
             Some(frame) => {
                 let frame = frame.map_err(|error| ApiError::broken_body(&error))?;
                 let Ok(chunk) = frame.into_data() else { continue };
                 received += chunk.len() as u64;
+                pace.received(Instant::now(), chunk.len() as u64, &limits);
                 if received > max_bytes {
                     return Err(ApiError::body_too_large(max_bytes));
                 }
@@ -234,9 +249,10 @@ async fn upload(
             }
         }
         if is_whole || buffer.len() >= WRITE_BYTES {
-            let chunk = buffer.split();
+            let (chunk, began) = (buffer.split(), Instant::now());
             let written = spawn_blocking(move || upload.write(&chunk).map(|()| upload)).await;
             upload = written.map_err(io::Error::other).flatten().map_err(not_written)?;
+            pace.paused(began.elapsed());
         }
     }
     repository.finish_upload(upload).await.map_err(|error| refused(name, "upload", error))
@@ -254,9 +270,10 @@ fn described(admin: &Admin, name: &str) -> Result<ListedModel, ApiError> {
 }
 
 fn listed(admin: &Admin, model: RepositoryModel) -> ListedModel {
-    let RepositoryModel { name, default_version, versions, reason } = model;
+    let RepositoryModel { name, default_version, versions, reason, loading } = model;
     let served = admin.0.client.route(&format!("/{name}")).is_some();
-    ListedModel { name, served, default_version, reason, versions }
+    let loading_seconds = loading.map(|loading| (loading.as_secs_f64() * 10.0).round() / 10.0);
+    ListedModel { name, served, default_version, reason, loading_seconds, versions }
 }
 
 fn refused(name: &str, verb: &str, error: RepositoryError) -> ApiError {
