@@ -5,17 +5,28 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_core::Stage;
 use callboard_onnx::{Model, OnnxConfig};
 use callboard_process::{Isolate as _, MemoryLimit};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// The keys of the model. Variables that begin with `CALLBOARD_` are settings.
+/// What the process of a model is told.
+#[derive(Serialize, Deserialize)]
+struct IsolatedModel {
+    config: OnnxConfig,
+    /// The longest that a run at its start may take.
+    timeout: Option<Duration>,
+}
+
+/// The model. Variables that begin with `CALLBOARD_` are settings.
 const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
 
-/// The stage of a model, with its replicas in processes of their own. `memory_limit` is that of `config`.
+/// The stage of a model, with its replicas in processes of their own. The limits of these are those of `config`: of
+/// memory, and of the time that a start may take.
 ///
 /// # Errors
 ///
@@ -23,7 +34,7 @@ const MODEL_VARIABLE: &str = "_CALLBOARD_MODEL";
 pub(super) fn isolate(
     stage: Stage<Value, Value>,
     config: &OnnxConfig,
-    memory_limit: MemoryLimit,
+    (memory_limit, start_timeout): (MemoryLimit, Duration),
 ) -> Result<Stage<Value, Value>, String> {
     let (model, library) = (absolute(&config.model)?, config.library.as_deref().map(absolute).transpose()?);
     // Each process sees one replica, and several share the cores.
@@ -32,16 +43,14 @@ pub(super) fn isolate(
         1 => (config.spinning, config.threads),
         _ => (config.spinning.or(Some(false)), config.threads.or_else(|| NonZeroUsize::new((cores / replicas).max(1)))),
     };
-    let keys = json!(OnnxConfig {
-        model: model.into(),
-        library: library.map(Into::into),
-        spinning,
-        threads,
-        ..config.clone()
-    });
+    let config =
+        OnnxConfig { model: model.into(), library: library.map(Into::into), spinning, threads, ..config.clone() };
+    let timeout = config.timeout;
+    let keys = json!(IsolatedModel { config, timeout });
     Ok(stage.isolate_with(|process| {
         process.command.truncate(1);
         process.memory_limit = memory_limit;
+        process.start_timeout = start_timeout;
         process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
     }))
 }
@@ -60,9 +69,12 @@ fn absolute(path: &Path) -> Result<String, String> {
 /// A model that cannot be loaded.
 pub(crate) fn serve_if_asked(stage: &str) -> Result<(), String> {
     let Ok(keys) = std::env::var(MODEL_VARIABLE) else { return Ok(()) };
-    let config: OnnxConfig = serde_json::from_str(&keys).map_err(|error| error.to_string())?;
-    let model = Model::from_config(&config).map_err(|error| error.to_string())?;
-    let _: Stage<Value, Value> = callboard_onnx::stage(stage, &model).isolate();
+    let IsolatedModel { config, timeout } = serde_json::from_str(&keys).map_err(|error| error.to_string())?;
+    // Its node knows of it what the file says, and set the largest batch by that. The rest is found as it is loaded.
+    let model = Model::on_demand(&OnnxConfig { timeout, ..config }).map_err(|error| error.to_string())?;
+    let stage = callboard_onnx::stage(stage, &model);
+    let stage = timeout.into_iter().fold(stage, Stage::timeout);
+    let _: Stage<Value, Value> = stage.isolate();
     Ok(())
 }
 

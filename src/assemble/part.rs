@@ -192,6 +192,7 @@ mod model {
     //! Stages of kind `onnx`.
 
     use std::num::NonZeroUsize;
+    use std::time::Duration;
 
     use callboard_codec::{DType, Map, Value};
     use callboard_core::Stage;
@@ -200,6 +201,7 @@ mod model {
     #[cfg(feature = "process")]
     use callboard_process::MemoryLimit;
 
+    use crate::config::units::parse_duration;
     use crate::config::{ConfigError, Place};
     #[cfg(feature = "process")]
     use crate::config::{MEMORY_LIMIT, read_memory_limit};
@@ -216,6 +218,14 @@ mod model {
             let message = "a limit of memory needs a process of its own: set `isolate = true`".to_owned();
             return Err(ConfigError::Rejected { place: limit_place, message }.into());
         }
+        if let Some(timeout) = &config.start_timeout
+            && parse_duration(timeout).is_none_or(|timeout| timeout.is_zero())
+        {
+            let place = plan.place(&planned.name.source, format!("stage `{name}`: start_timeout"));
+            let message = format!("expected a duration such as \"5m\", got `{timeout}`");
+            return Err(ConfigError::Rejected { place, message }.into());
+        }
+        config.timeout = planned.timeout.value;
         config.model = plan.target.base().join(config.model);
         config.library = config.library.map(|library| plan.target.base().join(library));
         config.replicas = NonZeroUsize::new(planned.replicas.value.max).unwrap_or(NonZeroUsize::MIN);
@@ -230,7 +240,13 @@ mod model {
         })?;
         Ok(Part {
             code: Code::Single(
-                isolated(with_knobs(callboard_onnx::stage(name, &model), planned), &config, limit_place)?.into(),
+                isolated(
+                    with_knobs(callboard_onnx::stage(name, &model), planned),
+                    &config,
+                    limit_place,
+                    planned.kind.start_timeout(model.bytes()),
+                )?
+                .into(),
             ),
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
@@ -244,6 +260,7 @@ mod model {
         stage: Stage<Value, Value>,
         config: &OnnxConfig,
         limit_place: Place,
+        start_timeout: Duration,
     ) -> Result<Stage<Value, Value>, BuildError> {
         if !config.isolate {
             return Ok(stage);
@@ -256,12 +273,17 @@ mod model {
             })?,
         };
         let place = Place::Target { part: format!("stage `{}`: model", stage.name()).into() };
-        let isolated = super::super::isolated::isolate(stage, config, memory_limit);
+        let isolated = super::super::isolated::isolate(stage, config, (memory_limit, start_timeout));
         isolated.map_err(|message| ConfigError::Rejected { place, message }.into())
     }
 
     #[cfg(not(feature = "process"))]
-    fn isolated(stage: Stage<Value, Value>, config: &OnnxConfig, _: Place) -> Result<Stage<Value, Value>, BuildError> {
+    fn isolated(
+        stage: Stage<Value, Value>,
+        config: &OnnxConfig,
+        _: Place,
+        _: Duration,
+    ) -> Result<Stage<Value, Value>, BuildError> {
         if !config.isolate {
             return Ok(stage);
         }

@@ -1,6 +1,7 @@
 //! The kinds of stages that a file can name, and the crate that declares the keys of each.
 
 use std::path::Path;
+use std::time::Duration;
 
 use callboard_core::Contract;
 #[cfg(feature = "onnx")]
@@ -16,6 +17,8 @@ use super::own_keys;
 #[cfg(feature = "process")]
 use super::process::{ProcessKeys, PythonKeys};
 use super::remote::{self, RemoteConfig};
+#[cfg(feature = "onnx")]
+use super::units::parse_duration;
 
 /// A kind with its own keys.
 #[derive(Clone, Debug)]
@@ -37,6 +40,12 @@ pub enum StageKind {
     /// A stage that only other nodes run.
     Remote(RemoteConfig),
 }
+
+/// A small model is loaded within this time on a busy machine.
+const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a cold disk gives at least.
+const BYTES_PER_SECOND: u64 = 16 << 20;
 
 const KINDS: [&str; 6] = ["image", "onnx", "labels", "process", "python", "remote"];
 
@@ -119,6 +128,26 @@ impl StageKind {
             #[cfg(feature = "onnx")]
             Self::Onnx(config) => config.isolate,
             _ => false,
+        }
+    }
+
+    /// How long the start of a model with files of so many bytes may take.
+    #[cfg_attr(not(feature = "onnx"), expect(unused_variables, reason = "no other kind has a model"))]
+    pub(crate) fn start_timeout(&self, bytes: u64) -> Duration {
+        let by_default = DEFAULT_START_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND);
+        match self {
+            #[cfg(feature = "onnx")]
+            Self::Onnx(config) => config.start_timeout.as_deref().and_then(parse_duration).unwrap_or(by_default),
+            _ => by_default,
+        }
+    }
+
+    /// The same model in processes of its own.
+    #[cfg(feature = "process")]
+    pub(crate) fn isolate(&mut self) {
+        #[cfg(feature = "onnx")]
+        if let Self::Onnx(config) = self {
+            config.isolate = true;
         }
     }
 

@@ -93,3 +93,40 @@ pub(crate) fn allocator() -> Vec<u8> {
     ];
     [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
 }
+
+/// A model that does not come to an end when it runs: a loop of 2^62 rounds.
+pub(crate) fn looper() -> Vec<u8> {
+    let node = |inputs: &[&str], output: &str, operator: &str, attribute: &[u8]| {
+        let mut node: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
+        node.extend([&field(2, output.as_bytes()), &field(4, operator.as_bytes()), attribute].concat());
+        field(1, &node)
+    };
+    let scalar = |name: &str, kind: u8| {
+        let tensor = [number(1, kind), field(2, b"")].concat();
+        [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
+    };
+    let weight = |name: &str, kind: u8, raw: &[u8]| {
+        field(5, &[number(2, kind), field(8, name.as_bytes()), field(9, raw)].concat())
+    };
+    let body = [
+        node(&["cond"], "on", "Identity", &[]),
+        node(&["v", "v"], "doubled", "Add", &[]),
+        field(2, b"body"),
+        field(11, &scalar("round", 7)),
+        field(11, &scalar("cond", 9)),
+        field(11, &value_info("v")),
+        field(12, &scalar("on", 9)),
+        field(12, &value_info("doubled")),
+    ];
+    // An attribute of type GRAPH: field 20 has a tag of two bytes.
+    let body = field(5, &[field(1, b"body"), field(6, &body.concat()), vec![0xa0, 0x01, 5]].concat());
+    let graph = [
+        node(&["rounds", "true", "x"], "y", "Loop", &body),
+        field(2, b"looper"),
+        weight("rounds", 7, &(1_u64 << 62).to_le_bytes()),
+        weight("true", 9, &[1]),
+        field(11, &value_info("x")),
+        field(12, &value_info("y")),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
+}

@@ -207,9 +207,14 @@ impl fmt::Display for ModelsText<'_> {
             let reason =
                 |value: &Value| or_dash(value.as_str().map_or_else(String::new, |line| plain::line(line).into_owned()));
             let versions = items(&model["versions"]);
-            if versions.is_empty() || model["reason"].is_string() {
-                let state = if model["served"] == true { "served" } else { "not served" };
-                table.row([name.clone(), "-".to_owned(), state.to_owned(), reason(&model["reason"])]);
+            let loading = model["loading_seconds"].as_f64();
+            if versions.is_empty() || model["reason"].is_string() || loading.is_some() {
+                let state = match loading {
+                    Some(seconds) => format!("loading for {seconds:.0} s"),
+                    None if model["served"] == true => "served".to_owned(),
+                    None => "not served".to_owned(),
+                };
+                table.row([name.clone(), "-".to_owned(), state, reason(&model["reason"])]);
             }
             for version in versions {
                 let number = text(&version["version"]);
@@ -239,15 +244,18 @@ mod tests {
                 { "version": "11", "served": false, "reason": "the file is empty" },
                 { "version": "v2", "served": false, "reason": "a version is a\nnumber" },
             ] }),
+            json!({ "name": "new", "served": false, "default_version": null, "reason": null, "loading_seconds": 12.3,
+                    "versions": [] }),
             json!({ "name": "route", "served": false, "default_version": null, "reason": null, "versions": [] }),
         ];
         let expected = "\
-model   version  state            reason
-digits  9        served           -
-digits  10       served, default  -
-digits  11       not served       the file is empty
-digits  v2       not served       a version is a\\u000anumber
-route   -        not served       -";
+model   version  state             reason
+digits  9        served            -
+digits  10       served, default   -
+digits  11       not served        the file is empty
+digits  v2       not served        a version is a\\u000anumber
+new     -        loading for 12 s  -
+route   -        not served        -";
         assert_eq!(ModelsText(&models).to_string(), expected);
     }
 

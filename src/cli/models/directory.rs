@@ -5,7 +5,9 @@
 //! that cannot be built or warmed up is left out, with its reason, and is not tried again before its files change or
 //! somebody asks for it. A version whose files did not change keeps its stage.
 //!
-//! * **Full:** after the start, one load at a time; others wait for it. An upload is checked beside it.
+//! * **Full:** see [`Turns`].
+//! * **Late:** a version that is not served within the time of its start is one that cannot be loaded. Its thread is
+//!   abandoned.
 //! * **Cancelled:** the new stages end, and nothing has changed.
 
 use std::any::Any;
@@ -15,21 +17,25 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use callboard_core::description::StageState;
 use callboard_core::{ChangeError, NodeHandle, RouteChange};
 use callboard_http::RepositoryError;
-use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::super::error::chain;
 use super::super::log_lines::LogLines;
+use super::check::check;
 use super::look::{look, look_at_model};
-use super::state::{Built, Failed, ModelState, Running, Step, VersionPrint};
+use super::state::{Failed, ModelState, Running, Step, VersionPrint};
+use super::turns::Turns;
 use crate::assemble::{BuildError, SharedStage};
 use crate::config::models::settings::ModelSettings;
 use crate::config::models::{route_name, stage_name, version_route_name};
+use crate::config::units::show_duration;
 use crate::config::{FoundModel, Plan};
 
 /// The models of a directory, served by a node.
@@ -43,7 +49,7 @@ pub(crate) struct ModelDirectory {
     lives: AtomicU64,
     /// Whether the start is over.
     pub(super) is_open: AtomicBool,
-    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    pub(super) turns: Turns,
 }
 
 /// The stage of a plan with one, or why there is none. A panic is a reason too: it must not end what waits for it.
@@ -54,13 +60,23 @@ pub(super) fn build_stage(plan: Plan) -> Result<SharedStage, String> {
     }
 }
 
+/// The longest that the start of a version may take.
+fn start_timeout(name: &str, found: &FoundModel, version: u64, settings: &ModelSettings) -> Duration {
+    let found = &found.versions[&version];
+    settings.stage(name, version, &found.file).kind.start_timeout(found.bytes())
+}
+
+fn late(limit: Duration) -> String {
+    format!("it was not loaded within start_timeout = {}", show_duration(limit))
+}
+
 fn panicked(panic: &(dyn Any + Send)) -> String {
     let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     format!("its load panicked: {}", message.unwrap_or("without a message"))
 }
 
-/// Held while one model changes.
-type Turn = OwnedMutexGuard<()>;
+/// The engine of a child ends with its own words before its node gives it up.
+const FOR_WORDS: Duration = Duration::from_secs(5);
 
 impl ModelDirectory {
     /// The directory of this plan, of which nothing is served yet.
@@ -73,7 +89,7 @@ impl ModelDirectory {
             models: Mutex::default(),
             lives: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
-            turn: Arc::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -85,18 +101,16 @@ impl ModelDirectory {
         found: Option<FoundModel>,
         again: bool,
     ) -> Result<(), RepositoryError> {
-        let turn = Arc::clone(&self.turn).lock_owned().await;
-        self.update_in(turn, name, found, again, None).await
+        self.turns.load(name, self.update_in_turn(name, found, again, None)).await
     }
 
-    /// `built` is a version that is built already.
-    pub(super) async fn update_in(
+    /// `checked` is a version that needs no check any more.
+    pub(super) async fn update_in_turn(
         &self,
-        turn: Turn,
         name: &str,
         found: Option<FoundModel>,
         again: bool,
-        built: Option<Built>,
+        checked: Option<&VersionPrint>,
     ) -> Result<(), RepositoryError> {
         let is_open = self.is_open.load(Ordering::Relaxed);
         let mut state = self.states().get(name).cloned().unwrap_or_default();
@@ -130,7 +144,7 @@ impl ModelDirectory {
         if is_open {
             Self::log_unusable(name, &found, before.as_ref());
         }
-        let outcome = self.serve(name, &found, &settings, &mut state, (turn, built)).await;
+        let outcome = self.serve(name, &found, &settings, &mut state, checked).await;
         // A change that the node refused is tried again at the next look: nothing was found.
         if !matches!(outcome, Err(RepositoryError::Change(_))) {
             self.keep(name, state);
@@ -146,7 +160,7 @@ impl ModelDirectory {
         found: &FoundModel,
         settings: &ModelSettings,
         state: &mut ModelState,
-        (mut turn, mut given): (Turn, Option<Built>),
+        checked: Option<&VersionPrint>,
     ) -> Result<(), RepositoryError> {
         let mut loaded: BTreeMap<u64, Running> = BTreeMap::new();
         let mut failures = Vec::new();
@@ -163,25 +177,16 @@ impl ModelDirectory {
                 };
                 let running = match kept {
                     Some(kept) => kept.clone(),
-                    None if let Some(built) = given.take_if(|built| built.is_of(found, *version, settings)) => {
-                        let running = self.running(built.print, built.stage);
-                        loaded.insert(*version, running.clone());
-                        running
-                    }
-                    None => {
-                        let (built, returned) = self.build(name, found, *version, settings, turn).await?;
-                        turn = returned;
-                        match built {
-                            Ok(running) => {
-                                loaded.insert(*version, running.clone());
-                                running
-                            }
-                            Err(failed) => {
-                                failures.push(self.mark_failed(name, *version, failed, state));
-                                continue 'choice;
-                            }
+                    None => match self.build(name, found, *version, settings, checked).await? {
+                        Ok(running) => {
+                            loaded.insert(*version, running.clone());
+                            running
                         }
-                    }
+                        Err(failed) => {
+                            failures.push(self.mark_failed(name, *version, failed, state));
+                            continue 'choice;
+                        }
+                    },
                 };
                 next.insert(*version, running);
             }
@@ -194,8 +199,20 @@ impl ModelDirectory {
                 state.problem = Some(reason.clone());
                 RepositoryError::Source(reason)
             })?;
+            let limits = loaded.keys().map(|version| start_timeout(name, found, *version, settings));
+            let limit = limits.max().unwrap_or(Duration::MAX);
             let changed = match change {
-                Some(change) => self.node.change(change).await.map(drop),
+                Some(change) => match timeout(limit.saturating_add(FOR_WORDS), self.node.change(change)).await {
+                    Ok(changed) => changed.map(drop),
+                    Err(_) => {
+                        // Which of them it is cannot be told; each is tried again when its file changes.
+                        for (version, Running { print, .. }) in std::mem::take(&mut loaded) {
+                            let failed = Failed { print, reason: late(limit) };
+                            failures.push(self.mark_failed(name, version, failed, state));
+                        }
+                        continue 'choice;
+                    }
+                },
                 None => Ok(()),
             };
             match changed {
@@ -220,37 +237,50 @@ impl ModelDirectory {
         if failures.is_empty() { Ok(()) } else { Err(RepositoryError::Source(failures.join("; "))) }
     }
 
-    /// Builds the stage of a version, off the runtime's threads. The turn is held until the work ends, even if the
-    /// request was cancelled.
+    /// Builds the stage of a version, off the runtime's threads. While callers are served, a child has loaded it before
+    /// this process does.
     async fn build(
         &self,
         name: &str,
         found: &FoundModel,
         version: u64,
         settings: &ModelSettings,
-        turn: Turn,
-    ) -> Result<(Result<Running, Failed>, Turn), RepositoryError> {
+        checked: Option<&VersionPrint>,
+    ) -> Result<Result<Running, Failed>, RepositoryError> {
         let planned = settings.stage(name, version, &found.versions[&version].file);
-        let plan = self.plan.of_stage(planned);
         let print = VersionPrint::new(found, version, settings).expect("a chosen version was found");
-        let (root, name, settings) = (self.root.clone(), name.to_owned(), settings.clone());
-        let built = spawn_blocking(move || {
+        let is_open = self.is_open.load(Ordering::Relaxed);
+        let place = if is_open { self.turns.place().await } else { None };
+        let is_isolated = planned.kind.is_isolated();
+        let plan = self.plan.of_stage(planned);
+        if is_open && !is_isolated && checked != Some(&print) {
+            if let Err(reason) = check(plan.clone()).await {
+                return Ok(Err(Failed { print, reason }));
+            }
+        }
+        let (root, own, own_settings, own_print) =
+            (self.root.clone(), name.to_owned(), settings.clone(), print.clone());
+        let building = spawn_blocking(move || {
+            let _place = place;
             let built = build_stage(plan);
             // A file that was written meanwhile may have been read half old, half new.
-            let now = look_at_model(&root, &name).ok().flatten();
-            let is_same = now.and_then(|now| VersionPrint::new(&now, version, &settings)).as_ref() == Some(&print);
-            let built = match built {
+            let now = look_at_model(&root, &own).ok().flatten();
+            let is_same =
+                now.and_then(|now| VersionPrint::new(&now, version, &own_settings)).as_ref() == Some(&own_print);
+            match built {
                 Ok(_) if !is_same => Err("the file has changed while it was read".to_owned()),
                 built => built,
-            };
-            (built, print, turn)
+            }
         });
-        let (built, print, turn) = built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
-        let built = match built {
+        let limit = start_timeout(name, found, version, settings);
+        let built = match timeout(limit, building).await {
+            Ok(built) => built.map_err(|panic| RepositoryError::Source(panic.to_string()))?,
+            Err(_) => Err(late(limit)),
+        };
+        Ok(match built {
             Ok(stage) => Ok(self.running(print, stage)),
             Err(reason) => Err(Failed { print, reason }),
-        };
-        Ok((built, turn))
+        })
     }
 
     fn running(&self, print: VersionPrint, stage: SharedStage) -> Running {

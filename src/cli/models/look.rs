@@ -122,21 +122,21 @@ pub(super) fn print(metadata: &Metadata) -> Print {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A directory that is removed at the end.
-    struct Temporary(PathBuf);
+    pub(in crate::cli::models) struct Temporary(pub(in crate::cli::models) PathBuf);
 
     impl Temporary {
-        fn new(name: &str) -> Self {
+        pub(in crate::cli::models) fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("callboard-look-{}-{name}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             fs::create_dir_all(&path).unwrap();
             Self(path)
         }
 
-        fn write(&self, path: &str, content: &[u8]) {
+        pub(in crate::cli::models) fn write(&self, path: &str, content: &[u8]) {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();

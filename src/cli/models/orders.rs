@@ -1,17 +1,18 @@
 //! What operators order of a directory of models: loads, unloads, rollouts, uploads and removals.
 //!
-//! An upload is checked beside the one load that may run; see [`ModelDirectory`] for what happens when it is full or
-//! cancelled.
+//! An upload is checked before it has its turn. An unload and a removal wait for no load; see [`ModelDirectory`] for what
+//! happens when it is full or cancelled.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use callboard_core::Rollout;
 use callboard_http::{ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel};
 use tokio::task::spawn_blocking;
 
-use super::directory::{ModelDirectory, build_stage};
+use super::check::check;
+use super::directory::ModelDirectory;
 use super::look::look_at_model;
-use super::state::{Built, VersionPrint};
+use super::state::{ModelState, VersionPrint};
 use super::upload;
 use crate::config::FoundModel;
 use crate::config::models::settings::ModelSettings;
@@ -23,8 +24,15 @@ impl ModelRepository for ModelDirectory {
     }
 
     fn models(&self) -> Vec<RepositoryModel> {
-        let models = self.states();
-        models.iter().map(|(name, state)| state.describe(name, self.served_default(name))).collect()
+        let (models, loading) = (self.states(), self.turns.loading());
+        // One that is loaded for the first time has no state yet.
+        let names: BTreeSet<&String> = models.keys().chain(loading.keys()).collect();
+        let described = |name: &String| {
+            let known = models.get(name).map(|state| state.describe(name, self.served_default(name)));
+            let known = known.unwrap_or_else(|| RepositoryModel::without_versions(name));
+            RepositoryModel { loading: loading.get(name).copied(), ..known }
+        };
+        names.into_iter().map(described).collect()
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
@@ -77,18 +85,30 @@ impl ModelDirectory {
 
     async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
         let name = route.trim_start_matches('/');
-        let _turn = self.turn.lock().await;
-        let mut state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
-        self.close(name, &mut state).await?;
-        state.is_unloaded = true;
-        self.keep(name, state);
-        Ok(())
+        // One that is loaded for the first time has no state yet.
+        let first = self.turns.loading().contains_key(name).then(ModelState::default);
+        let unload = async {
+            let mut state = self.states().get(name).cloned().or(first).ok_or(RepositoryError::Unknown)?;
+            self.close(name, &mut state).await?;
+            state.is_unloaded = true;
+            self.keep(name, state);
+            Ok(())
+        };
+        self.turns.at_once(name, unload).await
     }
 
     /// The version goes on being served under its own route as well.
     async fn roll_out_now(&self, route: &str, version: Option<u64>, rollout: Rollout) -> Result<(), RepositoryError> {
-        let _turn = self.turn.lock().await;
         let name = route.trim_start_matches('/');
+        self.turns.after_loads(name, self.roll_out_in_turn(name, version, rollout)).await
+    }
+
+    async fn roll_out_in_turn(
+        &self,
+        name: &str,
+        version: Option<u64>,
+        rollout: Rollout,
+    ) -> Result<(), RepositoryError> {
         let state = self.states().get(name).cloned().ok_or(RepositoryError::Unknown)?;
         let source = |message: String| RepositoryError::Source(message);
         let version = version.ok_or_else(|| source("a rollout needs a version, such as NAME:3".to_owned()))?;
@@ -106,22 +126,18 @@ impl ModelDirectory {
         let settings = ModelSettings::read(&found, &self.plan.settings);
         let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
         let file = upload.path().strip_prefix(&self.root).unwrap_or_else(|_| upload.path());
-        let planned = settings.stage(&name, version, file);
-        // A stage that opens its file later would look for it under its hidden name.
-        let is_loaded = !planned.kind.is_isolated() && planned.replicas.value.min > 0;
-        let plan = self.plan.of_stage(planned);
+        let plan = self.plan.of_stage(settings.stage(&name, version, file));
+        let print = VersionPrint::of_upload(upload.path(), &settings);
+        let refused = |reason: String| RepositoryError::Source(format!("version {version}: {reason}"));
+        {
+            let _place = self.turns.place().await;
+            check(plan).await.map_err(refused)?;
+        }
         let root = self.root.clone();
-        let put = spawn_blocking(move || {
-            let print = VersionPrint::of_upload(upload.path(), &settings);
-            let stage = build_stage(plan)?;
-            upload::put(&root, upload)?;
-            Ok(print.filter(|_| is_loaded).map(|print| Built { version, print, stage }))
-        });
-        let put = put.await.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
-        let built = put.map_err(|reason: String| RepositoryError::Source(format!("version {version}: {reason}")))?;
+        let put = spawn_blocking(move || upload::put(&root, upload)).await;
+        put.map_err(|panic| RepositoryError::Source(panic.to_string()))?.map_err(refused)?;
         let found = self.find(&name).await?;
-        let turn = Arc::clone(&self.turn).lock_owned().await;
-        self.update_in(turn, &name, found, true, built).await
+        self.turns.load(&name, self.update_in_turn(&name, found, true, print.as_ref())).await
     }
 
     /// Removes its files; what runs of it is closed by the update.
@@ -138,7 +154,7 @@ impl ModelDirectory {
         let removed = removed.map_err(|panic| RepositoryError::Source(panic.to_string()))?;
         removed.map_err(RepositoryError::Source)?;
         let found = self.find(name).await?;
-        self.update(name, found, false).await
+        self.turns.at_once(name, self.update_in_turn(name, found, false, None)).await
     }
 
     async fn find(&self, name: &str) -> Result<Option<FoundModel>, RepositoryError> {

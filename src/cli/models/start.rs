@@ -12,10 +12,11 @@ use std::thread::available_parallelism;
 
 use callboard_http::RepositoryError;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use super::directory::ModelDirectory;
-use crate::config::{FoundModel, Print};
+use super::upload::remove_leftovers;
+use crate::config::FoundModel;
 
 /// Each takes a place among the changes that wait for the router.
 const MAX_LOADS_AT_ONCE: u32 = 32;
@@ -25,8 +26,7 @@ const ALONE_BYTES: u64 = 256 << 20;
 
 /// Of the `all` places of the loads at the start, those that this model takes.
 fn places_of(model: &FoundModel, all: u32) -> u32 {
-    let bytes = |files: &[(String, Print)]| files.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(file.bytes));
-    if model.versions.values().any(|version| bytes(&version.files) > ALONE_BYTES) { all } else { 1 }
+    if model.versions.values().any(|version| version.bytes() > ALONE_BYTES) { all } else { 1 }
 }
 
 impl ModelDirectory {
@@ -36,6 +36,8 @@ impl ModelDirectory {
     ///
     /// The reasons, if nothing can be served.
     pub(crate) async fn open(self: &Arc<Self>, models: Vec<FoundModel>) -> Result<(), String> {
+        let root = self.root.clone();
+        let _ = spawn_blocking(move || remove_leftovers(&root)).await;
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
         let at_once = u32::try_from(cores).map_or(MAX_LOADS_AT_ONCE, |cores| cores.min(MAX_LOADS_AT_ONCE));
         let places = Arc::new(Semaphore::new(at_once as usize));
@@ -45,10 +47,8 @@ impl ModelDirectory {
             let (directory, places, name) = (Arc::clone(self), Arc::clone(&places), model.name.clone());
             let load = loads.spawn(async move {
                 let _place = places.acquire_many(places_of(&model, at_once)).await;
-                // A turn of its own: each model is loaded once, and nothing else changes yet.
-                let turn = Arc::<tokio::sync::Mutex<()>>::default().lock_owned().await;
                 let name = model.name.clone();
-                directory.update_in(turn, &name, Some(model), false, None).await
+                directory.update(&name, Some(model), false).await
             });
             name_of.insert(load.id(), name);
         }
@@ -94,7 +94,7 @@ impl ModelDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::FoundVersion;
+    use crate::config::{FoundVersion, Print};
 
     #[test]
     fn a_large_model_loads_alone_at_the_start() {

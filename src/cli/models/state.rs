@@ -37,20 +37,6 @@ impl VersionPrint {
     }
 }
 
-/// A version that was built before its file had its place.
-pub(super) struct Built {
-    pub(super) version: u64,
-    pub(super) print: VersionPrint,
-    pub(super) stage: SharedStage,
-}
-
-impl Built {
-    /// Whether it is this version as it was found.
-    pub(super) fn is_of(&self, found: &FoundModel, version: u64, settings: &ModelSettings) -> bool {
-        self.version == version && VersionPrint::new(found, version, settings).as_ref() == Some(&self.print)
-    }
-}
-
 /// A version that runs.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
@@ -147,6 +133,7 @@ impl ModelState {
             default_version: default,
             versions: numbered.chain(refused).collect(),
             reason: self.problem.clone(),
+            loading: None,
         }
     }
 

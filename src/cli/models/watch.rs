@@ -1,5 +1,6 @@
 //! `--watch`: takes new and changed models while the node serves.
 //!
+//! * **Full:** models are loaded beside each other. One that is loading is looked at again when its load has ended.
 //! * **Half-written:** a model is loaded when two looks in a row have found the same files.
 //! * **Broken:** what was served stays, the log has the reason once, and the next change is tried.
 //! * **Unreadable:** a directory that cannot be read, such as a file system that is away, or is empty, changes nothing.
@@ -7,6 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::directory::ModelDirectory;
 use crate::config::FoundModel;
@@ -28,6 +31,7 @@ fn changed(taken: &Found, before: &Found, now: &Found) -> BTreeSet<String> {
 pub(crate) async fn watch(directory: Arc<ModelDirectory>, interval: Duration) {
     let mut before = directory.known();
     let mut is_readable = true;
+    let (mut updates, mut running) = (JoinSet::new(), BTreeMap::new());
     loop {
         tokio::time::sleep(interval).await;
         let looked = directory.look().await.map_err(|error| error.to_string());
@@ -42,9 +46,16 @@ pub(crate) async fn watch(directory: Arc<ModelDirectory>, interval: Duration) {
             }
         };
         is_readable = true;
+        while updates.try_join_next().is_some() {}
+        running.retain(|_, update: &mut AbortHandle| !update.is_finished());
         for name in changed(&directory.known(), &before, &now) {
-            // The log has the reason of an error.
-            let _ = directory.update(&name, now.get(&name).cloned(), false).await;
+            if running.contains_key(&name) {
+                continue;
+            }
+            let (directory, own, found) = (Arc::clone(&directory), name.clone(), now.get(&name).cloned());
+            // The log has the reason of an error. Other models do not wait for this one.
+            let update = updates.spawn(async move { drop(directory.update(&own, found, false).await) });
+            running.insert(name, update);
         }
         before = now;
     }

@@ -88,6 +88,13 @@ pub struct FoundVersion {
     pub problem: Option<String>,
 }
 
+impl FoundVersion {
+    /// The bytes of its files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, (_, file)| sum.saturating_add(file.bytes))
+    }
+}
+
 /// A name that looks like a version and is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedVersion {
@@ -247,7 +254,10 @@ fn problem_of(node: &Node) -> Option<String> {
         )),
         Node::File(_) => None,
         Node::Outside => Some(LINK_OUT.to_owned()),
-        Node::Directory(_) => Some("it is a directory, not a file".to_owned()),
+        Node::Directory(_) => {
+            let problem = "it is a directory, not a file; move the model and its weights up into that of the version";
+            Some(problem.to_owned())
+        }
         Node::Settings(_) => Some("it is not a regular file".to_owned()),
         Node::Other(reason) => Some(reason.clone()),
     }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::Models;
-use crate::adder::{adder, adder_from, allocator, crasher};
+use crate::adder::{adder, adder_from, allocator, crasher, looper};
 #[cfg(target_os = "linux")]
 use crate::support::{Server, without_settings};
 use crate::support::{TEST_TIMEOUT, callboard, directory, failure, run};
@@ -39,7 +39,7 @@ fn names_that_cannot_be_served_are_listed_with_their_reasons() {
     for (row, reason) in [
         ("good v2", "not `v2`"),
         ("good 03", "without leading zeros"),
-        ("good 4", "it is a directory"),
+        ("good 4", "it is a directory, not a file; move the model and its weights up"),
         ("good 5", "has 3221225472 bytes, more than the 2147483648"),
         ("bad name", "cannot be a route"),
         ("metrics", "the http edge keeps that path"),
@@ -228,6 +228,91 @@ fn a_model_called_callboard_does_not_take_the_settings_of_the_node() {
     models.write("callboard.toml", b"[http]\nmax_body_bytes = \"100B\"\n");
     let node = models.serve(&[]);
     assert_eq!(node.adds("/callboard"), Ok(1.0), "{:?}", node.listed());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_ends_its_process_is_found_out_by_a_child() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--model-uploads", "4KiB", "--watch", "100ms"]);
+    let file = directory().join("upload");
+    fs::write(&file, crasher()).unwrap();
+    let path = "/v1/models/up/versions/1";
+    let refused = run(&["call", &node.admin, path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && text.contains("failed to upload `up`: version 1: "), "{text}");
+    assert!(!models.path.join("up").exists());
+    // A file that somebody puts into the directory.
+    models.write("watched/1/model.onnx", &crasher());
+    node.wait_for_reason("watched 1", "did not start");
+    models.write("a/2/model.onnx", &crasher());
+    let (code, text) = node.models(&["load", "a"]);
+    assert!(code == Some(1) && text.contains("version 2: "), "{text}");
+    assert_eq!((node.adds("/a"), node.adds("/watched"), node.adds("/up")), (Ok(1.0), Err(404), Err(404)));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_model_that_loops_holds_up_no_other_and_an_unload_ends_its_load() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--model-uploads", "4KiB", "--watch", "100ms"]);
+    models.write("loops/1/model.onnx", &looper());
+    let end = Instant::now() + TEST_TIMEOUT;
+    while !node.models(&["list"]).1.contains("loading for") {
+        assert!(Instant::now() < end, "{:?}", node.models(&["list"]));
+    }
+    models.add("b", 1, 2.0);
+    node.wait_until_adds("/b", Ok(2.0));
+    models.add("a", 2, 3.0);
+    assert_eq!(node.models(&["load", "a"]).0, Some(0));
+    assert_eq!(node.models(&["unload", "b"]).0, Some(0));
+    assert_eq!((node.adds("/a"), node.adds("/b")), (Ok(3.0), Err(404)));
+    assert!(node.models(&["list"]).1.contains("loading for"), "it still loops");
+    assert_eq!(node.models(&["unload", "loops"]).0, Some(0));
+    assert!(!node.models(&["list"]).1.contains("loading for"));
+
+    // Each run of a warm-up has the time of the stage, in the child and in the node.
+    models.write("loops/model.toml", b"timeout = \"300ms\"\n");
+    let (code, text) = node.models(&["load", "loops"]);
+    assert!(code == Some(1) && text.contains("took longer than timeout = 300ms"), "{text}");
+    // And the whole start its own.
+    models.write("loops/model.toml", b"start_timeout = \"1s\"\nisolate = true\n");
+    let (code, text) = node.models(&["load", "loops"]);
+    assert!(code == Some(1) && text.contains("not ready within 1s"), "{text}");
+    models.write("loops/model.toml", b"start_timeout = \"soon\"\n");
+    let (code, text) = node.models(&["load", "loops"]);
+    assert!(code == Some(1) && text.contains("start_timeout: expected a duration"), "{text}");
+}
+
+#[test]
+fn slow_uploads_keep_out_no_other_before_their_limit() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--model-uploads", "4KiB"]);
+    let slow = |number: usize| {
+        let mut stream = TcpStream::connect(node.admin.trim_start_matches("http://")).unwrap();
+        let head = format!("PUT /v1/models/slow/versions/{number} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000");
+        write!(stream, "{head}\r\n\r\nx").unwrap();
+        let hidden = || fs::read_dir(&models.path).unwrap().count() - 1;
+        let end = Instant::now() + TEST_TIMEOUT;
+        while hidden() < number {
+            assert!(Instant::now() < end, "{} uploads have begun", hidden());
+        }
+        stream
+    };
+    let file = directory().join("upload");
+    fs::write(&file, adder(2.0)).unwrap();
+    let put = |path: &str| run(&["call", &node.admin, path, "--method", "PUT", "--file", file.to_str().unwrap()]);
+    let mut uploads: Vec<TcpStream> = (1..=3).map(slow).collect();
+    assert!(put("/v1/models/a/versions/2").status.success());
+    assert_eq!(node.adds("/a"), Ok(2.0));
+    uploads.push(slow(4));
+    let refused = put("/v1/models/a/versions/3");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && text.contains("4 other models are being uploaded"), "{text}");
+    drop(uploads);
 }
 
 /// Beyond a limit of the system the node gets a signal, which must not end it.

@@ -326,9 +326,9 @@ fn a_model_is_uploaded_checked_served_and_removed() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("models.uploads"), "{output:?}");
 }
 
-/// An engine that tells of each load does so once.
+/// An engine that tells of each load does so once for the check, and once at the file's place.
 #[test]
-fn an_uploaded_model_is_built_once() {
+fn an_uploaded_model_is_loaded_by_a_child_and_then_by_the_node() {
     let models = Models::new();
     models.add("a", 1, 1.0);
     models.write("lazy/model.toml", b"replicas = { min = 0, max = 1 }\n");
@@ -351,7 +351,7 @@ fn an_uploaded_model_is_built_once() {
     };
     // ONNX Runtime says nothing of a load.
     if loads("a/1/model.onnx") == 1 {
-        assert_eq!((loads(".upload-"), loads("up/3/model.onnx")), (1, 0), "{:#?}", node.server.stderr_lines);
+        assert_eq!((loads(".upload-"), loads("up/3/model.onnx")), (2, 1), "{:#?}", node.server.stderr_lines);
     }
 }
 
