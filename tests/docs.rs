@@ -357,7 +357,7 @@ fn the_http_edge_and_the_python_package_keep_the_same_headers_for_themselves() {
 fn has_heading(page: &Path, anchor: &str) -> bool {
     let slug = |heading: &str| {
         let slug_text =
-            heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -".contains(*c)).collect::<String>();
+            heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
         slug_text.replace(' ', "-")
     };
     anchor.is_empty()
