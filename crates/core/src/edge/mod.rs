@@ -6,6 +6,7 @@
 
 mod calls;
 mod stages;
+mod traces;
 
 /// The step in which the bytes of a body are charged ahead of their arrival, at most up to the announced length: a lock
 /// for each packet would cost more.
@@ -13,6 +14,7 @@ pub const BODY_STEP_BYTES: u64 = 256 * 1024;
 
 pub use self::calls::{EdgeHandle, PendingOutcome};
 pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
+pub use self::traces::ErrorTraces;
 
 pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id};
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};

@@ -343,6 +343,13 @@ impl CallError {
         self.0.remote_trace.as_deref()
     }
 
+    /// The same error for a caller that must not read the trace.
+    #[must_use]
+    pub fn without_trace(mut self) -> Self {
+        self.0.remote_trace = None;
+        self
+    }
+
     /// The stage of the error, if the call reached one. If a stage passed on the error of its own inner call, the path
     /// to that: `outer > inner`.
     #[must_use]

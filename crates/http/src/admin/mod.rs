@@ -163,7 +163,8 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         response = match protocol {
             Some(protocol) => protocol.error_response(error),
-            None => error.into_answer(id.as_str()),
+            // No user code runs here.
+            None => error.into_answer(id.as_str(), false),
         };
     }
     if is_change {

@@ -40,6 +40,8 @@ pub struct RequestContext<'a> {
     pub span: Option<&'a Arc<RequestSpan>>,
     /// Whether the client may have named a trace.
     pub has_trace: bool,
+    /// Whether its caller is sent the trace of an error.
+    pub sends_traces: bool,
     /// The owner of its API key, if keys are required.
     pub key_holder: Option<&'a KeyHolder>,
 }
@@ -103,6 +105,7 @@ impl RequestContext<'_> {
             abandoned: self.metrics.requests.abandoned.clone(),
             panics: self.metrics.requests.panics.clone(),
             heartbeat: self.config.stream_heartbeat,
+            sends_traces: self.sends_traces,
             coding: compression.for_stream(),
         }
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use callboard_codec::DecodeLimits;
+use callboard_core::edge::ErrorTraces;
 use thiserror::Error;
 
 pub use self::tls::TlsConfig;
@@ -202,6 +203,13 @@ pub struct HttpConfig {
     /// characters; headers, queries and bodies are not logged.
     pub access_log: AccessLog,
 
+    /// Who is sent the trace of an error as `remote_trace`. Default: callers of a listener on loopback. A mounted
+    /// [`HttpEdge`](crate::HttpEdge) under `axum::serve` does not know its listener, and sends none by default.
+    ///
+    /// *Threat*: a traceback shows strangers paths, source lines and values. A proxy on this machine calls over
+    /// loopback: choose [`ErrorTraces::Log`] behind one.
+    pub error_traces: ErrorTraces,
+
     /// Whether requests may ask for their timeline: stages, batches with their sizes, replicas, times. Default on.
     ///
     /// *Threat*: a client learns how a route is built and how busy it is, which is less than `/metrics` shows; hide
@@ -339,6 +347,7 @@ impl Default for HttpConfig {
             http2_stream_window_bytes: 64 * 1024,
             max_cancelled_streams: 1_000,
             access_log: AccessLog::Off,
+            error_traces: ErrorTraces::default(),
             explain_requests: true,
             model_control: false,
             close_linger: Duration::from_secs(2),

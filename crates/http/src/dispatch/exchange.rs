@@ -32,12 +32,14 @@ pub(super) struct Exchange<'a> {
     id: RequestId,
     trace: Option<Box<RequestTrace>>,
     pub(super) target: Target<'a>,
+    /// Whether the caller is sent the trace of an error.
+    sends_traces: bool,
     /// The web page that may read the response (CORS).
     allowed_origin: Option<HeaderValue>,
 }
 
 impl<'a> Exchange<'a> {
-    pub(super) fn begin<B>(edge: &'a EdgeState, request: &Request<B>) -> Self {
+    pub(super) fn begin<B>(edge: &'a EdgeState, request: &Request<B>, peer: Option<PeerInfo>) -> Self {
         let start = Instant::now();
         let headers = TraceHeaders::read(request.headers());
         let id = if HAS_REQUEST_IDS { headers.id.and_then(RequestId::from_client) } else { None };
@@ -48,7 +50,9 @@ impl<'a> Exchange<'a> {
             trace.set_route(route);
         }
         let allowed_origin = edge.policy.as_ref().and_then(|policy| policy.allowed_origin(request));
-        Self { edge, start, version: request.version(), id, trace, target, allowed_origin }
+        // The listener of a mounted edge is not known, and counts as open to others.
+        let sends_traces = edge.config.error_traces.are_sent(peer.is_some_and(|peer| peer.is_local));
+        Self { edge, start, version: request.version(), id, trace, target, sends_traces, allowed_origin }
     }
 
     fn route(&self) -> Option<&Route> {
@@ -79,6 +83,7 @@ impl<'a> Exchange<'a> {
             is_explained: trace.is_some_and(RequestTrace::is_explained),
             span: trace.and_then(RequestTrace::span),
             has_trace: trace.is_some(),
+            sends_traces: self.sends_traces,
             key_holder,
         }
     }
@@ -148,7 +153,7 @@ impl<'a> Exchange<'a> {
         };
         match self.target.protocol {
             Some(protocol) => protocol.error_response(error),
-            None => error.into_answer(id),
+            None => error.into_answer(id, self.sends_traces),
         }
     }
 }

@@ -54,7 +54,7 @@ impl HttpEdge {
         async move {
             let edge = &*self.0;
             // Facts: id, trace and destination precede all checks, so that a refusal is logged and counted under them.
-            let exchange = Exchange::begin(edge, &request);
+            let exchange = Exchange::begin(edge, &request, peer);
             // Cancellation: from here on a client that leaves is counted, and its log line has status 499.
             let open = OpenRequest(Some(&edge.metrics.requests.abandoned));
             let mut line = exchange.log_line(&request, peer);

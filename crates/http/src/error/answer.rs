@@ -19,7 +19,7 @@ pub fn http_status(error: &CallError) -> StatusCode {
 }
 
 /// A failed call as the answer of your own axum handler: the problem document (RFC 9457) of the edge, with its status,
-/// `retry-after` and `x-request-id`.
+/// `retry-after` and `x-request-id`, without the trace, which the [`CallError`] has.
 ///
 /// ```
 /// use axum::extract::State;
@@ -87,7 +87,8 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         static IDS: LazyLock<RequestIds> = LazyLock::new(RequestIds::new);
         let id = self.id.unwrap_or_else(|| IDS.generate());
-        let mut response = self.error.into_answer(id.as_str());
+        // The listener is not known here.
+        let mut response = self.error.into_answer(id.as_str(), false);
         response.headers_mut().insert(X_REQUEST_ID, id.to_header());
         response
     }

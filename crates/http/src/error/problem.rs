@@ -37,8 +37,8 @@ struct ProblemDocument<'a> {
 }
 
 impl ApiError {
-    /// The document alone, for a response that has begun.
-    pub(crate) fn to_problem(&self, request_id: &str) -> Vec<u8> {
+    /// The document alone, for a response that has begun. Its caller may read the trace, or must not.
+    pub(crate) fn to_problem(&self, request_id: &str, sends_trace: bool) -> Vec<u8> {
         let error = &*self.0;
         let kind = error.kind.as_str();
         let problem = ProblemDocument {
@@ -51,7 +51,7 @@ impl ApiError {
             message: &error.message,
             stage: error.stage.as_deref(),
             details: error.details.as_ref(),
-            remote_trace: error.remote_trace.as_deref(),
+            remote_trace: error.remote_trace.as_deref().filter(|_| sends_trace),
             retryable: error.is_retryable,
             request_id,
         };
@@ -62,8 +62,8 @@ impl ApiError {
     }
 
     /// The response.
-    pub(crate) fn into_answer(self, request_id: &str) -> Response {
-        let body = self.to_problem(request_id);
+    pub(crate) fn into_answer(self, request_id: &str, sends_trace: bool) -> Response {
+        let body = self.to_problem(request_id, sends_trace);
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
@@ -116,8 +116,8 @@ mod tests {
         for kind in ErrorKind::ALL {
             assert!(title_of(kind) != "Error" && titles.insert(title_of(kind)), "{kind}");
         }
-        let method = ApiError::method_not_allowed(&axum::http::Method::PUT, "POST").to_problem("x");
-        let large = ApiError::body_too_large(1).to_problem("x");
+        let method = ApiError::method_not_allowed(&axum::http::Method::PUT, "POST").to_problem("x", true);
+        let large = ApiError::body_too_large(1).to_problem("x", true);
         for problem in [method, large] {
             let problem: serde_json::Value = serde_json::from_slice(&problem).unwrap();
             assert_eq!(problem["title"], "Invalid input", "{problem}");

@@ -52,8 +52,8 @@ impl Frame {
     }
 
     /// An error as its problem document.
-    pub(crate) fn from_problem(error: &ApiError, request_id: &str) -> Self {
-        let problem = Bytes::from(error.to_problem(request_id));
+    pub(crate) fn from_problem(error: &ApiError, request_id: &str, sends_trace: bool) -> Self {
+        let problem = Bytes::from(error.to_problem(request_id, sends_trace));
         let value = Value::decode(Format::Json, &problem, &DecodeLimits::default()).unwrap_or(Value::Null);
         // A JSON document always fits an envelope.
         value.to_envelope().and_then(|envelope| Self::try_new(FrameKind::Error, envelope)).unwrap_or(Self::END)

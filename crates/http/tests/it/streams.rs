@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_core::edge::ErrorTraces;
 use callboard_core::{App, Failure, Stage, StreamPipeline, StreamStage};
 use callboard_http::HttpConfig;
 use futures_util::stream;
@@ -50,6 +51,32 @@ async fn events_have_an_index_and_an_end() {
         assert_eq!(answer.text(), expected);
     }
     assert_eq!(counted(0, "text/event-stream").await.text(), "event: end\ndata: {\"items\":0}\n\n");
+}
+
+/// `/fails` fails at once, `/count` after an item, both with a trace.
+fn traced() -> App {
+    let failure = || Failure::new("no paper").with_trace("File \"app.py\", line 3");
+    let count = StreamStage::each("count", move |n: &i64| stream::iter([Ok(*n), Err(failure())]));
+    App::new()
+        .route("/fails", Stage::each("fails", move |_: &i64| Err::<i64, _>(failure())))
+        .route_streaming("/count", count)
+}
+
+#[tokio::test]
+async fn a_trace_is_sent_on_loopback_unless_the_setting_says_otherwise() {
+    for (traces, is_sent) in [(ErrorTraces::Loopback, true), (ErrorTraces::Callers, true), (ErrorTraces::Log, false)] {
+        let server = Server::for_app(traced(), config(|config| config.error_traces = traces)).await;
+        let ask = async |path: &str, accept: &str| {
+            let answer = server.connect().await.post(path, &[JSON, ("accept", accept)], "1").await;
+            assert!(answer.text().contains("no paper"), "{answer:?}");
+            answer.text().contains("remote_trace") && answer.text().contains("app.py")
+        };
+        for (path, accept) in
+            [("/fails", "application/json"), ("/count", "text/event-stream"), ("/count", "application/x-ndjson")]
+        {
+            assert_eq!(ask(path, accept).await, is_sent, "{traces:?} {path} {accept}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -92,12 +92,14 @@ pub(super) async fn encode(
     })
 }
 
-/// Appends the frame of an outcome. Returns the account that holds its bytes until it is sent.
+/// Appends the frame of an outcome. Returns the account that holds its bytes until it is sent. Whether the caller is
+/// sent the trace of an error is known by its role and the listener.
 pub(super) fn put_outcome(
     frames: &mut FrameRun,
     entry: u16,
     outcome: Result<EncodedOutput, CallError>,
     load: Load,
+    sends_traces: bool,
 ) -> Option<Arc<dyn Account>> {
     let mut holding = None;
     let put = match outcome {
@@ -107,7 +109,8 @@ pub(super) fn put_outcome(
             let done = Done { stages, times: wire::times(timing), load };
             frames.push(FrameKind::Done, entry, &done, envelope.parts())
         }
-        Err(error) => put_error(frames, entry, error, load),
+        Err(error) if sends_traces => put_error(frames, entry, error, load),
+        Err(error) => put_error(frames, entry, error.without_trace(), load),
     };
     // Only an error whose text does not fit into a header fails here.
     if put.is_err() {

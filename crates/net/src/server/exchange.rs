@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use callboard_codec::wire::{FrameHead, FrameKind, FramePart, Load};
 use callboard_core::{CallError, Instant};
+use callboard_identity::Role;
 use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
@@ -37,6 +38,8 @@ pub(super) async fn answer_stream(
     incoming: FrameReceiver,
 ) {
     let server = Arc::clone(&guard.server);
+    // A node keeps it from its own callers, if it must.
+    let sends_traces = guard.role == Role::Node || server.sends_traces;
     let now = Instant::now();
     let mut exchange = Exchange {
         server: &server,
@@ -46,7 +49,8 @@ pub(super) async fn answer_stream(
         idle_since: now,
         running: FuturesUnordered::new(),
         aborts: Vec::new(),
-        writing: OutcomeWriter::new(&server.config),
+        sends_traces,
+        writing: OutcomeWriter::new(&server.config, sends_traces),
         seen: CallsSeen::None,
     };
     match exchange.run().await {
@@ -88,6 +92,7 @@ struct Exchange<'a> {
     idle_since: Instant,
     running: FuturesUnordered<Abortable<RunningCall>>,
     aborts: Vec<(u16, AbortHandle)>,
+    sends_traces: bool,
     writing: OutcomeWriter,
     seen: CallsSeen,
 }
@@ -160,7 +165,8 @@ impl Exchange<'_> {
     async fn run_streaming(&mut self, call: streaming::StreamingCall) -> Result<(), StreamFault> {
         self.seen = CallsSeen::Streaming;
         self.write_all().await?;
-        streaming::answer(self.server, call, &mut self.outgoing, &mut self.incoming).await
+        let traces = self.sends_traces;
+        streaming::answer(self.server, call, traces, &mut self.outgoing, &mut self.incoming).await
     }
 
     /// Whether all calls have arrived. Callers mark the last of several calls; after a single call they end the stream.

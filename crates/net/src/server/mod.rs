@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use arc_swap::ArcSwapOption;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
+use callboard_core::edge::ErrorTraces;
 use callboard_core::timeline::CallTracer;
 use callboard_core::{CallError, LocalClient};
 use callboard_identity::{Identity, Role, keep_removals};
@@ -115,6 +116,9 @@ pub struct NetConfig {
     /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the
     /// address that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
     pub calls_back: bool,
+    /// Which clients are sent the trace of an error. Default: those of a socket on loopback. Nodes always are: they
+    /// keep it from their own callers, if they must. Threat: a traceback shows strangers paths, source lines and values.
+    pub error_traces: ErrorTraces,
     /// How often a node asks the authority's node for the removed members. Default 60 s: a node without the new list
     /// accepts a removed member for that long. The node with the authority's directory reads it every second.
     pub removals_every: Duration,
@@ -140,6 +144,7 @@ impl Default for NetConfig {
             decode: DecodeLimits::default(),
             offers: OfferRules::default(),
             calls_back: true,
+            error_traces: ErrorTraces::default(),
             removals_every: Duration::from_secs(60),
             tuning: Tuning::default(),
         }
@@ -181,6 +186,8 @@ impl Drop for CloseOnDrop {
 #[derive(Debug)]
 struct ServerState {
     config: NetConfig,
+    /// Whether clients are sent the trace of an error.
+    sends_traces: bool,
     /// The node, once it has started.
     node: ArcSwapOption<LocalClient>,
     /// Answers streams.
@@ -226,8 +233,10 @@ impl QuicEdge {
         let local = transport.endpoint().local_addr();
         let address = local.map_err(|source| BindError::Address { address, source })?;
         let windows = Arc::new(NodeWindows::new(&config.tuning));
+        let sends_traces = config.error_traces.are_sent(address.ip().to_canonical().is_loopback());
         let server = Arc::new(ServerState {
             config,
+            sends_traces,
             node: ArcSwapOption::empty(),
             runtime: Handle::current(),
             generation: new_generation(),

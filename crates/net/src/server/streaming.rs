@@ -34,11 +34,12 @@ pub(super) struct StreamingCall {
 pub(super) async fn answer(
     server: &Arc<ServerState>,
     call: StreamingCall,
+    sends_traces: bool,
     outgoing: &mut FrameSender,
     incoming: &mut FrameReceiver,
 ) -> Result<(), StreamFault> {
     let StreamingCall { entry, mut credit, node, opening, deadline } = call;
-    let writer = OutputWriter { server, node, entry, deadline };
+    let writer = OutputWriter { server, node, entry, deadline, sends_traces };
     let mut replies = OutputSource::Opening(opening);
     let stopped = outgoing.stopped();
     tokio::pin!(stopped);
@@ -115,6 +116,7 @@ struct OutputWriter<'a> {
     node: Arc<LocalClient>,
     entry: u16,
     deadline: Deadline,
+    sends_traces: bool,
 }
 
 impl OutputWriter<'_> {
@@ -140,7 +142,7 @@ impl OutputWriter<'_> {
             Some(Err(error)) => Err(error),
         };
         let Err(error) = put else { return false };
-        put_outcome(frames, self.entry, Err(error), load(self.server));
+        put_outcome(frames, self.entry, Err(error), load(self.server), self.sends_traces);
         true
     }
 }

@@ -31,12 +31,14 @@ pub(super) struct OutcomeWriter {
     held: Vec<Arc<dyn Account>>,
     /// The reading rate of the caller.
     pace: Pace,
+    /// Whether the caller is sent the trace of an error.
+    sends_traces: bool,
 }
 
 impl OutcomeWriter {
-    pub(super) fn new(config: &NetConfig) -> Self {
+    pub(super) fn new(config: &NetConfig, sends_traces: bool) -> Self {
         let (ready, pieces) = (VecDeque::new(), Vec::new());
-        Self { ready, pieces, written: 0, outcomes: 0, held: Vec::new(), pace: pace(config) }
+        Self { ready, pieces, written: 0, outcomes: 0, held: Vec::new(), pace: pace(config), sends_traces }
     }
 
     /// Adds an outcome.
@@ -68,7 +70,7 @@ impl OutcomeWriter {
             && let Some(EntryOutcome { entry, outcome, queued }) = self.ready.pop_front()
         {
             let load = Load { queued: u32::try_from(queued).unwrap_or(u32::MAX), ..load };
-            self.held.extend(put_outcome(&mut frames, entry, outcome, load));
+            self.held.extend(put_outcome(&mut frames, entry, outcome, load, self.sends_traces));
             self.outcomes += 1;
         }
         self.pieces = frames.into_pieces();

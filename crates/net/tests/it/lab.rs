@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use callboard_codec::wire::{Hello, VERSION};
-use callboard_core::{App, Caller, Node, Stage};
+use callboard_core::{App, Caller, Failure, Node, Stage};
 use callboard_net::{
     Authority, Client, ClientBuilder, Identity, JoinError, JoinToken, NetConfig, QuicEdge, QuicUrl, Role, TokenSpec,
     join,
@@ -12,7 +12,11 @@ use callboard_net::{
 use crate::common::{self, patient};
 
 pub(crate) fn app() -> App {
-    App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())))
+    let shout = Stage::each("shout", |text: &String| match text.as_str() {
+        "die" => Err(Failure::new("it is out of breath").with_trace("File \"app.py\", line 3")),
+        text => Ok(text.to_uppercase()),
+    });
+    App::new().route("/shout", shout)
 }
 
 /// A cluster's authority on its own node.

@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, frame_head};
+use callboard_core::edge::ErrorTraces;
 use callboard_core::remote::RemoteStages;
-use callboard_core::{App, ErrorKind, Pipeline};
+use callboard_core::{App, Caller, ErrorKind, Pipeline};
 use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
 use callboard_net::{
-    Authority, BindError, Cluster, ConnectError, Identity, IdentityError, JoinError, JoinToken, QuicEdge, QuicUrl,
-    Role, StaticView, TokenSpec, join,
+    Authority, BindError, Cluster, ConnectError, Identity, IdentityError, JoinError, JoinToken, NetConfig, QuicEdge,
+    QuicUrl, Role, StaticView, TokenSpec, join,
 };
 
 use crate::common::{self, LONG, patient, until};
@@ -290,6 +291,21 @@ async fn greedy_clients_block_neither_nodes_nor_renewals() {
     let _edge = QuicEdge::bind(common::loopback(), renewed, patient()).unwrap();
     until(|| total(&lab.edge, "members_renewed") > 0).await;
     assert_eq!(lab.edge.connections(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_is_kept_from_clients_if_it_is_for_the_log_and_nodes_get_it() {
+    for (traces, of_client) in [(ErrorTraces::Loopback, true), (ErrorTraces::Log, false)] {
+        let name = if of_client { "traces" } else { "no-traces" };
+        let lab = Lab::start_with(name, NetConfig { error_traces: traces, ..patient() }).await;
+        for (role, is_sent) in [(Role::Client, of_client), (Role::Node, true)] {
+            let member = lab.member(role, &role.to_string()).await;
+            let client = builder(&member).connect(&url(&lab.edge)).await.unwrap();
+            let error = client.call::<_, String>("/shout", "die".to_owned()).await.unwrap_err();
+            assert_eq!(error.message(), "it is out of breath");
+            assert_eq!(error.remote_trace().is_some(), is_sent, "{traces:?} {role}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -82,6 +82,7 @@ pub(crate) fn answer(
         unsent: VecDeque::new(),
         is_over: false,
         id: context.id.clone(),
+        sends_traces: context.sends_traces,
         route: route.name().to_owned(),
         errors_to_log: MAX_LOGGED_ERRORS,
         panics: context.metrics.requests.panics.clone(),
@@ -108,6 +109,7 @@ struct CallStreamBody {
     unsent: VecDeque<Bytes>,
     is_over: bool,
     id: RequestId,
+    sends_traces: bool,
     route: String,
     /// The number of further errors to log.
     errors_to_log: u32,
@@ -174,7 +176,7 @@ impl CallStreamBody {
             self.errors_to_log = remaining;
             error.log(self.id.as_str(), Some(&self.route));
         }
-        Frame::from_problem(error, self.id.as_str())
+        Frame::from_problem(error, self.id.as_str(), self.sends_traces)
     }
 }
 

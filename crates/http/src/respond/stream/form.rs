@@ -130,14 +130,14 @@ impl StreamWriter {
     }
 
     /// Writes the error that ends the stream.
-    pub(super) fn error(&self, error: &ApiError, request_id: &str, out: &mut SendBuffer) {
-        let problem = || error.to_problem(request_id);
+    pub(super) fn error(&self, error: &ApiError, request_id: &str, sends_trace: bool, out: &mut SendBuffer) {
+        let problem = || error.to_problem(request_id, sends_trace);
         match self.form {
             StreamForm::Events => event(format_args!("event: error\n"), problem().into(), out),
             StreamForm::Lines => [&b"{\"error\":"[..], &problem(), b"}\n"].iter().for_each(|part| {
                 out.last().extend_from_slice(part);
             }),
-            StreamForm::Envelopes => write(Frame::from_problem(error, request_id), out),
+            StreamForm::Envelopes => write(Frame::from_problem(error, request_id, sends_trace), out),
         }
     }
 

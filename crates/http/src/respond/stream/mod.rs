@@ -70,6 +70,8 @@ pub(crate) struct StreamContext {
     pub(crate) panics: Counter,
     /// The longest silence of an event stream.
     pub(crate) heartbeat: Duration,
+    /// Whether its caller is sent the trace of an error.
+    pub(crate) sends_traces: bool,
     pub(crate) coding: Option<ContentCoding>,
 }
 
@@ -95,6 +97,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
         leaving: None,
         panics: streamed.panics,
+        sends_traces: streamed.sends_traces,
         id: streamed.id,
         route: streamed.route,
         explained: streamed.explained,
@@ -138,6 +141,7 @@ struct ReplyStreamBody {
     heartbeat: Option<Heartbeat>,
     leaving: Option<AbandonGuard>,
     panics: Counter,
+    sends_traces: bool,
     id: RequestId,
     route: String,
     explained: Option<Recorder>,
@@ -233,7 +237,7 @@ impl ReplyStreamBody {
         };
         error.log(self.id.as_str(), Some(&self.route));
         self.explain();
-        self.writer.error(&error, self.id.as_str(), &mut self.send_buffer);
+        self.writer.error(&error, self.id.as_str(), self.sends_traces, &mut self.send_buffer);
         self.finish();
     }
 
