@@ -56,6 +56,14 @@ async fn status_of(address: std::net::SocketAddr, path: &str) -> String {
 }
 
 #[tokio::test]
+async fn an_address_that_is_in_use_is_named_with_the_reason() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = callboard::serve(App::new(), address).await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("could not listen on {address}: ")) && error.contains("in use"), "{error}");
+}
+
+#[tokio::test]
 async fn health_is_answered_while_a_worker_is_being_built() {
     let (release, released) = mpsc::channel::<()>();
     let released = Arc::new(Mutex::new(released));

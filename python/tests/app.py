@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import multiprocessing
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -261,3 +262,30 @@ def wrong_outputs(numbers: list[int]) -> list[str]:
 def wrong_stream(count: int) -> Iterator[int]:
     for number in range(count):
         yield number if number < 1 else "oops"  # type: ignore[misc]
+
+
+@cb.service(examples=[1])
+class SlowStart:
+    def setup(self) -> None:
+        time.sleep(2.5)
+
+    def predict(self, x: int) -> int:
+        return x
+
+
+def leave(how: str) -> None:
+    if how == "interrupt":
+        raise KeyboardInterrupt
+    sys.exit({"text": "the licence has expired", "number": 3, "nothing": None}[how])
+
+
+@cb.service
+class Leaves:
+    def predict(self, how: str) -> None:
+        leave(how)
+
+
+@cb.service
+class LeavesAsync:
+    async def predict(self, how: str) -> None:
+        leave(how)

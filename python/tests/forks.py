@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -30,6 +31,17 @@ elif KIND == "cuda":
     cuda.is_initialized = lambda: True  # type: ignore[attr-defined]
     sys.modules["torch"] = type(sys)("torch")
     sys.modules["torch"].cuda = cuda  # type: ignore[attr-defined]
+elif KIND == "signal":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+elif KIND == "trial":
+
+    def refused() -> int:
+        raise OSError("no more processes")
+
+    # A thread that a library might end before a fork.
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+    threading.enumerate = lambda: [threading.main_thread()]
+    os.fork = refused
 elif KIND == "debug":
     logging.getLogger().setLevel("DEBUG")
 elif KIND == "numpy":

@@ -70,6 +70,12 @@ def test_each_route_is_described() -> None:
         "timeout_ms": 5000,
         "contract": "idempotent",
         "warm": True,
+        "share_setup": False,
+        "start_timeout_ms": None,
+        "max_delay_ms": None,
+        "queue": None,
+        "memory_limit": None,
+        "env": {},
         "concurrency": 1,
         "description": "Labels texts.",
         "parameters": ["texts"],
@@ -126,6 +132,69 @@ class Node(msgspec.Struct):
     children: list[Node] = []
 
 
+ADD = "import callboard as cb\n\n\n@cb.function\ndef add(a: int) -> int:\n    return a"
+PACKAGE = {
+    "shop/__init__.py": "",
+    "shop/model.py": "K = 5\n",
+    "shop/beside.py": "",
+    "shop/app.py": f"from .model import K\n{ADD} + K\n",
+    "shop/flat.py": f"import beside\n{ADD}\n",
+    "queue/__init__.py": "",
+    "queue/app.py": ADD,
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("shop/app.py", "."),
+        ("shop.app", "."),
+        ("shop.app:add", "."),
+        ("app.py", "shop"),
+        ("app.py:add", "shop"),
+        # Files beside it are modules, too.
+        ("shop/flat.py", "."),
+        # The package has the name of another one that is loaded.
+        ("queue/app.py", "."),
+    ],
+)
+def test_a_file_of_a_package_and_a_module_are_targets(target: str, place: str, tmp_path: Path) -> None:
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    code, out, printed = run_describe(target, tmp_path / place)
+    assert code == 0, printed
+    assert [service["route"] for service in json.loads(out)["services"]] == ["/add"]
+
+
+def test_an_error_of_an_import_tells_what_it_came_from(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("raise OSError('libcudart.so.12')\n")
+    (tmp_path / "app.py").write_text(
+        "try:\n    import helper\nexcept OSError as error:\n    raise RuntimeError('no model') from error\n"
+    )
+    code, _, printed = run_describe("app.py", tmp_path)
+    told = "app.py, line 4: RuntimeError: no model; it came from helper.py, line 1: OSError: libcudart.so.12"
+    assert (code, printed.strip().splitlines()[-1]) == (2, f"callboard.describe: {told}")
+
+
+def test_a_syntax_error_keeps_its_line_and_its_caret(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("x = 1\ndef f(:\n    pass\n")
+    code, _, printed = run_describe("app.py", tmp_path)
+    told, line, caret = printed.rpartition("callboard.describe: ")[2].splitlines()
+    assert (code, line, caret.strip()) == (2, "    def f(:", "^")
+    assert told.startswith("app.py, line 2: SyntaxError: ")
+    lines = list(examine(str(tmp_path / "app.py"), None))
+    assert lines[-2:] == [line, caret]
+
+
+@pytest.mark.parametrize("module", ["doctor", "describe", "prepare"])
+def test_the_commands_of_the_package_say_how_they_are_called(module: str) -> None:
+    command = [sys.executable, "-m", f"callboard.{module}", "--help"]
+    asked = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout.startswith(f"usage: python -m callboard.{module} ")
+
+
 def test_a_type_that_contains_itself_is_left_open() -> None:
     @cb.function
     def walk(node: Node) -> Node | None: ...
@@ -152,6 +221,65 @@ def test_names_that_do_not_exist_are_answered_with_the_nearest() -> None:
         cb.service(replica=2)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="did you mean 'idempotent'"):
         cb.service(contract="idempotnet")(app.Label)  # type: ignore[arg-type]
+
+
+def test_the_settings_of_a_start_are_options_and_are_described() -> None:
+    options: dict[str, Any] = {
+        "start_timeout": "5m",
+        "max_delay": "20ms",
+        "queue": 7,
+        "memory_limit": "2GiB",
+        "env": {"OMP_NUM_THREADS": "4"},
+        "device": "cuda:1",
+    }
+
+    class Slow:
+        def predict(self, x: int) -> int:
+            return x
+
+        @cb.route("/own")
+        @cb.batched(max_delay=0.5)
+        def own(self, xs: list[int]) -> list[int]:
+            return xs
+
+    first, own = (route.describe() for route in routes_of(cb.service(**options)(Slow), "app.py:Slow"))
+    expected = {
+        "start_timeout_ms": 300_000,
+        "max_delay_ms": 20,
+        "queue": 7,
+        "memory_limit": "2GiB",
+        "env": {"OMP_NUM_THREADS": "4"},
+    }
+    assert {key: first[key] for key in expected} == expected
+    assert own["max_delay_ms"] == 500
+    (fn,) = routes_of(cb.function(**options)(lambda x: x), "app.py:fn")
+    assert {key: fn.describe()[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("start_timeout", "soon"),
+        ("start_timeout", 0),
+        ("max_delay", "2m"),
+        ("max_delay", True),
+        ("queue", 0),
+        ("queue", 2_000_000),
+        ("memory_limit", "4GB"),
+        ("memory_limit", 0),
+        ("memory_limit", "0GiB"),
+        ("memory_limit", 0.5),
+        ("env", {"A": 1}),
+        ("env", {"A=B": "c"}),
+        ("env", "A=b"),
+        ("device", 0),
+    ],
+)
+def test_a_wrong_option_is_named(option: str, wrong: Any) -> None:
+    decorators: list[Any] = [cb.service, cb.function] + ([cb.batched] if option == "max_delay" else [])
+    for decorator in decorators:
+        with pytest.raises((TypeError, ValueError), match=f"^{option}="):
+            decorator(**{option: wrong})(type("Wrong", (), {}) if decorator is cb.service else lambda x: x)
 
 
 def test_replicas_are_a_number_or_two_bounds() -> None:

@@ -50,10 +50,11 @@ class Server:
         answer: dict[str, Any] = msgspec.msgpack.decode(self.socket.recv(1 << 20))
         return answer
 
-    def fork(self, **start: Any) -> Replica:
+    def fork(self, target: str = "", **start: Any) -> Replica:
         ours, theirs = socket.socketpair()
         lines, output = os.pipe()
-        answer = self.ask({"type": "fork"}, (theirs.fileno(), output))
+        fork = {"type": "fork", "target": target} if target else {"type": "fork"}
+        answer = self.ask(fork, (theirs.fileno(), output))
         theirs.close()
         os.close(output)
         assert answer["type"] == "forked", answer
@@ -102,6 +103,18 @@ def test_replicas_share_the_import_and_have_a_group_pipe_and_setup_of_their_own(
         assert replica.printed() == f"set up on cuda:{index}\nasked for pids\n"
         assert replica.status() == 0
     assert server.end() == (0, "imported\nno end of line")
+
+
+def test_replicas_of_several_services_share_one_import() -> None:
+    with Server("forks.py") as server:
+        assert server.started["type"] == "ready"
+        own = server.fork("forks.py:Own").ready().call("who")
+        shared = server.fork("forks.py:Shared").ready().call("who")
+        assert own[0][0] == shared[0][0] == server.child.pid
+        # Its `setup` is run by each replica, where the import is not its own.
+        assert shared[0][1] == shared[0][2] != own[0][2]
+        missing = server.fork("forks.py:Missing")
+        assert missing.receive()[0]["message"] == "forks has no 'Missing'"
 
 
 def test_the_status_of_a_replica_is_that_of_its_end(server: Server) -> None:
@@ -171,6 +184,8 @@ def test_what_cannot_be_prepared_is_reported(target: str, message: str) -> None:
     [
         ("thread", "a fork would lose threads that its import has started (poller)"),
         ("cuda", "its import has initialised CUDA, which a fork cannot use"),
+        ("signal", "its import has set what SIGCHLD does, by which the ends of forked replicas would be lost"),
+        ("trial", "a fork for trial has failed: OSError: no more processes"),
     ],
 )
 def test_where_a_fork_is_not_safe_it_says_why(kind: str, reason: str) -> None:

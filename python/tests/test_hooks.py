@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,22 @@ def test_replicas_that_start_together_prepare_once() -> None:
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(start, range(3))) == [["x"]] * 3
+
+
+def test_a_service_without_prepare_needs_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+
+    class Plain:
+        pass
+
+    class Prepares:
+        def prepare(self) -> None: ...
+
+    plain = Preparation(Plain)
+    assert (plain.place, plain.run(Plain())) == (None, False)
+    with pytest.raises(RuntimeError, match=r"^Prepares\.prepare needs a directory, and this user has no home"):
+        Preparation(Prepares).run(Prepares())
 
 
 def test_prepare_runs_again_if_it_was_changed_or_has_failed(tmp_path: Path) -> None:

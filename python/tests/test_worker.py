@@ -260,6 +260,36 @@ def test_a_worker_that_cannot_start_says_why(target: str, message: str) -> None:
         assert node.end()[0] == 1
 
 
+def test_a_worker_says_what_it_does_until_it_is_ready_if_it_is_asked() -> None:
+    phases: list[str] = []
+    with Node("app.py:SlowStart", progress=True) as node:
+        while (head := node.receive()[0])["type"] == "starting":
+            phases.append(head["phase"])
+        assert head["type"] == "ready"
+    # It is said again every second, also while the interpreter sleeps.
+    assert list(dict.fromkeys(phases)) == ["importing", "setup", "warming up"]
+    assert phases.count("setup") >= 2
+    with Node("app.py:Sentiment") as node:
+        assert node.receive()[0]["type"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("text", 1, "SystemExit: the licence has expired"),
+        ("number", 3, "SystemExit: 3"),
+        ("nothing", 0, "SystemExit"),
+        ("interrupt", 1, "KeyboardInterrupt"),
+    ],
+)
+@pytest.mark.parametrize("target", ["app.py:Leaves", "app.py:LeavesAsync"])
+def test_a_service_that_ends_its_replica_says_why(target: str, how: str, code: int, said: str) -> None:
+    with Node(target) as node:
+        node.ready().batch([how])
+        ended, _, printed = node.end()
+        assert (ended, printed.splitlines()[-1]) == (code, f"callboard.worker: {said}")
+
+
 def test_the_end_of_the_socket_ends_a_busy_worker() -> None:
     with Node("app.py:Waits").ready() as node:
         node.batch([60.0])

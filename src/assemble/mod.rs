@@ -22,7 +22,7 @@ use callboard_core::{App, RouteSpec};
 
 use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, StepPlan};
 
-use self::part::{Code, Part};
+use self::part::{Code, Part, Processes};
 use self::types::Types;
 
 /// The reason why a plan could not become an app. `Display` names the place in the plan, `source()` the cause.
@@ -104,9 +104,10 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
 /// The stages that the routes use, in the order of the plan.
 fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     // A stage that several routes share is built once: one queue, one pool. A stage that no route uses is not built.
+    let processes = Processes::default();
     let parts = plan.stages.iter().enumerate().map(|(index, stage)| {
         let is_used = plan.uses(index);
-        is_used.then(|| Part::build(plan, stage)).transpose()
+        is_used.then(|| Part::build(plan, stage, &processes)).transpose()
     });
     let parts = parts.collect::<Result<Vec<_>, _>>()?;
     inner_calls::check(plan, &parts)?;
@@ -128,7 +129,7 @@ pub(crate) struct SharedStage {
 impl SharedStage {
     /// Builds the only stage of this plan.
     pub(crate) fn build(plan: Plan) -> Result<Self, BuildError> {
-        let part = Part::build(&plan, &plan.stages[0])?;
+        let part = Part::build(&plan, &plan.stages[0], &Processes::default())?;
         Ok(Self { plan: Arc::new(plan), part })
     }
 

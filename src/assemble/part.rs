@@ -11,6 +11,15 @@ use super::BuildError;
 use super::types::Needs;
 use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
 
+/// What the processes of several stages have in common.
+#[cfg(feature = "process")]
+pub(super) type Processes = callboard_process::ForkServers;
+
+/// No stage is a process.
+#[cfg(not(feature = "process"))]
+#[derive(Default)]
+pub(super) struct Processes;
+
 /// A stage with the types of its items.
 #[derive(Clone)]
 pub(super) struct Part {
@@ -35,7 +44,7 @@ pub(super) enum Code {
 
 impl Part {
     /// Builds the stage and applies its settings from the plan.
-    pub(super) fn build(plan: &Plan, planned: &StagePlan) -> Result<Self, BuildError> {
+    pub(super) fn build(plan: &Plan, planned: &StagePlan, processes: &Processes) -> Result<Self, BuildError> {
         let name = &planned.name.value;
         let part = |stage, input, output| Self {
             code: Code::Single(with_knobs(stage, planned).into()),
@@ -60,8 +69,7 @@ impl Part {
             #[cfg(feature = "process")]
             StageKind::Process(keys) => {
                 let process = with_files(keys.process(plan.target.base()), plan);
-                let stage = callboard_process::stage(name, &process);
-                Ok(part(stage, DataType::value(), DataType::value()))
+                Ok(part(processes.stage(name, &process), DataType::value(), DataType::value()))
             }
             #[cfg(feature = "process")]
             StageKind::Python(keys) => {
@@ -72,7 +80,7 @@ impl Part {
                 })?;
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
-                let process = with_files(keys.process(base, service.warm), plan);
+                let process = with_files(keys.process(base, service.clone()), plan);
                 let (mut input, output) = (typed(service.input), typed(service.output));
                 if let Some(PythonRawBody { field, media_types }) = service.raw_body {
                     input = input.with_raw_body(RawBody { field, media_types });
@@ -81,10 +89,10 @@ impl Part {
                     input = input.with_parameters(callboard_codec::Parameters { names, is_value: service.is_value });
                 }
                 if !service.streams {
-                    return Ok(Self { calls, ..part(callboard_process::stage(name, &process), input, output) });
+                    return Ok(Self { calls, ..part(processes.stage(name, &process), input, output) });
                 }
-                let settings = with_knobs(callboard_process::stage(name, &process), planned).settings().clone();
-                let stage = callboard_process::stream_stage(name, &process).with_settings(settings);
+                let settings = with_knobs(processes.stage(name, &process), planned).settings().clone();
+                let stage = processes.stream_stage(name, &process).with_settings(settings);
                 let needs = Some(Needs { input, example: None });
                 Ok(Self { code: Code::Stream(stage.into()), needs, output, calls, engine: None })
             }

@@ -17,7 +17,7 @@ use super::service::admin_config;
 use crate::config::{AdminAddress, Plan};
 
 /// The default address, next to the edge's own.
-const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
+pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 
 /// A bound socket that does not serve yet.
 #[derive(Debug)]

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use callboard_core::LocalClient;
 
+use super::admin::DEFAULT_ADDRESS;
 use super::service::{example_file, title};
-use crate::config::Plan;
+use crate::config::{AdminAddress, Plan};
 
 /// The start-up lines.
 pub(crate) fn welcome(
@@ -30,6 +31,9 @@ pub(crate) fn welcome(
         let base = if admin.ip().is_loopback() { base_url("http", admin) } else { base_of(plan, admin) };
         // Writing to a string cannot fail.
         let _ = write!(text, "\n  admin on {base}");
+    } else if plan.settings.admin.value == AdminAddress::Auto {
+        let _ =
+            write!(text, "\n  no admin listener: {DEFAULT_ADDRESS} is in use; --admin ADDR:PORT chooses another one");
     }
     for engine in engines {
         let _ = write!(text, "\n  {engine}");

@@ -119,6 +119,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
         hosts: settings.hosts.value.clone(),
         stream_heartbeat: settings.stream_heartbeat.value,
         compress_from_bytes: compress_from.unwrap_or(usize::MAX),
+        error_traces: settings.error_traces.value,
         explain_requests: settings.explain_requests.value,
         model_control: settings.model_control.value,
         ..HttpConfig::default()

@@ -29,8 +29,8 @@ pub(crate) fn open(program: Program, typed: Option<PathBuf>) -> Result<Target, C
 
 fn served(path: PathBuf) -> Result<Target, ConfigError> {
     #[cfg(feature = "process")]
-    if let Some((file, name)) = python_file(&path) {
-        return python(file, name);
+    if let Some(app) = PythonTarget::of(&path) {
+        return app.read(path);
     }
     let metadata = fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
     if metadata.is_dir() {
@@ -63,35 +63,81 @@ fn models_of(path: &Path) -> Result<Vec<FoundModel>, ConfigError> {
     Ok(models.into_values().collect())
 }
 
-/// The file of `app.py` or `app.py:Name`, and the name.
+/// An app in Python as it is typed: `app.py`, `shop/app.py:Name`, `shop.app` or `shop.app:Name`.
 #[cfg(feature = "process")]
-fn python_file(path: &Path) -> Option<(PathBuf, Option<String>)> {
-    let text = path.to_str()?;
-    let (file, name) = match text.rsplit_once(':') {
-        Some((file, name)) => (file, Some(name.to_owned())),
-        None => (text, None),
-    };
-    Path::new(file).extension().is_some_and(|extension| extension == "py").then(|| (file.into(), name))
+#[derive(Debug)]
+pub(crate) struct PythonTarget {
+    /// The file in its directory, or the module.
+    pub(crate) source: String,
+    /// The directory of the file; the current one of a module.
+    pub(crate) base: PathBuf,
+    name: Option<String>,
+    is_module: bool,
 }
 
-/// What a Python file means, as a configuration file.
+/// How the names of other files end, which are no modules.
 #[cfg(feature = "process")]
-fn python(path: PathBuf, name: Option<String>) -> Result<Target, ConfigError> {
-    use callboard_process::PythonConfig;
+const OTHER_FILES: [&str; 3] = ["toml", "onnx", "mar"];
 
-    use crate::config::Hint;
-
-    fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
-    let base = path.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut app = PythonConfig::new(&*file).served(&base).map_err(|error| problem(&path, &error.to_string()))?;
-    if let Some(name) = name {
-        let known = app.names();
-        let hint = Hint::new(&name, known.iter().map(String::as_str));
-        let missing = || problem(&path, &format!("it has no service or pipeline `{name}`; {hint}"));
-        app = app.only(&file, &name).ok_or_else(missing)?;
+#[cfg(feature = "process")]
+impl PythonTarget {
+    /// A path that is there is no module, whatever its name.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let text = path.to_str()?;
+        let (source, name) = match text.rsplit_once(':') {
+            Some((source, name)) => (source, Some(name.to_owned())),
+            None => (text, None),
+        };
+        let file = Path::new(source);
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        if extension == Some("py") {
+            let base = file.parent().map_or_else(PathBuf::new, Path::to_owned);
+            let source = file.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
+            return Some(Self { source, base, name, is_module: false });
+        }
+        let is_other = path.exists() || extension.is_some_and(|extension| OTHER_FILES.contains(&extension));
+        let is_module = !is_other && source.split('.').all(is_identifier);
+        is_module.then(|| Self { source: source.to_owned(), base: PathBuf::new(), name, is_module })
     }
-    Ok(Target::File { text: app.configuration(), path })
+
+    /// What it means, as a configuration file. `path` is as it was typed.
+    fn read(self, path: PathBuf) -> Result<Target, ConfigError> {
+        use callboard_process::{PythonConfig, PythonError, is_module_in};
+
+        use crate::config::Hint;
+
+        let Self { source, base, name, is_module } = self;
+        let path = if is_module { path } else { base.join(&source) };
+        if !is_module {
+            fs::metadata(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
+        }
+        let mut app = PythonConfig::new(&*source).served(&base).map_err(|error| match error {
+            // A word that is no module of this directory was probably meant to be a path.
+            PythonError::NoInterpreter { .. } | PythonError::NoPackage { .. }
+                if is_module && !is_module_in(&base, &source) =>
+            {
+                problem(&path, "there is no such file, directory or module")
+            }
+            PythonError::Refused { message } if is_module && message.starts_with("there is no module") => {
+                problem(&path, &format!("there is no such file or directory, and {message}"))
+            }
+            error => problem(&path, &error.to_string()),
+        })?;
+        if let Some(name) = name {
+            let known = app.names();
+            let hint = Hint::new(&name, known.iter().map(String::as_str));
+            let missing = || problem(&path, &format!("it has no service or pipeline `{name}`; {hint}"));
+            app = app.only(&source, &name).ok_or_else(missing)?;
+        }
+        // Without the name, which is no part of a path.
+        Ok(Target::File { text: app.configuration(), path: base.join(source) })
+    }
+}
+
+#[cfg(feature = "process")]
+fn is_identifier(word: &str) -> bool {
+    let mut letters = word.chars();
+    letters.next().is_some_and(|c| c.is_alphabetic() || c == '_') && letters.all(|c| c.is_alphanumeric() || c == '_')
 }
 
 /// Reads a configuration file, up to a limit.

@@ -194,6 +194,11 @@ impl<'d> Entry<'d> {
         Raw::Toml(self.value).integer()
     }
 
+    /// A whole number in a table of bounds.
+    pub(crate) fn bound(&self, key: &str) -> Option<u64> {
+        Raw::Toml(self.value.as_table()?.get(key)?.get_ref()).integer()
+    }
+
     /// The value in this form.
     pub(crate) fn read<F: Form>(&self, form: &F) -> Result<Sourced<F::Value>, ConfigError> {
         match form.read(Raw::Toml(self.value)) {

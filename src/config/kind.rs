@@ -151,6 +151,12 @@ impl StageKind {
         }
     }
 
+    /// Whether it is a service in Python.
+    #[cfg(feature = "process")]
+    pub(crate) fn is_python(&self) -> bool {
+        matches!(self, Self::Python(_))
+    }
+
     /// Whether only other nodes run the stage.
     #[must_use]
     pub fn is_remote(&self) -> bool {

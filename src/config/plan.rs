@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use callboard_core::description::PipelineShape;
+use callboard_core::edge::ErrorTraces;
 use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
 use callboard_http_client::Origin;
 use callboard_net::{NodeAddress, OfferRules};
@@ -24,11 +25,11 @@ use super::route::{self, RoutePlan};
 use super::setting::stage::{PINNED, SPLIT};
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
-    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES,
-    FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS,
-    MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT, MODEL_CONTROL, MODEL_UPLOADS, Name,
-    OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY,
-    TRACE_RATIO, WATCH,
+    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS, FILE_HOSTS,
+    FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS,
+    MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT,
+    MODEL_CONTROL, MODEL_UPLOADS, Name, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT,
+    Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use super::source::{Source, Sourced};
 use super::stage::{self, StagePlan};
@@ -163,6 +164,8 @@ pub struct Settings {
     pub log_format: Sourced<LogFormat>,
     /// Whether every request has a line in the log.
     pub access_log: Sourced<bool>,
+    /// Who is sent the trace of an error.
+    pub error_traces: Sourced<ErrorTraces>,
     /// The URL of the collector of spans.
     pub otlp_endpoint: Sourced<Option<Origin>>,
     /// The CA certificates to trust there.
@@ -236,6 +239,8 @@ impl Plan {
         #[cfg(feature = "process")]
         let helpers = file.as_ref().map(helper::read_all).transpose()?.unwrap_or_default();
         drop(document);
+        #[cfg(feature = "process")]
+        settings.show_output_of(&stages);
         let plan = Self {
             target,
             settings,
@@ -364,6 +369,7 @@ impl Settings {
             log: layers.resolve(&LOG)?,
             log_format: layers.resolve(&LOG_FORMAT)?,
             access_log: layers.resolve(&ACCESS_LOG)?,
+            error_traces: layers.resolve(&ERROR_TRACES)?,
             otlp_endpoint: layers.resolve(&OTLP_ENDPOINT)?,
             otlp_ca_file: layers.resolve(&OTLP_CA_FILE)?,
             trace_ratio: layers.resolve(&TRACE_RATIO)?,
@@ -379,6 +385,15 @@ impl Settings {
         };
         settings.check()?;
         Ok(settings)
+    }
+
+    /// What user code prints and logs is shown by default where it is that of an app in Python: its developer looks for
+    /// it. A filter that was set is obeyed.
+    #[cfg(feature = "process")]
+    fn show_output_of(&mut self, stages: &[StagePlan]) {
+        if self.log.source == Source::Default && stages.iter().any(|stage| stage.kind.is_python()) {
+            self.log.value = format!("{},{}=info", self.log.value, callboard_process::OUTPUT_TARGET);
+        }
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -495,6 +510,7 @@ impl Settings {
             row(&LOG, &self.log),
             row(&LOG_FORMAT, &self.log_format),
             row(&ACCESS_LOG, &self.access_log),
+            row(&ERROR_TRACES, &self.error_traces),
             row(&OTLP_ENDPOINT, &self.otlp_endpoint),
             row(&OTLP_CA_FILE, &self.otlp_ca_file),
             row(&TRACE_RATIO, &self.trace_ratio),

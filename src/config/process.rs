@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_process::{MemoryLimit, ProcessConfig, PythonConfig};
+use callboard_process::{MemoryLimit, ProcessConfig, PythonConfig, PythonService};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -63,7 +63,7 @@ pub struct PythonKeys {
     /// Variables beside those of this process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// The time until a child must be ready. Default 60 s.
+    /// The time until a child must be ready. By default as long as it gives signs of life.
     #[serde(default, deserialize_with = "duration")]
     pub start_timeout: Option<Duration>,
     /// The time for which a child may clean up. Default 5 s.
@@ -91,7 +91,7 @@ macro_rules! apply {
     ($keys:expr, $process:expr) => {{
         let (keys, process) = ($keys, &mut $process);
         process.env.extend(keys.env.clone());
-        process.start_timeout = keys.start_timeout.unwrap_or(process.start_timeout);
+        process.start_timeout = keys.start_timeout.or(process.start_timeout);
         process.stop_timeout = keys.stop_timeout.unwrap_or(process.stop_timeout);
         process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
         process.memory_limit = keys.memory_limit;
@@ -121,12 +121,10 @@ impl PythonKeys {
         PythonConfig { app: self.app.clone(), python: self.python.clone() }
     }
 
-    /// The command for a file in `base`, of a service that says of itself whether its replicas are forked.
-    pub(crate) fn process(&self, base: &Path, is_warm: bool) -> ProcessConfig {
-        let mut process = self.config().process(base);
-        if !self.warm.unwrap_or(is_warm) {
-            process.fork_server = None;
-        }
+    /// The command for a file in `base`, of this service.
+    pub(crate) fn process(&self, base: &Path, mut service: PythonService) -> ProcessConfig {
+        service.warm = self.warm.unwrap_or(service.warm);
+        let mut process = self.config().process_of(base, &service);
         apply!(self, process);
         process
     }
@@ -173,7 +171,9 @@ mod tests {
             let process: ProcessKeys = toml::from_str(&format!("command = [\"worker\"]\n{line}")).unwrap();
             assert_eq!(process.process(Path::new("")).shared_memory, shared_memory);
             let python: PythonKeys = toml::from_str(&format!("app = \"app.py:App\"\n{line}")).unwrap();
-            assert_eq!(python.process(Path::new(""), true).shared_memory, shared_memory);
+            let service = r#"{ "target": "app.py:App", "route": "/app", "input": {}, "output": {} }"#;
+            let process = python.process(Path::new(""), serde_json::from_str(service).unwrap());
+            assert_eq!(process.shared_memory, shared_memory);
         }
     }
 }

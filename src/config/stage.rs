@@ -232,6 +232,13 @@ fn useless_keys(section: &Section<'_>) -> Vec<&'static str> {
 fn fill(section: &Section<'_>, stage: &mut StagePlan) -> Result<(), ConfigError> {
     set(&mut stage.max_batch_size, section.read(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM)?);
     set(&mut stage.max_delay, section.read(MAX_DELAY, &MAX_DELAY_FORM)?);
+    if let Some(entry) = section.get(REPLICAS)
+        && let (Some(min), Some(max)) = (entry.bound("min"), entry.bound("max"))
+        && min > max
+    {
+        let message = format!("min = {min} is more than max = {max}");
+        return Err(ConfigError::Rejected { place: entry.place(), message });
+    }
     set(&mut stage.replicas, section.read(REPLICAS, &REPLICAS_FORM)?);
     set(&mut stage.scale_delay, section.read(SCALE_DELAY, &SCALE_DELAY_FORM)?);
     set(&mut stage.idle, section.read(IDLE, &IDLE_FORM)?);

@@ -486,6 +486,7 @@ fn every_mistake_in_a_knob_is_one_line_with_position_and_remedy() {
             "idle = \"1m\"\nreplicas = { min = 1, max = 3 }",
             "idle: it has no effect without `replicas = { min = 0, … }`: the last replica stays",
         ),
+        ("replicas = { min = 3, max = 1 }", "replicas: min = 3 is more than max = 1"),
         (
             "pinned = true\nreplicas = { min = 0, max = 3 }",
             "pinned: a pinned stage always has a replica, and `replicas` has `min = 0`",

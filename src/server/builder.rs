@@ -1,6 +1,7 @@
 //! The builder of a server.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use callboard_core::App;
@@ -8,7 +9,7 @@ use callboard_core::App;
 use callboard_http::OtlpConfig;
 use callboard_http::axum::Router;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
-use tokio::net::{TcpListener, ToSocketAddrs};
+use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 
 use super::{ServeError, Server, StartingServer};
 
@@ -143,7 +144,12 @@ impl ServerBuilder {
             return Err(ServeError::Replica { stage: stage.to_owned() });
         }
         // The socket first: a port in use should not cost the loading of a model.
-        let listener = TcpListener::bind(address).await.map_err(ServeError::Bind)?;
+        let failed = |addresses: &[SocketAddr]| {
+            let addresses = addresses.to_vec();
+            |error| ServeError::Bind { addresses, error }
+        };
+        let addresses: Vec<SocketAddr> = lookup_host(address).await.map_err(failed(&[]))?.collect();
+        let listener = TcpListener::bind(&*addresses).await.map_err(failed(&addresses))?;
         self.start_on(app, listener).await
     }
 

@@ -60,7 +60,7 @@ pub(crate) struct StartingServer {
 impl StartingServer {
     /// Starts to serve.
     fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
-        let address = listener.local_addr().map_err(ServeError::Bind)?;
+        let address = listener.local_addr().map_err(|error| ServeError::Bind { addresses: Vec::new(), error })?;
         let edge = HttpEdge::starting(std::mem::take(&mut parts.config), std::mem::take(&mut parts.info))?;
         let inference = Arc::new(InferenceProtocol::new());
         edge.add_protocol(Arc::clone(&inference) as Arc<_>);
@@ -273,13 +273,23 @@ async fn end_http(
     drained
 }
 
+fn on(addresses: &[SocketAddr]) -> String {
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    if addresses.is_empty() { String::new() } else { format!(" on {}", addresses.join(", ")) }
+}
+
 /// The reason why a server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The address could not be bound: it is in use, or not this machine's.
-    #[error("could not listen")]
-    Bind(#[source] std::io::Error),
+    #[error("could not listen{}: {error}", on(addresses))]
+    Bind {
+        /// The addresses that were tried; none if its name has none.
+        addresses: Vec<SocketAddr>,
+        /// The error of the system for the last one.
+        error: std::io::Error,
+    },
     /// The edge cannot serve these routes with these limits; its error names the reason.
     #[error(transparent)]
     Edge(#[from] callboard_http::HttpServeError),

@@ -3,6 +3,7 @@
 //! Two threads of this process belong to a child: one logs what the child prints, and one waits for its end. The child
 //! and all processes of its group are killed when this is dropped.
 
+use std::fmt::Display;
 use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -25,6 +26,9 @@ use crate::memory::{MemoryGroup, MemoryLimit, WatchedMemory, default_memory_limi
 use crate::message::LogMessage;
 use crate::program::{self, END_GRACE, LastLines, Program};
 use crate::socket::Inbox;
+
+/// The target of log lines that are the words of a child: what it prints, logs, and says of its errors.
+pub const OUTPUT_TARGET: &str = "callboard_process::output";
 
 /// A running child.
 #[derive(Debug)]
@@ -70,7 +74,7 @@ impl ChildProcess {
                 drop(at_end);
             }
         };
-        let group = match fork_server.fork(replica, theirs.as_fd(), output.as_fd())? {
+        let group = match fork_server.fork(config.fork_target.as_deref(), replica, theirs.as_fd(), output.as_fd())? {
             Some(forked) => {
                 // It has them.
                 drop((theirs, output));
@@ -138,9 +142,25 @@ impl ChildProcess {
         self.log.record(LogMessage { level: level.to_owned(), message, ..LogMessage::default() });
     }
 
+    /// Logs a traceback of the child as one record.
+    pub(crate) fn log_trace(&self, level: &str, trace: &str, request_id: Option<&str>) {
+        let (message, request_id) = (both_ends(trace.trim_end(), MAX_MESSAGE_CHARS), request_id.map(str::to_owned));
+        self.log.record(LogMessage { level: level.to_owned(), message, request_id, ..LogMessage::default() });
+    }
+
+    /// Logs what a start waits for.
+    pub(crate) fn log_waiting(&self, waiting: impl Display) {
+        self.log.warn(&waiting.to_string());
+    }
+
     /// Logs how many lines were left out, if some were and there is room again.
     pub(crate) fn log_left_out(&self) {
         self.log.limit.tell_left_out(|words| self.log.warn(words));
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> Pid {
+        self.group.pid().0
     }
 
     /// Kills the child for a reason.
@@ -166,7 +186,10 @@ impl ChildProcess {
                         let status = exit::describe(status);
                         format!("the process {status}; it has reached its memory limit of {limit} bytes")
                     }
-                    (Some(status), _) => format!("the process {}", exit::describe(status)),
+                    (Some(status), _) => {
+                        let said = self.last_lines.said().map(|said| format!(": {said}")).unwrap_or_default();
+                        format!("the process {}{said}", exit::describe(status))
+                    }
                 }
             }
             None => "the process has closed its socket".to_owned(),
@@ -205,12 +228,12 @@ impl ChildLog {
         cut(&mut message, MAX_MESSAGE_CHARS);
         cut(&mut target, MAX_NAME_CHARS);
         request_id.iter_mut().for_each(|id| cut(id, MAX_NAME_CHARS));
-        let bytes = message.len() + target.len();
+        let (bytes, logger) = (message.len() + target.len(), Some(target).filter(|target| !target.is_empty()));
         macro_rules! write {
             ($level:expr) => {
                 // What is not written does not count.
-                if tracing::enabled!($level) && self.is_admitted(bytes) {
-                    tracing::event!($level, stage, replica, logger = target, request_id, "{message}");
+                if tracing::enabled!(target: OUTPUT_TARGET, $level) && self.is_admitted(bytes) {
+                    tracing::event!(target: OUTPUT_TARGET, $level, stage, replica, logger, request_id, "{message}");
                 }
             };
         }
@@ -225,8 +248,8 @@ impl ChildLog {
     /// Writes a line that was printed.
     fn printed(&self, line: &str) {
         let (stage, replica) = (self.stage.as_str(), self.replica);
-        if tracing::enabled!(Level::INFO) && self.is_admitted(line.len()) {
-            tracing::info!(stage, replica, "{line}");
+        if tracing::enabled!(target: OUTPUT_TARGET, Level::INFO) && self.is_admitted(line.len()) {
+            tracing::info!(target: OUTPUT_TARGET, stage, replica, "{line}");
         }
     }
 
@@ -235,7 +258,7 @@ impl ChildLog {
     }
 
     fn warn(&self, words: &str) {
-        tracing::warn!(stage = self.stage.as_str(), replica = self.replica, "{words}");
+        tracing::warn!(target: OUTPUT_TARGET, stage = self.stage.as_str(), replica = self.replica, "{words}");
     }
 }
 
@@ -268,6 +291,17 @@ impl Group {
             Self::Forked(forked) => forked.memory.as_ref(),
         }
     }
+}
+
+/// A text of at most so many characters: the first lines of a traceback say where it began, the last what happened.
+pub(crate) fn both_ends(text: &str, most: usize) -> String {
+    let characters = text.chars().count();
+    if characters <= most {
+        return text.to_owned();
+    }
+    let (begin, end): (String, String) =
+        (text.chars().take(most / 2).collect(), text.chars().skip(characters - most / 2 + 2).collect());
+    format!("{begin}\n…{end}")
 }
 
 #[cfg(test)]

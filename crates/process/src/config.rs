@@ -31,12 +31,17 @@ pub struct ProcessConfig {
     /// are forked from it, and `command` starts a child where it says that a fork is not safe. None by default. Linux
     /// only; see the worker protocol.
     pub fork_server: Option<Vec<OsString>>,
+    /// What the fork server is told to serve in each child, where one of it has the children of several stages: those of
+    /// the same [`ForkServers`](crate::ForkServers) whose command, variables, directory and limits are the same. None by
+    /// default: the fork server is the stage's own.
+    pub fork_target: Option<String>,
     /// Variables beside those of this process.
     pub env: BTreeMap<String, String>,
     /// The working directory; by default that of this process.
     pub directory: Option<PathBuf>,
-    /// The time until it must be ready. Default 60 s.
-    pub start_timeout: Duration,
+    /// The time until it must be ready. Default 60 s. `None`: as long as it gives signs of life, by a message of the
+    /// worker protocol or by work on a processor.
+    pub start_timeout: Option<Duration>,
     /// The time for which it may clean up before it is killed. Default 5 s.
     pub stop_timeout: Duration,
     /// The most bytes of a batch, and of its outcomes; a larger batch is divided. Default 256 MiB.
@@ -79,9 +84,10 @@ impl ProcessConfig {
             command: command.into_iter().map(Into::into).collect(),
             name: None,
             fork_server: None,
+            fork_target: None,
             env: BTreeMap::new(),
             directory: None,
-            start_timeout: DEFAULT_START_TIMEOUT,
+            start_timeout: Some(DEFAULT_START_TIMEOUT),
             stop_timeout: DEFAULT_STOP_TIMEOUT,
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: MemoryLimit::default(),
@@ -105,6 +111,19 @@ impl ProcessConfig {
     /// The error of a program that was started, and did not become ready.
     pub(crate) fn not_started(&self, reason: &str) -> Failure {
         Failure::new(format!("`{}`: {reason}", self.label.clone().unwrap_or_else(|| self.shown())))
+    }
+
+    /// What a fork server and the children of it have in common: those of stages with an equal one may share it.
+    pub(crate) fn for_fork_server(&self) -> Self {
+        Self {
+            fork_server: self.fork_server.clone(),
+            env: self.env.clone(),
+            directory: self.directory.clone(),
+            start_timeout: self.start_timeout,
+            memory_limit: self.memory_limit,
+            label: self.fork_server.as_ref().and_then(|command| Some(command.last()?.to_string_lossy().into_owned())),
+            ..Self::new::<OsString>([])
+        }
     }
 
     /// The command as text, for messages.

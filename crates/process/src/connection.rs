@@ -1,12 +1,13 @@
 //! A child and its socket on the runtime: its start, and the frames that it sends until its end.
 
-use std::num::NonZeroU32;
-use std::sync::Arc;
-use std::time::Duration;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use callboard_core::{Failure, Replica};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -15,13 +16,25 @@ use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::frame::{Frame, FrameReader};
 use crate::lost::Lost;
-use crate::message::{AHEAD, CREDIT, FailedMessage, FromChild, PROTOCOL, ReadyMessage, Start, ToChild};
+use crate::message::{
+    AHEAD, CREDIT, FailedMessage, FromChild, PROTOCOL, ReadyMessage, Start, StartingMessage, ToChild,
+};
 use crate::shared_memory::{self, Incoming, Outgoing, Reading, off_the_runtime};
 use crate::socket::is_not_ready;
+use crate::start_watch::{StartWatch, processor_time};
 use crate::writer::{FrameWriter, OutgoingFrame};
 
 /// How often the reader looks for the end of a child whose socket stays open in another process, and at its callers.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A start that takes longer lets the next one begin: one that hangs must not hold up the replicas of other stages.
+const LONGEST_TURN: Duration = Duration::from_secs(10);
+
+/// The turns of starts.
+fn turns() -> &'static Semaphore {
+    static TURNS: OnceLock<Semaphore> = OnceLock::new();
+    TURNS.get_or_init(|| Semaphore::new(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)))
+}
 
 /// The reading side of a child that is ready.
 pub(crate) struct Connection {
@@ -41,8 +54,27 @@ pub(crate) struct Agreed {
 }
 
 impl Connection {
-    /// Starts a child and waits until it is ready.
+    /// Starts a child in its turn, and waits until it is ready. As many start at a time as there are processors: more
+    /// would all be late together.
     pub(crate) async fn start(
+        config: &ProcessConfig,
+        fork_server: &Arc<ForkServer>,
+        replica: &Replica,
+        is_streaming: bool,
+    ) -> Result<(Self, FrameWriter, Agreed), Failure> {
+        let turn = turns().acquire().await;
+        let start = Self::start_now(config, fork_server, replica, is_streaming);
+        tokio::pin!(start);
+        match timeout(LONGEST_TURN, &mut start).await {
+            Ok(started) => started,
+            Err(_) => {
+                drop(turn);
+                start.await
+            }
+        }
+    }
+
+    async fn start_now(
         config: &ProcessConfig,
         fork_server: &Arc<ForkServer>,
         replica: &Replica,
@@ -71,9 +103,8 @@ impl Connection {
             shared_memory: offers_memory,
             ..Start::new(config, replica)
         };
-        let ready = timeout(config.start_timeout, connection.until_ready(&mut writer, start)).await;
-        let late = || Err(Lost::Broken(format!("it was not ready within {:?}", config.start_timeout)));
-        let ready = ready.unwrap_or_else(|_| late()).and_then(|agreed| match calls {
+        let watch = StartWatch::new(config.start_timeout, Instant::now());
+        let ready = connection.until_ready(&mut writer, start, watch).await.and_then(|agreed| match calls {
             Some(calls) if is_streaming && agreed.max_batches == 1 => Err(Lost::knows_no_credit(calls)),
             _ => Ok(agreed),
         });
@@ -90,11 +121,21 @@ impl Connection {
         }
     }
 
-    async fn until_ready(&mut self, writer: &mut FrameWriter, start: Start) -> Result<Agreed, Lost> {
+    async fn until_ready(
+        &mut self,
+        writer: &mut FrameWriter,
+        start: Start,
+        mut watch: StartWatch,
+    ) -> Result<Agreed, Lost> {
         let (wanted, most_ahead) = (start.max_batches.unwrap_or(1) as usize, start.ahead.unwrap_or_default());
         writer.write(&OutgoingFrame::new(&ToChild::Start(start), Vec::new())).await?;
         loop {
-            let Some(frame) = self.next().await? else {
+            let frame = self.next().await?;
+            let looked = watch.look(Instant::now(), || processor_time(self.child.pid()));
+            if let Some(waiting) = looked.map_err(Lost::Broken)? {
+                self.child.log_waiting(waiting);
+            }
+            let Some(frame) = frame else {
                 self.child.excess(false).map_or(Ok(()), |excess| Err(Lost::Broken(excess)))?;
                 continue;
             };
@@ -111,6 +152,7 @@ impl Connection {
                 FromChild::Failed(FailedMessage { message, trace }) => {
                     return Err(Lost::NotStarted { message, trace: trace.unwrap_or_default() });
                 }
+                FromChild::Starting(StartingMessage { phase }) => watch.says(&phase, Instant::now()),
                 // There is no call yet.
                 FromChild::Log(record) => self.child.log(record, |_| false),
                 FromChild::Output(_) | FromChild::Outcomes(_) | FromChild::Pong => {

@@ -9,6 +9,8 @@
 //!       ◄─ ended ───     │           with the child's status
 //! ```
 //!
+//! Stages of one app may share it: then `fork` says what the child serves.
+//!
 //! * **Full:** one message at a time; others wait for its answer.
 //! * **Late:** a fork server that does not answer is lost, and a new one is started for the next child.
 //! * **Ended:** the kernel ends its children with it.
@@ -35,12 +37,14 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
+use crate::child::{OUTPUT_TARGET, both_ends};
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::log_limit::LogLimit;
 use crate::memory::{self, MemoryGroup};
-use crate::message::{self, MAX_TRACE_LINES, PROTOCOL, Start};
+use crate::message::{self, PROTOCOL, Start};
 use crate::program::{self, END_GRACE, LastLines, Program, processors};
+use crate::start_watch::{StartWatch, processor_time};
 
 /// A fork of a process with 100 GB takes a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,10 +52,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest message: a failure with its traceback.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
+/// The most characters of a traceback that are logged.
+const MAX_TRACE_CHARS: usize = 8_000;
+
+/// How often a fork server that starts is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The descriptors of a fork: the child's socket, and the pipe that it prints to.
 const DESCRIPTORS: usize = 2;
 
-/// The fork server of a stage. It is started with the first child, and again when it has ended; it ends with its stage.
+/// The fork server of a stage, or of several. It is started with the first child, and again when it has ended; it ends
+/// with its last stage.
 #[derive(Debug)]
 pub(crate) struct ForkServer {
     config: ProcessConfig,
@@ -100,8 +111,14 @@ pub(crate) struct Forked {
 #[serde(tag = "type", rename_all = "snake_case")]
 enum ToServer {
     Start(Start),
-    Fork,
-    Reap { pid: i32 },
+    Fork {
+        /// What the child serves, of what several stages have in common.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        target: Option<String>,
+    },
+    Reap {
+        pid: i32,
+    },
 }
 
 /// The answer of a fork server.
@@ -112,6 +129,10 @@ enum FromServer {
         protocol: u32,
         #[serde(default)]
         worker: String,
+    },
+    /// What it does until it is ready.
+    Starting {
+        phase: String,
     },
     Refused {
         message: String,
@@ -147,9 +168,10 @@ impl ForkServer {
         Self { config: config.clone(), state: Mutex::new(State::Idle) }
     }
 
-    /// Forks a child of `replica`. `None`: it is to be started by its command.
+    /// Forks a child of `replica`, which serves `target` if the fork server has several. `None`: it is to be started by its command.
     pub(crate) fn fork(
         &self,
+        target: Option<&str>,
         replica: &Replica,
         socket: BorrowedFd<'_>,
         output: BorrowedFd<'_>,
@@ -175,7 +197,7 @@ impl ForkServer {
                 },
             };
             *state = State::Running(Arc::clone(&parent));
-            match Parent::fork(&parent, [socket, output], replica.core()) {
+            match Parent::fork(&parent, target, [socket, output], replica.core()) {
                 Ok(mut forked) => {
                     let limit = memory::limit(forked.pid, self.config.memory_limit);
                     forked.memory = limit.map_err(|error| self.config.cannot_start(&error))?;
@@ -198,7 +220,10 @@ impl ForkServer {
             Lost::Ended(reason) | Lost::Refused(reason) => reason,
             Lost::Failed { message, trace } => {
                 let stage = replica.stage();
-                trace.lines().take(MAX_TRACE_LINES).for_each(|line| tracing::error!(%stage, "{line}"));
+                if !trace.is_empty() {
+                    let trace = both_ends(trace.trim_end(), MAX_TRACE_CHARS);
+                    tracing::error!(target: OUTPUT_TARGET, %stage, "{trace}");
+                }
                 message
             }
         };
@@ -220,7 +245,7 @@ impl Parent {
     fn start(config: &ProcessConfig, command: &[OsString], replica: &Replica) -> Result<Self, Lost> {
         let parent = Self::spawn(config, command, replica).map_err(Lost::NotStarted)?;
         let start = ToServer::Start(Start { replica: 0, generation: 0, ..Start::new(config, replica) });
-        match parent.ask(&start, &[], config.start_timeout) {
+        match parent.started(&start, config, replica) {
             Ok(FromServer::Ready { protocol: PROTOCOL, worker }) => {
                 tracing::debug!(stage = %replica.stage(), worker, "the fork server is ready");
                 Ok(parent)
@@ -232,6 +257,43 @@ impl Parent {
         }
     }
 
+    /// Sends `start`, and waits for the answer as long as the process is alive and may take.
+    fn started(&self, start: &ToServer, config: &ProcessConfig, replica: &Replica) -> Result<FromServer, Lost> {
+        let (socket, stage) = (self.socket.lock(), replica.stage());
+        let pid = self.program.lock().as_ref().map(Program::pid);
+        let mut watch = StartWatch::new(config.start_timeout, Instant::now());
+        send(&socket, start, &[]).map_err(|error| self.lost(&error, Duration::ZERO))?;
+        loop {
+            let looked = watch.look(Instant::now(), || processor_time(pid?));
+            match looked {
+                Ok(Some(waiting)) => tracing::warn!(target: OUTPUT_TARGET, %stage, "{waiting}"),
+                Ok(None) => {}
+                Err(reason) => {
+                    self.is_lost.store(true, Ordering::Relaxed);
+                    return Err(Lost::Ended(reason));
+                }
+            }
+            match receive(&socket, LOOK_INTERVAL) {
+                Ok(FromServer::Starting { phase }) => watch.says(&phase, Instant::now()),
+                Ok(answer) => return Ok(answer),
+                Err(error) if is_late(&error) => {}
+                Err(error) => return Err(self.lost(&error, LOOK_INTERVAL)),
+            }
+        }
+    }
+
+    /// A later answer would be taken for that of another message.
+    fn lost(&self, error: &io::Error, timeout: Duration) -> Lost {
+        self.is_lost.store(true, Ordering::Relaxed);
+        Lost::Ended(match error.kind() {
+            _ if is_late(error) => format!("it did not answer within {timeout:?}"),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
+                "it has ended".to_owned()
+            }
+            _ => error.to_string(),
+        })
+    }
+
     fn spawn(config: &ProcessConfig, command: &[OsString], replica: &Replica) -> Result<Self, Failure> {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = system::socket_pair().map_err(failed)?;
@@ -239,8 +301,8 @@ impl Parent {
         let ((sender, ended), stage, limit) = (channel(), replica.stage().clone(), LogLimit::default());
         let thread = format!("{stage}-fork-server");
         let (last_lines, logged) = LastLines::read_on_thread(format!("{thread}-log"), lines, end, move |line| {
-            if limit.admits(line.len(), |words| tracing::warn!(%stage, "{words}")) {
-                tracing::info!(%stage, "{line}");
+            if limit.admits(line.len(), |words| tracing::warn!(target: OUTPUT_TARGET, %stage, "{words}")) {
+                tracing::info!(target: OUTPUT_TARGET, %stage, "{line}");
             }
         })
         .map_err(failed)?;
@@ -262,10 +324,12 @@ impl Parent {
     /// Forks a child, which gets these descriptors, and is pinned to this core.
     fn fork(
         parent: &Arc<Self>,
+        target: Option<&str>,
         descriptors: [BorrowedFd<'_>; DESCRIPTORS],
         core: Option<usize>,
     ) -> Result<Forked, Lost> {
-        let pid = match parent.ask(&ToServer::Fork, &descriptors, ANSWER_TIMEOUT) {
+        let pid = match parent.ask(&ToServer::Fork { target: target.map(str::to_owned) }, &descriptors, ANSWER_TIMEOUT)
+        {
             Ok(FromServer::Forked { pid }) => Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT),
             other => return Err(unexpected(other)),
         };
@@ -285,16 +349,8 @@ impl Parent {
             let reason = if self.has_ended() { "it has ended" } else { "it has not answered before" };
             return Err(Lost::Ended(reason.to_owned()));
         }
-        exchange(&socket, message, descriptors, timeout).map_err(|error| {
-            self.is_lost.store(true, Ordering::Relaxed);
-            Lost::Ended(match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("it did not answer within {timeout:?}"),
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
-                    "it has ended".to_owned()
-                }
-                _ => error.to_string(),
-            })
-        })
+        let answer = send(&socket, message, descriptors).and_then(|()| receive(&socket, timeout));
+        answer.map_err(|error| self.lost(&error, timeout))
     }
 
     fn has_ended(&self) -> bool {
@@ -383,12 +439,7 @@ fn unexpected(answer: Result<FromServer, Lost>) -> Lost {
 }
 
 /// Each message is a packet of its own, which is sent and received whole.
-fn exchange(
-    socket: &UnixDatagram,
-    message: &ToServer,
-    descriptors: &[BorrowedFd<'_>],
-    timeout: Duration,
-) -> io::Result<FromServer> {
+fn send(socket: &UnixDatagram, message: &ToServer, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let content = message::encode(message).map_err(io::Error::other)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -396,6 +447,11 @@ fn exchange(
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&content)], &mut ancillary, SendFlags::empty()))?;
+    Ok(())
+}
+
+/// The next message, within this time.
+fn receive(socket: &UnixDatagram, timeout: Duration) -> io::Result<FromServer> {
     let mut answer = vec![0; MAX_MESSAGE_BYTES];
     socket.set_read_timeout(Some(timeout.max(Duration::from_millis(1))))?;
     let (bytes, _) = retry_on_intr(|| recv(socket, &mut answer[..], RecvFlags::empty()))?;
@@ -405,6 +461,10 @@ fn exchange(
     answer.truncate(bytes);
     let unknown = |error| io::Error::other(format!("it sent a message that is not known: {error}"));
     message::decode(&Bytes::from(answer)).map_err(unknown)
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 #[cfg(target_os = "linux")]

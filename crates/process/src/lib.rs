@@ -40,9 +40,11 @@ mod shared_memory;
 mod socket;
 mod spare;
 mod stage;
+mod start_watch;
 mod worker;
 mod writer;
 
+pub use child::OUTPUT_TARGET;
 pub use child_side::{ServeWorkerError, serve_worker};
 pub use config::{FilesConfig, ProcessConfig};
 pub use environment::{child_command, withhold_variables};
@@ -51,7 +53,8 @@ pub use helper::{HelperConfig, StopSignal, helper};
 pub use isolate::{Isolate, isolated_stage};
 pub use memory::{MemoryLimit, default_memory_limit};
 pub use python::{
-    PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas, PythonService, python_files,
+    PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas, PythonService, is_module_in,
+    python_files,
 };
 pub use ready::{HttpUrl, Readiness};
-pub use stage::{stage, stream_stage};
+pub use stage::{ForkServers, stage, stream_stage};

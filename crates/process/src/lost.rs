@@ -8,7 +8,6 @@ use callboard_core::{Failure, WorkerExit};
 
 use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
-use crate::message::MAX_TRACE_LINES;
 use crate::program::STAGE_VARIABLE;
 
 /// The time for which a child that has said that it ends may do so.
@@ -74,7 +73,9 @@ impl Lost {
     pub(crate) fn not_started(self, child: &mut ChildProcess, config: &ProcessConfig) -> Failure {
         let reason = match self {
             Self::NotStarted { message, trace } => {
-                trace.lines().take(MAX_TRACE_LINES).for_each(|line| child.log_note("error", line.to_owned()));
+                if !trace.is_empty() {
+                    child.log_trace("error", &trace, None);
+                }
                 message
             }
             lost => {
@@ -84,6 +85,8 @@ impl Lost {
                         let why = exit.reason();
                         format!("{why}; it has not come to `isolate` of stage `{stage}`; {}", last.all())
                     }
+                    // It is in the reason.
+                    (_, last) if last.said().is_some() => exit.reason().to_owned(),
                     (_, last) => last
                         .text()
                         .map_or_else(|| exit.reason().to_owned(), |last| format!("{}: {last}", exit.reason())),

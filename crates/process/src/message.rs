@@ -19,9 +19,6 @@ pub(crate) const PROTOCOL: u32 = 1;
 /// The most items of a frame: their heads fit into the head of a frame.
 pub(crate) const MAX_ITEMS: usize = 4_096;
 
-/// The most lines of a traceback that are logged.
-pub(crate) const MAX_TRACE_LINES: usize = 200;
-
 /// The outputs of one item that a child with several open batches may send before their reader has taken them.
 pub(crate) const CREDIT: usize = 16;
 
@@ -92,6 +89,9 @@ pub(crate) struct Start {
     /// Where files may be fetched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Files>,
+    /// Whether the child may say what it does until it is ready.
+    #[serde(default)]
+    pub(crate) progress: bool,
 }
 
 /// See [`FilesConfig`](crate::config::FilesConfig).
@@ -121,6 +121,7 @@ impl Start {
                 timeout_ms: u64::try_from(config.files.timeout.as_millis()).unwrap_or(u64::MAX),
             }),
             shared_memory: false,
+            progress: true,
         }
     }
 }
@@ -152,6 +153,7 @@ pub(crate) struct CallHead {
 pub(crate) enum FromChild {
     Ready(ReadyMessage),
     Failed(FailedMessage),
+    Starting(StartingMessage),
     Output(OutputMessage),
     Call(CallMessage),
     CancelCall(CancelCallMessage),
@@ -181,6 +183,12 @@ pub(crate) struct FailedMessage {
     pub(crate) message: String,
     #[serde(default)]
     pub(crate) trace: Option<String>,
+}
+
+/// What a child does until it is ready.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StartingMessage {
+    pub(crate) phase: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -238,6 +246,7 @@ impl FromChild {
         Ok(match kind {
             "ready" => Self::Ready(decode(head)?),
             "failed" => Self::Failed(decode(head)?),
+            "starting" => Self::Starting(decode(head)?),
             "output" => Self::Output(decode(head)?),
             "call" => Self::Call(decode(head)?),
             "cancel_call" => Self::CancelCall(decode(head)?),

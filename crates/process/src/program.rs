@@ -47,6 +47,9 @@ pub(crate) struct Program {
 /// The lines of a process that are kept: a runtime prints notes after its last words.
 const KEPT_LINES: usize = 10;
 
+/// How the last line of a worker begins that ends itself, such as by `sys.exit` in user code.
+const LAST_WORDS: &str = "callboard.worker: ";
+
 /// The most characters of each of them in an error.
 const KEPT_LINE_CHARS: usize = 400;
 
@@ -187,6 +190,12 @@ impl LastLines {
     /// The last line, unless it is empty.
     pub(crate) fn text(&self) -> Option<String> {
         self.0.lock().back().filter(|line| !line.is_empty()).cloned()
+    }
+
+    /// Why a worker ends itself, if its last line says so.
+    pub(crate) fn said(&self) -> Option<String> {
+        let last = self.text()?;
+        last.strip_prefix(LAST_WORDS).map(|said| said.chars().take(KEPT_LINE_CHARS).collect())
     }
 
     /// All lines that are kept, for an error.

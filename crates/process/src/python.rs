@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -96,6 +96,24 @@ pub struct PythonService {
     /// Whether its replicas are forked from a process that has imported it.
     #[serde(default = "yes")]
     pub warm: bool,
+    /// Whether they are forked from a process that has also set it up.
+    #[serde(default)]
+    pub share_setup: bool,
+    /// The time until a replica must be ready that it says.
+    #[serde(default)]
+    pub start_timeout_ms: Option<u64>,
+    /// How long a batch that is not full may wait, as it says.
+    #[serde(default)]
+    pub max_delay_ms: Option<u64>,
+    /// The length of the queue that it says.
+    #[serde(default)]
+    pub queue: Option<usize>,
+    /// The memory of a replica that it says, as a configuration file has it.
+    #[serde(default)]
+    pub memory_limit: Option<String>,
+    /// The variables of its replicas that it says.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
     /// How many calls a replica works on at once; 1 if it does not say.
     #[serde(default)]
     pub concurrency: Option<u32>,
@@ -245,6 +263,28 @@ impl PythonConfig {
         }
     }
 
+    /// The same for this service: whether its replicas are forked, and from a process that has set it up.
+    #[must_use]
+    pub fn process_of(&self, base: &Path, service: &PythonService) -> ProcessConfig {
+        let mut process = self.process(base);
+        if service.share_setup
+            && let (Some(command), Some(target)) = (&mut process.fork_server, process.fork_target.take())
+        {
+            command.pop();
+            command.push(target.into());
+        }
+        process.fork_server = process.fork_server.filter(|_| service.warm);
+        process
+    }
+
+    /// The file or module. A path may have a colon, a name has none.
+    fn source(&self) -> &str {
+        match self.app.rsplit_once(':') {
+            Some((source, name)) if !name.contains(['/', '\\']) => source,
+            _ => &self.app,
+        }
+    }
+
     /// All that the file or module serves. Imports it, in a process of its own; the stages of one file share an import
     /// while no Python file of `base` changes.
     ///
@@ -253,20 +293,17 @@ impl PythonConfig {
     /// Without an interpreter or our package, or when the file cannot be imported.
     pub fn served(&self, base: &Path) -> Result<PythonApp, PythonError> {
         let python = self.interpreter(base);
-        // A path may have a colon, a name has none.
-        let file = match self.app.rsplit_once(':') {
-            Some((file, name)) if !name.contains(['/', '\\']) => file,
-            _ => &self.app,
-        };
-        let path = base.join(file);
-        let is_file = path.is_file();
+        let source = self.source();
+        let path = base.join(source);
+        let is_here = path.is_file() || is_module_in(base, source);
         let imported = Imported { python: python.clone(), path, files: python_files(base) };
         let latest = LATEST.lock().clone();
-        if let Some((_, app)) = latest.filter(|(of, _)| *of == imported && is_file) {
+        let is_fresh = |at: Instant| is_here || at.elapsed() < MAX_AGE;
+        if let Some((.., app)) = latest.filter(|(of, at, _)| *of == imported && is_fresh(*at)) {
             return Ok(app);
         }
-        let app = describe(&python, file, base)?;
-        *LATEST.lock() = Some((imported, app.clone()));
+        let app = describe(&python, source, base)?;
+        *LATEST.lock() = Some((imported, Instant::now(), app.clone()));
         Ok(app)
     }
 
@@ -290,14 +327,17 @@ impl PythonConfig {
         command
     }
 
-    /// The command of a worker for files in `base`, and that of its fork server.
+    /// The command of a worker for files in `base`, and that of a fork server, which imports the file and may have the
+    /// workers of all its services. It may take its time to start, as long as it works.
     #[must_use]
     pub fn process(&self, base: &Path) -> ProcessConfig {
-        let words = |module: &str| -> [OsString; 4] {
-            [self.interpreter(base).into(), "-m".into(), module.into(), self.app.clone().into()]
+        let words = |module: &str, target: &str| -> [OsString; 4] {
+            [self.interpreter(base).into(), "-m".into(), module.into(), target.into()]
         };
-        let mut process = ProcessConfig::new(words("callboard.worker"));
-        process.fork_server = Some(words("callboard.fork_server").into());
+        let mut process = ProcessConfig::new(words("callboard.worker", &self.app));
+        process.fork_server = Some(words("callboard.fork_server", self.source()).into());
+        process.fork_target = Some(self.app.clone());
+        process.start_timeout = None;
         process.label = Some(self.app.clone());
         process.directory = Some(directory(base).to_owned());
         process.env.insert(SAFE_PATH.0.to_owned(), SAFE_PATH.1.to_owned());
@@ -313,8 +353,18 @@ struct Imported {
     files: BTreeMap<PathBuf, SystemTime>,
 }
 
-/// The file that was imported last, and what it serves.
-static LATEST: Mutex<Option<(Imported, PythonApp)>> = Mutex::new(None);
+/// The file or module that was imported last, when, and what it serves.
+static LATEST: Mutex<Option<(Imported, Instant, PythonApp)>> = Mutex::new(None);
+
+/// An installed module may change without a file of the app: what it serves is kept for the stages of one plan.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// Whether a module is a file or package in this directory.
+#[must_use]
+pub fn is_module_in(base: &Path, module: &str) -> bool {
+    let path = base.join(module.replace('.', "/"));
+    path.with_extension("py").is_file() || path.join("__init__.py").is_file()
+}
 
 /// The most files and levels of a directory that are looked at.
 const MAX_FILES: usize = 10_000;
@@ -373,8 +423,9 @@ fn describe(python: &Path, file: &str, base: &Path) -> Result<PythonApp, PythonE
     if !status.success() {
         // The lines before it are the traceback.
         let printed = String::from_utf8_lossy(&stderr);
-        let last = printed.trim_end().lines().last().unwrap_or_default();
-        let message = last.strip_prefix("callboard.describe: ").unwrap_or(last).to_owned();
+        let printed = printed.trim_end();
+        let last = || printed.lines().last().unwrap_or_default();
+        let message = printed.rsplit_once("callboard.describe: ").map_or_else(last, |(_, message)| message).to_owned();
         let is_missing = message.contains("No module named callboard") || message.contains("named 'callboard'");
         return Err(if is_missing {
             PythonError::NoPackage { python: python.to_owned() }
@@ -451,7 +502,15 @@ impl PythonApp {
             line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
             let replicas = service.replicas.filter(|replicas| *replicas != PythonReplicas::Fixed(1));
             line("replicas", replicas.map(|replicas| replicas.to_string()));
-            line("timeout", service.timeout_ms.map(|timeout| format!("\"{timeout}ms\"")));
+            let millis = |time: u64| format!("\"{time}ms\"");
+            line("timeout", service.timeout_ms.map(millis));
+            line("max_delay", service.max_delay_ms.map(millis));
+            line("queue", service.queue.map(|entries| entries.to_string()));
+            line("start_timeout", service.start_timeout_ms.map(millis));
+            line("memory_limit", service.memory_limit.as_deref().map(quoted));
+            let variables = service.env.iter().map(|(name, value)| format!("{} = {}", key_of(name), quoted(value)));
+            let variables = variables.collect::<Vec<_>>().join(", ");
+            line("env", (!variables.is_empty()).then(|| format!("{{ {variables} }}")));
             line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
             line("warm", (!service.warm).then(|| "false".to_owned()));
             if !service.is_step {

@@ -244,6 +244,8 @@ impl Reader {
                 drop(cancelled);
                 Ok(())
             }
+            // Another thread of the child may have said it while it became ready.
+            FromChild::Starting(_) => Ok(()),
             FromChild::Pong if !self.open.lock().is_serial => Ok(()),
             FromChild::Pong => Err(Lost::unexpected_answer()),
             FromChild::Ready(_) | FromChild::Failed(_) => Err(Lost::broken("it said twice whether it has started")),
@@ -281,10 +283,27 @@ impl Reader {
         parts: Vec<Bytes>,
     ) -> Result<(), Lost> {
         let (batch, is_over) = self.end_batch(id, &errors, parts.len(), last)?;
+        self.log_traces(&batch, &errors);
         // A stream that is not read may have all places taken: its outcome waits for the reader, as its outputs do.
         let _ = batch.answers.send(Answer::Outcomes { errors, parts }).await;
         drop(batch);
         if is_over { Err(Lost::Leaving) } else { Ok(()) }
+    }
+
+    /// Logs the tracebacks of user code: its operator reads them here, whatever its callers are sent. The items of a
+    /// batch that failed together have one. That of an inner call was logged by the stage that failed.
+    fn log_traces(&self, batch: &OpenBatch, errors: &[Option<ItemError>]) {
+        let mut last = None;
+        for (error, context) in errors.iter().zip(&batch.contexts) {
+            let Some(trace) =
+                error.as_ref().filter(|error| error.kind.is_none()).and_then(|error| error.trace.as_ref())
+            else {
+                continue;
+            };
+            if last.replace(trace) != Some(trace) {
+                self.connection.child.log_trace("warn", trace, context.request_id());
+            }
+        }
     }
 
     /// Takes a batch that the child has answered, and begins with the next. Whether the child ends now.

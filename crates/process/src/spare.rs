@@ -46,9 +46,8 @@ struct Spare {
 }
 
 impl Children {
-    pub(crate) fn new(config: &ProcessConfig) -> Self {
-        let (config, fork_server) = (config.clone(), Arc::new(ForkServer::new(config)));
-        Self { config, fork_server, spare: Arc::default(), keeper: OnceLock::new() }
+    pub(crate) fn new(config: &ProcessConfig, fork_server: Arc<ForkServer>) -> Self {
+        Self { config: config.clone(), fork_server, spare: Arc::default(), keeper: OnceLock::new() }
     }
 
     /// A child that is ready, for a replica: the spare, or a new one.

@@ -1,14 +1,70 @@
-//! The stages around child processes.
+//! The stages around child processes, and the fork servers that stages of one app share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use callboard_codec::Value;
 use callboard_core::{Replica, Stage, StreamStage};
+use parking_lot::Mutex;
 
 use crate::config::ProcessConfig;
+use crate::fork_server::ForkServer;
 use crate::memory::{self, MemoryLimit};
 use crate::spare::Children;
 use crate::worker::{ProcessWorker, StreamingProcessWorker};
+
+/// The fork servers of one app. Its stages share one where they have the same
+/// [fork server](field@ProcessConfig::fork_server), variables, directory and limits, and say what it is to serve for
+/// them: what they import is imported once. Another version of the app has its own.
+#[derive(Clone, Debug, Default)]
+pub struct ForkServers(Arc<Mutex<Vec<(ProcessConfig, Weak<ForkServer>)>>>);
+
+impl ForkServers {
+    /// As [`stage`](fn@stage), with these fork servers.
+    #[must_use]
+    pub fn stage(&self, name: &str, config: &ProcessConfig) -> Stage<Value, Value> {
+        let children = self.children(config);
+        let calls = config.concurrency();
+        let worker = move |replica: &Replica| Ok(ProcessWorker::new(&children, replica));
+        let stage = Stage::async_worker(name, worker);
+        match calls {
+            Some(calls) => stage.concurrency(calls.get()),
+            None => stage.concurrency(1).hands_ahead(),
+        }
+    }
+
+    /// As [`stream_stage`], with these fork servers.
+    #[must_use]
+    pub fn stream_stage(&self, name: &str, config: &ProcessConfig) -> StreamStage<Value, Value> {
+        let children = self.children(config);
+        let calls = config.concurrency();
+        let worker = move |replica: &Replica| Ok(StreamingProcessWorker::new(&children, replica));
+        match calls {
+            Some(calls) => StreamStage::async_worker(name, worker).concurrency(calls.get()),
+            None => StreamStage::async_batch_worker(name, worker).concurrency(1).hands_ahead(),
+        }
+    }
+
+    fn children(&self, config: &ProcessConfig) -> Arc<Children> {
+        if matches!(config.memory_limit, MemoryLimit::Bytes(_)) {
+            memory::of_node();
+        }
+        Arc::new(Children::new(config, self.fork_server(config)))
+    }
+
+    fn fork_server(&self, config: &ProcessConfig) -> Arc<ForkServer> {
+        if config.fork_target.is_none() {
+            return Arc::new(ForkServer::new(config));
+        }
+        let (own, mut servers) = (config.for_fork_server(), self.0.lock());
+        let running = servers.iter().filter(|(known, _)| *known == own).find_map(|(_, server)| server.upgrade());
+        running.unwrap_or_else(|| {
+            let server = Arc::new(ForkServer::new(&own));
+            servers.retain(|(_, server)| server.strong_count() > 0);
+            servers.push((own, Arc::downgrade(&server)));
+            server
+        })
+    }
+}
 
 /// A stage with one child process for each replica. Batches, replicas, queue, timeout and
 /// contract are the stage's settings; see [`Stage`].
@@ -20,32 +76,12 @@ use crate::worker::{ProcessWorker, StreamingProcessWorker};
 /// timeout a call is cancelled; a child that then says nothing at all for as long is killed.
 #[must_use]
 pub fn stage(name: &str, config: &ProcessConfig) -> Stage<Value, Value> {
-    let children = children(config);
-    let calls = config.concurrency();
-    let worker = move |replica: &Replica| Ok(ProcessWorker::new(&children, replica));
-    let stage = Stage::async_worker(name, worker);
-    match calls {
-        Some(calls) => stage.concurrency(calls.get()),
-        None => stage.concurrency(1).hands_ahead(),
-    }
+    ForkServers::default().stage(name, config)
 }
 
-/// As [`stage`], for children that answer each item with a stream of outputs. A reader without credit pauses its whole
-/// batch; with a [`concurrency`](field@ProcessConfig::concurrency), its own stream.
+/// As [`stage`](fn@stage), for children that answer each item with a stream of outputs. A reader without credit pauses
+/// its whole batch; with a [`concurrency`](field@ProcessConfig::concurrency), its own stream.
 #[must_use]
 pub fn stream_stage(name: &str, config: &ProcessConfig) -> StreamStage<Value, Value> {
-    let children = children(config);
-    let calls = config.concurrency();
-    let worker = move |replica: &Replica| Ok(StreamingProcessWorker::new(&children, replica));
-    match calls {
-        Some(calls) => StreamStage::async_worker(name, worker).concurrency(calls.get()),
-        None => StreamStage::async_batch_worker(name, worker).concurrency(1).hands_ahead(),
-    }
-}
-
-fn children(config: &ProcessConfig) -> Arc<Children> {
-    if matches!(config.memory_limit, MemoryLimit::Bytes(_)) {
-        memory::of_node();
-    }
-    Arc::new(Children::new(config))
+    ForkServers::default().stream_stage(name, config)
 }

@@ -12,7 +12,7 @@ import http
 import numbers
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, overload
 
@@ -30,6 +30,9 @@ METHOD = "__callboard_method__"
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _MAX_TIMEOUT_MS = 10**12
+# The limits of a configuration file.
+_MAX_DELAY_MS = 60_000
+_MAX_QUEUE = 1_000_000
 
 
 # ---- Errors and context ----------------------------------------------------------------------------------------------
@@ -245,6 +248,12 @@ class Service:
     contract: str = "at_most_once"
     max_batch_size: int | None = None
     device: str | None = None
+    start_timeout_ms: int | None = None
+    max_delay_ms: int | None = None
+    queue: int | None = None
+    # As a configuration file has it.
+    memory_limit: str | None = None
+    env: dict[str, str] = dataclasses.field(default_factory=dict)
     # Replicas are forked from a process that has imported the module, and with `share_setup` run `setup` as well.
     warm: bool = True
     share_setup: bool = False
@@ -259,6 +268,7 @@ class Method:
 
     batched: bool = False
     max_batch_size: int | None = None
+    max_delay_ms: int | None = None
     concurrency: int = 1
     route: str | None = None
     examples: tuple[Any, ...] = ()
@@ -276,6 +286,11 @@ def service(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    start_timeout: str | float | None = ...,
+    max_delay: str | float | None = ...,
+    queue: int | None = ...,
+    memory_limit: str | int | None = ...,
+    env: Mapping[str, str] | None = ...,
     warm: bool = ...,
     share_setup: bool = ...,
     examples: Sequence[Any] = ...,
@@ -293,7 +308,14 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `contract`: `"at_most_once"` (the default), `"idempotent"` or `"pure"`. With the latter two the items of a replica
       that has died are run again on another one.
     * `max_batch_size`: the most items of a batch, for a method with `@batched`; 32 by default.
+    * `max_delay`: how long a batch that is not full may wait for more items, `0` by default; `@batched` takes it, too.
+    * `queue`: the most calls that wait; 1024 by default.
     * `device`: the text that `setup` gets as `device`, such as `"cuda:0"`; `"cpu"` by default.
+    * `start_timeout`: the time in which a replica must be ready, such as `"300s"`. By default it may take as long as it
+      gives signs of life, and the log says every few seconds what it does.
+    * `memory_limit`: the most memory of a replica, such as `"4GiB"`; a number is bytes. By default a share of the
+      machine's; `"none"` is no limit.
+    * `env`: variables of its replicas beside those of the node, such as `{"OMP_NUM_THREADS": "4"}`.
     * `examples`: valid inputs. Each replica runs them before it is ready, and `/docs` shows them.
     * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
     * `share_setup`: `setup` runs once for each route, before the replicas are forked, and they share its memory.
@@ -323,6 +345,11 @@ def function(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    start_timeout: str | float | None = ...,
+    max_delay: str | float | None = ...,
+    queue: int | None = ...,
+    memory_limit: str | int | None = ...,
+    env: Mapping[str, str] | None = ...,
     warm: bool = ...,
     examples: Sequence[Any] = ...,
 ) -> Callable[[F], F]: ...
@@ -349,7 +376,10 @@ def function(fn: Any = None, /, **options: Any) -> Any:
     return decorate if fn is None else decorate(fn)
 
 
-_FUNCTION_OPTIONS = ("name", "route", "replicas", "timeout", "contract", "max_batch_size", "device", "examples", "warm")
+_FUNCTION_OPTIONS = (
+    *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
+    *("start_timeout", "memory_limit", "env", "examples", "warm"),
+)
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup")
 
 
@@ -364,6 +394,11 @@ def _service(
     contract: str = "at_most_once",
     max_batch_size: int | None = None,
     device: str | None = None,
+    start_timeout: str | float | None = None,
+    max_delay: str | float | None = None,
+    queue: int | None = None,
+    memory_limit: str | int | None = None,
+    env: Mapping[str, str] | None = None,
     warm: bool = True,
     share_setup: bool = False,
     examples: Sequence[Any] = (),
@@ -383,7 +418,12 @@ def _service(
         timeout_ms=None if timeout is None else timeout_ms(timeout),
         contract=contract,
         max_batch_size=None if max_batch_size is None else _positive("max_batch_size", max_batch_size),
-        device=device,
+        device=_device(device),
+        start_timeout_ms=None if start_timeout is None else timeout_ms(start_timeout, "start_timeout"),
+        max_delay_ms=_max_delay_ms(max_delay),
+        queue=None if queue is None else _positive("queue", queue, _MAX_QUEUE),
+        memory_limit=_size("memory_limit", memory_limit),
+        env=_variables(env),
         warm=warm,
         share_setup=share_setup,
         has_own_route=bool(route),
@@ -397,14 +437,15 @@ def _service(
 @overload
 def batched(fn: F, /) -> F: ...
 @overload
-def batched(*, max_batch_size: int = ...) -> Callable[[F], F]: ...
+def batched(*, max_batch_size: int = ..., max_delay: str | float = ...) -> Callable[[F], F]: ...
 
 
 def batched(fn: Any = None, /, **options: Any) -> Any:
     """The method or function takes a list of items, and returns as many outputs in the same order, as a list.
 
     A caller still sends one item and gets one output. The items of a batch are those that wait while all replicas are
-    busy: `max_batch_size` at most, by default that of `service`, else 32. An item does not wait for others.
+    busy: `max_batch_size` at most, by default that of `service`, else 32. An item does not wait for others, unless
+    `max_delay` says how long, such as `"10ms"`.
 
     Arrays come as a list, one for each item: `np.stack` makes one array of equal shapes, with the batch as its first
     axis. An array may be returned in the place of a list; it is divided along its first axis.
@@ -412,15 +453,17 @@ def batched(fn: Any = None, /, **options: Any) -> Any:
     An exception in the place of an output fails that item; an exception that is raised fails all of them. Another
     number of outputs than items fails all of them with the kind `failed`.
 
-    Raises `TypeError` for an unknown option, and `ValueError` for a `max_batch_size` that is not an integer from 1.
+    Raises `TypeError` for an unknown option, and `ValueError` for a `max_batch_size` that is not an integer from 1 or
+    a `max_delay` beyond a minute.
     """
-    _check_names("batched", options, ("max_batch_size",))
-    size = options.get("max_batch_size")
+    _check_names("batched", options, ("max_batch_size", "max_delay"))
+    size, delay = options.get("max_batch_size"), options.get("max_delay")
 
     def decorate(fn: F) -> F:
         method = _method(fn)
         method.batched = True
         method.max_batch_size = None if size is None else _positive("max_batch_size", size)
+        method.max_delay_ms = _max_delay_ms(delay)
         return fn
 
     return decorate if fn is None else decorate(fn)
@@ -532,10 +575,45 @@ def _replicas(value: Any) -> int | tuple[int, int]:
     return least, most
 
 
-def _positive(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r}: must be an integer from 1")
+def _positive(name: str, value: Any, most: int | None = None) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
+        raise ValueError(f"{name}={value!r}: must be an integer from 1" + ("" if most is None else f" to {most}"))
     return value
+
+
+def _max_delay_ms(delay: Any) -> int | None:
+    if delay is None or (delay == 0 and not isinstance(delay, bool)):
+        return None
+    millis = timeout_ms(delay, "max_delay")
+    if millis > _MAX_DELAY_MS:
+        raise ValueError(f"max_delay={delay!r}: must be at most {_MAX_DELAY_MS // 1000} seconds")
+    return millis
+
+
+def _size(name: str, size: Any) -> str | None:
+    if (
+        size is None
+        or size == "none"
+        or (isinstance(size, str) and re.fullmatch(r"[1-9]\d{0,11}(B|KiB|MiB|GiB)", size))
+    ):
+        return size
+    if not isinstance(size, int):
+        raise ValueError(f'{name}={size!r}: write "512MiB", "4GiB", "none" or a number of bytes')
+    return f"{_positive(name, size)}B"
+
+
+def _device(device: Any) -> str | None:
+    if device is not None and not (isinstance(device, str) and device):
+        raise TypeError(f'device={device!r}: write a text such as "cuda:0"')
+    return device
+
+
+def _variables(env: Any) -> dict[str, str]:
+    pairs = [] if env is None else list(env.items()) if isinstance(env, Mapping) else [(None, None)]
+    for name, value in pairs:
+        if not (isinstance(name, str) and name and "=" not in name and isinstance(value, str)) or "\0" in name + value:
+            raise TypeError(f'env={env!r}: write names and texts such as {{"OMP_NUM_THREADS": "4"}}')
+    return dict(pairs)
 
 
 def _route(route: str) -> str:

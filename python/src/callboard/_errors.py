@@ -140,6 +140,11 @@ def _message(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(type(error), error)).strip()
 
 
+def said_in_line(error: BaseException) -> str:
+    """The same on one line."""
+    return " ".join(said(error, _message).split())
+
+
 def _type_name(error: object) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -43,10 +43,21 @@ class Preparation:
         self.name = owner.__name__
         self._prepare = getattr(owner, "prepare", None)
         file = Path(getattr(sys.modules.get(owner.__module__), "__file__", None) or owner.__module__)
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         place = hashlib.sha256(os.fsencode(file.absolute().parent)).hexdigest()[:8]
-        self.cache = Path(cache) if cache else Path(home) / "callboard" / f"{file.stem}-{self.name}-{place}"
-        self._mark = self.cache / ".prepared"
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        # A user without a home has none, and most services need none.
+        found = Path(home) / "callboard" / f"{file.stem}-{self.name}-{place}" if home[0] != "~" else None
+        self.place = Path(cache) if cache else found
+
+    @property
+    def cache(self) -> Path:
+        if self.place is None:
+            raise RuntimeError(f"{self.name}.prepare needs a directory, and this user has no home: set XDG_CACHE_HOME")
+        return self.place
+
+    @property
+    def _mark(self) -> Path:
+        return self.cache / ".prepared"
 
     def exists(self) -> bool:
         """Whether there is something to prepare."""

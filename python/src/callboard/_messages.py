@@ -31,6 +31,8 @@ class Start(msgspec.Struct, tag="start", tag_field="type"):
     # How many batches more may come before their turn, where there is one at a time.
     ahead: int = 0
     files: FileRules | None = None
+    # Whether the node wants to know what is done until `ready`.
+    progress: bool = False
 
 
 class Item(msgspec.Struct):

@@ -103,6 +103,12 @@ class Route:
             "timeout_ms": self.service.timeout_ms,
             "contract": self.service.contract,
             "warm": self.service.warm,
+            "share_setup": self.service.share_setup,
+            "start_timeout_ms": self.service.start_timeout_ms,
+            "max_delay_ms": self.method.max_delay_ms or self.service.max_delay_ms,
+            "queue": self.service.queue,
+            "memory_limit": self.service.memory_limit,
+            "env": self.service.env,
             "concurrency": self.method.concurrency,
             "description": self.description,
             "parameters": list(self.signature.hints),
@@ -117,11 +123,16 @@ def _bounds(replicas: int | tuple[int, int]) -> int | dict[str, int]:
 
 def load_route(target: str) -> Route:
     """The one route of a target that has a name."""
+    return route_of(load_module(split(target)[0]), target)
+
+
+def route_of(module: ModuleType, target: str) -> Route:
+    """The one route of a target that has a name, in its module."""
     source, name = split(target)
     if not name:
         raise TargetError(f"the target {target!r} has no name: write {target}:Name")
     class_name, _, attribute = name.partition(".")
-    owner = named(load_module(source), class_name)
+    owner = named(module, class_name)
     return main_route(routes_of(owner, f"{source}:{class_name}"), class_name, attribute)
 
 
@@ -162,6 +173,10 @@ def _load_file(source: str) -> ModuleType:
     if not os.path.isfile(path):
         raise TargetError(f"there is no file {source}")
     sys.path.insert(0, os.path.dirname(path))
+    root, package = _package_of(path)
+    if package:
+        sys.path.insert(0, root)
+        return importlib.import_module(package)
     name = os.path.basename(path).removesuffix(".py")
     # A file may be called as a module that is loaded already, such as `queue.py`.
     name = f"_callboard_{name}" if name in sys.modules else name
@@ -172,6 +187,24 @@ def _load_file(source: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _package_of(path: str) -> tuple[str, str]:
+    """The directory above the package that a file is in, and its name as a module: relative imports need both.
+
+    An empty name, if the file is in no package, or if something else has the name of the package.
+    """
+    directory, name = os.path.split(path.removesuffix(".py"))
+    parts = [] if name == "__init__" else [name]
+    while os.path.isfile(os.path.join(directory, "__init__.py")):
+        directory, name = os.path.split(directory)
+        parts.insert(0, name)
+    root = os.path.join(directory, parts[0]) if parts else ""
+    if not all(part.isidentifier() for part in parts) or not os.path.isfile(os.path.join(root, "__init__.py")):
+        return directory, ""
+    loaded = sys.modules.get(parts[0])
+    is_another = loaded is not None and root not in map(os.path.abspath, getattr(loaded, "__path__", []))
+    return directory, "" if is_another or parts[0] in sys.stdlib_module_names else ".".join(parts)
 
 
 def named(module: ModuleType, name: str) -> Any:

@@ -1,7 +1,7 @@
 """Prints what a file or module serves: `python -m callboard.describe TARGET`, one JSON document on standard output.
 
-What user code prints at its import goes to standard error. A target that cannot be served is one line there, and exit
-code 2.
+What user code prints at its import goes to standard error. A target that cannot be served is told there, last, and has
+exit code 2.
 """
 
 from __future__ import annotations
@@ -10,19 +10,43 @@ import os
 import site
 import sys
 import traceback
+from collections.abc import Iterator
 
 import msgspec
 
 from callboard._app import load_app
 from callboard._target import TargetError
-from callboard.doctor import package_of
+from callboard.doctor import asks_for_help, package_of
 
 PROTOCOL = 1
+
+# The most errors that one line tells.
+_MAX_CHAIN = 5
+_USAGE = "usage: python -m callboard.describe TARGET, such as app.py, app.py:Name or package.module"
 
 
 def describe(target: str) -> dict[str, object]:
     """All that a target serves. Raises `TargetError`, and what the import raises."""
     return {"protocol": PROTOCOL, **load_app(target).describe()}
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that it came from, as a traceback has them."""
+    found: BaseException | None = error
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen and len(seen) < _MAX_CHAIN:
+        seen.add(id(found))
+        yield found
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+
+
+def _told(error: BaseException) -> str:
+    """An error with its place. A syntax error has the line with a caret below it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        place = f"{os.path.relpath(error.filename)}, line {error.lineno}: "
+        _, *marked, _ = traceback.format_exception_only(type(error), error)
+        return f"{place}{type(error).__name__}: {error.msg}" + "".join(f"\n{line.rstrip()}" for line in marked)
+    return f"{_place(error)}{type(error).__name__}: {error}"
 
 
 def _place(error: BaseException) -> str:
@@ -42,16 +66,20 @@ def _cure(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """One line about an error. Standard error has the traceback of what user code has raised."""
+    """An error on one line; a syntax error has the line with a caret below. Standard error has the whole traceback."""
     if isinstance(error, TargetError):
         return str(error)
     traceback.print_exception(error)
-    return f"{_place(error)}{type(error).__name__}: {error}{_cure(error)}"
+    first, *others = _chain(error)
+    return f"{_told(first)}{_cure(first)}" + "".join(f"; it came from {_told(each)}" for each in others)
 
 
 def main(arguments: list[str]) -> int:
+    if asks_for_help(arguments):
+        print(_USAGE)
+        return 0
     if len(arguments) != 1:
-        print("usage: python -m callboard.describe TARGET, such as app.py or app.py:Name", file=sys.stderr)
+        print(_USAGE, file=sys.stderr)
         return 2
     os.environ.pop("PYTHONSAFEPATH", None)
     sys.stdout.flush()

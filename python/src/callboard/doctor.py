@@ -1,7 +1,7 @@
 """Says what an interpreter lacks for an app: `python -m callboard.doctor TARGET [VERSION]`, one line for each thing.
 
-A line begins with `ok: ` or `problem: `, and a problem ends with its cure. The app is read, not imported: an import
-ends at the first module that is missing.
+A line begins with `ok: ` or `problem: `, and a problem ends with its cure. Below a syntax error is its line. The app is
+read, not imported: an import ends at the first module that is missing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ _PACKAGES = {
     "yaml": "pyyaml",
 }
 _LEAST = (3, 10)
+_USAGE = "usage: python -m callboard.doctor TARGET [VERSION], such as app.py"
 
 
 def examine(target: str, version: str | None) -> Iterator[str]:
@@ -45,18 +47,20 @@ def examine(target: str, version: str | None) -> Iterator[str]:
         cure = f"{sys.executable} -m pip install PATH/TO/callboard/python of version {version}"
         yield f"problem: the package callboard is {__version__}, and the program {version}; {cure}"
     source, _ = split(target)
-    if not source.endswith(".py"):
-        source = source.replace(".", "/") + ".py"
-    file = Path(source)
-    if not file.is_file():
-        yield f"problem: there is no file {source}; name one that exists"
+    file = Path(source) if source.endswith(".py") else _file_of(source)
+    if file is None or not file.is_file():
+        what = "file" if file else "module"
+        yield f"problem: there is no {what} {source}; name one that exists"
         return
+    source = str(file)
     sys.path.insert(0, str(file.absolute().parent))
     names: dict[str, None] = {}
     try:
         _gather(file, names, set())
     except SyntaxError as error:
         yield f"problem: {source}, line {error.lineno}: {error.msg}; correct it"
+        _, *marked, _ = traceback.format_exception_only(type(error), error)
+        yield from (line.rstrip() for line in marked)
         return
     missing = [name for name in names if not _is_there(name)]
     if not missing:
@@ -67,6 +71,16 @@ def examine(target: str, version: str | None) -> Iterator[str]:
     cure = f"-r {os.path.relpath(listed)}" if listed.is_file() else packages
     word = "module" if len(missing) == 1 else "modules"
     yield f"problem: {source} lacks the {word} {', '.join(missing)}; {sys.executable} -m pip install {cure}"
+
+
+def _file_of(module: str) -> Path | None:
+    """The file of a module, which is not imported, though the packages around it are."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(os.path.relpath(found.origin)) if found and found.origin else None
 
 
 def package_of(module: str) -> str:
@@ -102,9 +116,16 @@ def _is_there(name: str) -> bool:
         return False
 
 
+def asks_for_help(arguments: list[str]) -> bool:
+    return any(argument in ("-h", "--help") for argument in arguments)
+
+
 def main(arguments: list[str]) -> int:
+    if asks_for_help(arguments):
+        print(_USAGE)
+        return 0
     if not 1 <= len(arguments) <= 2:
-        print("usage: python -m callboard.doctor TARGET [VERSION], such as app.py", file=sys.stderr)
+        print(_USAGE, file=sys.stderr)
         return 2
     for line in examine(arguments[0], arguments[1] if len(arguments) == 2 else None):
         print(line)

@@ -1,8 +1,9 @@
-"""A fork server: `python -m callboard.fork_server TARGET` imports a service once, and forks its replicas.
+"""A fork server: `python -m callboard.fork_server TARGET` imports a file or module once, and forks replicas from it.
 
-A replica that is forked has all that the import made, in memory that it shares until it is written. The protocol is
-"A fork server" of `docs/worker-protocol.md`. This process runs one thread, and no code of the service after the import,
-and after `setup` where the service shares it.
+Without a name in the target each fork says what its replica serves; with one, all serve this. A replica that is forked
+has all that the import made, in memory that it shares until it is written. The protocol is "A fork server" of
+`docs/worker-protocol.md`. This process runs one thread, and no code of the service after the import, and after `setup`
+where the service shares it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import gc
 import inspect
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -27,7 +29,7 @@ from callboard._logs import set_log_level
 from callboard._messages import PROTOCOL, Start
 from callboard._process import begin, end_with_parent, version
 from callboard._runner import setup_arguments
-from callboard._target import Route, load_route
+from callboard._target import load_module, route_of, split
 from callboard.worker import Prepared
 
 _MAX_MESSAGE_BYTES = 1 << 20
@@ -38,6 +40,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 class Fork(msgspec.Struct, tag="fork", tag_field="type"):
     """Comes with two descriptors: the socket of the replica, and the pipe that it prints to."""
+
+    target: str = ""
 
 
 class Reap(msgspec.Struct, tag="reap", tag_field="type"):
@@ -57,15 +61,15 @@ class ForkServer:
         # What has run here.
         self._code = "its import"
 
-    def serve(self) -> tuple[socket.socket, Prepared] | None:
-        """None at the end of the node's socket. In a forked process, its socket and what has been prepared."""
+    def serve(self) -> tuple[socket.socket, str, Prepared] | None:
+        """None at the end of the node's socket. In a forked process: its socket, its target, and what is prepared."""
         try:
             return self._serve()
         except (BrokenPipeError, ConnectionResetError):
             # The node has given this server up, or has ended.
             return None
 
-    def _serve(self) -> tuple[socket.socket, Prepared] | None:
+    def _serve(self) -> tuple[socket.socket, str, Prepared] | None:
         while True:
             content, descriptors, _, _ = socket.recv_fds(self._control, _MAX_MESSAGE_BYTES, 2)
             if not content:
@@ -81,7 +85,7 @@ class ForkServer:
                     answer = self._fork(*descriptors)
                     if isinstance(answer, socket.socket):
                         assert self._prepared is not None
-                        return answer, self._prepared
+                        return answer, message.target or self._target, self._prepared
                 self._send(answer)
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -94,7 +98,7 @@ class ForkServer:
             # The lines of a replica come with their level; these are lines on standard error.
             logging.basicConfig(format="%(message)s")
             set_log_level(start.settings or {})
-            self._prepared = _prepare(load_route(self._target), start)
+            self._prepared = self._prepare(start)
             if self._prepared.set_up_for is not None:
                 self._code = "its import or its `setup` (share_setup)"
             reason = _why_not(self._code)
@@ -107,6 +111,27 @@ class ForkServer:
         if hasattr(gc, "freeze"):
             gc.freeze()
         return {"type": "ready", "protocol": PROTOCOL, "worker": version()}
+
+    def _prepare(self, start: Start) -> Prepared:
+        source, name = split(self._target)
+        module = load_module(source)
+        if not name:
+            return Prepared(module)
+        route = route_of(module, self._target)
+        if not route.service.share_setup:
+            return Prepared(module, route)
+        instance = route.instance()
+        setup = getattr(instance, "setup", None)
+        if inspect.iscoroutinefunction(setup):
+            raise TypeError(f"{route.name}: share_setup needs a `def setup`: a forked process has no event loop")
+        if setup is not None:
+            if start.progress:
+                self._send({"type": "starting", "phase": "setup"})
+            arguments = setup_arguments(setup, worker.setup_context(route, start, instance))
+            if "replica" in arguments:
+                raise TypeError(f"{route.name}: with share_setup, `setup` has no `replica`: it runs once for all")
+            setup(**arguments)
+        return Prepared(module, route, instance, start)
 
     def _fork(self, sock: int, output: int) -> dict[str, Any] | socket.socket:
         sys.stdout.flush()
@@ -125,21 +150,6 @@ class ForkServer:
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         return {"type": "forked", "pid": pid}
-
-
-def _prepare(route: Route, start: Start) -> Prepared:
-    if not route.service.share_setup:
-        return Prepared(route)
-    instance = route.instance()
-    setup = getattr(instance, "setup", None)
-    if inspect.iscoroutinefunction(setup):
-        raise TypeError(f"{route.name}: share_setup needs a `def setup`: a forked process has no event loop")
-    if setup is not None:
-        arguments = setup_arguments(setup, worker.setup_context(route, start, instance))
-        if "replica" in arguments:
-            raise TypeError(f"{route.name}: with share_setup, `setup` has no `replica`: it runs once for all")
-        setup(**arguments)
-    return Prepared(route, instance, start)
 
 
 def _become_replica(parent: int, sock: int, output: int) -> socket.socket:
@@ -177,6 +187,8 @@ def _why_not(code: str) -> str | None:
     """
     if not os.path.isdir(_TASKS):
         return f"without {_TASKS} its threads cannot be counted"
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
+        return f"{code} has set what SIGCHLD does, by which the ends of forked replicas would be lost"
     names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     if names:
         return f"a fork would lose threads that {code} has started ({', '.join(names[:8])})"
@@ -185,7 +197,10 @@ def _why_not(code: str) -> str | None:
         return f"{code} has initialised CUDA, which a fork cannot use"
     if _threads() > 1:
         # Some libraries end their threads before a fork, such as OpenBLAS, which NumPy uses.
-        _fork_for_nothing()
+        try:
+            _fork_for_nothing()
+        except Exception as error:
+            return f"a fork for trial has failed: {type(error).__name__}: {error}"
     others = _threads() - 1
     return f"a fork would lose {others} threads of a library that {code} has started" if others else None
 
@@ -214,7 +229,7 @@ def main(arguments: list[str]) -> int:
     if control is None:
         return 2
     forked = ForkServer(control, arguments[0]).serve()
-    return 0 if forked is None else worker.serve(forked[0], arguments[0], forked[1])
+    return 0 if forked is None else worker.serve(*forked)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ from callboard._app import load_app
 from callboard._hooks import Preparation
 from callboard._target import split
 from callboard.describe import said
+from callboard.doctor import asks_for_help
+
+_USAGE = "usage: python -m callboard.prepare [--check] TARGET, such as app.py or app.py:Name"
 
 
 def prepare(target: str, *, only_check: bool) -> bool:
@@ -40,8 +43,11 @@ def prepare(target: str, *, only_check: bool) -> bool:
 
 def main(arguments: list[str]) -> int:
     targets = [each for each in arguments if each != "--check"]
+    if asks_for_help(arguments):
+        print(_USAGE)
+        return 0
     if len(targets) != 1:
-        print("usage: python -m callboard.prepare [--check] TARGET, such as app.py or app.py:Name", file=sys.stderr)
+        print(_USAGE, file=sys.stderr)
         return 2
     os.environ.pop("PYTHONSAFEPATH", None)
     try:

@@ -152,7 +152,7 @@ class _Instance:
         self._instance = main.instance()
         self._preparation = Preparation(main.owner, settings.get("cache"))
         device = str(settings.get("device") or "cpu")
-        self._context = SetupContext(stage=name, device=device, settings=settings, cache=self._preparation.cache)
+        self._context = SetupContext(stage=name, device=device, settings=settings, cache=self._preparation.place)
         self._decoder = Decoder()
         hooks = [getattr(self._instance, hook, None) for hook in ("setup", "cleanup")]
         is_async = any(route.signature.is_async for route in self._routes.values())

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 import msgspec
@@ -30,7 +31,7 @@ from callboard._api import SetupContext
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
 from callboard._envelope import Buffer, Decoder
-from callboard._errors import clip, error_map, failed, forget, said, shortened
+from callboard._errors import clip, error_map, failed, forget, said, said_in_line, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._hooks import Health, Preparation, warm_up
 from callboard._logs import LogHandler, set_log_level
@@ -50,10 +51,11 @@ from callboard._messages import (
 from callboard._process import begin, version
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
-from callboard._target import Route, TargetError, load_route
+from callboard._target import Route, TargetError, load_module, route_of, split
 
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
+_BEAT_MILLIS = 1000
 
 _encode_head = msgspec.msgpack.Encoder().encode
 log = logging.getLogger("callboard")
@@ -63,7 +65,9 @@ log = logging.getLogger("callboard")
 class Prepared:
     """What a replica need not do, because the process that it was forked from has done it."""
 
-    route: Route
+    module: ModuleType
+    # None if replicas of several routes are forked from it.
+    route: Route | None = None
     instance: Any = None
     # What `setup` was run for; None if it was not run.
     set_up_for: Start | None = None
@@ -87,6 +91,10 @@ class Worker:
         self._ahead = 0
         # Why this replica ends; all further outcomes say `last`.
         self._unwell: str | None = None
+        # What it does until it is ready, if the node wants to know it.
+        self._phase: str | None = None
+        # The code with which this process ends when its socket has ended.
+        self.exit_code = 0
         self._credit: int | None = None
         # The event loop, where there is one, and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -104,6 +112,7 @@ class Worker:
         if not isinstance(start, Start):
             self._end("the first frame is not `start`", 1)
         self._max_bytes = start.max_bytes
+        self._phase = "starting" if start.progress else None
         self._ahead = min(start.ahead, 1)
         logging.getLogger().handlers = [LogHandler(self._send_log)]
         # An import that is over may have set the level.
@@ -112,12 +121,15 @@ class Worker:
         with self._starting():
             if start.protocol != PROTOCOL:
                 raise TargetError(f"protocol {start.protocol}: this worker speaks {PROTOCOL}")
-            prepared = self._prepared or Prepared(load_route(self._target))
-            route = prepared.route
+            self._says("importing")
+            prepared = self._prepared or Prepared(load_module(split(self._target)[0]))
+            route = prepared.route or route_of(prepared.module, self._target)
             shared = prepared.set_up_for
             if shared is not None and shared.settings != start.settings:
                 raise TypeError(f"{route.name}: share_setup needs the same settings for all replicas")
             instance = route.instance() if shared is None else prepared.instance
+            if hasattr(instance, "prepare"):
+                self._says("preparing")
             context = setup_context(route, start, instance)
         self._decoder.is_as_sent = route.signature.takes_frames_as_sent
         self._may_call = bool(_depends.depends_of(route.owner))
@@ -135,10 +147,12 @@ class Worker:
     ) -> int:
         with self._starting():
             if setup is not None:
+                self._says("setup")
                 setup(**setup_arguments(setup, context))
             runner = Runner(route, instance, start.files)
             # A dependency is called for an item only.
             if not self._may_call:
+                self._says("warming up")
                 finish(warm_up(route, runner))
         self._health = Health(instance)
         self._ready()
@@ -167,9 +181,11 @@ class Worker:
         self._look()
         with self._starting():
             if setup is not None:
+                self._says("setup")
                 await settled(setup(**setup_arguments(setup, context)))
             runner = Runner(route, instance, start.files)
             if not self._may_call:
+                self._says("warming up")
                 await warm_up(route, runner)
         self._health = Health(instance)
         if runner.signature.is_async and not runner.signature.batched:
@@ -253,11 +269,14 @@ class Worker:
     def _watch(self) -> NoReturn:
         """The watching thread. It sleeps until the socket ends, and reads the rest: the end is the end of the process.
 
-        Frames do not wake it, so it costs a call nothing.
+        Frames do not wake it, so it costs a call nothing. Until this replica is ready it says every second what is
+        done, as a sign of life.
         """
         poll = select.poll()
         poll.register(self._socket, _HANG_UP)
-        while not any(event & _HANG_UP for _, event in poll.poll()):
+        while not any(event & _HANG_UP for _, event in poll.poll(None if self._calls.is_ready else _BEAT_MILLIS)):
+            if not self._calls.is_ready:
+                self._says(self._phase)
             # Not every system waits for these events alone.
             time.sleep(_WATCH_SECONDS)
         with self._reading:
@@ -272,7 +291,7 @@ class Worker:
                 self._take(decode_message(frame[0]), frame[1])
             return frame is not None
         except (EOFError, OSError):
-            self._end(None, 0)
+            self._end(None, self.exit_code)
         except MemoryError as error:
             self._end(f"out of memory for a batch; see memory_limit and max_batch_bytes: {error}", 1)
         except Exception as error:
@@ -392,8 +411,15 @@ class Worker:
 
     # ---- Sending -----------------------------------------------------------------------------------------------------
 
+    def _says(self, phase: str | None) -> None:
+        """Says what is done until this replica is ready, if the node wants to know it."""
+        if self._phase is not None:
+            self._phase = phase
+            self._send({"type": "starting", "phase": phase})
+
     def _ready(self) -> None:
         self._calls.is_ready = True
+        self._phase = None
         head: dict[str, Any] = {"type": "ready", "protocol": PROTOCOL, "worker": version()}
         if self._reader.memories is not None:
             head["shared_memory"] = True
@@ -418,7 +444,7 @@ class Worker:
         try:
             self._writer.send(encoded, lengths, parts)
         except OSError:
-            self._end(None, 0)
+            self._end(None, self.exit_code)
 
     def _end(self, message: str | None, code: int) -> NoReturn:
         """Ends the process from any thread, without waiting for user code."""
@@ -441,7 +467,7 @@ def setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
     device = str(settings.get("device") or route.service.device or "cpu")
     preparation = Preparation(route.owner, settings.get("cache"))
     preparation.run(instance)
-    return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.cache)
+    return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.place)
 
 
 # ---- The process -----------------------------------------------------------------------------------------------------
@@ -457,8 +483,15 @@ def main(arguments: list[str]) -> int:
 
 def serve(sock: socket.socket, target: str, prepared: Prepared | None = None) -> int:
     """Serves a replica over its socket, and returns the exit code."""
+    replica = Worker(sock, target, prepared)
     try:
-        return Worker(sock, target, prepared).main()
+        return replica.main()
+    except (KeyboardInterrupt, SystemExit) as error:
+        # The node reads why user code ends its replica. Other threads may end the process with the socket.
+        code = error.code if isinstance(error, SystemExit) else 1
+        replica.exit_code = code if isinstance(code, int) else int(code is not None)
+        print(f"callboard.worker: {said_in_line(error)}", file=sys.stderr, flush=True)
+        return replica.exit_code
     finally:
         # A thread of the app may keep the process; the node does not wait for it.
         with contextlib.suppress(OSError):

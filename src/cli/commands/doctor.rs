@@ -14,7 +14,7 @@ use super::super::args::Program;
 use super::super::error::{CliError, chain};
 use super::super::output;
 use super::super::secrets;
-use super::super::target;
+use super::super::target::{self, PythonTarget};
 use crate::config::{Environment, Flags, Plan, Settings, StageKind, Target};
 
 /// The tool of the package.
@@ -74,11 +74,8 @@ fn counted(count: usize, what: &str) -> String {
 
 /// The apps in Python of a target, and the directories of their files; one for each file.
 fn apps(typed: Option<&Path>) -> Vec<(PythonConfig, PathBuf)> {
-    let file = typed.and_then(Path::to_str).map(|text| text.rsplit_once(':').map_or(text, |(file, _)| file));
-    if let Some(file) = file.map(Path::new).filter(|file| file.extension().is_some_and(|extension| extension == "py")) {
-        let base = file.parent().map_or_else(PathBuf::new, Path::to_owned);
-        let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        return vec![(PythonConfig::new(name), base)];
+    if let Some(app) = typed.and_then(PythonTarget::of) {
+        return vec![(PythonConfig::new(app.source), app.base)];
     }
     let Ok(target) = target::open(Program::Callboard, typed.map(Path::to_owned)) else { return Vec::new() };
     let base = target.base().to_owned();

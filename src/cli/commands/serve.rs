@@ -163,6 +163,7 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
         max_body_bytes_by_route: http.max_body_bytes_by_route.clone(),
         body_timeout: http.body_timeout,
         offers: plan.settings.offers.value.clone(),
+        error_traces: plan.settings.error_traces.value,
         calls_back: plan.settings.calls_back.value,
         ..NetConfig::default()
     };

@@ -9,9 +9,11 @@ pub(crate) mod stage;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use callboard_core::edge::ErrorTraces;
+
 use super::form::{
     AdminListen, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label, Listen,
-    LogFilter, LogForm, Offers, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
+    LogFilter, LogForm, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -203,7 +205,8 @@ settings! {
         "Largest model file that the admin listener takes into a directory of models; none to take none";
     /// Warnings and errors: the start-up lines show the rest.
     LOG: LogFilter = LogFilter, key "log.filter", flag "log",
-        value "FILTER", default "warn", "Log lines to write to stderr: a level, or target=level pairs";
+        value "FILTER", default "warn",
+        "Log lines to write to stderr: a level, or target=level pairs; by default also what code in Python prints";
     /// For people; a log collector asks for JSON.
     LOG_FORMAT: LogForm = LogForm, key "log.format", flag "log-format",
         value "text|json", default "text",
@@ -211,6 +214,12 @@ settings! {
     /// On: an operator wants to see requests.
     ACCESS_LOG: Flag = Flag, key "log.access", flag "access-log",
         value "true|false", default "true", "Whether to write a line to stderr for every request";
+    /// On loopback: a developer wants to see them, and strangers must not read paths and source lines.
+    ERROR_TRACES: OneOf<ErrorTraces> = OneOf(&[
+        ("loopback", ErrorTraces::Loopback), ("callers", ErrorTraces::Callers), ("log", ErrorTraces::Log),
+    ]), key "errors.traces", flag "error-traces",
+        value "loopback|callers|log", default "loopback",
+        "Who is sent the traceback of an error, beside the log: callers of a listener on loopback, all callers, nobody";
     /// None: traces need a collector.
     OTLP_ENDPOINT: OrNone<Collector> = OrNone(Collector), key "traces.endpoint", flag "otlp-endpoint",
         value "URL", default "none", "OpenTelemetry collector to send spans to";

@@ -39,10 +39,46 @@ async fn replicas_are_children_of_one_fork_server_in_groups_of_their_own() {
     }
 }
 
+/// Those with other variables have another one: they were there for the import.
+#[tokio::test]
+async fn stages_of_one_app_share_a_fork_server_and_other_variables_have_their_own() {
+    let servers = ForkServers::default();
+    let shared = |target: &str, device: Option<&str>| {
+        let mut config = forking("fork server");
+        config.fork_target = Some(target.to_owned());
+        config.env.extend(device.map(|device| ("CUDA_VISIBLE_DEVICES".to_owned(), device.to_owned())));
+        servers.stage(target, &config)
+    };
+    let node = App::new()
+        .route("/child", shared("a", None))
+        .route("/b", shared("b", None))
+        .route("/c", shared("c", Some("1")))
+        .start()
+        .await
+        .unwrap();
+    let parent_of = async |route: &str| {
+        let pid: Value = node.client().call(route, Value::from("pid")).await.unwrap();
+        parent(Pid::from_raw(i32::try_from(pid.as_i64().unwrap()).unwrap()).unwrap())
+    };
+    let server = parent_of("/child").await;
+    assert_eq!((parent(server), parent_of("/b").await), (own_pid(), server));
+    let other = parent_of("/c").await;
+    assert!(other != server && parent(other) == own_pid());
+    // It ends with the last of its stages.
+    node.handle().remove_route("/child").await.unwrap().settled().await;
+    assert_eq!(parent_of("/b").await, server);
+    node.handle().remove_route("/b").await.unwrap().settled().await;
+    until_gone(server).await;
+}
+
 #[tokio::test]
 async fn the_end_of_a_forked_child_is_explained() {
     let node = started(worker()).await;
-    for (item, reason) in [("exit", "exited with code 7"), ("abort", "was killed by signal 6 (SIGABRT)")] {
+    for (item, reason) in [
+        ("exit", "exited with code 7"),
+        ("exit with words", "exited with code 7: SystemExit: the licence has expired"),
+        ("abort", "was killed by signal 6 (SIGABRT)"),
+    ] {
         let error = call(&node, item).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WorkerFailed);
         assert!(error.message().contains(reason), "{error}");
@@ -51,7 +87,7 @@ async fn the_end_of_a_forked_child_is_explained() {
     // While it has nothing to do.
     let killed = pid(&node).await;
     kill_process(killed, Signal::KILL).unwrap();
-    until("the replica is back", || restarts(&node) == 3).await;
+    until("the replica is back", || restarts(&node) == 4).await;
     assert_ne!(pid(&node).await, killed);
 }
 
@@ -110,7 +146,7 @@ async fn a_fork_server_that_refuses_is_not_asked_again() {
 #[tokio::test]
 async fn a_fork_server_that_does_not_start_tells_its_reason() {
     let mut slow = forking("silent");
-    slow.start_timeout = Duration::from_millis(200);
+    slow.start_timeout = Some(Duration::from_millis(200));
     let mut missing = forking("");
     missing.fork_server = Some(vec!["/no/such/program".into()]);
     for (config, reason) in [
@@ -118,7 +154,7 @@ async fn a_fork_server_that_does_not_start_tells_its_reason() {
         (forking("fails to fork"), "worker `: no such module"),
         (forking("garbage"), "the process was killed: it sent a message that is not known: "),
         (forking("forks nothing"), "it forked no process"),
-        (slow, "it did not answer within 200ms"),
+        (slow, "it was not ready within 200ms (start_timeout)"),
         (missing, "cannot be started: No such file or directory"),
     ] {
         let error = App::new().route("/child", stage("child", &config).replicas(3)).start().await.unwrap_err();

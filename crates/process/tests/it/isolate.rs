@@ -252,7 +252,7 @@ async fn hanging() -> String {
     let stage = Stage::worker("stage", |_| -> Result<Obedient, Failure> { hang("waits for a device") });
     let stage = stage.isolate_with(|process| {
         only_this_test(process);
-        process.start_timeout = Duration::from_secs(2);
+        process.start_timeout = Some(Duration::from_secs(2));
     });
     App::new().route("/stage", stage).start().await.unwrap_err().to_string()
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use callboard_codec::{DType, Tensor, Value};
 use callboard_core::{App, CallError, Contract, Drained, ErrorKind, Node, Stage};
-use callboard_process::{ProcessConfig, stage};
+use callboard_process::{ForkServers, ProcessConfig, stage};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 fn config(mode: &str) -> ProcessConfig {
@@ -317,7 +317,7 @@ async fn nothing_is_left_of_a_node_that_shuts_down() {
 #[tokio::test]
 async fn a_start_that_fails_tells_its_reason() {
     let mut slow = config("silent");
-    slow.start_timeout = Duration::from_millis(200);
+    slow.start_timeout = Some(Duration::from_millis(200));
     let mut missing = config("");
     missing.command = vec!["/no/such/program".into(), "".into()];
     let mut empty = config("");
@@ -326,7 +326,7 @@ async fn a_start_that_fails_tells_its_reason() {
         (config("exits"), "worker exits`: the process exited with code 3: no licence was found"),
         (config("fails"), "worker fails`: no weights"),
         (config("garbage"), "a frame's head has 4294967295 bytes"),
-        (slow, "it was not ready within 200ms"),
+        (slow, "it was not ready within 200ms (start_timeout)"),
         (missing, "`/no/such/program ` cannot be started: No such file or directory"),
         (empty, "the command of the stage is empty"),
     ] {

@@ -1,0 +1,178 @@
+//! What is said of a start that takes long, and when it is given up.
+//!
+//! * **Every [`TELL_INTERVAL`]:** a line with what the child does and for how long, as far as it says so.
+//! * **Late:** after `start_timeout`, where it is set. Without one, when there was no sign of life for [`MAX_SILENCE`]:
+//!   the child has said nothing, and neither it nor a process that it has started has used a processor. An import may
+//!   hold the interpreter for minutes, in which it cannot say anything.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+/// Long enough for most starts to need no line.
+const TELL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often it is asked whether a child has used a processor.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A live child says every second that it is one.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+
+/// Processes that are looked at: a child that starts more of them lives.
+const MAX_PROCESSES: usize = 64;
+
+/// What a child does until it has said it.
+const IMPORTING: &str = "importing";
+
+/// The most characters of what a child says that it does.
+const MAX_PHASE_CHARS: usize = 40;
+
+/// A start as it is seen from outside.
+#[derive(Debug)]
+pub(crate) struct StartWatch {
+    began: Instant,
+    /// The setting.
+    limit: Option<Duration>,
+    phase: String,
+    told: Instant,
+    looked: Instant,
+    lived: Instant,
+    processor_time: Option<u64>,
+}
+
+/// A line about a start that takes long.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Waiting<'a> {
+    pub(crate) phase: &'a str,
+    pub(crate) seconds: u64,
+}
+
+impl fmt::Display for Waiting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not ready after {} s: {}", self.seconds, self.phase)
+    }
+}
+
+impl StartWatch {
+    pub(crate) fn new(limit: Option<Duration>, now: Instant) -> Self {
+        let phase = IMPORTING.to_owned();
+        Self { began: now, limit, phase, told: now, looked: now, lived: now, processor_time: None }
+    }
+
+    /// The child has said what it does.
+    pub(crate) fn says(&mut self, phase: &str, now: Instant) {
+        self.lived = now;
+        if self.phase != phase {
+            self.phase = phase.chars().filter(|c| !c.is_control()).take(MAX_PHASE_CHARS).collect();
+        }
+    }
+
+    /// Whether the child is to be given up, and why; else a line, if it is time for one. `processor_time` is what the
+    /// child has used so far, if that is known.
+    pub(crate) fn look(
+        &mut self,
+        now: Instant,
+        processor_time: impl FnOnce() -> Option<u64>,
+    ) -> Result<Option<Waiting<'_>>, String> {
+        let since_start = now.duration_since(self.began);
+        if let Some(limit) = self.limit {
+            if since_start >= limit {
+                return Err(format!("it was not ready within {limit:?} (start_timeout); it was {}", self.phase));
+            }
+        } else if now.duration_since(self.looked) >= LOOK_INTERVAL {
+            self.looked = now;
+            let used = processor_time();
+            if used.is_some() && used != self.processor_time {
+                (self.lived, self.processor_time) = (now, used);
+            }
+            if now.duration_since(self.lived) >= MAX_SILENCE {
+                let reason = "it was not ready, and has given no sign of life for";
+                return Err(format!("{reason} {MAX_SILENCE:?} ({}); start_timeout sets another limit", self.phase));
+            }
+        }
+        if now.duration_since(self.told) < TELL_INTERVAL {
+            return Ok(None);
+        }
+        self.told = now;
+        Ok(Some(Waiting { phase: &self.phase, seconds: since_start.as_secs() }))
+    }
+}
+
+/// The time in which a process and those that it has started were on a processor. `None`: this system does not tell.
+pub(crate) fn processor_time(pid: Pid) -> Option<u64> {
+    let (mut waiting, mut seen, mut total) = (vec![pid.as_raw_pid()], 0, None);
+    while let Some(pid) = waiting.pop() {
+        seen += 1;
+        if seen > MAX_PROCESSES {
+            break;
+        }
+        for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let used = read("schedstat").split_whitespace().next().and_then(|used| used.parse::<u64>().ok());
+            total = used.map(|used| total.unwrap_or(0_u64).saturating_add(used)).or(total);
+            waiting.extend(read("children").split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        }
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(limit: Option<u64>) -> (StartWatch, impl Fn(u64) -> Instant) {
+        let start = Instant::now();
+        let at = move |seconds| start + Duration::from_secs(seconds);
+        (StartWatch::new(limit.map(Duration::from_secs), start), at)
+    }
+
+    #[test]
+    fn a_long_start_says_every_few_seconds_what_it_does() {
+        let (mut watch, at) = watch(None);
+        let mut told = Vec::new();
+        for second in 0..12 {
+            if second == 7 {
+                watch.says("setup", at(second));
+            }
+            told.extend(watch.look(at(second), || Some(second)).unwrap().map(|line| line.to_string()));
+        }
+        assert_eq!(told, ["not ready after 5 s: importing", "not ready after 10 s: setup"]);
+    }
+
+    #[test]
+    fn without_a_limit_a_child_that_uses_a_processor_or_speaks_may_take_its_time() {
+        let (mut watch, at) = watch(None);
+        // A day of an import that holds the interpreter, then an hour of a setup that waits for something.
+        for second in 0..86_400 {
+            watch.look(at(second), || Some(second / 50)).unwrap();
+        }
+        for second in 86_400..90_000 {
+            watch.says("setup", at(second));
+            watch.look(at(second), || Some(0)).unwrap();
+        }
+        let given_up = (90_000..).find(|second| watch.look(at(*second), || Some(0)).is_err());
+        assert_eq!(given_up, Some(90_059));
+    }
+
+    #[test]
+    fn a_limit_that_was_set_ends_a_child_that_lives_and_is_named() {
+        let (mut watch, at) = watch(Some(30));
+        watch.says("setup", at(1));
+        watch.look(at(29), || Some(29)).unwrap();
+        let reason = watch.look(at(30), || Some(30)).unwrap_err();
+        assert_eq!(reason, "it was not ready within 30s (start_timeout); it was setup");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_process_that_works_uses_a_processor() {
+        let own = rustix::process::getpid();
+        let before = processor_time(own).unwrap();
+        let started = Instant::now();
+        while processor_time(own) == Some(before) {
+            assert!(started.elapsed() < Duration::from_secs(60));
+        }
+    }
+}
