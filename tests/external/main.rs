@@ -23,6 +23,7 @@ mod python_apps;
 mod python_client;
 mod python_docs;
 mod python_examples;
+mod python_terminal;
 mod quic;
 mod refusals;
 #[path = "../cli/support.rs"]
