@@ -21,14 +21,11 @@ use tracing::Level;
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::fork_server::{ForkServer, Forked};
-use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, cut};
+use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, OUTPUT_TARGET, both_ends, cut};
 use crate::memory::{MemoryGroup, MemoryLimit, WatchedMemory, default_memory_limit};
 use crate::message::LogMessage;
 use crate::program::{self, END_GRACE, LastLines, Program};
 use crate::socket::Inbox;
-
-/// The target of log lines that are the words of a child: what it prints, logs, and says of its errors.
-pub const OUTPUT_TARGET: &str = "callboard_process::output";
 
 /// A running child.
 #[derive(Debug)]
@@ -291,17 +288,6 @@ impl Group {
             Self::Forked(forked) => forked.memory.as_ref(),
         }
     }
-}
-
-/// A text of at most so many characters: the first lines of a traceback say where it began, the last what happened.
-pub(crate) fn both_ends(text: &str, most: usize) -> String {
-    let characters = text.chars().count();
-    if characters <= most {
-        return text.to_owned();
-    }
-    let (begin, end): (String, String) =
-        (text.chars().take(most / 2).collect(), text.chars().skip(characters - most / 2 + 2).collect());
-    format!("{begin}\n…{end}")
 }
 
 #[cfg(test)]

@@ -37,10 +37,9 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{OUTPUT_TARGET, both_ends};
 use crate::config::ProcessConfig;
 use crate::exit;
-use crate::log_limit::LogLimit;
+use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, OUTPUT_TARGET, both_ends};
 use crate::memory::{self, MemoryGroup};
 use crate::message::{self, PROTOCOL, Start};
 use crate::program::{self, END_GRACE, LastLines, Program, processors};
@@ -51,9 +50,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest message: a failure with its traceback.
 const MAX_MESSAGE_BYTES: usize = 256 * 1024;
-
-/// The most characters of a traceback that are logged.
-const MAX_TRACE_CHARS: usize = 8_000;
 
 /// How often a fork server that starts is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -221,7 +217,7 @@ impl ForkServer {
             Lost::Failed { message, trace } => {
                 let stage = replica.stage();
                 if !trace.is_empty() {
-                    let trace = both_ends(trace.trim_end(), MAX_TRACE_CHARS);
+                    let trace = both_ends(trace.trim_end(), MAX_MESSAGE_CHARS);
                     tracing::error!(target: OUTPUT_TARGET, %stage, "{trace}");
                 }
                 message

@@ -44,13 +44,13 @@ mod start_watch;
 mod worker;
 mod writer;
 
-pub use child::OUTPUT_TARGET;
 pub use child_side::{ServeWorkerError, serve_worker};
 pub use config::{FilesConfig, ProcessConfig};
 pub use environment::{child_command, withhold_variables};
 pub use guard::guard_if_asked;
 pub use helper::{HelperConfig, StopSignal, helper};
 pub use isolate::{Isolate, isolated_stage};
+pub use log_limit::OUTPUT_TARGET;
 pub use memory::{MemoryLimit, default_memory_limit};
 pub use python::{
     PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas, PythonService, is_module_in,

@@ -12,11 +12,25 @@ const MAX_LINES: u32 = 1_000;
 const MAX_BYTES: usize = 1024 * 1024;
 const PER: Duration = Duration::from_secs(1);
 
+/// The target of log lines that are the words of a child: what it prints, logs, and says of its errors.
+pub const OUTPUT_TARGET: &str = "callboard_process::output";
+
 /// The most characters of a record's message.
 pub(crate) const MAX_MESSAGE_CHARS: usize = 8_000;
 
 /// The most characters of a name in a record.
 pub(crate) const MAX_NAME_CHARS: usize = 200;
+
+/// A text of at most so many characters: the first lines of a traceback say where it began, the last what happened.
+pub(crate) fn both_ends(text: &str, most: usize) -> String {
+    let characters = text.chars().count();
+    if characters <= most {
+        return text.to_owned();
+    }
+    let (begin, end): (String, String) =
+        (text.chars().take(most / 2).collect(), text.chars().skip(characters - most / 2 + 2).collect());
+    format!("{begin}\n…{end}")
+}
 
 /// The rate of one child.
 #[derive(Debug, Default)]

@@ -590,16 +590,12 @@ def _max_delay_ms(delay: Any) -> int | None:
     return millis
 
 
-def _size(name: str, size: Any) -> str | None:
-    if (
-        size is None
-        or size == "none"
-        or (isinstance(size, str) and re.fullmatch(r"[1-9]\d{0,11}(B|KiB|MiB|GiB)", size))
-    ):
+def _size(name: str, size: str | int | None) -> str | None:
+    if isinstance(size, str) and re.fullmatch(r"none|[1-9]\d{0,11}(B|KiB|MiB|GiB)", size):
         return size
-    if not isinstance(size, int):
+    if size is not None and not isinstance(size, int):
         raise ValueError(f'{name}={size!r}: write "512MiB", "4GiB", "none" or a number of bytes')
-    return f"{_positive(name, size)}B"
+    return None if size is None else f"{_positive(name, size)}B"
 
 
 def _device(device: Any) -> str | None:

@@ -142,7 +142,7 @@ def _message(error: BaseException) -> str:
 
 def said_in_line(error: BaseException) -> str:
     """The same on one line."""
-    return " ".join(said(error, _message).split())
+    return " ".join(_message(error).split())
 
 
 def _type_name(error: object) -> str:
