@@ -79,6 +79,21 @@ enum State {
     },
 }
 
+/// Whose fork server it is, for the log: a stage's, or that of an app with several.
+struct Owner {
+    stage: Option<String>,
+    app: Option<String>,
+}
+
+impl Owner {
+    fn new(config: &ProcessConfig, replica: &Replica) -> Self {
+        if config.command.is_empty() {
+            return Self { stage: None, app: config.label.clone() };
+        }
+        Self { stage: Some(replica.stage().to_string()), app: None }
+    }
+}
+
 /// The process that forks.
 #[derive(Debug)]
 struct Parent {
@@ -201,7 +216,8 @@ impl ForkServer {
                 }
                 Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
                 Err(Lost::Ended(reason)) if !is_new => {
-                    tracing::warn!(stage = %replica.stage(), "the fork server is started again: {reason}");
+                    let Owner { stage, app } = Owner::new(&self.config, replica);
+                    tracing::warn!(stage, app, "the fork server is started again: {reason}");
                 }
                 Err(lost) => return Err(self.failure(lost, replica)),
             }
@@ -215,10 +231,10 @@ impl ForkServer {
             Lost::NotStarted(failure) => return failure,
             Lost::Ended(reason) | Lost::Refused(reason) => reason,
             Lost::Failed { message, trace } => {
-                let stage = replica.stage();
+                let Owner { stage, app } = Owner::new(&self.config, replica);
                 if !trace.is_empty() {
                     let trace = both_ends(trace.trim_end(), MAX_MESSAGE_CHARS);
-                    tracing::error!(target: OUTPUT_TARGET, %stage, "{trace}");
+                    tracing::error!(target: OUTPUT_TARGET, stage, app, "{trace}");
                 }
                 message
             }
@@ -255,14 +271,14 @@ impl Parent {
 
     /// Sends `start`, and waits for the answer as long as the process is alive and may take.
     fn started(&self, start: &ToServer, config: &ProcessConfig, replica: &Replica) -> Result<FromServer, Lost> {
-        let (socket, stage) = (self.socket.lock(), replica.stage());
+        let (socket, Owner { stage, app }) = (self.socket.lock(), Owner::new(config, replica));
         let pid = self.program.lock().as_ref().map(Program::pid);
         let mut watch = StartWatch::new(config.start_timeout, Instant::now());
         send(&socket, start, &[]).map_err(|error| self.lost(&error, Duration::ZERO))?;
         loop {
             let looked = watch.look(Instant::now(), || processor_time(pid?));
             match looked {
-                Ok(Some(waiting)) => tracing::warn!(target: OUTPUT_TARGET, %stage, "{waiting}"),
+                Ok(Some(waiting)) => tracing::warn!(target: OUTPUT_TARGET, stage, app, "{waiting}"),
                 Ok(None) => {}
                 Err(reason) => {
                     self.is_lost.store(true, Ordering::Relaxed);
@@ -294,11 +310,12 @@ impl Parent {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = system::socket_pair().map_err(failed)?;
         let ((lines, output), (end, at_end)) = (io::pipe().map_err(failed)?, io::pipe().map_err(failed)?);
-        let ((sender, ended), stage, limit) = (channel(), replica.stage().clone(), LogLimit::default());
-        let thread = format!("{stage}-fork-server");
+        let ((sender, ended), limit) = (channel(), LogLimit::default());
+        let (thread, owner) = (format!("{}-fork-server", replica.stage()), Owner::new(config, replica));
         let (last_lines, logged) = LastLines::read_on_thread(format!("{thread}-log"), lines, end, move |line| {
-            if limit.admits(line.len(), |words| tracing::warn!(target: OUTPUT_TARGET, %stage, "{words}")) {
-                tracing::info!(target: OUTPUT_TARGET, %stage, "{line}");
+            let (stage, app) = (owner.stage.as_deref(), owner.app.as_deref());
+            if limit.admits(line.len(), |words| tracing::warn!(target: OUTPUT_TARGET, stage, app, "{words}")) {
+                tracing::info!(target: OUTPUT_TARGET, stage, app, "{line}");
             }
         })
         .map_err(failed)?;
