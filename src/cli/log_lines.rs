@@ -13,7 +13,7 @@ use std::time::Duration;
 use std::{fmt, io, mem, thread};
 
 use callboard_http::{AccessRecord, AccessSink};
-use tracing::Level;
+use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::log_style::LogStyle;
@@ -229,6 +229,21 @@ impl<'a> MakeWriter<'a> for LogLines {
     fn make_writer(&'a self) -> RecordWriter<'a> {
         RecordWriter { lines: self, keeps_lines: false }
     }
+
+    fn make_writer_for(&'a self, record: &Metadata<'_>) -> RecordWriter<'a> {
+        RecordWriter { lines: self, keeps_lines: keeps_lines(record) }
+    }
+}
+
+/// Whether it is what a child says: a traceback is read by its lines.
+#[cfg(feature = "process")]
+fn keeps_lines(record: &Metadata<'_>) -> bool {
+    record.target() == callboard_process::OUTPUT_TARGET
+}
+
+#[cfg(not(feature = "process"))]
+fn keeps_lines(_: &Metadata<'_>) -> bool {
+    false
 }
 
 #[cfg(test)]

@@ -66,6 +66,23 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg(feature = "process")]
+    fn a_traceback_of_a_child_keeps_its_lines_and_none_looks_like_the_nodes_own() {
+        for (style, expected) in [
+            (LogStyle::Full, "Traceback:\n      File \"app.py\"\n    2030 ERROR forged stage"),
+            (LogStyle::Json, r#"Traceback:\n  File \"app.py\"\n2030 ERROR forged""#),
+        ] {
+            let lines = LogLines::new(style);
+            let subscriber = tracing_subscriber::registry().with(records(style, &lines));
+            tracing::subscriber::with_default(subscriber, || {
+                let trace = "Traceback:\n  File \"app.py\"\n2030 ERROR forged";
+                tracing::warn!(target: callboard_process::OUTPUT_TARGET, stage = "s", "{trace}");
+            });
+            assert!(lines.written().contains(expected), "{}", lines.written());
+        }
+    }
+
+    #[test]
     fn no_text_of_a_caller_or_child_begins_a_line_or_moves_the_cursor() {
         let forged = "2030-01-01T00:00:00.000000Z ERROR callboard_http::access: method=\"POST\" forged";
         let text = format!("ours\n{forged}\r\n\u{1b}[2J\u{9b}31m\u{202e}\u{2028}{forged}");
