@@ -274,6 +274,8 @@ impl Parent {
         let (socket, Owner { stage, app }) = (self.socket.lock(), Owner::new(config, replica));
         let pid = self.program.lock().as_ref().map(Program::pid);
         let mut watch = StartWatch::new(config.start_timeout, Instant::now());
+        // What a fork server is for.
+        watch.says("importing", Instant::now());
         send(&socket, start, &[]).map_err(|error| self.lost(&error, Duration::ZERO))?;
         loop {
             let looked = watch.look(Instant::now(), || processor_time(pid?));

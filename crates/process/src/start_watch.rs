@@ -23,9 +23,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Processes that are looked at: a child that starts more of them lives.
 const MAX_PROCESSES: usize = 64;
 
-/// What a child does until it has said it.
-const IMPORTING: &str = "importing";
-
 /// The most characters of what a child says that it does.
 const MAX_PHASE_CHARS: usize = 40;
 
@@ -35,6 +32,7 @@ pub(crate) struct StartWatch {
     began: Instant,
     /// The setting.
     limit: Option<Duration>,
+    /// What the child does, if it has said so.
     phase: String,
     told: Instant,
     looked: Instant,
@@ -51,14 +49,14 @@ pub(crate) struct Waiting<'a> {
 
 impl fmt::Display for Waiting<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not ready after {} s: {}", self.seconds, self.phase)
+        write!(f, "not ready after {} s", self.seconds)?;
+        if self.phase.is_empty() { Ok(()) } else { write!(f, ": {}", self.phase) }
     }
 }
 
 impl StartWatch {
     pub(crate) fn new(limit: Option<Duration>, now: Instant) -> Self {
-        let phase = IMPORTING.to_owned();
-        Self { began: now, limit, phase, told: now, looked: now, lived: now, processor_time: None }
+        Self { began: now, limit, phase: String::new(), told: now, looked: now, lived: now, processor_time: None }
     }
 
     /// The child has said what it does.
@@ -79,7 +77,7 @@ impl StartWatch {
         let since_start = now.duration_since(self.began);
         if let Some(limit) = self.limit {
             if since_start >= limit {
-                return Err(format!("it was not ready within {limit:?} (start_timeout); it was {}", self.phase));
+                return Err(format!("it was not ready within {limit:?} (start_timeout){}", self.said()));
             }
         } else if now.duration_since(self.looked) >= LOOK_INTERVAL {
             self.looked = now;
@@ -88,8 +86,9 @@ impl StartWatch {
                 (self.lived, self.processor_time) = (now, used);
             }
             if now.duration_since(self.lived) >= MAX_SILENCE {
-                let reason = "it was not ready, and has given no sign of life for";
-                return Err(format!("{reason} {MAX_SILENCE:?} ({}); start_timeout sets another limit", self.phase));
+                let reason =
+                    format!("it was not ready, and has given no sign of life for {MAX_SILENCE:?}{}", self.said());
+                return Err(format!("{reason}; start_timeout sets another limit"));
             }
         }
         if now.duration_since(self.told) < TELL_INTERVAL {
@@ -97,6 +96,10 @@ impl StartWatch {
         }
         self.told = now;
         Ok(Some(Waiting { phase: &self.phase, seconds: since_start.as_secs() }))
+    }
+
+    fn said(&self) -> String {
+        if self.phase.is_empty() { String::new() } else { format!("; it was {}", self.phase) }
     }
 }
 
@@ -138,7 +141,7 @@ mod tests {
             }
             told.extend(watch.look(at(second), || Some(second)).unwrap().map(|line| line.to_string()));
         }
-        assert_eq!(told, ["not ready after 5 s: importing", "not ready after 10 s: setup"]);
+        assert_eq!(told, ["not ready after 5 s", "not ready after 10 s: setup"]);
     }
 
     #[test]

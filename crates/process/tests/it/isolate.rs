@@ -263,14 +263,15 @@ async fn a_replica_that_hangs_before_its_stage_stops_the_start_with_its_last_lin
         hang("waits for a port");
     }
     let error = hanging().await;
-    let expected = "it was not ready within 2s; it has not come to `isolate` of stage `stage`; its last lines: ";
+    let expected =
+        "it was not ready within 2s (start_timeout); it has not come to `isolate` of stage `stage`; its last lines: ";
     assert!(error.contains(expected) && error.ends_with("waits for a port"), "{error}");
 }
 
 #[tokio::test]
 async fn a_worker_that_hangs_while_it_is_built_has_come_to_its_stage() {
     let error = hanging().await;
-    assert!(error.contains("it was not ready within 2s: "), "{error}");
+    assert!(error.contains("it was not ready within 2s (start_timeout): "), "{error}");
 }
 
 #[tokio::test]
