@@ -252,7 +252,7 @@ def test_the_settings_of_a_start_are_options_and_are_described() -> None:
     }
     assert {key: first[key] for key in expected} == expected
     assert own["max_delay_ms"] == 500
-    (fn,) = routes_of(cb.function(**options)(lambda x: x), "app.py:fn")
+    (fn,) = routes_of(cb.function(name="fn", **options)(lambda x: x), "app.py:fn")
     assert {key: fn.describe()[key] for key in expected} == expected
 
 
@@ -276,10 +276,13 @@ def test_the_settings_of_a_start_are_options_and_are_described() -> None:
     ],
 )
 def test_a_wrong_option_is_named(option: str, wrong: Any) -> None:
+    def fn(x: int) -> int:
+        return x
+
     decorators: list[Any] = [cb.service, cb.function] + ([cb.batched] if option == "max_delay" else [])
     for decorator in decorators:
         with pytest.raises((TypeError, ValueError), match=f"^{option}="):
-            decorator(**{option: wrong})(type("Wrong", (), {}) if decorator is cb.service else lambda x: x)
+            decorator(**{option: wrong})(type("Wrong", (), {}) if decorator is cb.service else fn)
 
 
 def test_replicas_are_a_number_or_two_bounds() -> None:
