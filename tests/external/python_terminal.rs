@@ -66,7 +66,8 @@ fn a_filter_that_is_set_is_obeyed_and_traces_are_for_the_log_if_it_is_said() {
 
 #[test]
 fn a_long_start_says_what_it_waits_for_and_a_failed_one_has_one_record_with_its_traceback() {
-    let code = "@cb.service(start_timeout='30s')\nclass Slow:\n    def setup(self) -> None:\n        time.sleep(7)\n        \
+    let code = "@cb.service(start_timeout='30s')\nclass Slow:\n    def setup(self) -> None:\n        \
+                time.sleep(7)\n        \
                 raise RuntimeError('no weights')\n\n    def predict(self, x: int) -> int:\n        return x\n";
     let Some(mut serving_slow) = serving(&format!("{HEAD}{code}"), &["--log-format", "json"]) else { return };
     let output = serving_slow.output().unwrap();
@@ -125,7 +126,7 @@ fn package() -> PathBuf {
         ("model.py", "K = 5\n"),
         (
             "app.py",
-            "import callboard as cb\nfrom .model import K\n\n\n@cb.function\ndef add(a: int) -> int:\n    return a + K\n",
+            "import callboard as cb\nfrom .model import K\n\n@cb.function\ndef add(a: int) -> int:\n    return a + K\n",
         ),
     ] {
         fs::write(root.join("shop").join(name), text).unwrap();
@@ -139,7 +140,7 @@ fn a_file_of_a_package_and_a_module_are_targets_of_all_commands() {
     let root = package();
     fs::write(
         root.join("callboard.toml"),
-        "[[stage]]\nname = \"add\"\nkind = \"python\"\napp = \"shop.app:add\"\n\n[[route]]\npath = \"/add\"\nstages = \"add\"\n",
+        "[[stage]]\nname = \"add\"\nkind = \"python\"\napp = \"shop.app:add\"\n[[route]]\npath = \"/add\"\nstages = \"add\"\n",
     )
     .unwrap();
     let there = |args: &[&str], place: &Path| {

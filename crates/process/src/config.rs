@@ -31,8 +31,8 @@ pub struct ProcessConfig {
     /// are forked from it, and `command` starts a child where it says that a fork is not safe. None by default. Linux
     /// only; see the worker protocol.
     pub fork_server: Option<Vec<OsString>>,
-    /// What the fork server is told to serve in each child, where one of it has the children of several stages: those of
-    /// the same [`ForkServers`](crate::ForkServers) whose command, variables, directory and limits are the same. None by
+    /// What the fork server is told to serve in each child, where it has the children of several stages: those of the
+    /// same [`ForkServers`](crate::ForkServers) with the same command, variables, directory and limits. None by
     /// default: the fork server is the stage's own.
     pub fork_target: Option<String>,
     /// Variables beside those of this process.

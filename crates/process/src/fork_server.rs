@@ -179,7 +179,8 @@ impl ForkServer {
         Self { config: config.clone(), state: Mutex::new(State::Idle) }
     }
 
-    /// Forks a child of `replica`, which serves `target` if the fork server has several. `None`: it is to be started by its command.
+    /// Forks a child of `replica`, which serves `target` if the fork server has several. `None`: it is to be started by
+    /// its command.
     pub(crate) fn fork(
         &self,
         target: Option<&str>,
