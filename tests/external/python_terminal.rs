@@ -140,7 +140,7 @@ fn a_file_of_a_package_and_a_module_are_targets_of_all_commands() {
     let root = package();
     fs::write(
         root.join("callboard.toml"),
-        "[[stage]]\nname = \"add\"\nkind = \"python\"\napp = \"shop.app:add\"\n[[route]]\npath = \"/add\"\nstages = \"add\"\n",
+        "[[stage]]\nname = \"add\"\nkind = \"python\"\napp = \"shop.app:add\"\n[[route]]\npath = \"/add\"\nstages = \"add\"",
     )
     .unwrap();
     let there = |args: &[&str], place: &Path| {

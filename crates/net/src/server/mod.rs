@@ -116,8 +116,8 @@ pub struct NetConfig {
     /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the
     /// address that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
     pub calls_back: bool,
-    /// Which clients are sent the trace of an error. Default: those of a socket on loopback. Nodes always are: they keep
-    /// it from their own callers, if they must. Threat: a traceback shows strangers paths, source lines and values.
+    /// Which clients are sent the trace of an error. Default: those of a socket on loopback. Nodes always are: they
+    /// keep it from their callers, if they must. Threat: a traceback shows strangers paths, source lines and values.
     pub error_traces: ErrorTraces,
     /// How often a node asks the authority's node for the removed members. Default 60 s: a node without the new list
     /// accepts a removed member for that long. The node with the authority's directory reads it every second.
