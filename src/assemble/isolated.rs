@@ -50,7 +50,7 @@ pub(super) fn isolate(
     Ok(stage.isolate_with(|process| {
         process.command.truncate(1);
         process.memory_limit = memory_limit;
-        process.start_timeout = start_timeout;
+        process.start_timeout = Some(start_timeout);
         process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
     }))
 }

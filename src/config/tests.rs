@@ -210,7 +210,7 @@ fn the_file_of_a_program_has_only_settings() {
     let error = resolve(DIGITS).unwrap_err().to_string();
     assert_eq!(
         error,
-        "c.toml:2: unknown key `stage`; known: http, quic, admin, api, files, models, log, traces, limits, process"
+        "c.toml:2: unknown key `stage`; known: http, quic, admin, api, files, models, log, errors, traces, limits, process"
     );
     let error = resolve("[limits]\nqueue = 5\n").unwrap_err().to_string();
     assert_eq!(error, "limits.queue = 5 (line 2) has no effect here: the stages of a program set their own queues");
