@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -61,3 +62,17 @@ def test_a_field_without_a_schema_is_refused() -> None:
     config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     with pytest.raises(TypeError, match=r"`.*Socket` has no schema: .*IsInstanceSchema.*Exception"):
         schema(pydantic.create_model("Socket", __config__=config, of=(Exception, ...)))
+
+
+def test_a_decimal_says_so_in_its_schema_so_that_the_node_keeps_its_digits() -> None:
+    class Bill(pydantic.BaseModel):
+        amount: Decimal = pydantic.Field(gt=0)
+        tip: Decimal | None = None
+
+    kept = {"type": "string", "format": "decimal"}
+    fields = schema(Bill)["properties"]
+    assert fields["amount"].items() >= kept.items() and kept in fields["tip"]["anyOf"]
+    assert schema(Decimal) == kept and schema(list[Decimal])["items"] == kept
+    digits = "12345678901234567890.12"
+    assert convert({"amount": digits, "tip": "1.10"}, Bill) == Bill(amount=Decimal(digits), tip=Decimal("1.10"))
+    assert str(convert("1.10", Decimal)) == "1.10" and convert(7, Decimal) == 7

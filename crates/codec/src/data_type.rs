@@ -14,6 +14,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use crate::envelope::{self, EnvelopeDecoder};
 use crate::error::DecodeError;
 use crate::format::Format;
+use crate::json::{self, Decimals};
 use crate::limits::DecodeLimits;
 use crate::payload::Payload;
 use crate::tensor_fields::TensorFields;
@@ -55,7 +56,9 @@ struct Description {
     parameters: Option<Parameters>,
     formats: fn() -> Vec<Format>,
     tensors: Option<TensorFields>,
-    decode: fn(Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
+    decode: fn(&Description, Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
+    /// Of a dynamic value, the numbers of JSON that keep their digits.
+    decimals: Option<Decimals>,
     finish: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     from_value: fn(Value) -> Result<Payload, DecodeError>,
 }
@@ -90,7 +93,8 @@ impl DataType {
             parameters: None,
             formats: formats_of::<T>,
             tensors: None,
-            decode: decode::<T>,
+            decode: |_, format, bytes, limits| decode::<T>(format, bytes, limits),
+            decimals: None,
             finish: |decoder| decoder.finish_as::<T>().map(Payload::new),
             from_value: |value| typed::from_value::<T>(value).map(Payload::new),
         }))
@@ -114,10 +118,25 @@ impl DataType {
         Self::for_type::<Value>()
     }
 
-    /// Replaces the schema by a better one, such as a model's signature, and removes the arrays by name.
+    /// Replaces the schema by a better one, such as a model's signature, and removes the arrays by name. Where it says
+    /// `"format": "decimal"`, a dynamic value has the digits of a number of JSON as text.
+    ///
+    /// ```
+    /// use callboard_codec::{DataType, DecodeLimits, Format, Value};
+    ///
+    /// let amount = DataType::value().with_schema(serde_json::json!({ "type": "string", "format": "decimal" }));
+    /// let payload = amount.decode(Format::Json, &"1.10".into(), &DecodeLimits::default())?;
+    /// assert_eq!(payload.downcast_ref::<Value>(), Some(&Value::Str("1.10".to_owned())));
+    /// # Ok::<(), callboard_codec::DecodeError>(())
+    /// ```
     #[must_use]
     pub fn with_schema(mut self, schema: serde_json::Value) -> Self {
         let description = Arc::make_mut(&mut self.0);
+        description.decimals =
+            Decimals::of_schema(&schema).filter(|_| description.rust_type.0 == TypeId::of::<Value>());
+        if description.decimals.is_some() {
+            description.decode = decode_digits;
+        }
         description.schema = schema;
         description.tensors = None;
         self
@@ -155,6 +174,12 @@ impl DataType {
     #[must_use]
     pub fn parameters(&self) -> Option<&Parameters> {
         self.0.parameters.as_ref()
+    }
+
+    /// Whether numbers of JSON keep their digits somewhere in its values.
+    #[must_use]
+    pub fn has_decimals(&self) -> bool {
+        self.0.decimals.is_some()
     }
 
     /// The name under which the schema stands in documents.
@@ -211,7 +236,7 @@ impl DataType {
     /// Malformed input, a mismatch with the type, or a limit that was reached, each with path and, where it is known,
     /// byte.
     pub fn decode(&self, format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, DecodeError> {
-        (self.0.decode)(format, bytes, limits)
+        (self.0.decode)(&self.0, format, bytes, limits)
     }
 
     /// Reads an envelope that was received in chunks into a payload of this type.
@@ -263,6 +288,18 @@ fn schema_of<T: JsonSchema>() -> serde_json::Value {
     // The enclosing document names the JSON Schema version.
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
     SchemaGenerator::from(settings).into_root_schema_for::<T>().into()
+}
+
+fn decode_digits(
+    description: &Description,
+    format: Format,
+    bytes: &Bytes,
+    limits: &DecodeLimits,
+) -> Result<Payload, DecodeError> {
+    match &description.decimals {
+        Some(decimals) if format == Format::Json => json::decode_digits(bytes, limits, decimals).map(Payload::new),
+        _ => Value::decode(format, bytes, limits).map(Payload::new),
+    }
 }
 
 fn decode<T: Data>(format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, DecodeError> {

@@ -662,6 +662,10 @@ def _schema_generator() -> Any:
                 return {"type": "array"}
             return super().handle_invalid_for_json_schema(schema, error_info)
 
+        def decimal_schema(self, schema: Any) -> Any:
+            # By this format, and no number beside it, the node keeps the digits of a number.
+            return {"type": "string", "format": "decimal"}
+
     return WithArrays
 
 

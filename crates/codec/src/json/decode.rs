@@ -3,16 +3,30 @@
 //! A recursive descent over the bytes. The whole input is checked to be UTF-8 first, so that texts are copied without a
 //! second check.
 
+use super::decimals::Decimals;
 use crate::error::DecodeError;
 use crate::limits::{Budget, DecodeLimits};
 use crate::value::{Map, Value};
 
 /// Reads one value. Only white space may follow.
 pub(crate) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Value, DecodeError> {
+    whole::<false>(bytes, limits, None)
+}
+
+/// The same, with the digits of decimals as texts.
+pub(crate) fn decode_digits(bytes: &[u8], limits: &DecodeLimits, decimals: &Decimals) -> Result<Value, DecodeError> {
+    whole::<true>(bytes, limits, Some(decimals))
+}
+
+fn whole<const DIGITS: bool>(
+    bytes: &[u8],
+    limits: &DecodeLimits,
+    decimals: Option<&Decimals>,
+) -> Result<Value, DecodeError> {
     limits.check_bytes(bytes.len())?;
     let text = std::str::from_utf8(bytes)
         .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(error.valid_up_to()))?;
-    let mut decoder = JsonDecoder { text, bytes, at: 0, budget: Budget::new(limits) };
+    let mut decoder = JsonDecoder::<DIGITS> { text, bytes, at: 0, budget: Budget::new(limits), decimals };
     let value = decoder.value(0)?;
     match decoder.peek() {
         None => Ok(value),
@@ -23,14 +37,17 @@ pub(crate) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<Value, Decod
 /// The most bytes of an escaped character.
 const MAX_CHAR_BYTES: usize = 4;
 
-struct JsonDecoder<'a> {
+/// `DIGITS`: some numbers keep their digits. Without it, the decoder does not look where it is.
+struct JsonDecoder<'a, const DIGITS: bool> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
     budget: Budget<'a>,
+    /// The decimals of the next value.
+    decimals: Option<&'a Decimals>,
 }
 
-impl JsonDecoder<'_> {
+impl<const DIGITS: bool> JsonDecoder<'_, DIGITS> {
     /// Reads the next value, which lies inside `depth` lists and maps.
     fn value(&mut self, depth: usize) -> Result<Value, DecodeError> {
         match self.peek() {
@@ -51,6 +68,7 @@ impl JsonDecoder<'_> {
     }
 
     fn list(&mut self, depth: usize) -> Result<Value, DecodeError> {
+        let outer = self.decimals;
         self.open(depth)?;
         let mut items = Vec::new();
         if self.take(b']') {
@@ -58,6 +76,9 @@ impl JsonDecoder<'_> {
         }
         loop {
             let index = items.len();
+            if DIGITS {
+                self.decimals = outer.and_then(|outer| outer.item(index));
+            }
             let item = self.element().and_then(|()| self.value(depth)).map_err(|error| error.in_index(index))?;
             self.budget.make_room(&mut items, 0).map_err(|error| error.in_index(index).at_offset(self.at))?;
             items.push(item);
@@ -69,6 +90,7 @@ impl JsonDecoder<'_> {
     }
 
     fn map(&mut self, depth: usize) -> Result<Value, DecodeError> {
+        let outer = self.decimals;
         self.open(depth)?;
         let mut map = Map::new();
         if self.take(b'}') {
@@ -76,6 +98,9 @@ impl JsonDecoder<'_> {
         }
         loop {
             let key = self.key(&map)?;
+            if DIGITS {
+                self.decimals = outer.and_then(|outer| outer.field(&key));
+            }
             let value = self.element().and_then(|()| self.value(depth)).map_err(|error| error.in_key(&key))?;
             map.make_room(0, &mut self.budget).map_err(|error| error.in_key(&key).at_offset(self.at))?;
             map.insert(key, value);
@@ -231,6 +256,11 @@ impl JsonDecoder<'_> {
             }
         }
         let text = &self.text[start..self.at];
+        let keeps = DIGITS && self.decimals.is_some_and(|decimals| decimals.here);
+        if keeps && (fraction || exponent || integer(text).is_none()) {
+            let charged = self.budget.check_string(text.len()).and_then(|()| self.budget.take_text(text.len()));
+            return charged.map(|()| Value::Str(text.to_owned())).map_err(|error| error.at_offset(start));
+        }
         if fraction || exponent || text == "-0" {
             float(text).map(Value::Float).ok_or_else(|| wrong("a number beyond the range of a 64-bit float"))
         } else {

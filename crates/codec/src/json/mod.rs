@@ -9,6 +9,7 @@
 //! | `Float` | the shortest digits that read back the same; always with a point or exponent (`1.0`, `-0.0`, `1e300`) | the same bits |
 //! | `Float` NaN, ±Infinity | refused with an [`EncodeError`](crate::EncodeError) that names the place | `NaN` in the input is malformed |
 //! | integer beyond 64 bits | – | refused: a float would lose its last digits unnoticed |
+//! | a number where the schema of a [`Value`](crate::Value) says `"format": "decimal"` | – | `Str` of its digits, unless it is an integer of 64 bits |
 //! | `-0` | – | `Float(-0.0)`: an integer has no negative zero |
 //! | `Bytes` | base64 text (RFC 4648, padded) | `Str` |
 //! | `Tuple` | a list | `List` |
@@ -29,8 +30,10 @@
 //! comments, and input beyond [`DecodeLimits`](crate::DecodeLimits). Depth is counted, so `[[[[…` ends in an error and
 //! not in a stack overflow.
 
+mod decimals;
 mod decode;
 mod encode;
 
-pub(crate) use decode::decode;
+pub(crate) use decimals::Decimals;
+pub(crate) use decode::{decode, decode_digits};
 pub(crate) use encode::encode;

@@ -3,9 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload};
+use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload, Value};
 use callboard_core::FunctionCall;
 use callboard_core::edge::Route;
+use serde_json::json;
 
 use super::payload::{EXPLAINED_BYTES, payload_from, payload_of_form};
 use crate::error::ApiError;
@@ -23,7 +24,16 @@ pub(crate) fn decode(
     bytes: &Bytes,
     limits: &DecodeLimits,
 ) -> Result<Payload, ApiError> {
-    let read = || -> Result<FunctionCall, ApiError> { Ok(arguments().decode(format, bytes, limits)?.into_inner()?) };
+    let exact = (format == Format::Json && route.input().has_decimals()).then(|| with_decimals(route.input()));
+    let read = || -> Result<FunctionCall, ApiError> {
+        match &exact {
+            None => Ok(arguments().decode(format, bytes, limits)?.into_inner()?),
+            Some(exact) => {
+                let value = exact.decode(format, bytes, limits)?.into_inner::<Value>()?;
+                Ok(arguments().from_value(value)?.into_inner()?)
+            }
+        }
+    };
     let call = read()?;
     if route.is_function() {
         return Ok(Payload::new(call));
@@ -31,6 +41,24 @@ pub(crate) fn decode(
     // Only a body that does not fit is read a second time, to name every field.
     let rebuild = || (bytes.len() <= EXPLAINED_BYTES).then(|| read().ok()?.into_input(route).ok()).flatten();
     payload_from(route.input(), call.into_input(route)?, rebuild)
+}
+
+/// The body of a call of which some arguments are decimals, whose digits are kept.
+fn with_decimals(input: &DataType) -> DataType {
+    let (whole, names) = (input.schema(), input.parameters());
+    let of_parameter = |name: &String| match names {
+        Some(parameters) if !parameters.is_value => whole["properties"][name].clone(),
+        _ => whole.clone(),
+    };
+    let names = names.map_or(&[][..], |parameters| parameters.names.as_slice());
+    let mut args: Vec<_> = names.iter().map(of_parameter).collect();
+    if let Some(first) = args.first_mut() {
+        // The only argument may be the map of all.
+        *first = json!({ "allOf": [first, whole] });
+    }
+    let kwargs: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), of_parameter(name))).collect();
+    let properties = json!({ "args": { "prefixItems": args }, "kwargs": { "properties": kwargs } });
+    DataType::value().with_schema(json!({ "properties": properties }))
 }
 
 /// The payload of a call of `route` whose keyword arguments are the fields of a form.

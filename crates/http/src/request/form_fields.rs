@@ -4,7 +4,7 @@
 //! a field allows no text, the text is read as JSON. If it requires a list, a single value becomes a list of one, and a
 //! missing list becomes empty. A value that does not fit stays unchanged, so that the error names the original.
 
-use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_codec::{DataType, DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
 
 use super::multipart::FormFields;
@@ -15,13 +15,14 @@ const MAX_REFERENCES: usize = 16;
 /// Longer texts are not converted: people do not type them. A part with its own media type may be as long as a body.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
 
-/// The fields of a form for `schema`, whose references point into its own `$defs`. Converted texts count against the
-/// remaining limits; a text beyond them stays a text.
-pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
+/// The fields of a form for `input`. References in its schema point into its own `$defs`. Converted texts count against
+/// the remaining limits; a text beyond them stays a text.
+pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
+    let schema = input.schema();
     let FormFields { values: fields, remaining_limits } = fields;
     let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
     let Some(properties) = properties else { return fields };
-    let mut fitting = SchemaFit { root: schema, remaining_limits };
+    let mut fitting = SchemaFit { root: schema, remaining_limits, has_decimals: input.has_decimals() };
     let fitted = fields.into_iter().map(|(name, value)| match properties.get(&name) {
         Some(property) => {
             let fitted = fitting.field(value, property);
@@ -44,6 +45,7 @@ pub(crate) fn fit(fields: FormFields, schema: &Schema) -> Map {
 struct SchemaFit<'a> {
     root: &'a Schema,
     remaining_limits: DecodeLimits,
+    has_decimals: bool,
 }
 
 impl<'a> SchemaFit<'a> {
@@ -53,7 +55,7 @@ impl<'a> SchemaFit<'a> {
             Value::List(items) if allowed.has("array") => {
                 Value::List(items.into_iter().map(|item| self.item(item, &allowed)).collect())
             }
-            Value::Str(text) => match self.as_json(&text, &allowed) {
+            Value::Str(text) => match self.as_json(&text, schema, &allowed) {
                 Some(read) => read,
                 None => self.listed(Value::Str(text), &allowed),
             },
@@ -70,19 +72,22 @@ impl<'a> SchemaFit<'a> {
     fn item(&mut self, value: Value, list: &AllowedTypes<'a>) -> Value {
         match (value, list.items) {
             (Value::Str(text), Some(items)) => {
-                self.as_json(&text, &AllowedTypes::new(items, self.root)).unwrap_or(Value::Str(text))
+                self.as_json(&text, items, &AllowedTypes::new(items, self.root)).unwrap_or(Value::Str(text))
             }
             (value, _) => value,
         }
     }
 
     /// The text as JSON, if the schema allows its type and allows no text, or the text is a list or a map.
-    fn as_json(&mut self, text: &str, allowed: &AllowedTypes<'_>) -> Option<Value> {
+    fn as_json(&mut self, text: &str, schema: &Schema, allowed: &AllowedTypes<'_>) -> Option<Value> {
         if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
             return None;
         }
-        let read = Value::decode(Format::Json, &bytes::Bytes::copy_from_slice(text.as_bytes()), &self.remaining_limits)
-            .ok()?;
+        // Of all schemas, only those with decimals change what is read.
+        let kind = DataType::value();
+        let kind = if self.has_decimals { kind.with_schema(schema.clone()) } else { kind };
+        let bytes = bytes::Bytes::copy_from_slice(text.as_bytes());
+        let read = kind.decode(Format::Json, &bytes, &self.remaining_limits).ok()?.into_inner().ok()?;
         let kinds: &[&str] = match &read {
             Value::Null => &["null"],
             Value::Bool(_) => &["boolean"],
@@ -198,13 +203,17 @@ mod tests {
         })
     }
 
+    fn typed(schema: Schema) -> DataType {
+        DataType::value().with_schema(schema)
+    }
+
     fn form<const N: usize>(fields: [(&str, Value); N]) -> FormFields {
         let fields = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         FormFields { values: fields, remaining_limits: DecodeLimits::default() }
     }
 
     fn fitted(name: &str, value: impl Into<Value>) -> Schema {
-        let fitted = fit(form([(name, value.into())]), &schema());
+        let fitted = fit(form([(name, value.into())]), &typed(schema()));
         let json = fitted.get(name).unwrap().encode(Format::Json).unwrap();
         serde_json::from_slice(&json).unwrap()
     }
@@ -235,8 +244,18 @@ mod tests {
     }
 
     #[test]
+    fn decimals_in_a_text_of_json_keep_their_digits() {
+        let line = json!({ "properties": { "price": { "type": "string", "format": "decimal" } } });
+        let schema =
+            json!({ "properties": { "lines": { "type": "array", "items": line }, "n": { "type": "number" } } });
+        let form = form([("lines", Value::from(r#"[{"price": 1.10}]"#)), ("n", Value::from("1.10"))]);
+        let fitted = Value::Map(fit(form, &typed(schema))).encode(Format::Json).unwrap();
+        assert_eq!(fitted, r#"{"lines":[{"price":"1.10"}],"n":1.1}"#);
+    }
+
+    #[test]
     fn a_missing_required_list_is_empty() {
-        let fitted = fit(form([]), &schema());
+        let fitted = fit(form([]), &typed(schema()));
         assert_eq!(fitted, Map::from_iter([("tags".to_owned(), Value::List(Vec::new()))]));
     }
 
@@ -254,7 +273,7 @@ mod tests {
         let mut form = form([("counts", Value::List(vec![Value::from("[1, 2]"), Value::from("[3, 4]")]))]);
         form.remaining_limits.max_elements = 3;
         let schema = json!({ "properties": { "counts": { "type": "array", "items": { "type": "array" } } } });
-        let fitted = fit(form, &schema).get("counts").unwrap().encode(Format::Json).unwrap();
+        let fitted = fit(form, &typed(schema)).get("counts").unwrap().encode(Format::Json).unwrap();
         assert_eq!(fitted, r#"[[1,2],"[3, 4]"]"#);
     }
 }

@@ -86,7 +86,7 @@ pub(crate) async fn decode_form(
     let (route, limits, bytes) = (Arc::clone(route), limits.clone(), form.read_bytes());
     // Texts are copied.
     budget.charge(form.value_bytes())?;
-    let read = move || read(&route, form_fields::fit(form.decode(&limits)?, route.input().schema()));
+    let read = move || read(&route, form_fields::fit(form.decode(&limits)?, route.input()));
     let (admission, payload) = budget.run(admission, bytes, read).await?;
     Ok((admission, payload?))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use callboard_codec::{DecodeLimits, Format, Map, Tensor, Value};
+use callboard_codec::{DataType, DecodeLimits, Format, Map, Parameters, Tensor, Value};
 use callboard_core::{App, FunctionCall, Limits, Stage};
 use callboard_http::{ApiKeys, HttpConfig};
 use serde_json::json;
@@ -67,6 +67,39 @@ async fn arguments_are_positional_or_named() {
     }
     let unknown = client.post("/v1/call/math/scale", &[JSON], r#"{"arguments": []}"#).await;
     assert_eq!(unknown.status, 422);
+}
+
+#[tokio::test]
+async fn decimals_keep_their_digits_on_every_way_of_json() {
+    let decimal = || json!({ "type": "string", "format": "decimal" });
+    let pay = DataType::value()
+        .with_schema(json!({ "properties": { "rate": { "type": "number" }, "amount": decimal() } }))
+        .with_parameters(Parameters { names: ["rate", "amount"].map(str::to_owned).to_vec(), is_value: false });
+    let one = DataType::value()
+        .with_schema(decimal())
+        .with_parameters(Parameters { names: vec!["amount".to_owned()], is_value: true });
+    let echo = |name: &str| Stage::each(name, |value: &Value| Ok(value.clone()));
+    let app = App::new().route_described("/pay", echo("pay"), pay, DataType::value()).route_described(
+        "/one",
+        echo("one"),
+        one,
+        DataType::value(),
+    );
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let both = r#"{"rate":1.1,"amount":"12345678901234567890.12"}"#;
+    for (path, body, expected) in [
+        ("/pay", r#"{"rate": 1.10, "amount": 12345678901234567890.12}"#, both),
+        ("/v1/call/pay", r#"{"args": [1.10, 12345678901234567890.12]}"#, both),
+        ("/v1/call/pay", r#"{"args": [{"rate": 1.10, "amount": 12345678901234567890.12}]}"#, both),
+        ("/v1/call/pay", r#"{"args": [1.10], "kwargs": {"amount": 12345678901234567890.12}}"#, both),
+        ("/one", "1.10", r#""1.10""#),
+        ("/v1/call/one", r#"{"args": [1.10]}"#, r#""1.10""#),
+        ("/v1/call/one", r#"{"kwargs": {"amount": 12345678901234567890123}}"#, r#""12345678901234567890123""#),
+    ] {
+        let answer = client.post(path, &[JSON], body).await;
+        assert_eq!((answer.status, answer.text()), (200, expected), "{path} {body}");
+    }
 }
 
 #[tokio::test]
