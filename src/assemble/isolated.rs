@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_core::Stage;
-use callboard_onnx::{Model, OnnxConfig};
+use callboard_onnx::{EngineChoice, Model, OnnxConfig};
 use callboard_process::{Isolate as _, MemoryLimit};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -37,14 +37,8 @@ pub(super) fn isolate(
     (memory_limit, start_timeout): (MemoryLimit, Duration),
 ) -> Result<Stage<Value, Value>, String> {
     let (model, library) = (absolute(&config.model)?, config.library.as_deref().map(absolute).transpose()?);
-    // Each process sees one replica, and several share the cores.
-    let (replicas, cores) = (config.replicas.get(), available_parallelism().map_or(1, NonZeroUsize::get));
-    let (spinning, threads) = match replicas {
-        1 => (config.spinning, config.threads),
-        _ => (config.spinning.or(Some(false)), config.threads.or_else(|| NonZeroUsize::new((cores / replicas).max(1)))),
-    };
-    let config =
-        OnnxConfig { model: model.into(), library: library.map(Into::into), spinning, threads, ..config.clone() };
+    let shared = OnnxConfig { model: model.into(), library: library.map(Into::into), ..config.clone() };
+    let config = of_one_replica(shared, available_parallelism().map_or(1, NonZeroUsize::get));
     let timeout = config.timeout;
     let keys = json!(IsolatedModel { config, timeout });
     Ok(stage.isolate_with(|process| {
@@ -53,6 +47,19 @@ pub(super) fn isolate(
         process.start_timeout = Some(start_timeout);
         process.env.insert(MODEL_VARIABLE.to_owned(), keys.to_string());
     }))
+}
+
+/// The keys of each process: it sees one replica, and several share the cores.
+fn of_one_replica(mut config: OnnxConfig, cores: usize) -> OnnxConfig {
+    let replicas = config.replicas.get();
+    if replicas > 1 {
+        // rten has no threads that spin, and refuses the key.
+        if config.engine != EngineChoice::Rten {
+            config.spinning.get_or_insert(false);
+        }
+        config.threads = config.threads.or_else(|| NonZeroUsize::new((cores / replicas).max(1)));
+    }
+    config
 }
 
 fn absolute(path: &Path) -> Result<String, String> {
@@ -84,6 +91,19 @@ mod tests {
     use std::os::unix::ffi::OsStrExt as _;
 
     use super::*;
+
+    #[test]
+    fn replicas_share_the_cores_and_get_only_keys_that_their_engine_knows() {
+        let keys = |engine: &str, replicas: usize| {
+            let config = json!({ "model": "m.onnx", "engine": engine, "replicas": replicas });
+            let config = of_one_replica(serde_json::from_value(config).unwrap(), 8);
+            (config.spinning, config.threads.map(NonZeroUsize::get))
+        };
+        assert_eq!(keys("onnxruntime", 1), (None, None));
+        assert_eq!(keys("onnxruntime", 2), (Some(false), Some(4)));
+        assert_eq!(keys("auto", 16), (Some(false), Some(1)));
+        assert_eq!(keys("rten", 2), (None, Some(4)));
+    }
 
     #[test]
     fn a_path_that_is_not_utf_8_is_refused_by_its_name() {

@@ -149,6 +149,11 @@ impl OpenBatches {
         }
     }
 
+    /// Whether the child has begun any batch: the first that it gets begins at once.
+    pub(crate) fn had_batch(&self) -> bool {
+        self.next_id > 0
+    }
+
     /// Whether the child has no batch.
     pub(crate) fn is_empty(&self) -> bool {
         self.batches.is_empty()

@@ -134,10 +134,13 @@ impl Reader {
         let told = exit.clone().unwrap_or_else(|| WorkerExit::new("its replica has ended"));
         let _ = ended.send(Some(ChildEnd { exit: told, is_announced }));
         // Their callers read the reason.
-        let closed = open.lock().close();
+        let (closed, had_batch) = {
+            let mut open = open.lock();
+            (open.close(), open.had_batch())
+        };
         drop(closed);
         if let Some(exit) = exit {
-            exit_port.report(&exit);
+            exit_port.report(&exit, had_batch);
         }
     }
 
@@ -333,7 +336,7 @@ impl Reader {
             open.is_leaving = true;
             if !open.is_serial {
                 // Another replica takes its place; its open batches are finished.
-                self.exit_port.report(&WorkerExit::new("the process has said that it ends"));
+                self.exit_port.report(&WorkerExit::new("the process has said that it ends"), true);
             }
         }
         if open.is_leaving {

@@ -16,18 +16,8 @@ use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 /// The actor of one stage's queue.
 pub(crate) struct BatcherActor;
 
-/// Sends the supervisor the message that a call waits and no replica is there.
-pub(crate) type WakePort = Box<dyn Fn() + Send + Sync>;
-
-pub(crate) struct BatcherArgs {
-    pub(crate) pool: Arc<Pool>,
-    /// Asks the supervisor for a first replica.
-    pub(crate) wake: WakePort,
-}
-
 pub(crate) struct BatcherState {
     pool: Arc<Pool>,
-    wake: WakePort,
     /// Why there is no replica.
     failed_start: Option<FailedStart>,
     /// Entries from the inbox; empty between two messages.
@@ -63,17 +53,16 @@ struct PoisonSuspects {
 impl Actor for BatcherActor {
     type Msg = BatcherMessage;
     type State = BatcherState;
-    type Arguments = BatcherArgs;
+    type Arguments = Arc<Pool>;
 
     async fn pre_start(
         &self,
         _myself: ActorRef<BatcherMessage>,
-        args: BatcherArgs,
+        pool: Arc<Pool>,
     ) -> Result<BatcherState, ActorProcessingErr> {
         Ok(BatcherState {
-            queue: SessionQueues::new(args.pool.policy().ageing),
-            pool: args.pool,
-            wake: args.wake,
+            queue: SessionQueues::new(pool.policy().ageing),
+            pool,
             failed_start: None,
             arrived: Vec::new(),
             suspects: VecDeque::new(),
@@ -128,6 +117,7 @@ impl Actor for BatcherActor {
                 state.failed_start = Some(failed);
             }
             BatcherMessage::Close => state.is_closed = true,
+            BatcherMessage::Open => state.is_closed = false,
             BatcherMessage::Drain => state.is_draining = true,
         }
         if state.is_closed {
@@ -241,8 +231,8 @@ impl BatcherState {
 
     /// No replica is there: asks for one if entries wait.
     fn ask_for_replica(&self) {
-        if (self.queue.len() > 0 || !self.suspects.is_empty()) && self.pool.demand.ask() {
-            (self.wake)();
+        if self.queue.len() > 0 || !self.suspects.is_empty() {
+            self.pool.demand.wake();
         }
     }
 

@@ -10,4 +10,4 @@
 
 mod actor;
 
-pub(crate) use actor::{BatcherActor, BatcherArgs, WakePort};
+pub(crate) use actor::BatcherActor;

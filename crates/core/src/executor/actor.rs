@@ -9,7 +9,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::Watchdog;
 use super::kind::{Executor, ExecutorContext};
 use crate::error::Failure;
-use crate::pool::{BatchRun, BatcherMessage, Death, Pool, ReplicaHandle, WorkerMessage};
+use crate::pool::{BatchRun, BatcherMessage, Pool, ReplicaHandle, WorkerMessage};
 use crate::stage::Factory;
 use crate::worker::{ExitPort, Replica};
 
@@ -59,15 +59,13 @@ impl Actor for WorkerActor {
         args: WorkerArgs,
     ) -> Result<WorkerState, ActorProcessingErr> {
         let WorkerArgs { pool, mut replica, watchdog, report } = args;
-        let actor = myself.clone();
-        // An actor that has stopped needs no report.
-        replica.exit = ExitPort::new(move |words| _ = actor.cast(WorkerMessage::Crashed(words)));
-        let exit = replica.exit.clone();
         let settings = pool.settings();
         let (slots, ahead) =
             if pool.spec.is_async() { (settings.concurrency().get(), settings.hands_ahead().into()) } else { (1, 0) };
         let handle = ReplicaHandle::new(replica.index(), replica.generation(), slots, ahead, myself.clone());
         let handle = Arc::new(handle);
+        replica.exit = exit_port(Arc::clone(&handle));
+        let exit = replica.exit.clone();
         let context = ExecutorContext { pool, handle, actor: myself };
         let executor = build_executor(replica, &watchdog, &context).await;
         let executor = executor.map_err(|failure| failure.message().to_owned())?;
@@ -122,6 +120,18 @@ impl Actor for WorkerActor {
         }
         Ok(())
     }
+}
+
+/// The port by which a worker reports its end. Its message may come before the batches that end with the worker, so the
+/// report says whether one had begun.
+fn exit_port(handle: Arc<ReplicaHandle>) -> ExitPort {
+    ExitPort::new(move |words, had_batch| {
+        if had_batch {
+            handle.note_end_in_batch();
+        }
+        // An actor that has stopped needs no report.
+        let _ = handle.actor().cast(WorkerMessage::Crashed(words));
+    })
 }
 
 /// Closes the executor. Abandons a hung thread here as well, because the actor reads no more alarms.
@@ -196,7 +206,7 @@ impl WorkerState {
             return Ok(());
         };
         handle.retire();
-        handle.note_death(Death::Hung);
+        handle.note_end_in_batch();
         pool.abandon_thread();
         batch.give_up_waiting(timeout);
         Err(format!("a call did not come back within the stage's timeout of {timeout:?}").into())

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::watchdog::WatchedTask;
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
-use crate::pool::{BatchRun, Death, Pool, ReplicaHandle, RunError, WorkerMessage};
+use crate::pool::{BatchRun, Pool, ReplicaHandle, RunError, WorkerMessage};
 use crate::worker::{ClockHold, DynAsyncWorker, DynWorker, hold_during, warm_up};
 
 /// Builds the worker, inside the replica and on the thread where it will run.
@@ -203,15 +203,14 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<Thread
         }
         Ok(Err(RunError::Panicked(words))) => Some(words.to_string()),
         Ok(Err(RunError::Abandoned)) => {
-            context.pool.replicas.thread_came_back();
+            context.pool.thread_came_back();
             None
         }
         Err(words) => {
             context.handle.retire();
-            if let Some(batch) = context.handle.take_batch()
-                && batch.after_panic(&words)
-            {
-                context.handle.note_death(Death::Poison);
+            if let Some(batch) = context.handle.take_batch() {
+                context.handle.note_end_in_batch();
+                batch.after_panic(&words);
             }
             Some(words.to_string())
         }

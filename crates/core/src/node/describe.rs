@@ -27,9 +27,9 @@ const LISTED_CALLS: usize = 16;
 pub struct Health {
     /// The process answers.
     pub live: bool,
-    /// Traffic may be sent here: every stage is ready, or degraded with a replica that is up; every stage that runs on
-    /// other nodes only has a reachable node; no group of actors has given up, and all actors that are needed are up;
-    /// the node is not draining.
+    /// Traffic may be sent here: every stage is ready, or degraded with a replica that is up or was within the last
+    /// 5 s; every stage that runs on other nodes only has a reachable node; no group of actors has given up, and all
+    /// actors that are needed are up; the node is not draining.
     pub ready: bool,
     /// The node is about to end: it was withdrawn, or already refuses new calls.
     pub draining: bool,
@@ -66,7 +66,8 @@ pub struct StageHealth {
     pub state: StageState,
     /// The reason of the state, if there is one.
     pub reason: Option<String>,
-    /// Whether it takes calls: ready or degraded, and with a replica that is up or that its next call starts.
+    /// Whether it takes calls: ready or degraded, and with a replica that is up, was up within the last 5 s, or that
+    /// its next call starts.
     pub ready: bool,
 }
 
@@ -410,7 +411,7 @@ fn describe_routes(table: &Table, now: Instant) -> Vec<RouteDescription> {
 fn stage_health(stage: &Arc<DeployedStage>) -> StageHealth {
     let (state, reason) = stage.pool.health.state_and_reason();
     // A stage that may have no replica takes calls without one.
-    let manned = stage.pool.settings().scaling().may_be_zero() || !stage.pool.replicas.all().is_empty();
+    let manned = stage.pool.settings().scaling().may_be_zero() || stage.pool.replicas.is_manned(clock::now());
     let reason = reason.or_else(|| (state.is_ready() && !manned).then(|| "no replica is up".to_owned()));
     StageHealth { name: stage.name().clone(), state, reason, ready: state.is_ready() && manned }
 }

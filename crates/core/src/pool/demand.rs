@@ -1,5 +1,7 @@
 //! The demand for a stage, for its supervisor: when it was last used, and whether a call waits for its first replica.
 
+use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -24,14 +26,18 @@ pub(crate) struct ScaleChange {
     pub(crate) reason: String,
 }
 
+/// Asks the supervisor to look.
+pub(crate) type WakePort = Box<dyn Fn() + Send + Sync>;
+
 /// The demand for one stage.
-#[derive(Debug)]
 pub(crate) struct Demand {
+    /// Set by the supervisor when it starts.
+    wake: OnceLock<WakePort>,
     since: Instant,
     /// The microseconds from `since` to the start of the last batch, plus one; 0 before the first. Written once per
     /// batch by the batcher, without a lock.
     last_batch: AtomicU64,
-    /// The batcher has asked for a replica: at most one such message is on its way.
+    /// The supervisor was asked: at most one such message is on its way.
     is_asked: AtomicBool,
     last_change: Mutex<Option<ScaleChange>>,
 }
@@ -39,6 +45,7 @@ pub(crate) struct Demand {
 impl Demand {
     pub(super) fn new() -> Self {
         Self {
+            wake: OnceLock::new(),
             since: clock::now(),
             last_batch: AtomicU64::new(0),
             is_asked: AtomicBool::new(false),
@@ -58,9 +65,18 @@ impl Demand {
         Some(self.since + Duration::from_micros(micros))
     }
 
-    /// Whether to send the supervisor a message: a call waits, and no such message is on its way.
-    pub(crate) fn ask(&self) -> bool {
-        !self.is_asked.swap(true, Ordering::AcqRel)
+    pub(crate) fn set_wake(&self, wake: WakePort) {
+        let _ = self.wake.set(wake);
+    }
+
+    /// Asks the supervisor to look, unless such a message is on its way: a call waits for a replica, or what kept a
+    /// replica from its start is over.
+    pub(crate) fn wake(&self) {
+        if let Some(wake) = self.wake.get()
+            && !self.is_asked.swap(true, Ordering::AcqRel)
+        {
+            wake();
+        }
     }
 
     /// The supervisor is about to look.
@@ -75,5 +91,11 @@ impl Demand {
     /// The last change of the number of replicas.
     pub(crate) fn last_change(&self) -> Option<ScaleChange> {
         self.last_change.lock().clone()
+    }
+}
+
+impl fmt::Debug for Demand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Demand").field("last_batch", &self.last_batch()).finish_non_exhaustive()
     }
 }

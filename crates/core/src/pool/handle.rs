@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::crash_log::CrashLog;
 use super::demand::{Demand, FailedStart};
 use super::entrance::QueueEntrance;
 use super::health::Health;
@@ -14,13 +15,16 @@ use super::replica::ReplicaHandle;
 use super::replica_set::ReplicaSet;
 use super::response_cache::ResponseCache;
 use super::retry_budget::RetryBudget;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
 use crate::queue::{BatchPolicy, Entry, Load, SharedCost};
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::RunEnd;
+
+/// The retry time of a failed stage that is trying to start just now.
+const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// One stage on this node.
 #[derive(Debug)]
@@ -34,6 +38,7 @@ pub(crate) struct Pool {
     pub(crate) cost: SharedCost,
     pub(crate) metrics: StageMetrics,
     retries: Mutex<RetryBudget>,
+    crash_log: Mutex<CrashLog>,
     pub(super) cache: Option<ResponseCache>,
 }
 
@@ -47,6 +52,7 @@ impl Pool {
             cost: SharedCost::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
+            crash_log: Mutex::default(),
             cache: spec.cache().map(ResponseCache::new),
             spec,
         }
@@ -92,13 +98,33 @@ impl Pool {
     /// Moves the stage to its next state. An invalid step changes nothing.
     pub(crate) fn enter(&self, state: StageState, reason: Option<String>) {
         let Some((before, reason)) = self.health.enter(state, reason) else { return };
+        if state != StageState::Failed {
+            self.health.set_retry_at(None);
+        }
         if !state.accepts_entries() {
             self.entrance.permits.wake_all();
         }
         // Without the lock: a log subscriber may ask for the state.
         if before != state {
-            tracing::info!(stage = %self.name(), from = %before, to = %state, reason, "stage state");
+            let log = || tracing::info!(stage = %self.name(), from = %before, to = %state, reason, "stage state");
+            if before.is_ready() && state.is_ready() { self.log_crash(log) } else { log() }
         }
+    }
+
+    /// The stage has failed, and tries again then.
+    pub(crate) fn fail(&self, reason: String, retry_at: Instant) {
+        self.health.set_retry_at(Some(retry_at));
+        self.enter(StageState::Failed, Some(reason));
+    }
+
+    /// Logs a line about a crash, unless the stage has written many lately.
+    pub(crate) fn log_crash(&self, line: impl FnOnce()) {
+        let admitted = self.crash_log.lock().admit(clock::now());
+        let Some(left_out) = admitted else { return };
+        if left_out > 0 {
+            tracing::warn!(stage = %self.name(), left_out, "lines about its crashes were left out");
+        }
+        line();
     }
 
     /// The workers are built and about to warm up. Has an effect only while the stage starts.
@@ -111,7 +137,7 @@ impl Pool {
     /// A poison entry was found: it killed its worker when it ran alone.
     pub(crate) fn found_poison(&self) {
         self.metrics.poison_entries.inc();
-        self.health.record_poison();
+        self.health.record_culprit();
     }
 
     /// The number of these entries, lost with their replica, that the retry budget lets run again.
@@ -133,6 +159,12 @@ impl Pool {
     pub(crate) fn abandon_thread(&self) {
         self.metrics.hung.inc();
         self.replicas.abandon_thread();
+    }
+
+    /// An abandoned thread has come back, and ends. A stage that waits for that looks.
+    pub(crate) fn thread_came_back(&self) {
+        self.replicas.thread_came_back();
+        self.demand.wake();
     }
 
     /// Moves the stage off the runtime: the watchdog saw a call longer than `limit`.
@@ -206,6 +238,10 @@ impl Pool {
             (state, Some(reason)) => format!("stage `{name}` is {state}: {reason}"),
             (state, None) => format!("stage `{name}` is {state}"),
         };
-        CallError::new(ErrorKind::Unavailable, message).at_stage(name)
+        let error = match self.health.retry_at() {
+            Some(at) => CallError::unavailable(message, at.saturating_duration_since(clock::now()).max(RETRY_SOON)),
+            None => CallError::new(ErrorKind::Unavailable, message),
+        };
+        error.at_stage(name)
     }
 }

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::lifecycle::{Lifecycle, StageState};
 use super::poison::PoisonShare;
+use crate::clock::Instant;
 
 /// The health of one stage, which callers, batcher, replicas and supervisor share.
 #[derive(Debug, Default)]
@@ -13,6 +14,8 @@ pub(crate) struct Health {
     lifecycle: Mutex<Lifecycle>,
     /// In Ready, Degraded and, for calls admitted before, Draining.
     accepts_entries: AtomicBool,
+    /// When a failed stage tries again.
+    retry_at: Mutex<Option<Instant>>,
     poison: Mutex<PoisonShare>,
     /// Whether poison entries were found lately. Most stages read this instead of taking the lock.
     has_poison: AtomicBool,
@@ -27,6 +30,15 @@ impl Health {
     pub(crate) fn state_and_reason(&self) -> (StageState, Option<String>) {
         let lifecycle = self.lifecycle.lock();
         (lifecycle.state(), lifecycle.reason().map(str::to_owned))
+    }
+
+    /// When a stage that has failed tries again. `None`: it does not, or has not failed.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        *self.retry_at.lock()
+    }
+
+    pub(super) fn set_retry_at(&self, at: Option<Instant>) {
+        *self.retry_at.lock() = at;
     }
 
     /// Without a lock, for the path of a call.
@@ -45,8 +57,8 @@ impl Health {
         Some((before, lifecycle.reason().map(str::to_owned)))
     }
 
-    /// Records a poison entry: it killed its worker when it ran alone.
-    pub(super) fn record_poison(&self) {
+    /// Records an entry that killed its worker or ran beyond the stage's timeout.
+    pub(super) fn record_culprit(&self) {
         self.has_poison.store(true, Ordering::Relaxed);
         let mut poison = self.poison.lock();
         poison.record_poison();
@@ -64,7 +76,8 @@ impl Health {
     }
 
     fn judge(&self, poison: &PoisonShare) {
-        let complaint = poison.excess().map(|_| "more than a fifth of its entries kill their worker".to_owned());
+        let complaint =
+            poison.excess().map(|_| "more than a fifth of its entries end or block their worker".to_owned());
         self.lifecycle.lock().complain(complaint);
     }
 }

@@ -139,7 +139,9 @@ impl InFlightBatch {
                 }
                 ItemOutcome::Panicked(words) => {
                     pool.found_poison();
-                    tracing::error!(stage = %pool.name(), panic = %words, "an input makes its function panic");
+                    pool.log_crash(
+                        || tracing::error!(stage = %pool.name(), panic = %words, "an input makes its function panic"),
+                    );
                     entry.refuse(panicked(pool, &words));
                 }
                 ItemOutcome::Late => {
@@ -171,9 +173,7 @@ impl InFlightBatch {
     /// User code panicked. Where the contract allows it, each half of the batch runs again by itself, so that in the
     /// end only the poison entry fails. An entry that was alone is retried as often as the stage says: the machine may
     /// be at fault. Under `AtMostOnce` all entries fail at once.
-    ///
-    /// Returns whether this was a step of that bisection.
-    pub(crate) fn after_panic(mut self, words: &CaughtPanic) -> bool {
+    pub(crate) fn after_panic(mut self, words: &CaughtPanic) {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.spec.contract().may_run_again();
         let is_alone = self.entries.len() == 1;
@@ -184,19 +184,26 @@ impl InFlightBatch {
             let entries = self.take_entries();
             entries.iter().for_each(|entry| entry.note_again(pool.name(), RunEnd::Panicked));
             pool.tell_batcher(BatcherMessage::Isolate { entries, lone_crashes });
-            return true;
+            return;
+        }
+        if is_alone {
+            pool.found_poison();
+        } else {
+            // Under `AtMostOnce` nobody finds out which of them it was.
+            pool.health.record_culprit();
         }
         if may_run_again {
-            pool.found_poison();
-            tracing::error!(stage = %pool.name(), panic = %words, isolated = self.facts.is_isolating(), "an input kills its worker");
+            pool.log_crash(|| {
+                tracing::error!(stage = %pool.name(), panic = %words, isolated = self.facts.is_isolating(), "an input kills its worker");
+            });
         }
         self.fail(RunEnd::Panicked, || panicked(&pool, words));
-        may_run_again
     }
 
     /// User code has not come back within the stage's timeout.
     pub(crate) fn give_up_waiting(self, timeout: Duration) {
         let pool = Arc::clone(&self.pool);
+        pool.health.record_culprit();
         self.fail(RunEnd::Hung, || {
             let message = format!("stage `{}` did not answer within its timeout of {timeout:?}", pool.name());
             CallError::new(ErrorKind::DeadlineExceeded, message).at_stage(pool.name()).after_start(true)

@@ -5,7 +5,8 @@ use serde::Serialize;
 callboard_codec::words! {
     /// Where a stage is in its life.
     ///
-    /// `Starting → WarmingUp → Ready ⇄ Degraded → Draining → Stopped`, and `Failed` from anywhere before `Stopped`.
+    /// `Starting → WarmingUp → Ready ⇄ Degraded → Draining → Stopped`, and `Failed` from anywhere before `Stopped`. A
+    /// stage that has failed while it served tries again by itself, and is `Ready` or `Degraded` again.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
     #[serde(rename_all = "snake_case")]
     #[non_exhaustive]
@@ -23,7 +24,7 @@ callboard_codec::words! {
         Draining => "draining",
         /// It has ended.
         Stopped => "stopped",
-        /// It has failed, for the given reason. Its routes answer `Unavailable`.
+        /// It has failed, for the given reason. Its routes answer `Unavailable` until it has started again.
         Failed => "failed",
     }
 }
@@ -49,6 +50,8 @@ impl StageState {
         match (self, next) {
             // The last reason of a failure is reported.
             (Self::Failed, Self::Failed) | (Self::Stopped | Self::Failed, Self::Stopped) => true,
+            // It has tried again.
+            (Self::Failed, Self::Ready | Self::Degraded) => true,
             (Self::Stopped | Self::Failed, _) => false,
             (_, Self::Draining | Self::Stopped | Self::Failed) => true,
             (Self::Starting, Self::WarmingUp | Self::Ready | Self::Degraded) => true,
@@ -86,7 +89,7 @@ impl Lifecycle {
         let allowed = self.state.may_become(next);
         if allowed {
             // The reason of a failure remains after the stage has stopped.
-            if !(self.state == StageState::Failed && reason.is_none()) {
+            if !(self.state == StageState::Failed && next == StageState::Stopped && reason.is_none()) {
                 self.reason = reason;
             }
             self.state = next;
@@ -143,11 +146,18 @@ mod tests {
     }
 
     #[test]
-    fn failed_and_draining_stages_never_become_ready() {
+    fn a_failed_stage_may_serve_again_and_an_ending_one_may_not() {
         let mut life = Lifecycle::default();
         assert!(life.enter(StageState::Failed, Some("why".to_owned())));
-        assert!(!life.enter(StageState::Ready, None));
+        assert!(!life.enter(StageState::WarmingUp, None), "it has failed while it tries");
         assert_eq!(life.reason(), Some("why"));
+        assert!(life.enter(StageState::Ready, None));
+        assert_eq!(life.reason(), None);
+
+        assert!(life.enter(StageState::Failed, Some("why".to_owned())));
+        assert!(life.enter(StageState::Stopped, None));
+        assert_eq!(life.reason(), Some("why"), "of the failure");
+        assert!(!life.enter(StageState::Ready, None));
 
         let mut life = Lifecycle::default();
         assert!(life.enter(StageState::Draining, None));

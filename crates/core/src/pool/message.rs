@@ -39,6 +39,8 @@ pub(crate) enum BatcherMessage {
     RefuseUntil(FailedStart),
     /// The stage has failed: refuse all waiting entries. From the supervisor.
     Close,
+    /// The stage serves again after it had failed. From the supervisor, before it accepts entries.
+    Open,
     /// No delays any more: the node drains. From the supervisor.
     Drain,
 }

@@ -7,6 +7,7 @@
 //! The batcher's actor forms the batches, the replica's actor runs them, the supervisor starts both; each of them knows
 //! this module, and this module knows none of them.
 
+mod crash_log;
 mod demand;
 mod entrance;
 mod handle;
@@ -25,10 +26,10 @@ mod submission;
 
 pub use lifecycle::StageState;
 
-pub(crate) use demand::{FailedStart, ScaleChange};
+pub(crate) use demand::{FailedStart, ScaleChange, WakePort};
 pub(crate) use handle::Pool;
 pub(crate) use message::{BatcherMessage, WorkerMessage};
-pub(crate) use replica::{Death, ReplicaHandle};
+pub(crate) use replica::ReplicaHandle;
 pub(crate) use replica_set::Restart;
 pub(crate) use run::{BatchRun, RunError};
 

@@ -4,7 +4,7 @@
 //! batcher takes a slot when it hands over a batch, the replica gives it back. Messages are only hints to look again.
 //! Most replicas have one slot; an asynchronous one has a slot for each batch that it may run at once.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use ractor::ActorRef;
@@ -12,20 +12,10 @@ use ractor::ActorRef;
 use super::in_flight::InFlightBatch;
 use super::message::WorkerMessage;
 use crate::clock::{self, Instant};
+use crate::restart::LifeEnd;
 
 /// In place of the count of free slots: the replica has ended.
 const GONE: u32 = u32::MAX;
-
-/// Why a replica ended, for its supervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Death {
-    /// User code panicked, or another cause.
-    Crash,
-    /// User code panicked in a batch under bisection.
-    Poison,
-    /// A call did not come back in time; its thread was abandoned.
-    Hung,
-}
 
 /// One life of a replica.
 #[derive(Debug)]
@@ -40,7 +30,8 @@ pub(crate) struct ReplicaHandle {
     batches: AtomicU64,
     /// The stage was scaled down: the replica gets no more batches.
     leaving: AtomicBool,
-    death: AtomicU8,
+    /// A batch had begun that the life did not complete.
+    ended_in_batch: AtomicBool,
     /// The batch that runs on the replica's thread or in its actor.
     batch: Mutex<Option<InFlightBatch>>,
     since: Instant,
@@ -58,7 +49,7 @@ impl ReplicaHandle {
             free: AtomicU32::new(slots + ahead),
             batches: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
-            death: AtomicU8::new(Death::Crash as u8),
+            ended_in_batch: AtomicBool::new(false),
             batch: Mutex::default(),
             since: clock::now(),
         }
@@ -147,17 +138,15 @@ impl ReplicaHandle {
         self.batches.load(Ordering::Relaxed)
     }
 
-    /// Notes why the replica is about to end.
-    pub(crate) fn note_death(&self, death: Death) {
-        self.death.store(death as u8, Ordering::Release);
+    /// Notes that the replica is about to end with a batch that had begun, whatever its contract.
+    pub(crate) fn note_end_in_batch(&self) {
+        self.ended_in_batch.store(true, Ordering::Release);
     }
 
-    pub(crate) fn death(&self) -> Death {
-        match self.death.load(Ordering::Acquire) {
-            death if death == Death::Poison as u8 => Death::Poison,
-            death if death == Death::Hung as u8 => Death::Hung,
-            _ => Death::Crash,
-        }
+    /// How this life has ended, for its supervisor.
+    pub(crate) fn end(&self) -> LifeEnd {
+        let has_worked = self.batches() > 0 || self.ended_in_batch.load(Ordering::Acquire);
+        if has_worked { LifeEnd::Worked } else { LifeEnd::Unused }
     }
 
     /// Keeps the batch here while user code has its inputs.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use ractor::ActorId;
@@ -12,6 +13,10 @@ use crate::clock::Instant;
 
 /// The last restarts of a stage that are kept for its description.
 const REMEMBERED_RESTARTS: usize = 8;
+
+/// How long a stage counts as ready after its last replica has ended. A replica that an input has ended is back sooner,
+/// and no caller takes a node out of rotation. Without a replica for longer, calls would wait in vain.
+const READY_WITHOUT_REPLICA: Duration = Duration::from_secs(5);
 
 /// Why a replica was started again.
 #[derive(Clone, Debug)]
@@ -27,6 +32,8 @@ pub(crate) struct ReplicaSet {
     handles: Mutex<Vec<Arc<ReplicaHandle>>>,
     /// The last restarts, the newest last.
     restarts: Mutex<VecDeque<Restart>>,
+    /// Since when no replica is up, after some were: noted when a replica dies, or when somebody asks.
+    none_since: Mutex<Option<Instant>>,
     target: AtomicUsize,
     is_moved_to_threads: AtomicBool,
     abandoned_threads: AtomicUsize,
@@ -37,6 +44,7 @@ impl ReplicaSet {
         Self {
             handles: Mutex::default(),
             restarts: Mutex::default(),
+            none_since: Mutex::default(),
             target: AtomicUsize::new(target),
             is_moved_to_threads: AtomicBool::new(false),
             abandoned_threads: AtomicUsize::new(0),
@@ -55,6 +63,21 @@ impl ReplicaSet {
             |other: &ReplicaHandle| other.is_gone() || (other.index() == replica.index() && !replica.is_leaving());
         handles.retain(|other| other.is_leaving() || !is_over(other));
         handles.push(replica);
+        *self.none_since.lock() = None;
+    }
+
+    /// Whether calls can count on a replica: one is up, or was a moment ago. A replica that has just ended may be known
+    /// here before its supervisor hears of it.
+    pub(crate) fn is_manned(&self, now: Instant) -> bool {
+        if !self.all().is_empty() {
+            return true;
+        }
+        let had_some = !self.handles.lock().is_empty();
+        let mut none_since = self.none_since.lock();
+        if had_some {
+            none_since.get_or_insert(now);
+        }
+        none_since.is_some_and(|since| now.saturating_duration_since(since) < READY_WITHOUT_REPLICA)
     }
 
     /// Whether this replica was leaving; if so, removes it.
@@ -113,7 +136,7 @@ impl ReplicaSet {
     }
 
     /// An abandoned thread has come back, and ends.
-    pub(crate) fn thread_came_back(&self) {
+    pub(super) fn thread_came_back(&self) {
         self.abandoned_threads.fetch_sub(1, Ordering::Relaxed);
     }
 

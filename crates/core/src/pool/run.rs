@@ -15,7 +15,7 @@ use tracing::Instrument;
 use super::handle::Pool;
 use super::in_flight::InFlightBatch;
 use super::message::BatcherMessage;
-use super::replica::{Death, ReplicaHandle};
+use super::replica::ReplicaHandle;
 use crate::clock::{self, Instant};
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::metrics::DiscardPlace;
@@ -288,9 +288,8 @@ fn finish(
         }
         Err(words) => {
             handle.retire();
-            if batch.after_panic(&words) {
-                handle.note_death(Death::Poison);
-            }
+            handle.note_end_in_batch();
+            batch.after_panic(&words);
             Err(RunError::Panicked(words))
         }
     }

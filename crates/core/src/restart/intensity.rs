@@ -7,8 +7,8 @@ use crate::clock::Instant;
 
 /// The restart intensity of a stage: the stage fails after more than `max_restarts` counted crashes `within` this time.
 ///
-/// Only crash *loops* count: a crash before the replica completed a batch, from the second in a row, or a crash in
-/// construction or warm-up. Default 5 in 10 s, as in OTP's supervisors.
+/// Only crash *loops* count: a replica that ends before it has begun a batch, from the second time in a row, or in
+/// construction or warm-up. An end with a batch is charged to the batch. Default 5 in 10 s, as in OTP's supervisors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartIntensity {
     /// The maximum count of restarts in the window.

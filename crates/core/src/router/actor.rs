@@ -25,7 +25,7 @@ use crate::host::OpaqueHandle;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::{DecisionCause, SharedMetrics, Verdict};
 use crate::pool::StageState;
-use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
+use crate::restart::{Recovery, RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{DeploymentActor, DeploymentArgs, Places};
 
 /// How long a worker may take to clean up after its last batch.
@@ -53,10 +53,16 @@ pub(crate) struct RouterState {
     waiting: VecDeque<Work>,
     current: Option<Work>,
     /// The deaths of supervisors by stage.
-    windows: HashMap<StageName, RestartWindow>,
+    deaths: HashMap<StageName, Deaths>,
     /// The tasks that wait for the end of a rollout, or of a kept revision.
     waits: HashMap<RouteName, AbortOnDrop>,
     is_stopping: bool,
+}
+
+/// The deaths of one stage's supervisors.
+struct Deaths {
+    window: RestartWindow,
+    recovery: Recovery,
 }
 
 /// Work that is done one after the other.
@@ -99,7 +105,7 @@ impl Actor for RouterActor {
             table,
             waiting: VecDeque::new(),
             current: None,
-            windows: HashMap::new(),
+            deaths: HashMap::new(),
             waits: HashMap::new(),
             is_stopping: false,
         };
@@ -127,6 +133,7 @@ impl Actor for RouterActor {
             RouterMessage::Started(outcome, reply) => state.started(&myself, outcome, reply),
             RouterMessage::RouteEmptied(index, unsettled) => state.route_emptied(&myself, index, &unsettled),
             RouterMessage::StageEnded(stage, _unsettled) => state.stage_ended(&stage),
+            RouterMessage::Renew(dead) => state.waiting.push_back(Work::Renew(dead)),
             RouterMessage::SupervisorDied { who, why } => state.supervisor_died(&myself, who, &why),
             RouterMessage::Stop { within, stopped } => state.stop(within, stopped),
         }
@@ -244,6 +251,7 @@ impl RouterState {
             }
             (Work::Renew(dead), Ok(())) => {
                 tracing::info!(stage = %dead.name(), "stage is back");
+                self.deaths_of(&dead).recovery.recovered(clock::now());
                 let closed = self.table.renew(&dead, &self.parts.metrics);
                 let (unsettled, _) = AppliedChange::pair(0);
                 self.take_effect(myself, closed, &unsettled);
@@ -253,8 +261,10 @@ impl RouterState {
                     self.end(myself, stage, None);
                 }
                 self.publish();
-                if let Work::Renew(dead) = work {
-                    dead.pool.enter(StageState::Failed, Some(error.to_string()));
+                if let Work::Renew(dead) = work
+                    && !self.is_stopping
+                {
+                    self.renew_later(myself, dead, error.to_string());
                 }
                 answer(reply, Err(error));
             }
@@ -411,7 +421,7 @@ impl RouterState {
     fn forget_if_last(&mut self, name: &StageName) {
         if !self.table.stages().any(|stage| stage.name() == name) {
             self.parts.metrics.forget_stage(name);
-            self.windows.remove(name);
+            self.deaths.remove(name);
         }
     }
 
@@ -430,17 +440,29 @@ impl RouterState {
             dead.pool.enter(StageState::Failed, Some(format!("its supervisor died: {why}")));
             return;
         }
-        let window = self.windows.entry(dead.name().clone());
-        let window = window.or_insert_with(|| RestartWindow::new(RestartIntensity::default()));
-        if window.record(clock::now()) == RestartDecision::GiveUp {
+        if self.deaths_of(&dead).window.record(clock::now()) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = RestartIntensity::default();
             let reason = format!("its supervisor died more than {max_restarts} times in {within:?}, the last: {why}");
-            dead.pool.enter(StageState::Failed, Some(reason));
+            self.renew_later(myself, dead, reason);
         } else {
             dead.pool.enter(StageState::Failed, Some(format!("its supervisor died: {why}; it is started again")));
             // Before the waiting changes, which may depend on this stage.
             self.waiting.push_front(Work::Renew(dead));
         }
+    }
+
+    fn deaths_of(&mut self, stage: &DeployedStage) -> &mut Deaths {
+        let none = || Deaths { window: RestartWindow::new(RestartIntensity::default()), recovery: Recovery::default() };
+        self.deaths.entry(stage.name().clone()).or_insert_with(none)
+    }
+
+    /// The stage has failed until it is tried again.
+    fn renew_later(&mut self, myself: &ActorRef<RouterMessage>, dead: Arc<DeployedStage>, reason: String) {
+        let now = clock::now();
+        let wait = self.deaths_of(&dead).recovery.failed(now, fastrand::f64());
+        tracing::error!(stage = %dead.name(), reason, retry_after = ?wait, "stage has failed");
+        dead.pool.fail(reason, now + wait);
+        myself.send_after(wait, move || RouterMessage::Renew(dead));
     }
 
     fn stop(&mut self, within: Duration, stopped: oneshot::Sender<()>) {

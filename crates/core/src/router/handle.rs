@@ -14,7 +14,7 @@ use super::route::{HeldRoute, Route};
 use super::table::Table;
 use crate::call::SessionKey;
 use crate::metrics::{RouteMetrics, Verdict};
-use crate::pool::Pool;
+use crate::pool::{Pool, StageState};
 use crate::stage::MAX_REPLICAS;
 use crate::supervisor::{DeploymentMessage, ScaleError};
 
@@ -103,22 +103,28 @@ impl Router {
             return Err(ChangeError::BadReplicaCount { asked: replicas });
         }
         let turn = self.take_turn()?;
-        let supervisor = {
+        let (pool, supervisor) = {
             let table = self.table.load();
             let found = table.stage(stage).ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?;
             if replicas == 0 && !found.pool.settings().scaling().may_be_zero() {
                 return Err(ChangeError::BadReplicaCount { asked: replicas });
             }
-            found.supervisor().cloned().ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?
+            let supervisor = found.supervisor().cloned();
+            let supervisor = supervisor.ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?;
+            (Arc::clone(&found.pool), supervisor)
         };
         let (scaled, outcome) = oneshot::channel();
         let message = DeploymentMessage::Scale { replicas, scaled, turn };
-        supervisor.cast(message).map_err(|_| ChangeError::Ending)?;
+        // Without its supervisor the message, or its answer, is lost.
+        let _ = supervisor.cast(message);
         outcome.await.unwrap_or(Err(ScaleError::Ending)).map_err(|error| match error {
             ScaleError::NotStarted(message) => ChangeError::Stage { stage: stage.into(), message },
             ScaleError::OutOfBounds { min, max } => ChangeError::OutOfBounds { stage: stage.into(), min, max },
             ScaleError::Superseded => ChangeError::Superseded,
-            ScaleError::Ending => ChangeError::Ending,
+            ScaleError::Ending => match pool.health.state_and_reason() {
+                (StageState::Failed, Some(message)) => ChangeError::Stage { stage: stage.into(), message },
+                _ => ChangeError::Ending,
+            },
         })
     }
 

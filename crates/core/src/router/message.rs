@@ -49,6 +49,8 @@ pub(crate) enum RouterMessage {
     RouteEmptied(RouteIndex, SettlementGuard),
     /// A stage has ended. From the task that waited.
     StageEnded(Arc<DeployedStage>, Option<SettlementGuard>),
+    /// A stage without a supervisor tries to start again. From the router's own timer.
+    Renew(Arc<DeployedStage>),
     /// The supervisor of a stage is gone. From the root.
     SupervisorDied {
         /// The id of the actor.

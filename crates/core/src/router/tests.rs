@@ -306,10 +306,12 @@ async fn a_stage_whose_supervisor_dies_too_often_fails_and_other_stages_continue
     let failed = || node.health().stages[0].reason.clone().is_some_and(|reason| reason.contains("more than 5 times"));
     until("the stage is given up", failed).await;
     assert_eq!(node.health().stages[0].state, StageState::Failed);
-    assert!(node.client().call::<u64, u64>("/echo", 5).await.unwrap_err().message().contains("its supervisor died"));
+    let error = node.client().call::<u64, u64>("/echo", 5).await.unwrap_err();
+    assert!(error.message().contains("its supervisor died") && error.retry_after().is_some(), "{error:?}");
+    let scaled = node.scale_stage("echo", 2).await.unwrap_err().to_string();
+    assert!(scaled.contains("its supervisor died"), "{scaled}");
     assert_eq!(node.client().call::<u64, u64>("/steady", 5).await.unwrap(), 5);
-    // A new revision recovers the route.
-    node.replace_route(RouteSpec::new("/echo", echo())).await.unwrap().settled().await;
+    until("it is tried again", || node.health().ready).await;
     assert_eq!(node.client().call::<u64, u64>("/echo", 5).await.unwrap(), 5);
     assert!(node.health().ready);
 }

@@ -1,7 +1,8 @@
 //! The supervisor of one stage: starts its batcher and replicas, and starts replicas again.
 //!
 //! Construction runs in separate tasks, so a loading model does not block the supervisor. In the first start, one
-//! replica that cannot be built fails the stage with its own message, without a second attempt.
+//! replica that cannot be built fails the stage with its own message, without a second attempt. What happens to a stage
+//! that has failed later is in `recovery.rs`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,13 +15,14 @@ use tokio::task::JoinSet;
 use super::early_deaths::{EarlyDeath, EarlyDeaths};
 use super::message::DeploymentMessage;
 use super::places::Places;
+use super::recovery::FailedStage;
 use super::scale::Scale;
-use crate::batcher::{BatcherActor, BatcherArgs, WakePort};
+use crate::batcher::BatcherActor;
 use crate::clock;
 use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
 use crate::host::OpaqueHandle;
-use crate::pool::{BatcherMessage, Death, Pool, ReplicaHandle, StageState};
-use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
+use crate::pool::{BatcherMessage, Pool, ReplicaHandle, StageState, WakePort};
+use crate::restart::{CrashLoop, LifeEnd, NextStart, RestartDecision, RestartIntensity, RestartWindow};
 use crate::stage::MAX_REPLICAS;
 use crate::text::limit_error_text;
 use crate::worker::{ExitPort, Replica};
@@ -46,6 +48,7 @@ pub(crate) struct DeploymentState {
     batcher: ActorRef<BatcherMessage>,
     pub(super) replicas: Vec<ReplicaRecord>,
     window: RestartWindow,
+    pub(super) failed: FailedStage,
     /// `Some` until the first start is decided.
     started: Option<oneshot::Sender<Result<(), String>>>,
     /// Replicas that died before their `ReplicaUp` was read: supervision events overtake ordinary messages.
@@ -61,14 +64,11 @@ pub(crate) struct DeploymentState {
 pub(super) struct ReplicaRecord {
     /// The count of starts.
     starts: u64,
-    /// Restarts in a row without a completed batch between them.
-    attempt: u32,
+    crash_loop: CrashLoop,
     /// Whether the back-off's timer is running.
     pub(super) is_restart_due: bool,
     /// The current life, once it is up.
     pub(super) handle: Option<Arc<ReplicaHandle>>,
-    /// The count of consecutive lives without a completed batch.
-    fruitless: u32,
 }
 
 impl Actor for DeploymentActor {
@@ -82,8 +82,8 @@ impl Actor for DeploymentActor {
         args: DeploymentArgs,
     ) -> Result<DeploymentState, ActorProcessingErr> {
         let DeploymentArgs { pool, watchdog, client, places, started } = args;
-        let batcher_args = BatcherArgs { pool: Arc::clone(&pool), wake: wake_port(myself.clone()) };
-        let (batcher, _) = Actor::spawn_linked(None, BatcherActor, batcher_args, myself.get_cell()).await?;
+        pool.demand.set_wake(wake_port(myself.clone()));
+        let (batcher, _) = Actor::spawn_linked(None, BatcherActor, Arc::clone(&pool), myself.get_cell()).await?;
         pool.entrance.set_batcher(batcher.clone());
 
         if pool.settings().scaling().may_be_zero() {
@@ -92,6 +92,7 @@ impl Actor for DeploymentActor {
         let count = pool.replicas.target();
         let mut state = DeploymentState {
             window: RestartWindow::new(pool.settings().intensity()),
+            failed: FailedStage::default(),
             scale: Scale::new(&pool, places),
             pool,
             watchdog,
@@ -129,6 +130,7 @@ impl Actor for DeploymentActor {
                 state.start_replica(&myself, index);
             }
             DeploymentMessage::Restart(_) => {}
+            DeploymentMessage::TryAgain => state.try_again_if_due(&myself),
             DeploymentMessage::Scale { replicas, scaled, turn } => state.scale(&myself, replicas, scaled, turn),
             DeploymentMessage::Look => state.look(&myself),
             DeploymentMessage::LeftRunning(batches) => state.keep_running(batches),
@@ -149,14 +151,13 @@ impl Actor for DeploymentActor {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorFailed(who, error) => {
-                state.child_died(&myself, &who, &limit_error_text(error.to_string()));
+                state.child_died(&myself, &who, &limit_error_text(error.to_string()))
             }
             SupervisionEvent::ActorTerminated(who, _, reason) => {
-                state.child_died(&myself, &who, reason.as_deref().unwrap_or("it was stopped"));
+                state.child_died(&myself, &who, reason.as_deref().unwrap_or("it was stopped"))
             }
-            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
+            SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => Ok(()),
         }
-        Ok(())
     }
 
     async fn post_stop(
@@ -169,7 +170,7 @@ impl Actor for DeploymentActor {
     }
 }
 
-/// The port by which the batcher asks for a first replica.
+/// The port by which the stage's other parts ask its supervisor to look.
 fn wake_port(myself: ActorRef<DeploymentMessage>) -> WakePort {
     // Without its supervisor the stage has failed, and its callers are answered.
     Box::new(move || _ = myself.cast(DeploymentMessage::Look))
@@ -206,7 +207,7 @@ impl DeploymentState {
     }
 
     /// Begins a life of a replica. Its worker or the task reports the outcome.
-    fn start_replica(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize) {
+    pub(super) fn start_replica(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize) {
         let replica = &mut self.replicas[index];
         let generation = replica.starts;
         replica.starts += 1;
@@ -242,7 +243,8 @@ impl DeploymentState {
     fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, handle: Arc<ReplicaHandle>) {
         self.scale.starting -= 1;
         if handle.generation() > 0 && !self.pool.settings().scaling().may_be_zero() {
-            tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
+            let log = || tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
+            self.pool.log_crash(log);
         }
         if self.is_stopping {
             // It came up after its stage had ended, so stop it here.
@@ -265,6 +267,9 @@ impl DeploymentState {
         {
             self.replica_died(myself, index, &why);
             return;
+        }
+        if expected {
+            self.recover(myself);
         }
         self.note_loaded();
         self.settle_start();
@@ -289,30 +294,38 @@ impl DeploymentState {
         let message = limit_error_text(message.to_owned());
         let reason = limit_error_text(format!("replica {index} could not start: {message}"));
         if let Some(started) = self.started.take() {
-            self.give_up(reason.clone());
+            self.end_for_good(reason.clone());
             let _ = started.send(Err(reason));
             return;
+        }
+        if self.failed.is_failed() {
+            return self.trial_failed(myself, reason);
         }
         if self.undo_scaling(index, &reason) {
             return;
         }
         tracing::error!(stage = %self.pool.name(), replica = index, message, "replica could not start");
-        self.restart_or_give_up(myself, index, true, reason);
+        self.restart_or_give_up(myself, index, LifeEnd::NotStarted, reason);
     }
 
-    fn child_died(&mut self, myself: &ActorRef<DeploymentMessage>, who: &ActorCell, why: &str) {
+    fn child_died(
+        &mut self,
+        myself: &ActorRef<DeploymentMessage>,
+        who: &ActorCell,
+        why: &str,
+    ) -> Result<(), ActorProcessingErr> {
         if self.is_stopping {
-            return;
+            return Ok(());
         }
         if who.get_id() == self.batcher.get_id() {
-            // The queue is gone, so no entry can arrive. Its callers were notified by their dropped reply ports.
-            self.give_up(format!("its batcher died: {why}"));
-            return;
+            // The queue is gone, and its callers were notified by their dropped reply ports. The stage gets a new life
+            // from the router.
+            return Err(format!("its batcher died: {why}").into());
         }
         if self.pool.replicas.remove_leaving(who.get_id()) {
             self.tell_if_scaled();
             self.look(myself);
-            return;
+            return Ok(());
         }
         match self.replicas.iter().position(|replica| replica.is(who)) {
             Some(index) => self.replica_died(myself, index, why),
@@ -321,56 +334,52 @@ impl DeploymentState {
                 self.early_deaths.keep(death, 2 * MAX_REPLICAS);
             }
         }
+        Ok(())
     }
 
     fn replica_died(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, why: &str) {
         let Some(handle) = self.replicas[index].handle.take() else { return };
         handle.retire();
+        self.pool.replicas.is_manned(clock::now());
         // Entries of its sessions wait for it, and the batcher may get no other message about its end.
         self.pool.tell_batcher(BatcherMessage::Free);
-        tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died");
+        self.pool.log_crash(|| tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died"));
         let reason = limit_error_text(format!("replica {index} died: {why}"));
-        if handle.death() == Death::Poison {
-            // One of its entries caused the crash, and is isolated or was answered: the replica itself is sound.
-            self.pool.replicas.note_restart(index, clock::now(), reason.clone());
-            self.pool.metrics.restarts.inc();
-            self.pool.enter(StageState::Degraded, Some(reason));
-            self.start_replica(myself, index);
-            return;
+        if self.failed.is_failed() {
+            return self.trial_failed(myself, reason);
         }
-        let hung = self.pool.replicas.abandoned_threads();
-        if hung > self.pool.settings().max_abandoned_threads() {
-            self.give_up(format!("{hung} of its threads hang in user code"));
-            return;
+        if self.has_too_many_abandoned_threads() {
+            let hung = self.pool.replicas.abandoned_threads();
+            return self.give_up(myself, index, format!("{hung} of its threads hang in user code"));
         }
-        // One life without a completed batch may be chance, with quick batches and rare deadly inputs. Two in a row
-        // count as a loop.
-        let replica = &mut self.replicas[index];
-        replica.fruitless = if handle.batches() == 0 { replica.fruitless + 1 } else { 0 };
-        let is_in_loop = replica.fruitless > 1;
-        self.restart_or_give_up(myself, index, is_in_loop, reason);
+        self.restart_or_give_up(myself, index, handle.end(), reason);
     }
 
-    /// A crash counts against the intensity only in a loop: lives without a completed batch, or failed constructions.
-    fn restart_or_give_up(
+    pub(super) fn has_too_many_abandoned_threads(&self) -> bool {
+        self.pool.replicas.abandoned_threads() > self.pool.settings().max_abandoned_threads()
+    }
+
+    /// Starts a replica again, unless it is in a loop that is too quick.
+    fn restart_or_give_up(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize, end: LifeEnd, reason: String) {
+        let now = clock::now();
+        let NextStart { attempt, counts } = self.replicas[index].crash_loop.ended(end);
+        if counts && self.window.record(now) == RestartDecision::GiveUp {
+            let RestartIntensity { max_restarts, within } = self.pool.settings().intensity();
+            let reason = format!("more than {max_restarts} crashes in {within:?}, the last: {reason}");
+            return self.give_up(myself, index, reason);
+        }
+        let delay = self.pool.settings().backoff().delay(attempt, fastrand::f64());
+        self.restart_after(myself, index, delay, reason);
+    }
+
+    pub(super) fn restart_after(
         &mut self,
         myself: &ActorRef<DeploymentMessage>,
         index: usize,
-        is_in_loop: bool,
+        delay: Duration,
         reason: String,
     ) {
-        if is_in_loop && self.window.record(clock::now()) == RestartDecision::GiveUp {
-            let RestartIntensity { max_restarts, within } = self.pool.settings().intensity();
-            self.give_up(format!("more than {max_restarts} crashes in {within:?}, the last: {reason}"));
-            return;
-        }
-        let replica = &mut self.replicas[index];
-        if !is_in_loop {
-            replica.attempt = 0;
-        }
-        let delay = self.pool.settings().backoff().delay(replica.attempt, fastrand::f64());
-        replica.attempt += 1;
-        replica.is_restart_due = true;
+        self.replicas[index].is_restart_due = true;
         self.pool.replicas.note_restart(index, clock::now(), reason.clone());
         self.pool.enter(StageState::Degraded, Some(reason));
         self.pool.metrics.restarts.inc();
@@ -390,9 +399,8 @@ impl DeploymentState {
         index < self.pool.replicas.target() && self.replicas[index].is_restart_due
     }
 
-    /// The stage has failed; the node continues without it.
-    fn give_up(&mut self, reason: String) {
-        let reason = limit_error_text(reason);
+    /// The stage could not start. Its owner ends it.
+    fn end_for_good(&mut self, reason: String) {
         tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
         self.is_stopping = true;
         self.scale.give_up(&reason);

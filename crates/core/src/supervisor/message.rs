@@ -37,6 +37,8 @@ pub(crate) enum DeploymentMessage {
     },
     /// The back-off of this replica has passed. From the supervisor's timer.
     Restart(usize),
+    /// The wait of a failed stage has passed. From the supervisor's timer.
+    TryAgain,
     /// Change the number of replicas. From the node's handles, through the router.
     Scale {
         /// The number of replicas; 0 only where the stage may have none.

@@ -69,12 +69,17 @@ impl Scale {
         }
     }
 
-    /// The stage has failed or ends: answers the operator, and gives the place back.
+    /// The stage could not start: answers the operator, and gives the place back.
     pub(super) fn give_up(&mut self, reason: &str) {
+        self.refuse_change(reason);
+        self.place = None;
+    }
+
+    /// The change in progress, if there is one, has failed.
+    pub(super) fn refuse_change(&mut self, reason: &str) {
         if let Some(pending) = self.pending.take() {
             pending.end(Err(ScaleError::NotStarted(reason.to_owned())));
         }
-        self.place = None;
     }
 }
 
@@ -94,6 +99,10 @@ impl DeploymentState {
             self.scale.look_at = None;
         }
         if self.is_stopping {
+            return;
+        }
+        self.try_again_if_threads_returned(myself);
+        if self.failed.is_failed() {
             return;
         }
         self.make_room(now);
@@ -232,11 +241,7 @@ impl DeploymentState {
     ) {
         let scaling = self.pool.settings().scaling();
         if self.is_stopping {
-            let refusal = match self.pool.health.state_and_reason() {
-                (StageState::Failed, Some(message)) => ScaleError::NotStarted(message),
-                _ => ScaleError::Ending,
-            };
-            let _ = scaled.send(Err(refusal));
+            let _ = scaled.send(Err(ScaleError::Ending));
             return;
         }
         if !scaling.is_fixed() && !(scaling.min()..=scaling.max().get()).contains(&replicas) {
@@ -244,6 +249,11 @@ impl DeploymentState {
             return;
         }
         let now = clock::now();
+        if self.failed.is_failed() {
+            self.note_change(now, replicas, "an operator asked for it".to_owned());
+            self.start_change(Some(Asker { scaled, _turn: turn }), replicas);
+            return self.try_again_with(myself, replicas);
+        }
         if self.pool.replicas.target() == 0 && replicas > 0 && !self.has_place(myself, now) {
             self.give_place_back();
             let message = "no place in memory is free: scale another stage to 0 first".to_owned();
@@ -315,6 +325,19 @@ impl DeploymentState {
             self.back_off(now);
         }
         true
+    }
+
+    /// A stage that may have no replica gives up: its next call after the wait loads it again.
+    pub(super) fn unload(&mut self, now: Instant, until: Instant, reason: String) {
+        self.note_change(now, 0, reason.clone());
+        self.scale.refuse_change(&reason);
+        self.pool.replicas.set_target(0);
+        self.scale.loading_since = None;
+        if let Some(scaler) = &mut self.scale.scaler {
+            scaler.rest(now, until.saturating_duration_since(now));
+        }
+        self.pool.enter(StageState::Degraded, Some(reason.clone()));
+        self.pool.tell_batcher(BatcherMessage::RefuseUntil(FailedStart { reason, until }));
     }
 
     /// No other start for a while, the longer the more starts in a row have failed.

@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::Replica;
 use crate::containment::WorkerExit;
 
-/// Reports the end of a worker that has no batch: its replica is started again at once. A worker with a batch uses
+/// Reports the end of a worker outside of its calls: its replica is started again. Inside a call a worker uses
 /// [`WorkerExit::unwind`].
 #[derive(Clone)]
 pub struct ExitPort {
-    report: Arc<dyn Fn(String) + Send + Sync>,
+    report: Arc<dyn Fn(String, bool) + Send + Sync>,
     is_over: Arc<AtomicBool>,
 }
 
 impl ExitPort {
     /// Until the replica's actor runs.
     pub(crate) fn unconnected() -> Self {
-        Self::new(|_| {})
+        Self::new(|_, _| {})
     }
 
-    pub(crate) fn new(report: impl Fn(String) + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(report: impl Fn(String, bool) + Send + Sync + 'static) -> Self {
         Self { report: Arc::new(report), is_over: Arc::default() }
     }
 
@@ -30,9 +30,10 @@ impl ExitPort {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// The worker has ended.
-    pub fn report(&self, exit: &WorkerExit) {
-        (self.report)(exit.to_string());
+    /// The worker has ended. `had_batch` says whether it had begun any batch: such an end is charged to the batch. A
+    /// worker that ends twice in a row without one is in a crash loop, and may fail its stage.
+    pub fn report(&self, exit: &WorkerExit, had_batch: bool) {
+        (self.report)(exit.to_string(), had_batch);
     }
 
     /// Whether the replica has ended. The batch that its worker may still run has no callers: the stage's timeout has

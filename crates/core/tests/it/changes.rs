@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use callboard_core::description::{StagePart, StageState};
 use callboard_core::{
-    App, AppliedChange, BackoffPolicy, Batch, ChangeError, ErrorKind, Failure, MAX_REPLICAS, Node, Pipeline, Replica,
-    RouteChange, RouteSpec, Stage, Worker,
+    App, AppliedChange, Batch, ChangeError, ErrorKind, Failure, MAX_REPLICAS, Node, Pipeline, Replica, RouteChange,
+    RouteSpec, Stage, Worker,
 };
 use tokio::task::JoinHandle;
 
 use super::load::{Counted, Counts, Healthy, Load, answering};
-use super::support::{Gate, PATIENCE, gated, hide_panics, serve, until};
+use super::support::{Gate, PATIENCE, breakable, gated, serve, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_replacement_of_a_route_fails_no_call() {
@@ -394,32 +394,12 @@ async fn a_hundred_loads_and_unloads_leave_only_their_counts() {
     assert_eq!((description.admitted, description.outcomes), (100, 100));
 }
 
-/// A stage that fails permanently while it is broken, and the switch that breaks it.
-fn breakable() -> (Stage<u64, u64>, Arc<AtomicBool>) {
-    let broken = Arc::new(AtomicBool::new(true));
-    let is_broken = Arc::clone(&broken);
-    let stage = Stage::each("model", move |n: &u64| {
-        assert!(!is_broken.load(Ordering::SeqCst), "meant to panic");
-        Ok(*n)
-    });
-    let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
-    let settings = stage.settings().clone().with_backoff(fast);
-    (stage.with_settings(settings), broken)
-}
-
-async fn fail(node: &Node, route: &str) {
-    hide_panics();
-    let client = node.client();
-    while client.call::<u64, u64>(route, 1).await.is_err_and(|error| error.kind() == ErrorKind::WorkerFailed) {}
-    until("the stage has failed", || node.health().stages[0].state == StageState::Failed).await;
-}
-
 #[tokio::test]
 async fn a_change_restores_a_failed_stage() {
-    let (stage, broken) = breakable();
+    let (stage, model) = breakable();
     let node = serve(stage.clone()).await;
-    fail(&node, "/route").await;
-    broken.store(false, Ordering::SeqCst);
+    model.fail(&node).await;
+    model.mend();
     node.replace_route(RouteSpec::new("/route", stage)).await.unwrap().settled().await;
     assert_eq!(node.client().call::<u64, u64>("/route", 5).await.unwrap(), 5);
     let stages = node.describe().stages;
@@ -429,13 +409,26 @@ async fn a_change_restores_a_failed_stage() {
 
 #[tokio::test]
 async fn a_failed_stage_reports_why_it_is_neither_shared_nor_scaled() {
-    let (stage, _broken) = breakable();
+    let (stage, model) = breakable();
     let node = serve(stage.clone()).await;
-    fail(&node, "/route").await;
-    for error in [
-        node.add_route(RouteSpec::new("/other", stage)).await.unwrap_err(),
-        node.scale_stage("model", 2).await.unwrap_err(),
-    ] {
-        assert!(matches!(&error, ChangeError::Stage { message, .. } if message.contains("5 crashes")), "{error}");
-    }
+    model.fail(&node).await;
+    let shared = node.add_route(RouteSpec::new("/other", stage)).await.unwrap_err();
+    assert!(matches!(&shared, ChangeError::Stage { message, .. } if message.contains("5 crashes")), "{shared}");
+    let scaled = node.scale_stage("model", 2).await.unwrap_err().to_string();
+    assert!(scaled.contains("the weights are gone") && scaled.contains("it tries again in"), "{scaled}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scaling_a_failed_stage_tries_it_at_once() {
+    let (stage, model) = breakable();
+    let node = serve(stage).await;
+    model.fail(&node).await;
+    // The next try by itself would come in a minute.
+    tokio::time::sleep(Duration::from_secs(1000)).await;
+    model.mend();
+    let asked_at = tokio::time::Instant::now();
+    node.scale_stage("model", 2).await.unwrap();
+    assert!(asked_at.elapsed() < Duration::from_secs(1));
+    assert_eq!(node.describe().stages[0].replicas.len(), 2);
+    assert!(node.health().ready);
 }

@@ -1,9 +1,11 @@
 //! Calls that hang: their callers are answered, their replica is replaced, their thread is counted.
 
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use callboard_core::description::StageState;
-use callboard_core::{App, Batch, ErrorKind, Failure, Replica, Stage, Worker};
+use callboard_core::{App, Batch, Contract, ErrorKind, Failure, Replica, Stage, Worker};
 
 use super::support::{Gate, hide_panics, until};
 
@@ -71,7 +73,51 @@ async fn a_stage_that_hangs_too_often_fails_and_reports_why() {
     let error = client.call::<bool, u64>("/hangs", false).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("3 of its threads hang"), "{error}");
+    assert!(error.retry_after().is_some() && !node.health().ready, "{error:?}");
     gate.open();
+    until("the stage is back by itself", || node.health().ready).await;
+    client.call::<bool, u64>("/hangs", false).await.unwrap();
+}
+
+/// Hangs for `true` until the test lets it go on.
+struct HeldWorker(Arc<Mutex<Receiver<()>>>);
+
+impl Worker for HeldWorker {
+    type In = bool;
+    type Out = bool;
+
+    fn call(&mut self, batch: Batch<bool>) -> Vec<Result<bool, Failure>> {
+        if batch.iter().any(|hang| *hang) {
+            let _ = self.0.lock().unwrap().recv();
+        }
+        batch.iter().map(|hang| Ok(*hang)).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_hang_one_after_another_never_fail_a_stage_under_any_contract() {
+    for contract in [Contract::AtMostOnce, Contract::Idempotent, Contract::Pure] {
+        let (let_go, held) = channel();
+        let held = Arc::new(Mutex::new(held));
+        let stage = Stage::worker("hangs", move |_: &Replica| Ok(HeldWorker(Arc::clone(&held))));
+        let stage = stage.timeout(Duration::from_millis(20)).contract(contract);
+        let node = App::new().route("/hangs", stage).start().await.unwrap();
+        let client = node.client();
+        let abandoned = |threads| node.metrics().contains(&format!("abandoned_threads{{stage=\"hangs\"}} {threads}\n"));
+        for n in 0..24 {
+            let error = client.call::<bool, bool>("/hangs", true).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "call {n}: {error}");
+            assert!(node.health().ready, "after call {n}");
+            // Half of the calls have no honest call between them.
+            if n >= 12 {
+                assert!(!client.call::<bool, bool>("/hangs", false).await.unwrap());
+            }
+            let_go.send(()).unwrap();
+            until("the thread has returned", || abandoned(0)).await;
+        }
+        let health = &node.describe().stages[0].health;
+        assert!(health.reason.as_deref().is_some_and(|reason| reason.contains("more than a fifth")), "{health:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -149,7 +149,7 @@ async fn poison_alone_never_fails_a_stage_but_much_of_it_degrades_it() {
         assert!(*n < POISON, "meant to panic");
         Ok(n + 1)
     });
-    let node = App::new().route("/fragile", stage.pure()).start().await.unwrap();
+    let node = App::new().route("/fragile", stage).start().await.unwrap();
     for _ in 0..40 {
         assert_eq!(outcomes(&node, [POISON]).await, [Err(ErrorKind::WorkerFailed)]);
     }

@@ -1,13 +1,17 @@
-//! Crashes end one replica and its batch; loops end the stage; other parts are not affected.
+//! Crashes end one replica and its batch; loops fail the stage until it tries again; other parts are not affected.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use callboard_core::description::StageState;
-use callboard_core::{App, BackoffPolicy, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StartError, Worker};
+use callboard_core::{
+    App, AsyncWorker, BackoffPolicy, Batch, Contract, ErrorKind, ExitPort, Failure, Node, Replica, Stage, StartError,
+    Worker, WorkerExit,
+};
+use tokio::time::Instant;
 
-use super::support::{serve, until};
+use super::support::{DEADLY, breakable, hide_panics, serve, until};
 
 fn fragile() -> Stage<u64, u64> {
     Stage::each("fragile", |n: &u64| {
@@ -114,50 +118,169 @@ async fn a_worker_that_cannot_be_built_fails_the_start_with_its_own_message_once
     }
 }
 
-#[tokio::test]
-async fn a_crash_loop_fails_its_stage_and_other_stages_continue() {
-    let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
-    let broken = Stage::each("broken", |_: &u64| -> Result<u64, Failure> { panic!("always") });
-    let settings = broken.settings().clone().with_backoff(fast);
-    let echo = Stage::each("echo", |n: &u64| Ok(*n));
-    let node = App::new()
-        .route("/broken", Pipeline::from(broken.with_settings(settings)))
-        .route("/echo", echo)
-        .start()
-        .await
-        .unwrap();
-    let client = node.client();
-    // The first crash may be chance; the later ones are a loop.
-    for _ in 0..7 {
-        let error = client.call::<u64, u64>("/broken", 1).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::WorkerFailed, "{error}");
-    }
-    until("the stage gives up", || node.health().stages[0].state == StageState::Failed).await;
+/// Ends for an input of [`DEADLY`]: first its replica hears of it, and a little later its batch.
+struct EndsOutside(ExitPort);
 
-    let error = client.call::<u64, u64>("/broken", 1).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.message().contains("more than 5 crashes in 10s"), "{error}");
-    let health = node.health();
-    assert!(!health.ready && health.live);
-    assert!(health.stages[0].reason.as_deref().unwrap().contains("always"));
-    assert_eq!(client.call::<u64, u64>("/echo", 1).await.unwrap(), 1);
+impl AsyncWorker for EndsOutside {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        if batch.iter().any(|n| *n == DEADLY) {
+            let exit = WorkerExit::new("meant to end");
+            self.0.report(&exit, true);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            exit.unwind();
+        }
+        batch.iter().map(|n| Ok(*n)).collect()
+    }
+}
+
+/// Twelve bytes, one request at a time: whatever ends the worker, wherever it runs, and whatever its contract says.
+async fn only_the_deadly_calls_fail(stage: Stage<u64, u64>) {
+    hide_panics();
+    let node = serve(stage).await;
+    let client = node.client();
+    for n in 0..24 {
+        let error = client.call::<u64, u64>("/route", DEADLY).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WorkerFailed, "call {n}: {error}");
+        assert!(node.health().ready, "after call {n}");
+    }
+    for n in 0..3 {
+        assert_eq!(client.call::<u64, u64>("/route", n).await.unwrap(), n);
+    }
+    let health = &node.describe().stages[0].health;
+    assert_eq!(health.state, StageState::Degraded);
+    assert!(health.reason.as_deref().unwrap().contains("more than a fifth"), "{health:?}");
+}
+
+fn mortal() -> Stage<u64, u64> {
+    Stage::each("mortal", |n: &u64| {
+        assert!(*n != DEADLY, "meant to panic");
+        Ok(*n)
+    })
 }
 
 #[tokio::test]
-async fn crashes_between_completed_batches_are_not_a_loop() {
-    let node = serve(fragile()).await;
-    let client = node.client();
-    for _ in 0..20 {
-        assert_eq!(client.call::<u64, u64>("/route", 1).await.unwrap(), 1);
-        assert_eq!(client.call::<u64, u64>("/route", 13).await.unwrap_err().kind(), ErrorKind::WorkerFailed);
+async fn inputs_that_end_their_worker_never_fail_a_stage_under_any_contract() {
+    let ends_outside = || Stage::async_worker("mortal", |replica: &Replica| Ok(EndsOutside(replica.exit_port())));
+    for contract in [Contract::AtMostOnce, Contract::Idempotent, Contract::Pure] {
+        only_the_deadly_calls_fail(mortal().contract(contract)).await;
+        only_the_deadly_calls_fail(mortal().on_threads().contract(contract)).await;
+        only_the_deadly_calls_fail(ends_outside().contract(contract)).await;
     }
-    assert_eq!(client.call::<u64, u64>("/route", 1).await.unwrap(), 1);
-    assert_eq!(node.describe().stages[0].restarts, 20);
+}
+
+/// A worker that ends when the test says so.
+struct Killable;
+
+impl AsyncWorker for Killable {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        batch.iter().map(|n| Ok(*n)).collect()
+    }
+}
+
+type Ports = Arc<Mutex<Vec<ExitPort>>>;
+
+/// A stage of workers that end when the test says so, and the ports of those that are up, by their replicas.
+fn killable(replicas: usize) -> (Stage<u64, u64>, Ports) {
+    let ports: Ports = Arc::new(Mutex::new(vec![]));
+    let list = Arc::clone(&ports);
+    let stage = Stage::async_worker("killable", move |replica: &Replica| {
+        let mut ports = list.lock().unwrap();
+        let at = replica.index();
+        while ports.len() <= at {
+            ports.push(replica.exit_port());
+        }
+        ports[at] = replica.exit_port();
+        Ok(Killable)
+    });
+    let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
+    let settings = stage.settings().clone().with_backoff(fast);
+    (stage.with_settings(settings).replicas(replicas), ports)
+}
+
+/// Ends a replica that has begun nothing, until its stage has had enough of it.
+async fn end_without_batches(node: &Node, ports: &Ports, replica: usize) {
+    let generation =
+        || node.describe().stages[0].replicas.iter().find(|up| up.index == replica).map(|up| up.generation);
+    for life in 0..7 {
+        until("the replica is back", || generation() == Some(life)).await;
+        let port = ports.lock().unwrap()[replica].clone();
+        port.report(&WorkerExit::new("no reason"), false);
+    }
+    until("the replica is gone", || generation().is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loop_without_batches_fails_its_stage_until_it_tries_again() {
+    let (stage, ports) = killable(1);
+    let echo = Stage::each("echo", |n: &u64| Ok(*n));
+    let node = App::new().route("/killable", stage).route("/echo", echo).start().await.unwrap();
+    let client = node.client();
+    end_without_batches(&node, &ports, 0).await;
+
+    let error = client.call::<u64, u64>("/killable", 1).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("more than 5 crashes in 10s"), "{error}");
+    assert!(
+        error.is_refusal() && error.retry_after().is_some_and(|after| after <= Duration::from_secs(1)),
+        "{error:?}"
+    );
+    let health = node.health();
+    assert!(!health.ready && health.live);
+    assert_eq!((health.stages[0].name.as_str(), health.stages[0].state), ("killable", StageState::Failed));
+    assert!(health.stages[0].reason.as_deref().unwrap().contains("no reason"));
+    assert_eq!(client.call::<u64, u64>("/echo", 1).await.unwrap(), 1);
+
+    until("the stage is back by itself", || node.health().ready).await;
+    assert_eq!(node.describe().stages[0].health.state, StageState::Ready);
+    assert_eq!(client.call::<u64, u64>("/killable", 1).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_stage_is_tried_at_most_once_a_minute() {
+    let (stage, model) = breakable();
+    let node = serve(stage).await;
+    model.fail(&node).await;
+    let (failed_at, before) = (Instant::now(), model.built());
+    // Each wait is at most a fifth shorter than twice the one before: 1, 2, 4 … 32, 60, 60 s.
+    tokio::time::sleep(Duration::from_secs(62)).await;
+    assert!((6..=7).contains(&(model.built() - before)), "{}", model.built() - before);
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let tries = model.built() - before;
+    assert!((64..=82).contains(&tries), "{tries} tries in {:?}", failed_at.elapsed());
+    let error = node.client().call::<u64, u64>("/route", 1).await.unwrap_err();
+    assert_eq!((error.kind(), node.health().ready), (ErrorKind::Unavailable, false));
+    assert!(error.message().contains("the weights are gone"), "{error}");
+
+    model.mend();
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert!(node.health().ready, "it is back by itself");
+    assert_eq!(node.client().call::<u64, u64>("/route", 1).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_in_a_loop_leaves_the_calls_to_its_siblings() {
+    let (stage, ports) = killable(2);
+    let node = serve(stage).await;
+    end_without_batches(&node, &ports, 1).await;
+    for n in 0..10 {
+        assert_eq!(node.client().call::<u64, u64>("/route", n).await.unwrap(), n);
+    }
+    let health = node.health();
+    assert!(health.ready);
+    assert_eq!(health.stages[0].state, StageState::Degraded);
+    until("the replica is tried again", || node.describe().stages[0].replicas.len() == 2).await;
+    assert_eq!(node.health().stages[0].state, StageState::Ready);
 }
 
 #[tokio::test]
 async fn each_replica_knows_its_index_and_generation() {
-    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&seen);
     let stage = Stage::worker("indexed", move |replica: &Replica| {
         log.lock().unwrap().push((replica.index(), replica.generation(), replica.max_batch_size()));

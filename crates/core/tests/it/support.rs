@@ -1,12 +1,15 @@
 //! Tools of the tests: gates that hold a worker until the test opens them, and bounded waiting for an event.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
+use callboard_core::description::StageState;
 use callboard_core::edge::RouteData;
-use callboard_core::{App, IntoPipeline, Node, RouteSpec, Stage};
+use callboard_core::{
+    App, AsyncWorker, BackoffPolicy, Batch, ErrorKind, Failure, IntoPipeline, Node, Replica, RouteSpec, Stage,
+};
 
 /// Longer than any step takes on the slowest machine; only a failing test waits this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -76,4 +79,57 @@ pub(crate) fn gated(gate: &Gate) -> Stage<u64, u64> {
         Ok(*number)
     })
     .on_threads()
+}
+
+/// The input that ends the worker of a [`breakable`] stage.
+pub(crate) const DEADLY: u64 = 666;
+
+/// Breaks and mends the model of a [`breakable`] stage.
+#[derive(Clone, Default)]
+pub(crate) struct Model(Arc<(AtomicBool, AtomicUsize)>);
+
+impl Model {
+    /// Fails the stage: its replica ends, and cannot be built again.
+    pub(crate) async fn fail(&self, node: &Node) {
+        hide_panics();
+        self.0.0.store(true, Ordering::SeqCst);
+        let error = node.client().call::<u64, u64>("/route", DEADLY).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WorkerFailed, "{error}");
+        until("the stage has failed", || node.health().stages[0].state == StageState::Failed).await;
+    }
+
+    pub(crate) fn mend(&self) {
+        self.0.0.store(false, Ordering::SeqCst);
+    }
+
+    /// How often a replica was to be built.
+    pub(crate) fn built(&self) -> usize {
+        self.0.1.load(Ordering::SeqCst)
+    }
+}
+
+/// A stage that cannot be built while its model is broken.
+pub(crate) fn breakable() -> (Stage<u64, u64>, Model) {
+    let model = Model::default();
+    let built = model.clone();
+    let stage = Stage::async_worker("model", move |_: &Replica| {
+        let (is_broken, count) = &*built.0;
+        count.fetch_add(1, Ordering::SeqCst);
+        if is_broken.load(Ordering::SeqCst) { Err(Failure::new("the weights are gone")) } else { Ok(Mortal) }
+    });
+    let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
+    let settings = stage.settings().clone().with_backoff(fast);
+    (stage.with_settings(settings), model)
+}
+
+struct Mortal;
+
+impl AsyncWorker for Mortal {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        assert!(batch.iter().all(|n| *n != DEADLY), "meant to panic");
+        batch.iter().map(|n| Ok(*n)).collect()
+    }
 }

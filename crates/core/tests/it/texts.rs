@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use callboard_core::actor::{Actor, ActorContext, ActorSpec};
 use callboard_core::edge::{ErrorParts, MAX_ERROR_CHARS};
-use callboard_core::{App, CallError, ErrorKind, Failure, RouteSpec, Stage};
+use callboard_core::{App, AsyncWorker, Batch, CallError, ErrorKind, Failure, Replica, RouteSpec, Stage};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -110,6 +110,17 @@ impl Actor for Fragile {
     }
 }
 
+struct Dies;
+
+impl AsyncWorker for Dies {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, _: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        vec![panics()]
+    }
+}
+
 fn panics<T>() -> Result<T, Failure> {
     std::panic::resume_unwind(Box::new("x".repeat(20_000)))
 }
@@ -126,7 +137,10 @@ async fn no_text_in_a_line_of_the_log_is_longer_than_an_error() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         Err::<u64, _>(Failure::new("x".repeat(20_000 + *n as usize)))
     });
-    let dies = Stage::each("dies", |_: &u64| panics::<u64>());
+    let dies = Stage::async_worker("dies", |replica: &Replica| match replica.generation() {
+        0 => Ok(Dies),
+        _ => Err(Failure::new("x".repeat(20_000))),
+    });
     let poisoned = Stage::each("poisoned", |_: &u64| panics::<u64>()).pure();
     let actor = ActorSpec::new("fragile", |_| Fragile);
     let fragile = actor.reference();

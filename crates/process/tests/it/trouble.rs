@@ -42,6 +42,37 @@ async fn a_child_that_breaks_the_protocol_is_killed_with_the_reason_and_the_stag
     assert_eq!(restarts(&node), 3);
 }
 
+/// One request at a time, each of which ends its child or hangs in it; another caller asks all the time.
+#[tokio::test]
+async fn inputs_that_end_or_hang_their_child_never_fail_a_stage_under_any_contract() {
+    for contract in [Contract::AtMostOnce, Contract::Idempotent, Contract::Pure] {
+        let node = Arc::new(started(worker().contract(contract).timeout(Duration::from_millis(300))).await);
+        let over = Arc::new(AtomicBool::new(false));
+        let honest = tokio::spawn({
+            let (node, over) = (Arc::clone(&node), Arc::clone(&over));
+            async move {
+                let mut answered = 0;
+                while !over.load(Ordering::SeqCst) {
+                    let answer = call(&node, "echo").await;
+                    assert!(answer.is_ok(), "{contract:?}, after {answered} answers: {answer:?}");
+                    answered += 1;
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                answered
+            }
+        });
+        for n in 0..12 {
+            let (item, kind) =
+                if n % 6 == 3 { ("hang", ErrorKind::DeadlineExceeded) } else { ("exit", ErrorKind::WorkerFailed) };
+            let error = call(&node, item).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{contract:?}, call {n}: {error}");
+            assert!(node.health().ready, "{contract:?}, after call {n}: {:?}", node.health());
+        }
+        over.store(true, Ordering::SeqCst);
+        assert!(honest.await.unwrap() > 0);
+    }
+}
+
 #[tokio::test]
 async fn a_child_of_another_version_is_refused_at_its_start() {
     let error = App::new().route("/child", stage("child", &config("version 2"))).start().await.unwrap_err();

@@ -7,6 +7,7 @@ use super::super::script::Nature;
 use super::state::{End, Family, ModelBatch};
 use super::{Event, ModelLife, ModelWorld, Outcome, Place};
 use crate::queue::{QueueState, Release};
+use crate::restart::LifeEnd;
 use crate::stage::Contract;
 use crate::timeline::ReleaseReason;
 
@@ -150,9 +151,8 @@ impl ModelWorld {
         match batch.end {
             End::Returns => {
                 life.batches += 1;
-                let (leaving, index) = (life.leaving, life.index);
+                let leaving = life.leaving;
                 self.returned(&batch, &open);
-                self.replicas[index].attempt = 0;
                 if leaving {
                     self.lives.remove(&id);
                 }
@@ -162,7 +162,7 @@ impl ModelWorld {
                 for call in open {
                     self.end(call, Outcome::Late);
                 }
-                self.crashed(id, false);
+                self.crashed(id, LifeEnd::Worked);
             }
         }
     }
@@ -195,18 +195,16 @@ impl ModelWorld {
                 self.families.len() - 1
             });
             self.isolate(family, open);
-            return self.crashed(id, true);
+            return self.crashed(id, LifeEnd::Worked);
         }
-        if may_run_again {
-            self.culprits.record_poison();
-        }
+        self.culprits.record_poison();
         for call in open {
             if may_run_again && self.script.calls[call].nature != Nature::Kills {
                 self.violations.push(format!("call {call} answers for another's crash"));
             }
             self.end(call, Outcome::WorkerFailed);
         }
-        self.crashed(id, may_run_again);
+        self.crashed(id, LifeEnd::Worked);
     }
 
     pub(super) fn isolate(&mut self, family: usize, mut calls: Vec<usize>) {

@@ -4,12 +4,12 @@ use super::super::invariants;
 use super::state::ModelReplica;
 use super::{Event, ModelLife, ModelWorld, Outcome, Place};
 use crate::pool::StageState;
-use crate::restart::{BackoffPolicy, RestartDecision as AfterCrash};
+use crate::restart::{BackoffPolicy, LifeEnd, NextStart, RestartDecision as AfterCrash};
 
 impl ModelWorld {
-    /// A life crashes. If its batch is searched for a culprit, the replica is sound, and starts again at once.
-    pub(super) fn crashed(&mut self, id: u64, poison: bool) {
-        let Some(ModelLife { index, leaving, batches, .. }) = self.lives.remove(&id) else { return };
+    /// A life crashes.
+    pub(super) fn crashed(&mut self, id: u64, end: LifeEnd) {
+        let Some(ModelLife { index, leaving, .. }) = self.lives.remove(&id) else { return };
         self.note(format!("{id} is dead, replica {index}"));
         self.lanes.set_replicas(self.lives.values().filter(|life| !life.leaving).map(|life| life.index));
         if leaving || index >= self.target || !self.life.state().accepts_entries() {
@@ -17,10 +17,8 @@ impl ModelWorld {
         }
         self.life.enter(StageState::Degraded, Some("a replica died".to_owned()));
         self.counts.restarts += 1;
-        if poison {
-            return self.start(index);
-        }
-        if batches == 0 {
+        let NextStart { attempt, counts } = self.replicas[index].crash_loop.ended(end);
+        if counts {
             self.crashes.push(self.now);
             let verdict = self.window.record(self.instant());
             invariants::check_intensity(self, verdict == AfterCrash::GiveUp);
@@ -28,8 +26,7 @@ impl ModelWorld {
                 return self.fail();
             }
         }
-        let delay = BackoffPolicy::default().delay(self.replicas[index].attempt, self.chance.share());
-        self.replicas[index].attempt += 1;
+        let delay = BackoffPolicy::default().delay(attempt, self.chance.share());
         self.replicas[index].restart_due = true;
         self.at(self.now + delay.as_nanos() as u64, Event::Restart(index));
     }
@@ -86,7 +83,10 @@ impl ModelWorld {
     /// A replica is killed from outside: its calls run again if allowed, within the budget.
     pub(super) fn die(&mut self, index: usize) {
         let found = self.lives.iter().find(|(_, life)| life.index == index && !life.leaving);
-        let Some((id, batch)) = found.map(|(id, life)| (*id, life.batch.clone())) else { return };
+        let Some((id, batch, batches)) = found.map(|(id, life)| (*id, life.batch.clone(), life.batches)) else {
+            return;
+        };
+        let end = if batches > 0 || batch.is_some() { LifeEnd::Worked } else { LifeEnd::Unused };
         if let Some(batch) = batch {
             let now = self.instant();
             let is_wanted = |call: &usize| !self.calls[*call].key.deadline.is_expired(now);
@@ -100,6 +100,6 @@ impl ModelWorld {
             again.into_iter().for_each(|call| self.push(call));
             lost.into_iter().chain(late).for_each(|call| self.end(call, Outcome::WorkerFailed));
         }
-        self.crashed(id, false);
+        self.crashed(id, end);
     }
 }

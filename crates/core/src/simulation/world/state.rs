@@ -1,6 +1,7 @@
 //! The state of a world: calls, lives, batches, and counts of their events.
 
 use crate::queue::EntryKey;
+use crate::restart::CrashLoop;
 use crate::timeline::ReleaseReason;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ pub(in crate::simulation) struct Family {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ModelReplica {
-    pub(super) attempt: u32,
+    pub(super) crash_loop: CrashLoop,
     pub(super) restart_due: bool,
 }
 

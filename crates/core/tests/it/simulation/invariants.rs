@@ -69,9 +69,10 @@ impl<'a> Sampler<'a> {
                 let name = &stage.health.name;
                 journal.violation(format_args!("at rest, {} wait in stage {name}, {busy} are busy", stage.queued));
             }
+            // Whatever its calls do.
             let plan = self.position(stage.health.name.as_str()).map(|position| &self.script.stages[position]);
-            if stage.health.state == StageState::Failed && plan.is_some_and(|plan| !plan.may_fail) && !self.is_aborted()
-            {
+            let may_fail = plan.is_none_or(StagePlan::may_fail);
+            if stage.health.state == StageState::Failed && !may_fail && !self.is_aborted() {
                 journal.violation(format_args!("stage {} has failed: {:?}", stage.health.name, stage.health.reason));
             }
         }
@@ -270,7 +271,7 @@ impl Judged<'_> {
             ErrorKind::WorkerFailed => self.crashed(at) || self.is_ending(at),
             ErrorKind::DeadlineExceeded => self.is_late(message, at),
             ErrorKind::Overloaded => self.plan.is_none() || self.has_stages_left(),
-            ErrorKind::Unavailable => self.is_ending(at) || self.stages().any(|plan| plan.may_fail),
+            ErrorKind::Unavailable => self.is_ending(at) || self.stages().any(StagePlan::may_fail),
             ErrorKind::NotFound => self.script.changes_revisions(),
             _ => false,
         };

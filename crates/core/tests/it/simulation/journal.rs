@@ -51,13 +51,6 @@ pub(super) struct CallRecord {
     pub(super) outcome: Option<CallOutcome>,
 }
 
-impl CallRecord {
-    pub(super) fn was_refused_by_a_failed_stage(&self) -> bool {
-        let error = self.outcome.as_ref().and_then(|outcome| outcome.what.as_ref().err());
-        error.is_some_and(|(kind, message)| *kind == ErrorKind::Unavailable && message.contains("is failed"))
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) calls: BTreeMap<u64, CallRecord>,

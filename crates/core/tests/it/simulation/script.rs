@@ -47,8 +47,16 @@ pub(super) struct StagePlan {
     pub(super) dangerous: bool,
     /// The restart of a replica may fail.
     pub(super) hard_to_build: bool,
-    /// The restart intensity allows one crash in a row instead of any number, so that the stage may fail.
-    pub(super) may_fail: bool,
+    /// The restart intensity allows one crash that counts, instead of any number: a stage that is also hard to build may
+    /// fail, for a while.
+    pub(super) is_strict: bool,
+}
+
+impl StagePlan {
+    /// Inputs alone never fail a stage.
+    pub(super) fn may_fail(&self) -> bool {
+        self.is_strict && self.hard_to_build
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -222,7 +230,7 @@ fn stage(chance: &mut Chance, name: &'static str) -> StagePlan {
         pace: Duration::from_micros(chance.pick(&[0, 1_000, 4_000, 15_000])),
         dangerous,
         hard_to_build: dangerous && form == Form::AsyncWorker && chance.one_in(3),
-        may_fail: dangerous && chance.one_in(5),
+        is_strict: dangerous && chance.one_in(5),
     }
 }
 

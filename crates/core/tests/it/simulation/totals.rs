@@ -18,7 +18,6 @@ pub(super) struct Totals {
     panics: u64,
     dropped: u64,
     run_again: u64,
-    of_failed_stages: u64,
 }
 
 impl Totals {
@@ -37,7 +36,7 @@ impl Totals {
         copy.fields_mut().into_iter().map(|(name, count)| (name, *count)).collect()
     }
 
-    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 12] {
+    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 11] {
         [
             ("calls", &mut self.calls),
             ("ok", &mut self.ok),
@@ -50,7 +49,6 @@ impl Totals {
             ("panics", &mut self.panics),
             ("dropped", &mut self.dropped),
             ("run_again", &mut self.run_again),
-            ("of_failed_stages", &mut self.of_failed_stages),
         ]
     }
 
@@ -84,7 +82,6 @@ impl Totals {
             panics: ended(End::Panicked),
             dropped: ended(End::Dropped),
             run_again: (book.visits.len() - places.len()) as u64,
-            of_failed_stages: book.calls.values().filter(|call| call.was_refused_by_a_failed_stage()).count() as u64,
         }
     }
 }
