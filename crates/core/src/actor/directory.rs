@@ -17,6 +17,9 @@ use crate::clock::Instant;
 /// The maximum count of remembered reasons why an actor ended.
 const REMEMBERED: usize = 8;
 
+/// The maximum count of remembered actors that have failed.
+const REMEMBERED_FAILURES: usize = 16;
+
 /// The maximum count of groups that wait for their start. One more is refused with [`ActorError::Busy`].
 const MAX_WAITING_STARTS: usize = 64;
 
@@ -34,7 +37,7 @@ callboard_codec::words! {
         Restarting => "restarting",
         /// The actor has done its work.
         Ended => "ended",
-        /// Its group has given up.
+        /// It crashed and does not start again.
         Failed => "failed",
     }
 }
@@ -157,6 +160,8 @@ pub(crate) type SpawnPort = Box<dyn Fn(SpawnActors) -> bool + Send + Sync>;
 /// The actors of one node by name.
 pub(crate) struct Directory {
     listed: Mutex<Vec<DirectoryEntry>>,
+    /// The names of the last actors that have failed, and whose names are free.
+    failed: Mutex<VecDeque<String>>,
     root: Mutex<Option<SpawnPort>>,
     /// One permit per group that waits for its start: the bound of the root's mailbox.
     turns: Arc<Semaphore>,
@@ -171,7 +176,7 @@ struct DirectoryEntry {
 impl Directory {
     pub(crate) fn new() -> Self {
         let turns = Arc::new(Semaphore::new(MAX_WAITING_STARTS));
-        Self { listed: Mutex::default(), root: Mutex::default(), turns }
+        Self { listed: Mutex::default(), failed: Mutex::default(), root: Mutex::default(), turns }
     }
 
     pub(crate) fn set_root(&self, root: SpawnPort) {
@@ -199,12 +204,29 @@ impl Directory {
                 return Err(status.name().to_owned());
             }
         }
+        let is_listed = |name: &String| actors.iter().any(|(status, _)| status.name() == name);
+        self.failed.lock().retain(|name| !is_listed(name));
         listed.extend(actors.into_iter().map(|(status, mailbox)| DirectoryEntry { status, mailbox }));
         Ok(())
     }
 
     pub(super) fn remove(&self, status: &Arc<ActorStatus>) {
         self.listed.lock().retain(|listed| !Arc::ptr_eq(&listed.status, status));
+    }
+
+    /// This actor has failed: its name is free.
+    pub(super) fn remove_failed(&self, status: &Arc<ActorStatus>) {
+        self.remove(status);
+        let mut failed = self.failed.lock();
+        if failed.len() == REMEMBERED_FAILURES {
+            failed.pop_front();
+        }
+        failed.push_back(status.name().to_owned());
+    }
+
+    /// The last actors that have failed, the newest last.
+    pub(crate) fn failed(&self) -> Vec<String> {
+        self.failed.lock().iter().cloned().collect()
     }
 
     /// The actor of this name, if it takes messages of this type.

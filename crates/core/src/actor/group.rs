@@ -13,7 +13,7 @@ use super::directory::{ActorState, Directory};
 use super::spec::{ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
 use crate::host::OpaqueHandle;
-use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
+use crate::restart::{Recovery, RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{EarlyDeath, EarlyDeaths};
 use crate::text::limit_error_text;
 
@@ -47,6 +47,8 @@ pub(crate) struct GroupState {
     directory: Arc<Directory>,
     lives: Vec<ChildLife>,
     window: RestartWindow,
+    /// The waits of a group that may not give up.
+    recovery: Recovery,
     /// Crashes in a row without a quiet time between them.
     attempt: u32,
     last_crash: Option<Instant>,
@@ -88,6 +90,7 @@ impl Actor for GroupActor {
         let mut state = GroupState {
             lives: group.children.iter().map(|_| ChildLife::default()).collect(),
             window: RestartWindow::new(group.intensity),
+            recovery: Recovery::default(),
             queue: (0..group.children.len()).collect(),
             group,
             node,
@@ -259,6 +262,7 @@ impl GroupState {
                 let id = actor.get_id();
                 self.child(index).status.enter(ActorState::Up, clock::now(), None);
                 self.lives[index].actor = Some(actor);
+                self.recovery.recovered(clock::now());
                 if let Some(EarlyDeath { has_crashed, why, .. }) = self.early_deaths.take(id) {
                     self.child_ended(myself, id, has_crashed, &why);
                 }
@@ -307,6 +311,10 @@ impl GroupState {
         let child = self.child(index);
         child.status.enter(state, clock::now(), Some(why));
         (child.set_over)();
+        // A needed one stays listed, as the reason why its node is not ready.
+        if state == ActorState::Failed && !child.status.is_needed() {
+            self.directory.remove_failed(&child.status);
+        }
     }
 
     /// Starts the actor again, with the others that the strategy selects, unless the intensity is exceeded.
@@ -314,10 +322,17 @@ impl GroupState {
         let now = clock::now();
         let name = self.child(index).status.name().to_owned();
         tracing::error!(group = %self.group.name, actor = name, why, "actor died");
+        let (mut why, mut wait) = (why.to_owned(), None);
         if self.window.record(now) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = self.group.intensity;
-            return self
-                .give_up(myself, format!("more than {max_restarts} crashes in {within:?}, the last: {name}: {why}"));
+            why = limit_error_text(format!("more than {max_restarts} crashes in {within:?}, the last: {name}: {why}"));
+            let may_give_up = self.started.is_some() || !self.group.children.iter().any(|it| it.status.is_needed());
+            if may_give_up {
+                return self.give_up(myself, &why);
+            }
+            let delay = self.recovery.failed(now, fastrand::f64());
+            tracing::error!(group = %self.group.name, reason = why, wait = ?delay, "a group of actors waits to start again");
+            wait = Some(delay);
         }
         let affected = self.group.strategy.affected(index, self.lives.len());
         let mut stopping = Vec::new();
@@ -325,7 +340,7 @@ impl GroupState {
             if self.lives[other].is_over {
                 continue;
             }
-            let reason = if other == index { why.to_owned() } else { format!("`{name}` died") };
+            let reason = if other == index { why.clone() } else { format!("`{name}` died") };
             self.child(other).status.enter(ActorState::Restarting, now, Some(&reason));
             (self.child(other).set_down)();
             if let Some(actor) = self.lives[other].actor.take() {
@@ -343,7 +358,7 @@ impl GroupState {
             self.last_crash.is_none_or(|last| now.saturating_duration_since(last) >= self.group.intensity.within);
         self.attempt = if quiet { 0 } else { self.attempt + 1 };
         self.last_crash = Some(now);
-        let delay = self.group.backoff.delay(self.attempt, fastrand::f64());
+        let delay = wait.unwrap_or_else(|| self.group.backoff.delay(self.attempt, fastrand::f64()));
         if self.starting.is_some_and(|starting| again.contains(&starting)) {
             self.hold(&again);
             self.outdated.get_or_insert_default().extend(&again);
@@ -361,8 +376,7 @@ impl GroupState {
         lives.filter_map(|(life, child)| life.actor.take().map(|actor| (actor, child.stop_within))).collect()
     }
 
-    fn give_up(&mut self, myself: &EngineRef<GroupMessage>, reason: String) {
-        let reason = &*limit_error_text(reason);
+    fn give_up(&mut self, myself: &EngineRef<GroupMessage>, reason: &str) {
         tracing::error!(group = %self.group.name, reason, "a group of actors has failed");
         for index in 0..self.lives.len() {
             if !self.lives[index].is_over {
@@ -373,14 +387,7 @@ impl GroupState {
             let (name, message) = (self.group.name.to_string(), reason.to_owned());
             return self.refuse_start(myself, ActorError::Start { name, message });
         }
-        self.is_stopping = true;
-        let actors = self.take_actors();
-        // The supervisor stays: the reason of the failure remains visible until the node ends.
-        let keep = myself.clone();
-        tokio::spawn(async move {
-            stop_all(actors).await;
-            drop(keep);
-        });
+        self.stop(myself, None);
     }
 
     fn refuse_start(&mut self, myself: &EngineRef<GroupMessage>, error: ActorError) {

@@ -2,11 +2,14 @@
 //!
 //! The engine is ractor. No public name is ractor's, so a new version or another engine changes nothing for users.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
 use ractor::{ActorProcessingErr, ActorRef as EngineRef};
 
 use super::context::ActorContext;
+use super::lost::InHand;
 use super::mailbox::{ActorRef, Delivery};
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
@@ -72,11 +75,13 @@ use crate::host::OpaqueHandle;
 /// | the mailbox is full | gives the message back: `Full` | `Full` |
 /// | the actor restarts | gives the message back: `Down` | waits for the next life, until the deadline |
 /// | the actor has ended | gives the message back: `Over` | `Over` |
-/// | it ends or crashes while the message waits | the message is lost | is sent to the next life, else `Over` |
+/// | it crashes while the message waits | is handled by the next life | is handled by the next life |
+/// | it ends while the message waits | the message is lost | `Over` |
 /// | the deadline passes while the message waits | – | `DeadlineExceeded`, and the message is never handled |
-/// | it crashes with the message in hand | the message is lost | `Lost`: the message may have had an effect |
+/// | it crashes with the message in hand | the message is lost | `Crashed`, with the actor and the reason: the message may have had an effect |
 ///
-/// A sender that must know whether a message was handled asks, with a `ReplyPort<()>`.
+/// A sender that must know whether a message was handled asks, with a `ReplyPort<()>`. A question that an actor hands
+/// on, with its port in a `tell`, waits and fails in the same way.
 ///
 /// # Crashes
 ///
@@ -189,8 +194,18 @@ impl<A: Actor> ractor::Actor for ActorLife<A> {
     ) -> Result<(), ActorProcessingErr> {
         let mut hook = RunningHook { state, has_succeeded: false };
         if let (Some((actor, context)), Some(message)) = (&mut hook.state.0, delivery.open()) {
-            let handled = contain_future(async { actor.handle(message, context).await });
-            handled.await.map_err(panicked)?.map_err(|failure| failure.to_string())?;
+            let mut in_hand = InHand::default();
+            let handled = {
+                let mut handling = pin!(contain_future(async { actor.handle(message, context).await }));
+                poll_fn(|task| in_hand.during(|| handling.as_mut().poll(task))).await
+            };
+            let ended = handled.map_err(panicked).and_then(|handled| handled.map_err(|failure| failure.to_string()));
+            if let Err(why) = ended {
+                // The state may have ports of earlier questions.
+                in_hand.during(|| drop(hook));
+                in_hand.crashed(self.reference.name(), &why);
+                return Err(why.into());
+            }
         }
         hook.has_succeeded = true;
         Ok(())

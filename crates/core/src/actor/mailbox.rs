@@ -1,18 +1,21 @@
 //! The bounded mailbox of one actor: the reference, the messages, and the port for an answer.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
+use parking_lot::Mutex;
 use ractor::{ActorRef as EngineRef, MessagingErr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::directory::ActorStatus;
+use super::lost::{self, Crash, CrashPort};
 use crate::call::Flight;
 use crate::clock;
-use crate::containment::contain;
+use crate::containment::{contain, drop_contained};
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError, ErrorKind, Failure};
 use crate::id::StageName;
@@ -26,7 +29,12 @@ pub(super) struct Delivery<M> {
     message: Option<M>,
     place: Option<OwnedSemaphorePermit>,
     way_back: Option<ReturnPort<M>>,
+    /// Of a message that no sender waits for.
+    next_life: Option<NextLife<M>>,
 }
+
+/// Keeps a message, with its place in the mailbox, for the next life of its actor.
+type NextLife<M> = Arc<dyn Fn(M, OwnedSemaphorePermit) + Send + Sync>;
 
 /// Tells a waiting sender: `None` when the actor takes the message, else the message.
 type ReturnPort<M> = oneshot::Sender<Option<M>>;
@@ -34,12 +42,12 @@ type ReturnPort<M> = oneshot::Sender<Option<M>>;
 impl<M> Delivery<M> {
     /// A message that needs no place, or has none yet.
     pub(super) fn new(message: M, way_back: Option<ReturnPort<M>>) -> Self {
-        Self { message: Some(message), place: None, way_back }
+        Self { message: Some(message), place: None, way_back, next_life: None }
     }
 
-    /// A message that no sender waits for.
+    /// A message of the actor to itself, which ends with this life.
     pub(super) fn with_place(message: M, place: OwnedSemaphorePermit) -> Self {
-        Self { message: Some(message), place: Some(place), way_back: None }
+        Self { message: Some(message), place: Some(place), way_back: None, next_life: None }
     }
 
     /// The message, unless its waiting sender has gone. Frees the place in the mailbox.
@@ -47,19 +55,20 @@ impl<M> Delivery<M> {
         let has_sender = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
         self.message.take().filter(|_| has_sender)
     }
-
-    fn into_message(mut self) -> Option<M> {
-        self.message.take()
-    }
 }
 
 impl<M> Drop for Delivery<M> {
     /// The life ended and did not take this message.
     fn drop(&mut self) {
-        // The place must be free before the sender tries again.
-        self.place = None;
-        if let (Some(message), Some(way_back)) = (self.message.take(), self.way_back.take()) {
-            let _ = way_back.send(Some(message));
+        let Some(message) = self.message.take() else { return };
+        match (self.way_back.take(), self.next_life.take(), self.place.take()) {
+            (Some(way_back), _, place) => {
+                // The place must be free before the sender tries again.
+                drop(place);
+                let _ = way_back.send(Some(message));
+            }
+            (None, Some(next_life), Some(place)) => next_life(message, place),
+            (None, ..) => drop_contained(message),
         }
     }
 }
@@ -69,6 +78,9 @@ pub(crate) struct Mailbox<M> {
     status: Arc<ActorStatus>,
     places: Arc<Semaphore>,
     target: watch::Sender<Target<M>>,
+    /// Messages that an ended life did not take, until the next one is up.
+    waiting: Mutex<VecDeque<(M, OwnedSemaphorePermit)>>,
+    next_life: NextLife<M>,
 }
 
 /// The receiver of the messages.
@@ -81,13 +93,61 @@ enum Target<M> {
 }
 
 impl<M: Send + 'static> Mailbox<M> {
-    pub(super) fn new(status: Arc<ActorStatus>) -> Self {
-        let places = Arc::clone(status.places());
-        Self { status, places, target: watch::Sender::new(Target::Down) }
+    pub(super) fn new(status: Arc<ActorStatus>) -> Arc<Self> {
+        Arc::new_cyclic(|mailbox: &Weak<Self>| {
+            let mailbox = Weak::clone(mailbox);
+            let next_life = move |message, place| match mailbox.upgrade() {
+                Some(mailbox) => mailbox.keep(message, place),
+                None => drop_contained(message),
+            };
+            Self {
+                places: Arc::clone(status.places()),
+                status,
+                target: watch::Sender::new(Target::Down),
+                waiting: Mutex::default(),
+                next_life: Arc::new(next_life),
+            }
+        })
     }
 
     pub(super) fn set_up(&self, actor: EngineRef<Delivery<M>>) {
         self.change(Target::Up(actor));
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        waiting.into_iter().for_each(|(message, place)| self.keep(message, place));
+    }
+
+    /// Passes a message on to the next life of the actor, now or when that is up.
+    fn keep(&self, message: M, place: OwnedSemaphorePermit) {
+        let mut waiting = self.waiting.lock();
+        let unsent = match &*self.target.borrow() {
+            Target::Up(actor) => self.send(actor, message, None, place).err(),
+            Target::Down => Some((message, Some(place))),
+            Target::Over => {
+                drop(waiting);
+                return drop_contained(message);
+            }
+        };
+        if let Some((message, Some(place))) = unsent {
+            waiting.push_back((message, place));
+        }
+    }
+
+    /// Hands a message to a life, or gives it back with its place.
+    fn send(
+        &self,
+        actor: &EngineRef<Delivery<M>>,
+        message: M,
+        way_back: Option<ReturnPort<M>>,
+        place: OwnedSemaphorePermit,
+    ) -> Result<(), (M, Option<OwnedSemaphorePermit>)> {
+        let next_life = way_back.is_none().then(|| Arc::clone(&self.next_life));
+        match actor.send_message(Delivery { message: Some(message), place: Some(place), way_back, next_life }) {
+            Err(MessagingErr::SendErr(mut delivery)) => {
+                delivery.message.take().map_or(Ok(()), |message| Err((message, delivery.place.take())))
+            }
+            // The type always fits, and ractor gives back a message that a closed mailbox did not take.
+            Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),
+        }
     }
 
     pub(super) fn set_down(&self) {
@@ -107,6 +167,8 @@ impl<M: Send + 'static> Mailbox<M> {
 
     pub(super) fn set_over(&self) {
         self.target.send_replace(Target::Over);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        waiting.into_iter().for_each(|(message, _)| drop_contained(message));
     }
 }
 
@@ -125,8 +187,8 @@ impl<M: Send + 'static> ActorRef<M> {
         self.0.status.name()
     }
 
-    /// Sends a message without waiting for anything. It is handled at most once, in the order of sending: if the actor
-    /// ends or crashes first, a message that waits is lost.
+    /// Sends a message without waiting for anything. It is handled at most once, in the order of sending. If the actor
+    /// crashes first, a message that waits goes to its next life, with the [`ReplyPort`] that it may carry.
     ///
     /// # Errors
     ///
@@ -154,15 +216,7 @@ impl<M: Send + 'static> ActorRef<M> {
         let Some(place) = place.or_else(|| Arc::clone(&self.0.places).try_acquire_owned().ok()) else {
             return Err(TellError::Full(message));
         };
-        let mut delivery = Delivery::new(message, way_back);
-        delivery.place = Some(place);
-        match actor.send_message(delivery) {
-            Err(MessagingErr::SendErr(delivery)) => {
-                delivery.into_message().map_or(Ok(()), |message| Err(TellError::Down(message)))
-            }
-            // The type always fits, and ractor gives back a message that a closed mailbox did not take.
-            Ok(()) | Err(MessagingErr::ChannelClosed | MessagingErr::InvalidActorType) => Ok(()),
-        }
+        self.0.send(&actor, message, way_back, place).map_err(|(message, _)| TellError::Down(message))
     }
 
     /// Sends a message with a port for its answer, and waits for the answer: a [`Duration`](std::time::Duration) from
@@ -221,11 +275,17 @@ impl<M: Send + 'static> ActorRef<M> {
                 }
             };
         }
-        match tokio::time::timeout_at(deadline.instant(), answer).await {
-            Ok(Ok(answered)) => answered.map_err(AskError::Failed),
-            Ok(Err(_)) => Err(AskError::Lost),
-            Err(_) => Err(AskError::DeadlineExceeded { taken: true }),
-        }
+        let answered = async {
+            match answer.answer.await {
+                Ok(answered) => answered.map_err(AskError::Failed),
+                Err(_) => Err(match answer.crash.await {
+                    Ok(Crash { actor, reason }) => AskError::Crashed { actor, reason },
+                    Err(_) => AskError::Lost,
+                }),
+            }
+        };
+        let answered = tokio::time::timeout_at(deadline.instant(), answered).await;
+        answered.unwrap_or(Err(AskError::DeadlineExceeded { taken: true }))
     }
 
     /// Lets the actor finish the message in hand and end. Messages that wait are not handled. The actor does not start
@@ -261,25 +321,47 @@ async fn until_taken<M>(mut back: oneshot::Receiver<Option<M>>, deadline: Deadli
     }
 }
 
-/// The port for one answer, sent along with a question. If it is dropped unused, the asker gets [`AskError::Lost`].
+/// The port for one answer, sent along with a question. An actor may hand it on in a message to another one, by
+/// [`tell`](ActorRef::tell): the answer then comes from there. If it is dropped unused, the asker gets
+/// [`AskError::Lost`], or [`AskError::Crashed`] where an actor crashed with it.
 #[derive(Debug)]
 pub struct ReplyPort<T> {
-    sender: oneshot::Sender<Result<T, Failure>>,
+    /// `None` once it was used.
+    sender: Option<oneshot::Sender<Result<T, Failure>>>,
+    /// `None` once it was dropped.
+    crash: Option<CrashPort>,
     deadline: Deadline,
 }
 
+impl<T> Drop for ReplyPort<T> {
+    fn drop(&mut self) {
+        if let (Some(_), Some(crash)) = (&self.sender, self.crash.take()) {
+            lost::dropped(crash);
+        }
+    }
+}
+
 /// The other end of the port.
-type AnswerReceiver<T> = oneshot::Receiver<Result<T, Failure>>;
+struct AnswerReceiver<T> {
+    answer: oneshot::Receiver<Result<T, Failure>>,
+    crash: oneshot::Receiver<Crash>,
+}
 
 impl<T> ReplyPort<T> {
     fn pair(deadline: Deadline) -> (Self, AnswerReceiver<T>) {
-        let (sender, answer) = oneshot::channel();
-        (Self { sender, deadline }, answer)
+        let ((sender, answer), (crashed, crash)) = (oneshot::channel(), oneshot::channel());
+        (Self { sender: Some(sender), crash: Some(crashed), deadline }, AnswerReceiver { answer, crash })
     }
 
     /// Sends the answer. If the asker has gone, the answer is dropped.
     pub fn send(self, answer: T) {
-        let _ = self.sender.send(Ok(answer));
+        self.end(Ok(answer));
+    }
+
+    fn end(mut self, answer: Result<T, Failure>) {
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.send(answer);
+        }
     }
 
     /// Sends a failure: the asker gets [`AskError::Failed`], the caller of a [pipeline's step](crate::Pipeline::ask) an
@@ -300,7 +382,7 @@ impl<T> ReplyPort<T> {
     /// }
     /// ```
     pub fn fail(self, failure: impl Into<Failure>) {
-        let _ = self.sender.send(Err(failure.into()));
+        self.end(Err(failure.into()));
     }
 
     /// The time at which the asker stops waiting.
@@ -312,7 +394,7 @@ impl<T> ReplyPort<T> {
     /// Whether the asker still waits. A handler that works long for one answer should check it now and then.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
-        !self.sender.is_closed() && !self.deadline.is_expired(clock::now())
+        self.sender.as_ref().is_some_and(|sender| !sender.is_closed()) && !self.deadline.is_expired(clock::now())
     }
 }
 
@@ -387,6 +469,8 @@ fn call_error(error: AskError, actor: &str) -> CallError {
     let name = StageName::new(actor);
     match error {
         AskError::Failed(failure) => CallError::from_failure(failure, &name).in_run(false),
+        // Its message names the actor that crashed, which may be another one.
+        error @ AskError::Crashed { .. } => CallError::from(error).at_stage(&name),
         error => {
             let message = format!("actor `{actor}`: {error}");
             CallError::from(error).with_message(message).at_stage(&name)

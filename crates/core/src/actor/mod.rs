@@ -15,6 +15,7 @@ mod context;
 mod directory;
 mod group;
 mod life;
+mod lost;
 mod mailbox;
 mod spec;
 mod strategy;

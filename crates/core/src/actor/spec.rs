@@ -60,7 +60,7 @@ impl<M: Send + 'static> ActorSpec<M> {
         F: Fn(&ActorContext<A>) -> A + Send + Sync + 'static,
     {
         let status = Arc::new(ActorStatus::new(name, messages.clamp(1, Semaphore::MAX_PERMITS.min(1 << 32))));
-        let mailbox = Arc::new(Mailbox::new(Arc::clone(&status)));
+        let mailbox = Mailbox::new(Arc::clone(&status));
         let build: ActorFactory<A> = Arc::new(build);
         let (up, down, over) = (Arc::clone(&mailbox), Arc::clone(&mailbox), Arc::clone(&mailbox));
         let start = move |node: OpaqueHandle, number: u64, group: ActorCell| -> StartFuture {
@@ -98,8 +98,9 @@ impl<M: Send + 'static> ActorSpec<M> {
         self
     }
 
-    /// The node is ready only while this actor is up. By default, an actor that starts again does not matter to the
-    /// health of its node.
+    /// The node is ready only while this actor is up. By default an actor does not matter to the health of its node,
+    /// whatever becomes of it. A group with a needed actor does not give up: beyond its
+    /// [intensity](ActorGroup::intensity) it starts again after waits of up to a minute.
     pub fn needed(self) -> Self {
         self.child.status.set_needed();
         self
@@ -155,7 +156,8 @@ impl ActorGroup {
         self
     }
 
-    /// The crash rate above which the group gives up. Here every crash counts. Default 5 in 10 s.
+    /// The crash rate above which the group gives up, which ends its actors and frees their names. Here every crash
+    /// counts. Default 5 in 10 s.
     pub fn intensity(mut self, intensity: RestartIntensity) -> Self {
         self.intensity = intensity;
         self

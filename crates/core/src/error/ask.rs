@@ -12,9 +12,18 @@ pub enum AskError {
     /// The actor has ended and will not start again. The message was not handled.
     #[error("the actor has ended")]
     Over,
-    /// The actor crashed with the message, or dropped the answer's port. It may have acted on it.
+    /// The actor dropped the answer's port, or was ended with the message in hand. It may have acted on it.
     #[error("the actor was lost before it answered")]
     Lost,
+    /// An actor crashed with the message: the one that was asked, or one that it handed the message on to. It may have
+    /// acted on it.
+    #[error("actor `{actor}` crashed before it answered: {reason}")]
+    Crashed {
+        /// The actor that crashed.
+        actor: String,
+        /// Its error, or the text of its panic.
+        reason: String,
+    },
     /// The deadline passed.
     #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
     DeadlineExceeded {
@@ -35,7 +44,7 @@ impl AskError {
         match self {
             Self::Full | Self::Over => false,
             Self::DeadlineExceeded { taken } => *taken,
-            Self::Lost | Self::Failed(_) => true,
+            Self::Lost | Self::Crashed { .. } | Self::Failed(_) => true,
         }
     }
 }
@@ -46,7 +55,7 @@ impl From<AskError> for CallError {
         match error {
             AskError::Full => Self::overloaded(message, RETRY_AFTER),
             AskError::Over => Self::new(ErrorKind::Unavailable, message),
-            AskError::Lost => Self::new(ErrorKind::WorkerFailed, message),
+            AskError::Lost | AskError::Crashed { .. } => Self::new(ErrorKind::WorkerFailed, message),
             AskError::DeadlineExceeded { .. } => Self::new(ErrorKind::DeadlineExceeded, message).after_start(taken),
             AskError::Failed(failure) => Self::from_failure_outside(failure),
         }

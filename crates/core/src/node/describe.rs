@@ -28,8 +28,8 @@ pub struct Health {
     /// The process answers.
     pub live: bool,
     /// Traffic may be sent here: every stage is ready, or degraded with a replica that is up or was within the last
-    /// 5 s; every stage that runs on other nodes only has a reachable node; no group of actors has given up, and all
-    /// actors that are needed are up; the node is not draining.
+    /// 5 s; every stage that runs on other nodes only has a reachable node; all actors that are needed are up; the node
+    /// is not draining.
     pub ready: bool,
     /// The node is about to end: it was withdrawn, or already refuses new calls.
     pub draining: bool,
@@ -37,10 +37,11 @@ pub struct Health {
     pub stages: Vec<StageHealth>,
     /// Each stage that runs on other nodes only.
     pub remote_stages: Vec<RemoteStageHealth>,
-    /// The actors whose group has given up.
+    /// The last actors that have failed, and were not [needed](crate::actor::ActorSpec::needed): at most 16. They do not
+    /// matter to the node, and their names are free.
     pub failed_actors: Vec<String>,
-    /// The actors because of which the node is not ready: the failed ones, and those that are
-    /// [needed](crate::actor::ActorSpec::needed) and not up.
+    /// The actors because of which the node is not ready: they are [needed](crate::actor::ActorSpec::needed) and not
+    /// up.
     pub down_actors: Vec<ActorHealth>,
 }
 
@@ -310,12 +311,11 @@ impl Shared {
         let draining = self.withdrawn.load(Ordering::Acquire) || self.gateway.is_draining();
         let down = |actor: &Arc<ActorStatus>| {
             let (state, _, _, mut reasons) = actor.life();
-            let is_down = state == ActorState::Failed || (actor.is_needed() && state != ActorState::Up);
+            let is_down = actor.is_needed() && state != ActorState::Up;
             is_down.then(|| ActorHealth { name: actor.name().to_owned(), state, reason: reasons.pop() })
         };
         let down_actors: Vec<ActorHealth> = self.directory.statuses().iter().filter_map(down).collect();
-        let failed = down_actors.iter().filter(|actor| actor.state == ActorState::Failed);
-        let failed_actors = failed.map(|actor| actor.name.clone()).collect();
+        let failed_actors = self.directory.failed();
         let remote_stages = self.remote_stage_health(&table);
         let all_run = stages.iter().all(|stage| stage.ready) && remote_stages.iter().all(|stage| stage.ready);
         let ready = live && !draining && down_actors.is_empty() && all_run;

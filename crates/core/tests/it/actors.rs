@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::Semaphore;
 
-use super::support::{PATIENCE, hide_panics, until};
+use super::support::{DEADLY, PATIENCE, hide_panics, until};
 
 enum Say {
     Add(u64, ReplyPort<u64>),
@@ -64,6 +64,7 @@ impl Actor for Tally {
     async fn handle(&mut self, message: Say, context: &ActorContext<Self>) -> Result<(), Failure> {
         match message {
             Say::Add(n, answer) => {
+                assert!(n != DEADLY, "meant to panic");
                 self.sum += n;
                 answer.send(self.sum);
             }
@@ -531,10 +532,119 @@ async fn a_group_that_crashes_too_often_fails_as_a_whole() {
     until("the other has also ended", || matches!(strong.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
     until("it has ended in good order", || log.take().contains(&"strong ends".to_owned())).await;
     let health = node.health();
-    assert!(health.live && !health.ready);
+    assert!(health.live && health.ready, "nobody needs them");
     assert_eq!(health.failed_actors, ["weak", "strong"]);
-    assert!(node.describe().actors[0].reasons.last().unwrap().contains("more than 2 crashes in 60s"));
     assert_eq!(node.client().call::<u64, u64>("/echo", 1).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spawned_actor_that_fails_costs_nobody_else_anything_and_frees_its_name() {
+    let node = App::new().start().await.unwrap();
+    let spawn = || node.spawn_actor(tally("user 3", &Log::default()));
+    let user = spawn().await.unwrap();
+    while !matches!(user.tell(Say::Panic), Err(TellError::Over(_))) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    until("its name is free", || node.actor::<Say>("user 3").is_none()).await;
+    let health = node.health();
+    assert!(health.ready && health.down_actors.is_empty(), "{health:?}");
+    assert_eq!(health.failed_actors, ["user 3"]);
+    assert_eq!(add(&spawn().await.unwrap(), 1).await, Ok(1));
+    assert!(node.health().failed_actors.is_empty() && node.describe().actors.len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_with_a_needed_actor_does_not_give_up() {
+    let node = App::new().actor(tally("needed", &Log::default()).needed()).start().await.unwrap();
+    let actor = node.actor::<Say>("needed").unwrap();
+    for life in 0..6 {
+        assert_eq!(add(&actor, 0).await, Ok(life * 1000));
+        actor.tell(Say::Panic).unwrap();
+    }
+    until("it waits", || {
+        node.health().down_actors.first().is_some_and(|down| {
+            down.reason.as_deref().is_some_and(|reason| reason.contains("more than 5 crashes in 10s"))
+        })
+    })
+    .await;
+    assert!(!node.health().ready);
+    assert_eq!(add(&actor, 1).await, Ok(6001), "an ask waits for it");
+    assert!(node.health().ready);
+}
+
+/// Hands its questions on to another actor, which answers them.
+struct HandsOn(ActorRef<Say>);
+
+struct Sum(u64, ReplyPort<u64>);
+
+impl Actor for HandsOn {
+    type Message = Sum;
+
+    async fn handle(&mut self, Sum(n, port): Sum, _: &ActorContext<Self>) -> Result<(), Failure> {
+        self.0.tell(Say::Add(n, port)).map_err(|error| Failure::new(error.to_string()))
+    }
+}
+
+#[tokio::test]
+async fn questions_that_an_actor_hands_on_survive_a_crash_of_the_next_one() {
+    let (log, gate) = (Log::default(), Arc::new(Semaphore::new(0)));
+    let next = tally("next", &log);
+    let reference = next.reference();
+    let first = ActorSpec::new("first", move |_| HandsOn(reference.clone()));
+    let node = App::new().actor(next).actor(first).start().await.unwrap();
+    let (first, next) = (node.actor::<Sum>("first").unwrap(), node.actor::<Say>("next").unwrap());
+
+    next.tell(Say::Wait(Arc::clone(&gate))).unwrap();
+    until("it is busy", || node.describe().actors[0].waiting == 0).await;
+    next.tell(Say::Panic).unwrap();
+    let asking: Vec<_> = (1..=3)
+        .map(|n| {
+            let first = first.clone();
+            tokio::spawn(async move { first.ask(PATIENCE, |port| Sum(n, port)).await })
+        })
+        .collect();
+    until("the questions wait behind the crash", || node.describe().actors[0].waiting == 4).await;
+    gate.add_permits(1);
+    let mut sums = vec![];
+    for asked in asking {
+        sums.push(asked.await.unwrap().unwrap());
+    }
+    sums.sort_unstable();
+    assert!(sums.iter().all(|sum| (1001..=1006).contains(sum)), "the next life answers all: {sums:?}");
+    assert_eq!(node.describe().actors[0].waiting, 0);
+}
+
+#[tokio::test]
+async fn an_error_names_the_actor_that_crashed_with_its_text() {
+    hide_panics();
+    let next = tally("next", &Log::default());
+    let reference = next.reference();
+    let first = ActorSpec::new("first", move |_| HandsOn(reference.clone()));
+    let step = Pipeline::ask("sum", first.reference(), |n: &u64, port| Sum(*n, port));
+    let node = App::new().actor(next).actor(first).route("/sum", step).start().await.unwrap();
+    let error = node.client().call::<u64, u64>("/sum", DEADLY).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WorkerFailed);
+    assert_eq!(error.message(), "actor `next` crashed before it answered: panicked: meant to panic");
+    let error = node.actor::<Say>("next").unwrap().ask(PATIENCE, |port| Say::Add(DEADLY, port)).await.unwrap_err();
+    assert!(matches!(&error, AskError::Crashed { actor, .. } if actor == "next"), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_an_actor_that_has_ended() {
+    let node = App::new().start().await.unwrap();
+    let held = Arc::new(());
+    for n in 0..100 {
+        let (log, kept) = (Log::default(), Arc::clone(&held));
+        let spec = ActorSpec::new(&format!("user {n}"), move |context: &ActorContext<Tally>| {
+            let _ = &kept;
+            Tally { name: "user", log: log.clone(), sum: context.life() }
+        });
+        let actor = node.spawn_actor(spec).await.unwrap();
+        add(&actor, 1).await.unwrap();
+        actor.stop();
+    }
+    until("all have ended", || node.describe().actors.is_empty()).await;
+    until("and nothing of them is left", || Arc::strong_count(&held) == 1).await;
 }
 
 #[tokio::test]
