@@ -1,15 +1,18 @@
 //! Actors of the library's users. The node supervises them, and references to them survive their crashes.
 //!
 //! An [`Actor`] handles messages of one type. It is declared by an [`ActorSpec`], alone or in an [`ActorGroup`] with a
-//! strategy, and reached by an [`ActorRef`]. Names are kept in a directory of the node, not of the process.
+//! strategy, and reached by an [`ActorRef`]. Names are kept in a directory of the node, not of the process. Actors start
+//! with an app ([`App::actor`](crate::App::actor)) or on a running node
+//! ([`NodeHandle::spawn_actor`](crate::NodeHandle::spawn_actor)), such as one for each user. None of them matters to the
+//! readiness of its node, unless it is [needed](ActorSpec::needed).
 //!
 //! * **Full:** a message needs a place in the mailbox. Without one, [`ActorRef::tell`] gives the message back, and
 //!   [`ActorRef::ask`] fails at once.
 //! * **Late:** an ask has a deadline. A message that waits longer is not handled; a handler can check whether its
 //!   answer is still needed ([`ReplyPort::is_wanted`]).
-//! * **Crash:** the asker of the message in hand gets an error at once. A waiting ask goes to the next life, a waiting
-//!   tell is lost. The actor starts again after a back-off, with the others that its strategy selects, until its
-//!   group's intensity is exceeded.
+//! * **Crash:** the asker of the message in hand gets an error at once, also where the question was handed on to the
+//!   actor that crashed. Messages that wait go to the next life. The actor starts again after a back-off, with the
+//!   others that its strategy selects, until its group's intensity is exceeded. Then its name is free.
 
 mod context;
 mod directory;

@@ -42,7 +42,34 @@ impl NodeHandle {
         Self { shared }
     }
 
-    /// Starts an actor under the node's supervision and returns when it is up.
+    /// Starts an actor under the node's supervision and returns when it is up. It runs until it is
+    /// [stopped](ActorRef::stop), crashes too often, or the node ends; its name is free then. Unless it is
+    /// [needed](ActorSpec::needed), no crash of it makes the node less ready.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::actor::{Actor, ActorContext, ActorSpec};
+    /// use callboard_core::{App, Failure};
+    ///
+    /// struct Session(Vec<String>);
+    ///
+    /// impl Actor for Session {
+    ///     type Message = String;
+    ///
+    ///     async fn handle(&mut self, event: String, _: &ActorContext<Self>) -> Result<(), Failure> {
+    ///         self.0.push(event);
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let node = App::new().start().await?;
+    /// let session = node.spawn_actor(ActorSpec::new("session of ann", |_| Session(vec![]))).await?;
+    /// session.tell("login".to_owned())?;
+    /// assert!(node.actor::<String>("session of ann").is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
