@@ -119,16 +119,17 @@ impl<M: Send + 'static> Mailbox<M> {
     /// Passes a message on to the next life of the actor, now or when that is up.
     fn keep(&self, message: M, place: OwnedSemaphorePermit) {
         let mut waiting = self.waiting.lock();
-        let unsent = match &*self.target.borrow() {
-            Target::Up(actor) => self.send(actor, message, None, place).err(),
-            Target::Down => Some((message, Some(place))),
-            Target::Over => {
-                drop(waiting);
-                return drop_contained(message);
-            }
+        let (unsent, is_over) = match &*self.target.borrow() {
+            Target::Up(actor) => (self.send(actor, message, None, place).err(), false),
+            Target::Down => (Some((message, Some(place))), false),
+            Target::Over => (Some((message, Some(place))), true),
         };
-        if let Some((message, Some(place))) = unsent {
-            waiting.push_back((message, place));
+        match unsent {
+            Some((message, Some(place))) if !is_over => waiting.push_back((message, place)),
+            unsent => {
+                drop(waiting);
+                drop_contained(unsent);
+            }
         }
     }
 
