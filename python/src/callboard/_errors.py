@@ -201,7 +201,8 @@ def _with_causes(error: BaseException) -> list[BaseException]:
         each = waiting.pop()
         if each is not None and id(each) not in found:
             found[id(each)] = each
-            waiting += (each.__cause__, each.__context__, *getattr(each, "exceptions", ()))
+            given = [argument for argument in each.args if isinstance(argument, BaseException)]
+            waiting += (each.__cause__, each.__context__, *getattr(each, "exceptions", ()), *given)
     return list(found.values())
 
 
