@@ -119,7 +119,7 @@ impl ModelDirectory {
             state.failed.clear();
             self.forget_failed_stages(name, &mut state);
         }
-        let Some(found) = found else { return self.withdraw(name, state).await };
+        let Some(found) = found else { return Box::pin(self.withdraw(name, state)).await };
         let before = state.found.replace(found.clone());
         if state.is_unloaded {
             self.keep(name, state);
@@ -144,7 +144,8 @@ impl ModelDirectory {
         if is_open {
             Self::log_unusable(name, &found, before.as_ref());
         }
-        let outcome = self.serve(name, &found, &settings, &mut state, checked).await;
+        // Boxed: a load is a large future, and its callers hold it.
+        let outcome = Box::pin(self.serve(name, &found, &settings, &mut state, checked)).await;
         // A change that the node refused is tried again at the next look: nothing was found.
         if !matches!(outcome, Err(RepositoryError::Change(_))) {
             self.keep(name, state);
@@ -253,10 +254,12 @@ impl ModelDirectory {
         let place = if is_open { self.turns.place().await } else { None };
         let is_isolated = planned.kind.is_isolated();
         let plan = self.plan.of_stage(planned);
-        if is_open && !is_isolated && checked != Some(&print) {
-            if let Err(reason) = check(plan.clone()).await {
-                return Ok(Err(Failed { print, reason }));
-            }
+        if is_open
+            && !is_isolated
+            && checked != Some(&print)
+            && let Err(reason) = check(plan.clone()).await
+        {
+            return Ok(Err(Failed { print, reason }));
         }
         let (root, own, own_settings, own_print) =
             (self.root.clone(), name.to_owned(), settings.clone(), print.clone());

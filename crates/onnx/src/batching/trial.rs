@@ -127,7 +127,9 @@ fn differing(
     let pairs = alone.into_iter().zip(beside);
     let is_far = |(alone, beside): &(f64, f64)| {
         let is_same = alone == beside || alone.is_nan() && beside.is_nan();
-        !is_same && !((alone - beside).abs() <= allowed)
+        // No number is near to one that is none.
+        let is_near = (alone - beside).abs() <= allowed;
+        !is_same && !is_near
     };
     let farthest = pairs.filter(is_far).max_by(|a, b| (a.0 - a.1).abs().total_cmp(&(b.0 - b.1).abs()));
     farthest.map(|(alone, beside)| format!("{beside:.5} instead of {alone:.5}"))
