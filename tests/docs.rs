@@ -19,6 +19,34 @@ fn operations_lists_every_setting_with_its_names_and_default() {
     assert_eq!(documented, expected);
 }
 
+/// Operators of the binary set every limit that a program sets. A field has the setting of its name, or these.
+#[test]
+fn every_limit_of_the_http_edge_has_a_setting() {
+    let other = [
+        ("tls", "http.tls_certificate"),
+        ("max_body_bytes_by_route", "http.max_body_bytes"),
+        ("access_log", "log.access"),
+        ("shutdown_grace", "limits.drain"),
+        // A frame and a body are bounded as a whole.
+        ("max_bytes", "http.max_body_bytes"),
+    ];
+    let fields = |source: &str, name: &str| -> Vec<String> {
+        let source = read(source);
+        let (_, rest) = source.split_once(&format!("pub struct {name} {{\n")).expect(name);
+        let lines = rest.lines().take_while(|line| *line != "}");
+        lines.filter_map(|line| Some(line.strip_prefix("    pub ")?.split_once(':')?.0.to_owned())).collect()
+    };
+    let edge = fields("crates/http/src/config/mod.rs", "HttpConfig");
+    let tls = fields("crates/http/src/config/tls.rs", "TlsConfig").into_iter().map(|field| format!("tls_{field}"));
+    let decode = fields("crates/codec/src/limits.rs", "DecodeLimits");
+    assert!(edge.len() > 30 && decode.len() > 4, "{edge:?} {decode:?}");
+    for field in edge.into_iter().filter(|field| field != "decode").chain(tls).chain(decode) {
+        let named = other.iter().find(|(name, _)| *name == field).map(|(_, key)| (*key).to_owned());
+        let key = named.unwrap_or_else(|| format!("http.{field}"));
+        assert!(SETTINGS.iter().any(|setting| setting.key == key), "no setting for the field `{field}`");
+    }
+}
+
 /// The keys of a kind, besides the common ones.
 #[test]
 fn operations_lists_the_keys_of_every_kind() {
@@ -33,14 +61,91 @@ fn operations_lists_the_keys_of_every_kind() {
 
 /// Requests a key that resembles no other; the error lists all keys.
 fn keys_of(kind: &str) -> Vec<String> {
-    let text = format!("[[stage]]\nname = \"x\"\nkind = \"{kind}\"\nzzzzzzzzzzzz = 1\n");
-    let target = Target::File { path: PathBuf::from("f"), text };
+    let common: Vec<String> = knobs("`[[stage]]`").into_iter().map(|(key, _)| key).collect();
+    let is_own = |key: &String| !["name", "kind"].contains(&key.as_str()) && !common.contains(key);
+    known_keys(&stage(kind)).into_iter().filter(is_own).collect()
+}
+
+/// Every key that a page shows in a block of TOML, or names as a setting or as a key of a stage.
+#[test]
+fn the_file_takes_every_key_that_a_page_names() {
+    let kinds = ["onnx", "image", "labels", "remote", "process", "python"];
+    let of_stages: BTreeSet<String> = kinds.iter().flat_map(|kind| known_keys(&stage(kind))).collect();
+    let of_routes = known_keys("[[stage]]\nname = \"x\"\nkind = \"image\"\n[[route]]\npath = \"/x\"\nstages = \"x\"\n");
+    let of_processes = known_keys("[[process]]\nname = \"x\"\ncommand = [\"x\"]\n");
+    let is_setting = |table: &str, key: &str| {
+        let key = format!("{table}.{key}");
+        SETTINGS.iter().any(|setting| setting.key == key)
+    };
+    let tables: BTreeSet<&str> = SETTINGS.iter().filter_map(|setting| Some(setting.key.split_once('.')?.0)).collect();
+    // Modules of Python, files, and a table of settings.
+    let others = ["http.client", "http.server", "models.defaults"];
+
+    let mut unknown = BTreeSet::new();
+    for (page, text) in pages_and_docstrings() {
+        for block in text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            let table: toml::Table = block.parse().unwrap_or_else(|error| panic!("{page}: {error}\n{block}"));
+            for (name, value) in &table {
+                let entries = value.as_array().map_or_else(|| vec![value], |entries| entries.iter().collect());
+                for key in entries.iter().filter_map(|entry| entry.as_table()).flat_map(|entry| entry.keys()) {
+                    let is_known = match name.as_str() {
+                        "stage" => of_stages.contains(key),
+                        "route" => of_routes.contains(key),
+                        "process" => of_processes.contains(key),
+                        "models" if key == "defaults" => true,
+                        name if tables.contains(name) => is_setting(name, key),
+                        _ => true,
+                    };
+                    unknown.extend((!is_known).then(|| format!("{page}: `{key}` in [{name}]")));
+                }
+                // A part of a stage or of a route.
+                let is_part =
+                    value.is_table() && table.len() == 1 || of_stages.contains(name) || of_routes.contains(name);
+                let is_known =
+                    is_part || ["stage", "route", "process"].contains(&name.as_str()) || tables.contains(name.as_str());
+                unknown.extend((!is_known).then(|| format!("{page}: `{name}`")));
+            }
+        }
+        for code in text.split('`').skip(1).step_by(2) {
+            let is_word = code.chars().all(|c| c.is_ascii_lowercase() || "._0123456789".contains(c));
+            if let Some((table, key)) = code.split_once('.').filter(|_| is_word && !others.contains(&code)) {
+                let is_known = !tables.contains(table) || key.contains('.') || is_setting(table, key);
+                unknown.extend((!is_known).then(|| format!("{page}: `{code}`")));
+            }
+        }
+        for (at, _) in text.match_indices("` of the stage").chain(text.match_indices("` of a stage")) {
+            let key = text[..at].rsplit('`').next().unwrap_or_default();
+            let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            unknown.extend((is_key && !of_stages.contains(key)).then(|| format!("{page}: `{key}` of a stage")));
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+fn stage(kind: &str) -> String {
+    format!("[[stage]]\nname = \"x\"\nkind = \"{kind}\"\n")
+}
+
+/// All keys of the last table in this text.
+fn known_keys(text: &str) -> Vec<String> {
+    let target = Target::File { path: PathBuf::from("f"), text: format!("{text}zzzzzzzzzzzz = 1\n") };
     let error = Plan::resolve(target, &Flags::new(), &Environment::default()).expect_err("an unknown key");
     let error = error.to_string();
     let (_, keys) = error.split_once("known: ").unwrap_or_else(|| panic!("no list in {error}"));
-    let common: Vec<String> = knobs("`[[stage]]`").into_iter().map(|(key, _)| key).collect();
-    let is_own = |key: &&str| !["name", "kind"].contains(key) && !common.iter().any(|common| common == key);
-    keys.split(", ").filter(is_own).map(str::to_owned).collect()
+    keys.split(", ").map(str::to_owned).collect()
+}
+
+/// The pages of users, and the sources of the Python package, which have its reference.
+fn pages_and_docstrings() -> Vec<(String, String)> {
+    let mut paths: Vec<PathBuf> =
+        ["README.md", "SECURITY.md", "python/README.md"].map(|page| root().join(page)).to_vec();
+    for directory in ["docs", "docs/migrate", "docs/python"] {
+        paths.extend(markdown(&root().join(directory)));
+    }
+    let sources = fs::read_dir(root().join("python/src/callboard")).expect("a directory");
+    paths.extend(sources.map(|entry| entry.expect("an entry").path()));
+    let pages = paths.into_iter().filter(|path| path.is_file());
+    pages.map(|path| (path.display().to_string(), fs::read_to_string(&path).expect("a text"))).collect()
 }
 
 /// Keys and defaults of the first table after this text.

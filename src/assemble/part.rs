@@ -9,6 +9,8 @@ use serde_json::json;
 
 use super::BuildError;
 use super::types::Needs;
+#[cfg(feature = "process")]
+use crate::config::replica_settings;
 use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
 
 /// What the processes of several stages have in common.
@@ -68,8 +70,10 @@ impl Part {
             }
             #[cfg(feature = "process")]
             StageKind::Process(keys) => {
-                let process = with_files(keys.process(plan.target.base()), plan);
-                Ok(part(processes.stage(name, &process), DataType::value(), DataType::value()))
+                let process = in_plan(keys.process(plan.target.base()), keys.max_batch_bytes, plan);
+                let stage = processes.stage(name, &process);
+                let stage = stage.replica_settings(replica_settings(keys.device.as_deref(), &keys.settings));
+                Ok(part(stage, DataType::value(), DataType::value()))
             }
             #[cfg(feature = "process")]
             StageKind::Python(keys) => {
@@ -80,7 +84,7 @@ impl Part {
                 })?;
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
-                let process = with_files(keys.process(base, service.clone()), plan);
+                let process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 let (mut input, output) = (typed(service.input), typed(service.output));
                 if let Some(PythonRawBody { field, media_types }) = service.raw_body {
                     input = input.with_raw_body(RawBody { field, media_types });
@@ -88,10 +92,12 @@ impl Part {
                 if let Some(names) = service.parameters {
                     input = input.with_parameters(callboard_codec::Parameters { names, is_value: service.is_value });
                 }
+                let stage = processes.stage(name, &process);
+                let stage = stage.replica_settings(replica_settings(keys.device.as_deref(), &keys.settings));
                 if !service.streams {
-                    return Ok(Self { calls, ..part(processes.stage(name, &process), input, output) });
+                    return Ok(Self { calls, ..part(stage, input, output) });
                 }
-                let settings = with_knobs(processes.stage(name, &process), planned).settings().clone();
+                let settings = with_knobs(stage, planned).settings().clone();
                 let stage = processes.stream_stage(name, &process).with_settings(settings);
                 let needs = Some(Needs { input, example: None });
                 Ok(Self { code: Code::Stream(stage.into()), needs, output, calls, engine: None })
@@ -101,10 +107,19 @@ impl Part {
     }
 }
 
-/// Says where its workers may fetch files from.
+/// The most that a batch of one item has besides the body that it comes from.
 #[cfg(feature = "process")]
-fn with_files(mut process: ProcessConfig, plan: &Plan) -> ProcessConfig {
+const ITEM_BYTES: u64 = 1 << 20;
+
+/// A process as the settings of its node want it: it takes every body that the node takes, and may fetch files.
+#[cfg(feature = "process")]
+fn in_plan(mut process: ProcessConfig, max_batch_bytes: Option<u64>, plan: &Plan) -> ProcessConfig {
     let settings = &plan.settings;
+    if max_batch_bytes.is_none() {
+        let bodies = plan.routes.iter().map(|route| route.max_body_bytes.value);
+        let largest = bodies.fold(settings.max_body_bytes.value, u64::max);
+        process.max_batch_bytes = process.max_batch_bytes.max(largest.saturating_add(ITEM_BYTES));
+    }
     process.files = FilesConfig {
         hosts: settings.file_hosts.value.clone(),
         max_bytes: settings.file_max_bytes.value,

@@ -62,6 +62,8 @@ impl CliError {
             Self::Config(_) | Self::Usage(_) => ExitCode::from(2),
             Self::Answered { status, .. } => ExitCode::from(u8::try_from(status / 100).unwrap_or(1)),
             Self::Interrupted { signal: "SIGTERM", .. } => ExitCode::from(143),
+            Self::Interrupted { signal: "SIGHUP", .. } => ExitCode::from(129),
+            Self::Interrupted { signal: "SIGQUIT", .. } => ExitCode::from(131),
             Self::Interrupted { .. } => ExitCode::from(130),
             Self::Failed(_) => ExitCode::from(1),
         }

@@ -106,7 +106,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     let settings = &plan.settings;
     let own = plan.routes.iter().filter(|route| route.max_body_bytes.value != settings.max_body_bytes.value);
     let compress_from = settings.compress_from_bytes.value.and_then(|bytes| usize::try_from(bytes).ok());
-    Ok(HttpConfig {
+    let mut config = HttpConfig {
         tls: tls_config(plan),
         max_connections_per_address: settings.max_connections_per_address.value,
         max_body_bytes: settings.max_body_bytes.value,
@@ -122,8 +122,11 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
         error_traces: settings.error_traces.value,
         explain_requests: settings.explain_requests.value,
         model_control: settings.model_control.value,
+        shutdown_grace: settings.drain.value,
         ..HttpConfig::default()
-    })
+    };
+    settings.http_limits.apply(&mut config);
+    Ok(config)
 }
 
 /// The limits of the admin listener: few connections, separate keys, and the edge's certificate beyond loopback.
@@ -147,7 +150,9 @@ const ADMIN_CONNECTIONS: usize = 100;
 fn tls_config(plan: &Plan) -> Option<TlsConfig> {
     let Settings { tls_certificate, tls_key, .. } = &plan.settings;
     let (certificate, key) = file_of(plan, tls_certificate).zip(file_of(plan, tls_key))?;
-    Some(TlsConfig::new(certificate, key))
+    let mut tls = TlsConfig::new(certificate, key);
+    plan.settings.http_limits.apply_tls(&mut tls);
+    Some(tls)
 }
 
 /// Reads the API keys. Errors do not repeat text that may be a key.
@@ -221,7 +226,7 @@ fn directory_name(path: &Path) -> Option<OsString> {
 mod tests {
     use std::time::Duration;
 
-    use crate::config::{Environment, Flags};
+    use crate::config::{Environment, Flags, SETTINGS};
 
     use super::*;
 
@@ -247,19 +252,32 @@ mod tests {
     #[test]
     fn the_defaults_equal_those_of_core_and_of_the_edge() {
         let plan = Plan::resolve(Target::Program { file: None }, &Flags::new(), &Environment::default()).unwrap();
-        let (settings, core, edge) = (plan.settings, Limits::default(), HttpConfig::default());
+        assert_eq!(http_config(&plan).unwrap(), HttpConfig::default());
+        let (settings, core) = (plan.settings, Limits::default());
         assert_eq!(settings.max_in_flight.value, core.max_in_flight);
         assert_eq!(settings.max_in_flight_bytes.value, core.max_in_flight_bytes);
         assert_eq!(settings.default_timeout.value, core.default_timeout);
         assert_eq!(settings.max_timeout.value, core.max_timeout);
         assert_eq!(settings.queue.value, callboard_core::DEFAULT_QUEUE_ENTRIES);
-        assert_eq!(settings.max_body_bytes.value, edge.max_body_bytes);
-        assert_eq!(settings.max_connections.value, edge.max_connections);
-        assert_eq!(settings.max_connections_per_address.value, edge.max_connections_per_address);
-        assert_eq!(settings.body_timeout.value, edge.body_timeout);
-        assert_eq!(settings.stream_heartbeat.value, edge.stream_heartbeat);
-        assert_eq!(settings.compress_from_bytes.value, Some(edge.compress_from_bytes as u64));
-        assert_eq!(settings.drain.value, edge.shutdown_grace);
+    }
+
+    /// Each with a value of its form that is not the default.
+    #[test]
+    fn every_setting_of_http_reaches_the_edge() {
+        let certificate = [("tls-certificate", "c.pem"), ("tls-key", "k.pem")];
+        let config = |flag: &'static str, value: &str| {
+            let flags: Flags =
+                certificate.into_iter().chain([(flag, value)]).map(|(flag, value)| (flag, value.to_owned())).collect();
+            Plan::resolve(Target::Program { file: None }, &flags, &Environment::default())
+                .map(|plan| http_config(&plan).unwrap())
+        };
+        let default = config("access-log", "true").unwrap();
+        let others = ["http", "api-keys", "rate-limit", "tls-certificate", "tls-key"];
+        for name in SETTINGS.iter().filter(|name| name.key.starts_with("http.") && !others.contains(&name.flag)) {
+            let values = ["7", "7s", "7KiB", "32KiB", "false", "true", "10.0.0.1", "https://a.example"];
+            let changed = values.into_iter().filter_map(|value| config(name.flag, value).ok());
+            assert!(changed.into_iter().any(|config| config != default), "{} has no effect", name.key);
+        }
     }
 
     #[test]

@@ -1,32 +1,51 @@
-//! The two signals that end a server. The first one starts the drain; the second one ends at once.
+//! The signals that end a server. The first one starts the drain; the second one ends at once.
+//!
+//! SIGHUP is one of them, unless it was ignored when the process started: that is what `nohup` asks for. SIGUSR1 and
+//! SIGUSR2, which tools that rotate logs send, do nothing.
 //!
 //! A terminal sends an interrupt to all of its programs, and a wrapper (`timeout`, `npm`, `cargo`) forwards it: the
 //! same signal often arrives twice within a moment. The second of them is an echo and is ignored.
 
-use std::io;
+use std::future::pending;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signal of a terminal.
 pub(crate) const INTERRUPT: &str = "SIGINT";
 
-/// SIGTERM and SIGINT, from the moment this is made.
+/// SIGTERM, SIGINT, SIGQUIT and SIGHUP, from the moment this is made.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// Not waited for: a write beyond a limit of the system is an error of that write, and does not end the process.
-    _file_size: Signal,
+    quit: Signal,
+    /// `None` if it is ignored.
+    hangup: Option<Signal>,
+    /// Not waited for. They would end the process, one of them for a write beyond a limit of the system, which is an
+    /// error of that write.
+    _without_effect: [Signal; 3],
     echoes: EchoFilter,
 }
 
 impl Signals {
-    /// Starts to listen for both signals; called before anything is started, so that none is missed.
+    /// Starts to listen for the signals; called before anything is started, so that none is missed.
     pub(crate) fn listen() -> io::Result<Self> {
-        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let file_size = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
-        Ok(Self { terminate, interrupt, _file_size: file_size, echoes: EchoFilter::default() })
+        let file_size = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+        let hangup = SignalKind::hangup();
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: if is_ignored(hangup) { None } else { Some(signal(hangup)?) },
+            _without_effect: [
+                signal(file_size)?,
+                signal(SignalKind::user_defined1())?,
+                signal(SignalKind::user_defined2())?,
+            ],
+            echoes: EchoFilter::default(),
+        })
     }
 
     /// Waits for the next signal and returns its name.
@@ -40,12 +59,34 @@ impl Signals {
                 biased;
                 _ = self.terminate.recv() => "SIGTERM",
                 _ = self.interrupt.recv() => INTERRUPT,
+                _ = self.quit.recv() => "SIGQUIT",
+                _ = received(self.hangup.as_mut()) => "SIGHUP",
             };
             if !self.echoes.is_one(Instant::now(), name) {
                 return name;
             }
         }
     }
+}
+
+/// Waits for a signal; for ever if it is ignored.
+async fn received(signal: Option<&mut Signal>) {
+    match signal {
+        Some(signal) => _ = signal.recv().await,
+        None => pending().await,
+    }
+}
+
+/// Whether the process was started with this signal ignored. Only Linux tells without code that is not safe.
+fn is_ignored(kind: SignalKind) -> bool {
+    fs::read_to_string("/proc/self/status")
+        .is_ok_and(|status| ignored_signals(&status) >> (kind.as_raw_value() - 1) & 1 == 1)
+}
+
+/// The ignored signals of a process, a bit for each.
+fn ignored_signals(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// The same signal within this time is an echo.
@@ -70,6 +111,13 @@ impl EchoFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_has_a_bit_for_each() {
+        let bits = |status| ignored_signals(status);
+        assert_eq!(bits("Name:\tcallboard\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000001\n"), 0x1001);
+        assert_eq!((bits(""), bits("SigIgn:\tnone\n")), (0, 0));
+    }
 
     #[test]
     fn the_same_signal_within_a_short_time_is_an_echo() {

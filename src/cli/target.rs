@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use callboard_codec::edited_text;
+
 use crate::config::{ConfigError, FoundModel, Target};
 
 use super::args::Program;
@@ -151,7 +153,8 @@ fn read(path: PathBuf) -> Result<String, ConfigError> {
     if length > MAX_FILE_BYTES {
         return Err(problem(&path, &format!("the file has {length} bytes, more than the {MAX_FILE_BYTES} allowed")));
     }
-    fs::read_to_string(&path).map_err(|error| problem(&path, &unreadable(&error)))
+    let text = fs::read_to_string(&path).map_err(|error| problem(&path, &unreadable(&error)))?;
+    Ok(edited_text(&text).into_owned())
 }
 
 /// The message for an error of the operating system.

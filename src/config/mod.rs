@@ -22,6 +22,7 @@ mod form;
 mod graph;
 #[cfg(feature = "process")]
 mod helper;
+mod http;
 mod kind;
 mod layers;
 pub(crate) mod models;
@@ -45,6 +46,7 @@ pub(crate) use graph::DEFAULT_LABEL;
 pub use graph::StepPlan;
 #[cfg(feature = "process")]
 pub use helper::{HelperKeys, HelperPlan, ReadyKey};
+pub use http::HttpLimits;
 pub use kind::StageKind;
 pub use layers::{ENV_PREFIX, Environment, Flags};
 pub use models::listing::{FoundModel, FoundVersion, Print, RefusedVersion};
@@ -52,7 +54,7 @@ pub use models::settings::ModelDefaults;
 pub use nearest::Hint;
 pub use plan::{Plan, Settings, Target};
 #[cfg(feature = "process")]
-pub(crate) use process::{MEMORY_LIMIT, read_memory_limit};
+pub(crate) use process::{MEMORY_LIMIT, read_memory_limit, replica_settings};
 #[cfg(feature = "process")]
 pub use process::{ProcessKeys, PythonKeys};
 pub use remote::RemoteConfig;

@@ -1,9 +1,11 @@
-//! Finds the known name that is nearest to an unknown one.
+//! The hint for an unknown name: the nearest known one, or all of them.
 //!
 //! Every list of names in the configuration (keys, variables, stages, kinds) goes through here, so that a typo always
 //! gets the same kind of answer.
 
 use std::fmt;
+
+use callboard_core::edge::nearest;
 
 /// The hint for an unknown name: the nearest known one, or all of them if none is near.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +21,7 @@ impl Hint {
     #[must_use]
     pub fn new<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         let known: Vec<&str> = known.into_iter().collect();
-        match nearest(typed, &known) {
+        match nearest(typed, known.iter().copied()) {
             Some(name) => Self::DidYouMean(name.to_owned()),
             None => Self::Known(known.into_iter().map(str::to_owned).collect()),
         }
@@ -34,28 +36,6 @@ impl fmt::Display for Hint {
             Self::Known(names) => write!(f, "known: {}", names.join(", ")),
         }
     }
-}
-
-/// The nearest of `known`, the first of equals, if it is near enough.
-fn nearest<'a>(typed: &str, known: &[&'a str]) -> Option<&'a str> {
-    let typed = typed.to_lowercase();
-    known
-        .iter()
-        .map(|name| (distance(&typed, &name.to_lowercase()), *name))
-        .filter(|(distance, name)| *distance <= tolerance(name))
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
-}
-
-/// The number of wrong letters. A shortened name (`max_batch`) counts as one wrong letter.
-fn distance(typed: &str, name: &str) -> usize {
-    let is_cut_short = typed.len() >= 3 && name.starts_with(typed) && name != typed;
-    if is_cut_short { 1 } else { strsim::damerau_levenshtein(typed, name) }
-}
-
-/// A third of the letters may be wrong, and one always may: beyond that a suggestion misleads more often than it helps.
-fn tolerance(name: &str) -> usize {
-    (name.chars().count() / 3).max(1)
 }
 
 #[cfg(test)]

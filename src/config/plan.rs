@@ -18,6 +18,7 @@ use super::form::{AdminAddress, Form, LogFormat, SecretSource};
 use super::graph::StepPlan;
 #[cfg(feature = "process")]
 use super::helper::{self, HelperPlan};
+use super::http::HttpLimits;
 use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::models::{self, listing::FoundModel, settings::ModelDefaults};
@@ -130,6 +131,8 @@ pub struct Settings {
     pub stream_heartbeat: Sourced<Duration>,
     /// The shortest answer that is compressed; `None` turns compression off.
     pub compress_from_bytes: Sourced<Option<u64>>,
+    /// The limits of the HTTP edge.
+    pub http_limits: HttpLimits,
     /// The address of QUIC, if enabled.
     pub quic: Sourced<Option<SocketAddr>>,
     /// Whether a request may ask for its timeline.
@@ -354,6 +357,7 @@ impl Settings {
             compress_from_bytes: layers.resolve(&COMPRESS_FROM_BYTES)?,
             explain_requests: layers.resolve(&EXPLAIN_REQUESTS)?,
             model_control: layers.resolve(&MODEL_CONTROL)?,
+            http_limits: HttpLimits::resolve(layers)?,
             quic: layers.resolve(&QUIC)?,
             join: layers.resolve(&JOIN)?,
             cluster: layers.resolve(&CLUSTER)?,
@@ -477,7 +481,7 @@ impl Settings {
 
     /// Name, value and source of each, in the order of the table.
     pub(crate) fn rows(&self) -> Vec<(&'static Name, String, &Source)> {
-        vec![
+        let mut rows = vec![
             row(&HTTP, &self.http),
             row(&MAX_BODY_BYTES, &self.max_body_bytes),
             row(&BODY_TIMEOUT, &self.body_timeout),
@@ -493,6 +497,9 @@ impl Settings {
             row(&COMPRESS_FROM_BYTES, &self.compress_from_bytes),
             row(&EXPLAIN_REQUESTS, &self.explain_requests),
             row(&MODEL_CONTROL, &self.model_control),
+        ];
+        rows.extend(self.http_limits.rows());
+        rows.extend([
             row(&QUIC, &self.quic),
             row(&JOIN, &self.join),
             row(&CLUSTER, &self.cluster),
@@ -523,11 +530,16 @@ impl Settings {
             row(&MAX_LOADED_BYTES, &self.max_loaded_bytes),
             row(&DRAIN, &self.drain),
             row(&DRAIN_DELAY, &self.drain_delay),
-        ]
+        ]);
+        rows
     }
 }
 
-fn row<'a, F: Form>(setting: &'static Setting<F>, value: &'a Sourced<F::Value>) -> (&'static Name, String, &'a Source) {
+/// Name, value and source of a setting.
+pub(super) fn row<'a, F: Form>(
+    setting: &'static Setting<F>,
+    value: &'a Sourced<F::Value>,
+) -> (&'static Name, String, &'a Source) {
     (&setting.name, setting.form.show(&value.value), &value.source)
 }
 

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use callboard_codec::{Map, Value};
 use callboard_process::{MemoryLimit, ProcessConfig, PythonConfig, PythonService};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -14,7 +15,7 @@ use super::form::NONE;
 use super::units::{parse_bytes, parse_duration};
 
 /// The keys of kind `process`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessKeys {
     /// The program and its arguments. A program with a slash is relative to the file. Required.
@@ -22,6 +23,12 @@ pub struct ProcessKeys {
     /// The working directory, relative to the file; by default the file's own.
     #[serde(default)]
     pub directory: Option<PathBuf>,
+    /// The device that a replica is told. By default what the program says.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// What a replica is told besides, by name.
+    #[serde(default)]
+    pub settings: BTreeMap<String, Value>,
     /// Variables beside those of this process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -49,7 +56,7 @@ pub struct ProcessKeys {
 }
 
 /// The keys of kind `python`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PythonKeys {
     /// The service; see [`PythonConfig::app`]. Required.
@@ -60,6 +67,12 @@ pub struct PythonKeys {
     /// Whether replicas are forked from a process that has imported the service; by default as the service says.
     #[serde(default)]
     pub warm: Option<bool>,
+    /// The device that a replica is told. By default what the program says.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// What a replica is told besides, by name.
+    #[serde(default)]
+    pub settings: BTreeMap<String, Value>,
     /// Variables beside those of this process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
@@ -99,6 +112,13 @@ macro_rules! apply {
         process.shared_memory = keys.shared_memory.unwrap_or(process.shared_memory);
         process.concurrency = keys.concurrency;
     }};
+}
+
+/// What each replica is told at its start: the settings, and the device among them.
+pub(crate) fn replica_settings(device: Option<&str>, settings: &BTreeMap<String, Value>) -> Vec<Map> {
+    let device = device.map(|device| ("device".to_owned(), Value::from(device)));
+    let told: Map = settings.iter().map(|(name, value)| (name.clone(), value.clone())).chain(device).collect();
+    if told.is_empty() { Vec::new() } else { vec![told] }
 }
 
 impl ProcessKeys {

@@ -15,8 +15,8 @@ use super::graph::{self, StepPlan};
 use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
-    MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY, PRIORITY_FORM, TIMEOUT,
-    max_body_bytes_form, timeout_form,
+    HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY,
+    PRIORITY_FORM, TIMEOUT, max_body_bytes_form, timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -38,6 +38,8 @@ pub struct RoutePlan {
     pub priority: Sourced<Priority>,
     /// The largest request body.
     pub max_body_bytes: Sourced<u64>,
+    /// The headers of requests that its code may read.
+    pub headers: Sourced<Vec<String>>,
     /// How it takes over when it is loaded again; `None` if at once.
     pub rollout: Sourced<Option<RolloutPlan>>,
     /// One line for people.
@@ -55,8 +57,19 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 10] =
-    ["path", "stages", "summary", "examples", "rollout", MAX_IN_FLIGHT, TIMEOUT, MAX_TIMEOUT, PRIORITY, MAX_BODY_BYTES];
+const KEYS: [&str; 11] = [
+    "path",
+    "stages",
+    "summary",
+    "examples",
+    "rollout",
+    MAX_IN_FLIGHT,
+    TIMEOUT,
+    MAX_TIMEOUT,
+    PRIORITY,
+    MAX_BODY_BYTES,
+    HEADERS,
+];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
 const EXAMPLE: &str = "tables such as { file = \"seven.png\" } or { json = { text = \"hello\" } }";
@@ -72,6 +85,7 @@ impl RoutePlan {
             max_timeout: Sourced::new(None, Source::Default),
             priority: Sourced::new(Priority::default(), Source::Default),
             max_body_bytes: settings.max_body_bytes.clone(),
+            headers: Sourced::new(Vec::new(), Source::Default),
             rollout: Sourced::new(None, Source::Default),
             summary: None,
             examples: Vec::new(),
@@ -135,6 +149,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.max_timeout = section.read(MAX_TIMEOUT, &MAX_TIMEOUT_FORM)?.unwrap_or(route.max_timeout);
     route.priority = section.read(PRIORITY, &PRIORITY_FORM)?.unwrap_or(route.priority);
     route.max_body_bytes = section.read(MAX_BODY_BYTES, max_body_bytes_form())?.unwrap_or(route.max_body_bytes);
+    route.headers = section.read(HEADERS, &HEADERS_FORM)?.unwrap_or(route.headers);
     route.rollout = rollout::read(&section)?;
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());

@@ -121,10 +121,10 @@ pub struct OwnKey {
 }
 
 impl OwnKey {
-    /// As the key is written, but of `env` the names alone: the values may be secrets.
+    /// As the key is written, but of `env` and `settings` the names alone: the values may be secrets.
     pub(crate) fn new(key: &str, entry: &Entry<'_>) -> Self {
         let text = match entry.value.as_table() {
-            Some(variables) if key == "env" => {
+            Some(variables) if key == "env" || key == "settings" => {
                 let names: Vec<&str> = variables.keys().map(|name| &**name.get_ref()).collect();
                 format!("{{ {} }}", names.join(", "))
             }

@@ -249,6 +249,9 @@ impl Server {
     }
 }
 
+/// The time in which workers clean up when the drain has taken all of its own.
+const LEAST_STOP: Duration = Duration::from_secs(1);
+
 /// Ends the HTTP edge and its node.
 async fn end_http(
     node: Node,
@@ -264,7 +267,7 @@ async fn end_http(
     let drained = node.drain(remaining()).await;
     // Now, because busy workers may never end.
     edge.abort();
-    let _counted = node.shutdown(Duration::ZERO).await;
+    node.stop(remaining().max(LEAST_STOP)).await;
     if !serving.ends_by(Instant::now() + ABORT_GRACE).await {
         serving.0.abort();
         // An aborted task ends at once, and its connections with it.

@@ -49,7 +49,7 @@ impl HalfSent {
 
 #[test]
 fn an_idle_server_ends_with_code_0() {
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "QUIT", "HUP"] {
         let mut server = Server::digits(&[]);
         server.signal(signal);
         server.wait_for(&format!("SIG{signal}"));
@@ -71,6 +71,34 @@ fn a_server_finishes_its_running_request_before_it_ends() {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.body.contains(r#""label":"7""#), "{answer:?}");
     assert!(answer.head.contains("connection: close"), "the client must open a new connection: {answer:?}");
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
+}
+
+/// A terminal that closes hangs up; tools that rotate logs send the others.
+#[test]
+fn a_hangup_finishes_the_running_request_and_user_signals_do_nothing() {
+    let mut server = Server::digits(&[]);
+    server.signals(&["USR1", "USR2"]);
+    let half = HalfSent::begin(&server);
+    server.signal("HUP");
+    server.wait_for("SIGHUP");
+    assert_eq!(half.finish().status, 200);
+    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
+}
+
+/// As `nohup` starts it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_was_started_to_ignore_a_hangup_goes_on() {
+    let serve =
+        callboard(["serve", "examples/digits", "--http", "127.0.0.1:0", "--admin", "none", "--drain-delay", "0s"]);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(serve.get_program()).args(serve.get_args());
+    command.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut server = Server::start(crate::support::without_settings(command));
+    server.signal("HUP");
+    assert_eq!(HalfSent::begin(&server).finish().status, 200);
+    server.signal("TERM");
     assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 }
 

@@ -1,15 +1,17 @@
-//! Clients that send a large body and are refused early: each gets its answer, in any order of writing and reading.
+//! Clients that are refused early: each gets its answer while it sends a large body, in any order of writing and reading,
+//! and the next request on its connection is answered.
 
 use std::fs;
 use std::io::Write;
-use std::process::Command;
+use std::net::TcpListener;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
 use crate::process::run;
 use crate::python::{Python, go_settings};
 use crate::support::{Server, callboard, directory, directory_with};
-use crate::tool::{CURL, NODE, PYTHON, Tool};
+use crate::tool::{CURL, JAVA, NGINX, NODE, PYTHON, Tool};
 
 /// The limit of some hundred bodies of five megabytes, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -160,4 +162,101 @@ fn curl_reads_every_refusal_of_a_large_body_over_http1() {
 #[test]
 fn curl_reads_every_refusal_of_a_large_body_over_http2() {
     curl("--http2-prior-knowledge");
+}
+
+/// The refused requests of each client that keeps its connection, and as many good ones.
+const KEPT_ALIVE: usize = 150;
+
+/// A client that keeps its connections loses no request to an early refusal of another.
+fn loses_nothing(client: impl FnOnce(&str, &str) -> String) {
+    let server = Server::digits(&["--access-log", "false"]);
+    answers_all(&format!("http://{}", server.address), client);
+}
+
+fn answers_all(url: &str, client: impl FnOnce(&str, &str) -> String) {
+    let requests = KEPT_ALIVE.to_string();
+    assert_eq!(client(url, &requests).trim(), requests);
+}
+
+fn script(name: &str) -> String {
+    format!("{}/tests/external/scripts/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn python_client_keeping_alive(url: &str, requests: &str) -> String {
+    run_client("python3", &["-B", &script("kept_alive.py"), "http.client"], &[url, requests])
+}
+
+#[test]
+fn the_python_client_loses_no_request_after_a_refusal() {
+    if is_installed(PYTHON, "python3") {
+        loses_nothing(python_client_keeping_alive);
+    }
+}
+
+#[test]
+fn requests_loses_no_request_after_a_refusal() {
+    let Some(python) = Python::with("requests") else { return };
+    loses_nothing(|url, requests| python.run("kept_alive.py", &["requests", url, requests]));
+}
+
+#[test]
+fn httpx_loses_no_request_after_a_refusal() {
+    let Some(python) = Python::with("httpx") else { return };
+    loses_nothing(|url, requests| python.run("kept_alive.py", &["httpx", url, requests]));
+    loses_nothing(|url, requests| python.run("kept_alive.py", &["httpx-2", url, requests]));
+}
+
+#[test]
+fn node_loses_no_request_after_a_refusal() {
+    if is_installed(NODE, "node") {
+        loses_nothing(|url, requests| run_client("node", &[&script("kept_alive.mjs")], &[url, requests]));
+    }
+}
+
+#[test]
+fn java_loses_no_request_after_a_refusal() {
+    // With a compiler, which a runtime alone lacks.
+    if is_installed(JAVA, "javac") {
+        loses_nothing(|url, requests| run_client("java", &[&script("KeptAlive.java")], &[url, requests]));
+    }
+}
+
+/// Ends with its test.
+struct Nginx(Child);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// nginx keeps connections to the server, sends bodies as they come, and tries no other.
+#[test]
+fn nginx_loses_no_request_after_a_refusal() {
+    if NGINX.or_skip(run(Command::new("nginx").arg("-v"), LIMIT)).is_none() {
+        return;
+    }
+    let server = Server::digits(&["--access-log", "false"]);
+    let directory = directory();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let paths: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {}/{name};\n", directory.display()))
+        .concat();
+    let config = format!(
+        "daemon off; master_process off; pid {dir}/pid; error_log stderr;\nevents {{}}\nhttp {{ access_log off;\n{paths}\
+         upstream node {{ server {node}; keepalive 4; }}\nserver {{ listen {free}; location / {{ proxy_pass http://node;\
+         proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_set_header Host {node};\
+         proxy_request_buffering off; proxy_next_upstream off; }} }} }}",
+        dir = directory.display(),
+        node = server.address,
+    );
+    fs::write(directory.join("nginx.conf"), config).unwrap();
+    let mut command = Command::new("nginx");
+    command.arg("-c").arg(directory.join("nginx.conf")).arg("-p").arg(&directory).args(["-e", "stderr"]);
+    let _nginx = Nginx(command.spawn().unwrap());
+    while std::net::TcpStream::connect(free).is_err() {
+        thread::yield_now();
+    }
+    answers_all(&format!("http://{free}"), python_client_keeping_alive);
 }

@@ -19,6 +19,9 @@ pub(crate) const CHROMIUM: Tool = Tool("chromium");
 /// A Java runtime.
 pub(crate) const JAVA: Tool = Tool("java");
 
+/// nginx.
+pub(crate) const NGINX: Tool = Tool("nginx");
+
 /// `curl`.
 pub(crate) const CURL: Tool = Tool("curl");
 

@@ -146,7 +146,7 @@ fn tensor(criterion: &mut Criterion, mib: usize) {
     let data = vec![7_u8; bytes];
     let tensor = Tensor::try_new(DType::F32, &[mib, 512, 512], data.clone().into()).unwrap();
     let value = Value::from(Map::from_iter([("image", tensor)]));
-    let limits = DecodeLimits { max_bytes: 2 * bytes, max_segment_bytes: 2 * bytes, ..DecodeLimits::default() };
+    let limits = DecodeLimits { max_bytes: 2 * bytes, ..DecodeLimits::default() };
 
     group.bench_function("memcpy", |bench| bench.iter(|| black_box(&data).clone()));
     // A transport owns what it received: chunks that come in anyway, so making them is not the codec's cost.

@@ -54,6 +54,7 @@
 
 mod account;
 mod data_type;
+mod edited;
 pub mod envelope;
 mod error;
 mod format;
@@ -79,6 +80,7 @@ mod words;
 
 pub use account::{Account, ChargeError, ExceededLimit, STEP_BYTES, charged_to, charged_up_to};
 pub use data_type::{DataType, Parameters, RawBody};
+pub use edited::edited_text;
 pub use envelope::{Envelope, EnvelopeDecoder};
 pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 pub use format::Format;

@@ -25,8 +25,8 @@ pub const MAX_DEPTH: usize = 512;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeLimits {
-    /// Largest input in bytes. Threat: a body that fills the memory. Default: 64 MiB, the default body limit of the
-    /// edges. Message: `input of N bytes exceeds max_bytes = M`.
+    /// Largest input in bytes. Threat: a body that fills the memory. A byte string or an array is a slice of the input, so
+    /// no other limit bounds it. Default: 64 MiB, the default body limit of the edges. Message: `input of N bytes exceeds max_bytes = M`.
     pub max_bytes: usize,
     /// Deepest nesting of lists and maps. Threat: a stack overflow, which would end the process. Default: 128; values
     /// above [`MAX_DEPTH`] count as [`MAX_DEPTH`], and a typed JSON input ends at 127, where serde_json does.
@@ -56,9 +56,6 @@ pub struct DecodeLimits {
     /// unpacking (an LZ4 frame may ask for 8 MiB). Threat: a few bytes that become gigabytes. Default: 256 MiB.
     /// Message: `N bytes unpacked exceed max_decompressed_bytes = M`.
     pub max_decompressed_bytes: usize,
-    /// Largest byte string or tensor in bytes. Threat: a false length prefix, or one leaf that takes all memory.
-    /// Default: 64 MiB. Message: `segment of N bytes exceeds max_segment_bytes = M`.
-    pub max_segment_bytes: usize,
 }
 
 const MIB: usize = 1 << 20;
@@ -85,7 +82,6 @@ impl Default for DecodeLimits {
             max_string_bytes: DEFAULT_MAX_STRING_BYTES,
             max_tree_bytes: DEFAULT_MAX_TREE_BYTES,
             max_decompressed_bytes: DEFAULT_MAX_DECOMPRESSED_BYTES,
-            max_segment_bytes: DEFAULT_MAX_BYTES,
         }
     }
 }
@@ -99,17 +95,11 @@ impl DecodeLimits {
         max_string_bytes: usize::MAX,
         max_tree_bytes: usize::MAX,
         max_decompressed_bytes: usize::MAX,
-        max_segment_bytes: usize::MAX,
     };
 
     /// Refuses an input longer than [`max_bytes`](Self::max_bytes), before it is read.
     pub(crate) fn check_bytes(&self, len: usize) -> Result<(), DecodeError> {
         check("max_bytes", self.max_bytes, len, |len| format!("input of {len} bytes exceeds"))
-    }
-
-    /// Allows a byte string or tensor of `len` bytes.
-    pub(crate) fn check_segment(&self, len: usize) -> Result<(), DecodeError> {
-        check("max_segment_bytes", self.max_segment_bytes, len, |len| format!("segment of {len} bytes exceeds"))
     }
 
     /// The effective depth limit.
@@ -168,10 +158,6 @@ impl<'a> Budget<'a> {
 
     pub(crate) fn check_string(&self, len: usize) -> Result<(), DecodeError> {
         check("max_string_bytes", self.limits.max_string_bytes, len, |len| format!("string of {len} bytes exceeds"))
-    }
-
-    pub(crate) fn check_segment(&self, len: usize) -> Result<(), DecodeError> {
-        self.limits.check_segment(len)
     }
 
     /// Spends and charges the unpacked size that a compressed part claims.
@@ -341,17 +327,16 @@ mod tests {
     use crate::account::testing::charge_of;
 
     #[test]
-    fn the_largest_input_and_segment_are_accepted_and_larger_ones_refused() {
-        let limits = DecodeLimits { max_bytes: 10, max_segment_bytes: 5, ..DecodeLimits::default() };
+    fn the_largest_input_is_accepted_and_a_larger_one_refused() {
+        let limits = DecodeLimits { max_bytes: 10, ..DecodeLimits::default() };
         assert!(limits.check_bytes(10).is_ok() && limits.check_bytes(11).is_err());
-        assert!(limits.check_segment(5).is_ok() && limits.check_segment(6).is_err());
     }
 
     #[test]
     fn the_defaults_match_their_docs() {
         let limits = DecodeLimits::default();
-        let of_sizes = [limits.max_bytes, limits.max_segment_bytes, limits.max_tree_bytes, limits.max_string_bytes];
-        assert_eq!(of_sizes, [67_108_864, 67_108_864, 67_108_864, 16_777_216]);
+        let of_sizes = [limits.max_bytes, limits.max_tree_bytes, limits.max_string_bytes];
+        assert_eq!(of_sizes, [67_108_864, 67_108_864, 16_777_216]);
         assert_eq!(
             (limits.max_decompressed_bytes, limits.max_elements, limits.max_depth),
             (268_435_456, 1_048_576, 128)
@@ -372,17 +357,15 @@ mod tests {
             max_string_bytes: 5,
             max_tree_bytes: 11,
             max_decompressed_bytes: 13,
-            max_segment_bytes: 9,
             ..DecodeLimits::default()
         };
         let mut budget = Budget::new(&limits);
         let is_limit = |refused: Result<(), DecodeError>, name| {
             assert_eq!(refused.unwrap_err().limit().map(|limit| limit.name), Some(name));
         };
-        assert!(budget.check_depth(3).is_ok() && budget.check_string(5).is_ok() && budget.check_segment(9).is_ok());
+        assert!(budget.check_depth(3).is_ok() && budget.check_string(5).is_ok());
         is_limit(budget.check_depth(4), "max_depth");
         is_limit(budget.check_string(6), "max_string_bytes");
-        is_limit(budget.check_segment(10), "max_segment_bytes");
         budget.take_elements(3).unwrap();
         budget.take_elements(4).unwrap();
         is_limit(budget.take_elements(1), "max_elements");

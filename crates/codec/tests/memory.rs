@@ -13,7 +13,7 @@ const MIB: usize = 1 << 20;
 const SLACK: usize = 64 * 1024;
 
 fn limits() -> DecodeLimits {
-    DecodeLimits { max_bytes: 2048 * MIB, max_segment_bytes: 2048 * MIB, ..DecodeLimits::default() }
+    DecodeLimits { max_bytes: 2048 * MIB, ..DecodeLimits::default() }
 }
 
 fn tensor(bytes: usize) -> Value {

@@ -32,6 +32,7 @@ pub use crate::observe::cache_status::insert_cache_status;
 pub use crate::observe::health::{not_ready_reason, unreachable_reason};
 pub use crate::observe::metrics::EdgeMetrics;
 pub use crate::observe::server_timing::{SERVER_TIMING, first, server_timing, total};
+pub use crate::observe::stream_log::StreamedItems;
 pub use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
 pub use crate::request::codec_budget::CodecBudget;
 pub use crate::request::coding::{Compressibility, ContentCoding};

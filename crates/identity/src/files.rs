@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use callboard_codec::edited_text;
+
 use crate::error::IdentityError;
 
 /// Reads a file that, like its directory, only this user may access.
@@ -20,7 +22,8 @@ pub(crate) fn read_private(path: &Path) -> Result<String, IdentityError> {
 
 /// Reads a file that is not secret.
 pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
-    fs::read_to_string(path).map_err(|source| failed(path, source))
+    let text = fs::read_to_string(path).map_err(|source| failed(path, source))?;
+    Ok(edited_text(&text).into_owned())
 }
 
 /// Refuses a path that other users can read or write, or own.

@@ -19,7 +19,7 @@ use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
     AbandonGuard, ApiError, HEARTBEAT, Heartbeat, ProtocolRequest, RequestContext, RequestId, SERVER_TIMING,
-    ShutdownSignal, caught, decode_value, first, from_value, next_reply, one_line, total,
+    ShutdownSignal, StreamedItems, caught, decode_value, first, from_value, next_reply, one_line, total,
 };
 use callboard_telemetry::RequestSpan;
 use futures_util::{StreamExt, stream};
@@ -70,6 +70,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
     let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
     let RequestContext { client, config, metrics, aborting, id: request_id, span, .. } = call.context;
     let admitted_at = admission.admitted_at();
+    let items = StreamedItems::default();
     let mut stream_state = GenerateStream {
         replies: client.edge().submit_streaming(admission, payload, options),
         aborting: Arc::clone(aborting),
@@ -80,6 +81,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
         panics: metrics.requests.panics.clone(),
         heartbeat: Heartbeat::new(config.stream_heartbeat),
         abandon_guard: None,
+        items: items.clone(),
         _span: span.cloned(),
     };
     // The first event decides the status.
@@ -99,6 +101,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
     });
     let events = stream::iter(first_event).chain(rest).map(Ok::<_, Infallible>);
     let mut response = Response::new(Body::from_stream(events));
+    response.extensions_mut().insert(items);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -121,6 +124,7 @@ struct GenerateStream {
     heartbeat: Heartbeat,
     /// `None` before the stream begins: until then the edge counts a client that leaves.
     abandon_guard: Option<AbandonGuard>,
+    items: StreamedItems,
     /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
@@ -134,6 +138,7 @@ impl GenerateStream {
             () = self.heartbeat.silence() => return Some(Ok(HEARTBEAT)),
         };
         self.heartbeat.sent();
+        self.items.count();
         let write = |payload| caught(&self.panics, || written(&self.model, self.id.as_deref(), &payload));
         Some(payload.and_then(write).map(|json| event(&json)))
     }

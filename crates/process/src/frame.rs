@@ -234,13 +234,7 @@ fn number(bytes: &[u8]) -> u64 {
 /// The limits of a part's value: those of its frame, as deep as values may be.
 pub(crate) fn limits(max_bytes: u64) -> DecodeLimits {
     let max_bytes = saturated(max_bytes);
-    DecodeLimits {
-        max_bytes,
-        max_segment_bytes: max_bytes,
-        max_string_bytes: max_bytes,
-        max_depth: MAX_DEPTH,
-        ..DecodeLimits::default()
-    }
+    DecodeLimits { max_bytes, max_string_bytes: max_bytes, max_depth: MAX_DEPTH, ..DecodeLimits::default() }
 }
 
 fn saturated(number: u64) -> usize {

@@ -228,7 +228,7 @@ class SetupContext:
     device: str = "cpu"
     """The `device` of the stage in the configuration file, or of the service."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The `settings` of the stage in the configuration file."""
+    """The `settings` of the stage in the configuration file, with its `device` if it has one."""
     cache: Path | None = None
     """The directory that `prepare` has filled."""
 

@@ -8,6 +8,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use callboard_codec::edited_text;
+
 use crate::config::models::listing::{Listing, Node, SETTINGS_FILE, models};
 use crate::config::{FoundModel, Print};
 
@@ -109,7 +111,7 @@ fn settings(path: &Path) -> io::Result<String> {
     if text.len() as u64 > MAX_SETTINGS_BYTES {
         return Err(io::Error::other(format!("it has more than the {MAX_SETTINGS_BYTES} bytes allowed")));
     }
-    Ok(text)
+    Ok(edited_text(&text).into_owned())
 }
 
 /// The print of a file.

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 
-use callboard_http::{Cors, Hosts};
+use callboard_http::{Cors, Hosts, TrustedProxies};
 use callboard_http_client::Origin;
 use callboard_net::{MAX_PEERS, NodeAddress, OfferRules};
 use toml::de::DeValue;
@@ -284,6 +284,67 @@ impl Form for HostNames {
     }
 
     fn show(&self, value: &Hosts) -> String {
+        if value.is_empty() { NONE.to_owned() } else { value.to_string() }
+    }
+}
+
+/// Names of headers: a list of different ones, in lower case.
+#[derive(Clone, Debug)]
+pub(crate) struct HeaderNames;
+
+/// More are no small thing to tell each call.
+const MAX_HEADERS: usize = 32;
+
+impl Form for HeaderNames {
+    type Value = Vec<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
+        let Raw::Toml(value) = raw else { return None };
+        let names = value.as_array()?.iter().map(|name| header_name(name.get_ref().as_str()?));
+        let names: Vec<String> = names.collect::<Option<_>>()?;
+        (names.len() <= MAX_HEADERS).then_some(names)
+    }
+
+    fn expected(&self) -> String {
+        format!("a list of at most {MAX_HEADERS} names of headers, such as [\"x-user\"]")
+    }
+
+    fn show(&self, value: &Vec<String>) -> String {
+        if value.is_empty() { NONE.to_owned() } else { value.join(",") }
+    }
+}
+
+/// The name in lower case (RFC 9110 §5.6.2).
+fn header_name(text: &str) -> Option<String> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (!text.is_empty() && text.len() <= 128 && text.bytes().all(is_token)).then(|| text.to_ascii_lowercase())
+}
+
+/// Trusted proxies: a list in the file, else separated by commas, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct Proxies;
+
+impl Form for Proxies {
+    type Value = TrustedProxies;
+
+    fn read(&self, raw: Raw<'_>) -> Option<TrustedProxies> {
+        match raw {
+            Raw::Toml(DeValue::Array(networks)) => {
+                let networks: Option<Vec<&str>> = networks.iter().map(|network| network.get_ref().as_str()).collect();
+                TrustedProxies::parse(networks?)
+            }
+            _ => match raw.text()? {
+                NONE => Some(TrustedProxies::default()),
+                text => TrustedProxies::parse(text.split(',').map(str::trim)),
+            },
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!("networks such as \"10.0.0.0/8\", \"2001:db8::7\" or \"loopback\", or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &TrustedProxies) -> String {
         if value.is_empty() { NONE.to_owned() } else { value.to_string() }
     }
 }

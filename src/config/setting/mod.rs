@@ -13,7 +13,7 @@ use callboard_core::edge::ErrorTraces;
 
 use super::form::{
     AdminListen, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label, Listen,
-    LogFilter, LogForm, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Rate, Ratio, Span,
+    LogFilter, LogForm, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -157,6 +157,64 @@ settings! {
     /// Off: a client that may call a model should not be able to unload one.
     MODEL_CONTROL: Flag = Flag, key "http.model_control", flag "model-control",
         value "true|false", default "false", "Whether clients may load and unload models";
+    /// Above the 60 s and 75 s that proxies usually keep connections to a server.
+    IDLE_TIMEOUT: Span = Span(Duration::from_secs(1)..=HOUR), key "http.idle_timeout", flag "idle-timeout",
+        value "DURATION", default "90s",
+        "Longest time of a connection without a request; above that of any proxy in front";
+    /// A slow honest client needs some seconds for 64 KiB of head.
+    HEADER_READ_TIMEOUT: Span = Span(Duration::from_secs(1)..=HOUR),
+        key "http.header_read_timeout", flag "header-read-timeout",
+        value "DURATION", default "30s", "Longest time from the first byte of a request to the end of its headers";
+    MAX_HEADER_BYTES: Bytes = Bytes(1024..=16 << 20), key "http.max_header_bytes", flag "max-header-bytes",
+        value "SIZE", default "64KiB", "Largest request line with headers";
+    BODY_PROGRESS_TIMEOUT: Span = Span(Duration::from_secs(1)..=HOUR),
+        key "http.body_progress_timeout", flag "body-progress-timeout",
+        value "DURATION", default "10s", "Time over which the pace of a request body is measured";
+    WRITE_PROGRESS_TIMEOUT: Span = Span(Duration::from_secs(1)..=HOUR),
+        key "http.write_progress_timeout", flag "write-progress-timeout",
+        value "DURATION", default "30s", "Time over which the pace is measured at which a client reads an answer";
+    /// Some modems.
+    MIN_BYTES_PER_SECOND: Bytes = Bytes(0..=1 << 30),
+        key "http.min_bytes_per_second", flag "min-bytes-per-second",
+        value "SIZE", default "1KiB", "Slowest pace of a request body, and of reading an answer";
+    /// None: a header that any client may write names nobody.
+    TRUSTED_PROXIES: Proxies = Proxies, key "http.trusted_proxies", flag "trusted-proxies",
+        value "NETWORKS", default "none",
+        "Proxies whose x-forwarded-for or forwarded names the client, such as 10.0.0.0/8 or loopback";
+    MAX_CONCURRENT_STREAMS: Count = Count(1..=100_000),
+        key "http.max_concurrent_streams", flag "max-concurrent-streams",
+        value "COUNT", default "256", "Most HTTP/2 requests in flight on one connection";
+    HTTP2_STREAM_WINDOW_BYTES: Bytes = Bytes(16 << 10..=128 << 20),
+        key "http.http2_stream_window_bytes", flag "http2-stream-window-bytes",
+        value "SIZE", default "64KiB", "Bytes of a body that an HTTP/2 client may send ahead";
+    MAX_CANCELLED_STREAMS: Count = Count(0..=1_000_000),
+        key "http.max_cancelled_streams", flag "max-cancelled-streams",
+        value "COUNT", default "1000", "HTTP/2 requests that a connection may cancel beyond the finished ones";
+    /// Deeper values would need more stack than a thread has.
+    MAX_DEPTH: Count = Count(1..=callboard_codec::MAX_DEPTH), key "http.max_depth", flag "max-depth",
+        value "LEVELS", default "128", "Deepest nesting of lists and maps in an input";
+    MAX_ELEMENTS: Count = Count(1..=1 << 32), key "http.max_elements", flag "max-elements",
+        value "COUNT", default "1048576", "Most list items and map entries in an input";
+    MAX_STRING_BYTES: Bytes = Bytes(SIZE_RANGE), key "http.max_string_bytes", flag "max-string-bytes",
+        value "SIZE", default "16MiB", "Longest text in an input";
+    MAX_TREE_BYTES: Bytes = Bytes(SIZE_RANGE), key "http.max_tree_bytes", flag "max-tree-bytes",
+        value "SIZE", default "64MiB", "Most memory for the structure of an input, without its texts and arrays";
+    MAX_DECOMPRESSED_BYTES: Bytes = Bytes(SIZE_RANGE),
+        key "http.max_decompressed_bytes", flag "max-decompressed-bytes",
+        value "SIZE", default "256MiB", "Most bytes that the compressed columns of an input may unpack to";
+    API_KEYS_RELOAD_INTERVAL: Span = Span(Duration::from_millis(100)..=HOUR),
+        key "http.api_keys_reload_interval", flag "api-keys-reload-interval",
+        value "DURATION", default "10s", "How often a file of keys is checked for changes";
+    TLS_HANDSHAKE_TIMEOUT: Span = Span(Duration::from_millis(100)..=HOUR),
+        key "http.tls_handshake_timeout", flag "tls-handshake-timeout",
+        value "DURATION", default "10s", "Longest time of a TLS handshake";
+    TLS_RELOAD_INTERVAL: Span = Span(Duration::from_millis(100)..=HOUR),
+        key "http.tls_reload_interval", flag "tls-reload-interval",
+        value "DURATION", default "10s", "How often the files of certificate and key are checked for changes";
+    CLOSE_LINGER: Span = Span(Duration::ZERO..=HOUR), key "http.close_linger", flag "close-linger",
+        value "DURATION", default "2s", "How long a connection that closes reads on, so that its client gets the answer";
+    SHUTDOWN_LINGER: Span = Span(Duration::ZERO..=HOUR), key "http.shutdown_linger", flag "shutdown-linger",
+        value "DURATION", default "500ms", "How long an idle connection stays open after a shutdown began";
     /// Off: an open port must be requested.
     QUIC: OptionalListen = OptionalListen, key "quic.listen", flag "quic",
         value "ADDR", default "none", "Address and port to serve QUIC on, for clients and other nodes; none to disable";

@@ -133,7 +133,6 @@ pub(crate) const LEAF_BYTES: usize = 256;
 
 /// Reads an extension that has no values inside.
 pub(crate) fn leaf(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
-    budget.check_segment(payload.len())?;
     budget.take_memory(LEAF_BYTES)?;
     match code {
         SCALAR => scalar(payload).map(Value::Scalar),

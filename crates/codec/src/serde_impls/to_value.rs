@@ -214,7 +214,7 @@ fn from_extension(pair: Value) -> Result<Value, EncodeError> {
         return Err(EncodeError::new(exact::EXTENSION, "an extension is a code and bytes"));
     };
     // Bytes of this process: only an unknown code can be wrong with them.
-    let limits = DecodeLimits { max_bytes: usize::MAX, max_segment_bytes: usize::MAX, ..DecodeLimits::default() };
+    let limits = DecodeLimits { max_bytes: usize::MAX, ..DecodeLimits::default() };
     let code = i8::try_from(*code).map_err(|_| EncodeError::new(exact::EXTENSION, "an extension code is an i8"))?;
     ext::decode(code, payload, &limits).map_err(|error| EncodeError::new(exact::EXTENSION, error.to_string()))
 }

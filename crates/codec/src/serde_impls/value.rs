@@ -113,7 +113,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
         }
         let (code, payload) = <(i8, ExtensionBytes)>::deserialize(deserializer)?;
         // The payload is in memory already, so only depth is left to be limited.
-        let limits = DecodeLimits { max_bytes: usize::MAX, max_segment_bytes: usize::MAX, ..DecodeLimits::default() };
+        let limits = DecodeLimits { max_bytes: usize::MAX, ..DecodeLimits::default() };
         ext::decode(code, &payload.0, &limits).map_err(D::Error::custom)
     }
 

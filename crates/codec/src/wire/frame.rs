@@ -335,7 +335,6 @@ pub(super) const HEADER_LIMITS: DecodeLimits = DecodeLimits {
     max_string_bytes: MAX_HEADER_BYTES,
     max_tree_bytes: 16 * MAX_HEADER_BYTES,
     max_decompressed_bytes: 0,
-    max_segment_bytes: MAX_HEADER_BYTES,
 };
 
 /// An error with its trace fits; tables of offers are in bodies.

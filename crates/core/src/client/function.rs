@@ -156,6 +156,6 @@ impl LocalClient {
     /// `NotFound` without such a route.
     pub fn find_function(&self, name: &str) -> Result<std::sync::Arc<Route>, CallError> {
         let route = if name.starts_with('/') { self.route(name) } else { self.route(&format!("/{name}")) };
-        route.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no function `{name}`")))
+        route.ok_or_else(|| self.missing("function", name))
     }
 }

@@ -41,7 +41,7 @@ use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::COUNTING;
-use crate::router::{Admission, HeldRoute, Observation, Route};
+use crate::router::{Admission, HeldRoute, Observation, Route, nearest};
 
 /// How often a caller that waits for a permit checks whether the node has room.
 pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -191,17 +191,26 @@ impl LocalClient {
 
     /// Holds the route of this name for a call, or the candidate of its rollout.
     pub(crate) fn hold(&self, name: &str, session: Option<SessionKey>) -> Result<HeldRoute, CallError> {
-        self.shared.router.hold(name, session).ok_or_else(|| no_route(name))
+        self.shared.router.hold(name, session).ok_or_else(|| self.no_route(name))
     }
 
     /// The route of this name, to look at.
     fn served(&self, name: &str) -> Result<Arc<Route>, CallError> {
-        self.route(name).ok_or_else(|| no_route(name))
+        self.route(name).ok_or_else(|| self.no_route(name))
     }
-}
 
-fn no_route(name: &str) -> CallError {
-    CallError::new(ErrorKind::NotFound, format!("there is no route `{name}`"))
+    /// The error of a call to a route that is not there: it names the nearest one.
+    #[must_use]
+    pub fn no_route(&self, name: &str) -> CallError {
+        self.missing("route", name)
+    }
+
+    fn missing(&self, what: &str, name: &str) -> CallError {
+        let routes = self.routes();
+        let hint = nearest(name, routes.iter().map(|route| route.name()));
+        let hint = hint.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        CallError::new(ErrorKind::NotFound, format!("there is no {what} `{name}`{hint}"))
+    }
 }
 
 /// Runs an admitted call to its one outcome, and a copy of it if a shadow gets one. `finish` counts a successful

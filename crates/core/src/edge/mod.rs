@@ -23,5 +23,5 @@ pub use crate::error::ErrorParts;
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
 pub use crate::offload::LARGE_BYTES;
-pub use crate::router::{Admission, Route, RouteData};
+pub use crate::router::{Admission, Route, RouteData, nearest};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

@@ -53,6 +53,19 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The first limit at zero that would refuse every call.
+    pub(crate) fn zero(&self) -> Option<&'static str> {
+        let limits = [
+            ("max_in_flight", self.max_in_flight == 0),
+            ("max_in_flight_bytes", self.max_in_flight_bytes == 0),
+            ("default_timeout", self.default_timeout.is_zero()),
+            ("max_timeout", self.max_timeout.is_zero()),
+        ];
+        limits.into_iter().find(|(_, is_zero)| *is_zero).map(|(limit, _)| limit)
+    }
+}
+
 /// Why a call was not admitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {

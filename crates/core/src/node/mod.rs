@@ -66,6 +66,9 @@ impl Node {
         actors: Vec<ActorGroup>,
         limits: Limits,
     ) -> Result<Self, StartError> {
+        if let Some(limit) = limits.zero() {
+            return Err(StartError::ZeroLimit { limit });
+        }
         let metrics: SharedMetrics = Arc::new(NodeMetrics::new());
         let loaded = LoadedLimits { stages: limits.max_loaded, bytes: limits.max_loaded_bytes };
         let shared = Arc::new(Shared {
@@ -138,8 +141,16 @@ impl Node {
     /// Drains, then stops every worker in good order and ends. Calls still in flight after `grace` get `Unavailable`.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         let drained = self.drain(grace).await;
+        self.stop(STOP_WITHIN).await;
+        drained
+    }
+
+    /// Stops every worker in good order and ends. A worker that takes longer than `within`, or 5 s, is ended. Calls in
+    /// flight get `Unavailable`: [drain](Self::drain) first.
+    pub async fn stop(self, within: Duration) {
         let (stopped, done) = oneshot::channel();
-        if self.handle.shared.router.tell(RouterMessage::Stop { within: STOP_WITHIN, stopped }).is_ok() {
+        let within = within.min(STOP_WITHIN);
+        if self.handle.shared.router.tell(RouterMessage::Stop { within, stopped }).is_ok() {
             // An error means that everything was already gone.
             let _ = done.await;
         }
@@ -148,7 +159,6 @@ impl Node {
         if self.root.cast(RootMessage::StopActors { stopped }).is_ok() {
             let _ = done.await;
         }
-        drained
     }
 
     /// Ends everything now. Calls in flight get `Unavailable` or `WorkerFailed`.

@@ -35,6 +35,12 @@ pub enum StartError {
         /// The name.
         route: RouteName,
     },
+    /// With this limit at zero no call could be admitted, or none could end in time.
+    #[error("`{limit}` must be above zero")]
+    ZeroLimit {
+        /// The field of [`Limits`](crate::Limits).
+        limit: &'static str,
+    },
     /// An actor could not be started, or its name is taken.
     #[error(transparent)]
     Actor(#[from] ActorError),

@@ -15,6 +15,7 @@ mod deployed_stage;
 mod elsewhere;
 mod handle;
 mod message;
+mod nearest;
 mod rollout;
 mod route;
 mod spec;
@@ -25,6 +26,7 @@ mod tests;
 
 pub use admission::Admission;
 pub use change::{AppliedChange, ChangeError, RouteChange};
+pub use nearest::nearest;
 pub use rollout::{RevisionDescription, Rollout, RolloutDescription, RolloutState};
 pub use route::Route;
 pub use spec::{RouteData, RouteSpec, check_route_name};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{App, Batch, ErrorKind, Failure, Pipeline, Replica, Stage, StartError, Worker};
+use callboard_core::{App, Batch, ErrorKind, Failure, Limits, Pipeline, Replica, Stage, StartError, Worker};
 
 use super::support::{Gate, gated, serve};
 
@@ -124,6 +124,12 @@ async fn an_unknown_route_is_not_found() {
     let error = node.client().call::<u64, u64>("/other", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(error.message(), "there is no route `/other`");
+    for near in ["/rout", "route", "/ROUTES"] {
+        let error = node.client().call::<u64, u64>(near, 1).await.unwrap_err();
+        assert_eq!(error.message(), format!("there is no route `{near}`; did you mean `/route`?"));
+    }
+    let long = "/route".repeat(10_000);
+    assert!(!node.client().call::<u64, u64>(&long, 1).await.unwrap_err().message().contains("mean"));
 }
 
 #[tokio::test]
@@ -166,6 +172,14 @@ async fn plans_that_contradict_themselves_do_not_start() {
     for bad in ["", "/", "digits", "/a//b", "/a/", "/../etc", "/a b", "/a?b"] {
         let refused = App::new().route(bad, echo("e")).start().await;
         assert!(matches!(refused, Err(StartError::BadRouteName { .. })), "{bad:?}");
+    }
+    for (limits, message) in [
+        (Limits { max_in_flight: 0, ..Limits::default() }, "`max_in_flight` must be above zero"),
+        (Limits { max_in_flight_bytes: 0, ..Limits::default() }, "`max_in_flight_bytes` must be above zero"),
+        (Limits { default_timeout: Duration::ZERO, ..Limits::default() }, "`default_timeout` must be above zero"),
+    ] {
+        let refused = App::new().route("/a", echo("e")).limits(limits).start().await;
+        assert_eq!(refused.unwrap_err().to_string(), message);
     }
 }
 

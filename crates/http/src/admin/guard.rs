@@ -1,7 +1,8 @@
 //! Guards the admin listener.
 //!
 //! A page in a browser on this machine can send requests to loopback: directly, which the `origin` header shows, or by
-//! a name of its own that resolves to 127.0.0.1 (DNS rebinding), which the `host` shows. Both are refused.
+//! a name of its own that resolves to 127.0.0.1 (DNS rebinding), which the `host` shows. Both are refused. A browser also
+//! says in `sec-fetch-site` that a request is another site's.
 
 use axum::http::Request;
 use axum::http::header::ORIGIN;
@@ -31,7 +32,9 @@ impl AdminGuard {
     /// Admits the request, or refuses it.
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<(), ApiError> {
         let host = NamedHost::from_request(request)?;
-        if request.headers().contains_key(ORIGIN) {
+        let site = request.headers().get("sec-fetch-site");
+        let is_foreign = site.is_some_and(|site| *site != "same-origin" && *site != "none");
+        if request.headers().contains_key(ORIGIN) || (is_foreign && !request.method().is_safe()) {
             return Err(ApiError::forbidden("the admin listener answers no web page"));
         }
         if self.is_local && !host.is_local() {

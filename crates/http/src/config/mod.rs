@@ -11,7 +11,7 @@ use thiserror::Error;
 
 pub use self::tls::TlsConfig;
 
-use crate::guard::{AccessPolicy, ApiKeys, Cors, Hosts, LoopbackGuard, RateLimit};
+use crate::guard::{AccessPolicy, ApiKeys, Cors, Hosts, LoopbackGuard, RateLimit, TrustedProxies};
 use callboard_telemetry::AccessLog;
 
 /// Limits of the HTTP edge. The defaults are safe on the open internet; each field names the threat that it counters.
@@ -35,16 +35,26 @@ pub struct HttpConfig {
     /// *Threat*: a client that opens connections until memory or file descriptors are gone. A busy connection costs 24
     /// KiB besides its request, an idle HTTP/1 connection about 3 KiB, and each a descriptor, so raise the process's
     /// descriptor limit with it. At the limit no connection is dropped: new clients wait in the kernel's backlog. Pairs
-    /// with [`header_read_timeout`](Self::header_read_timeout), which drops silent clients, and
+    /// with [`idle_timeout`](Self::idle_timeout), which drops silent clients, and
     /// [`write_progress_timeout`](Self::write_progress_timeout), which drops clients that do not read.
     pub max_connections: usize,
 
     /// Connections served at once for one address: an IPv4 address, or an IPv6 /64 network. Default 1,000.
     ///
     /// *Threat*: one client that takes all of [`max_connections`](Self::max_connections). Further connections from this
-    /// address are closed at once. Behind a proxy all clients come from the proxy's address: set it to
-    /// `max_connections` there.
+    /// address are closed at once. Behind a proxy all clients come from the proxy's address: name
+    /// it in [`trusted_proxies`](Self::trusted_proxies), whose connections do not count here.
     pub max_connections_per_address: usize,
+
+    /// The proxies that name the client of a request, by `x-forwarded-for` or `forwarded`. Default none: the client is
+    /// the peer.
+    ///
+    /// The client is the last address that is no trusted proxy. It is what the access log shows. Connections of these
+    /// proxies are not limited per address.
+    ///
+    /// *Threat*: clients that choose their address. Trust only proxies that add the address of their peer to one of the
+    /// two headers; a network in which clients are as well lets them choose it.
+    pub trusted_proxies: TrustedProxies,
 
     /// TLS on the listener. Default none.
     ///
@@ -52,20 +62,22 @@ pub struct HttpConfig {
     /// and behind a proxy that speaks TLS.
     pub tls: Option<TlsConfig>,
 
-    /// The longest time from accept until the client's first bytes tell its version of HTTP. Default 10 s.
+    /// The longest time that a connection may stay open without a request, before its first or between two. Default
+    /// 90 s.
     ///
-    /// *Threat*: clients that connect and stay silent, or send the HTTP/2 preface byte by byte. Cut without an answer.
-    /// Raise it only for clients that open connections in advance.
-    pub first_byte_timeout: Duration,
+    /// It has to be longer than that of any proxy in front: a proxy that still holds a connection which was closed here
+    /// loses a request on it, and answers 502. Usual proxies keep theirs for 60 or 75 s, some for longer: set it above
+    /// that. Proxies open connections in advance, so the first request has the same time.
+    ///
+    /// *Threat*: clients that connect and stay silent; [`max_connections`](Self::max_connections) and
+    /// [`max_connections_per_address`](Self::max_connections_per_address) bound their number. HTTP/1 is cut without an
+    /// answer, HTTP/2 gets a GOAWAY.
+    pub idle_timeout: Duration,
 
-    /// The longest time, on HTTP/1, from waiting for a request until the end of its headers. Default 30 s.
+    /// The longest time from the first byte of a request to the end of its headers. Default 30 s.
     ///
-    /// *Threat*: slowloris, headers sent at ten bytes a second. The wait between two requests of a kept-alive
-    /// connection counts, so this is also the longest time a connection may be idle. Cut without an answer. On HTTP/2
-    /// it is the interval of pings; a client without an answer to a ping within
-    /// [`first_byte_timeout`](Self::first_byte_timeout) is cut. A client that answers pings but has no running request
-    /// gets a GOAWAY after one to two intervals. So does a client that blocks answers, such as by an empty window: it
-    /// reads less than [`min_bytes_per_second`](Self::min_bytes_per_second) of every waiting answer.
+    /// *Threat*: slowloris, headers sent at ten bytes a second, or the HTTP/2 preface byte by byte. Cut without an
+    /// answer. On HTTP/2 it is also the interval of pings, and the time for the answer to one.
     pub header_read_timeout: Duration,
 
     /// Request line and headers together, in bytes. Default 64 KiB, answered with 431.
@@ -149,7 +161,8 @@ pub struct HttpConfig {
     pub min_bytes_per_second: u64,
 
     /// The time over which [`min_bytes_per_second`](Self::min_bytes_per_second) of an answer is measured, while there
-    /// are bytes to read. Default 30 s; then the connection is cut.
+    /// are bytes to read. Default 30 s; then the connection is cut. A client of HTTP/2 that blocks answers, such as by an
+    /// empty window, gets a GOAWAY after one to three times this.
     ///
     /// *Threat*: a client that requests much and reads nothing holds its place in
     /// [`max_connections`](Self::max_connections) and the answers in memory. Raise it for clients that pause within an
@@ -256,7 +269,7 @@ impl HttpConfig {
         let above_zero: [(&'static str, bool); 14] = [
             ("max_connections", self.max_connections > 0),
             ("max_connections_per_address", self.max_connections_per_address > 0),
-            ("first_byte_timeout", !self.first_byte_timeout.is_zero()),
+            ("idle_timeout", !self.idle_timeout.is_zero()),
             ("header_read_timeout", !self.header_read_timeout.is_zero()),
             ("max_body_bytes", self.max_body_bytes > 0),
             ("body_progress_timeout", !self.body_progress_timeout.is_zero()),
@@ -274,6 +287,12 @@ impl HttpConfig {
         }
         if self.max_connections > MAX_CONNECTIONS {
             return Err(HttpConfigError::TooLarge { field: "max_connections", most: MAX_CONNECTIONS });
+        }
+        let largest = usize::try_from(self.largest_body_bytes()).unwrap_or(usize::MAX);
+        if largest > MOST_BODY_BYTES {
+            let field =
+                if self.max_body_bytes > MOST_BODY_BYTES as u64 { "max_body_bytes" } else { "max_body_bytes_by_route" };
+            return Err(HttpConfigError::TooLarge { field, most: MOST_BODY_BYTES });
         }
         if self.max_header_bytes < LEAST_HEADER_BYTES {
             return Err(HttpConfigError::TooSmall { field: "max_header_bytes", least: LEAST_HEADER_BYTES });
@@ -325,8 +344,9 @@ impl Default for HttpConfig {
         Self {
             max_connections: 10_000,
             max_connections_per_address: 1_000,
+            trusted_proxies: TrustedProxies::default(),
             tls: None,
-            first_byte_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(90),
             header_read_timeout: Duration::from_secs(30),
             max_header_bytes: 64 * 1024,
             max_body_bytes: 64 * 1024 * 1024,
@@ -399,6 +419,9 @@ const MAX_CONNECTIONS: usize = tokio::sync::Semaphore::MAX_PERMITS;
 /// A request line and a Host header with room to spare.
 const LEAST_HEADER_BYTES: usize = 1024;
 
+/// A terabyte: no node admits a larger body.
+const MOST_BODY_BYTES: usize = 1 << 40;
+
 /// One frame of HTTP/2.
 const LEAST_WINDOW_BYTES: usize = 16 * 1024;
 
@@ -418,6 +441,8 @@ mod tests {
     fn an_invalid_limit_is_named() {
         let config = HttpConfig { max_body_bytes: 0, ..HttpConfig::default() };
         assert_eq!(config.validate().unwrap_err().to_string(), "`max_body_bytes` must be above zero");
+        let config = HttpConfig { max_body_bytes: u64::MAX, ..HttpConfig::default() };
+        assert_eq!(config.validate().unwrap_err().to_string(), "`max_body_bytes` must be at most 1099511627776");
         let config = HttpConfig { max_header_bytes: 10, ..HttpConfig::default() };
         assert_eq!(config.validate().unwrap_err().to_string(), "`max_header_bytes` must be at least 1024");
         for (bytes, words) in [(16_383, "at least 16384"), (134_217_729, "at most 134217728")] {

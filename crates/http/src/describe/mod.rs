@@ -21,7 +21,7 @@ use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use callboard_core::LocalClient;
-use callboard_core::edge::Route;
+use callboard_core::edge::{Route, nearest};
 
 use self::document::DocumentCache;
 use crate::call::functions::name_of as route_of_function;
@@ -178,7 +178,11 @@ async fn not_found(
         None => {
             // A function is called by the name of its route.
             let route = route_of_function(uri.path()).unwrap_or_else(|| Cow::Borrowed(uri.path()));
-            Err(ApiError::no_such_route(&route, prefix))
+            let routes = sources.client.routes();
+            Err(match nearest(&route, routes.iter().map(|route| route.name())) {
+                Some(near) => ApiError::no_such_page(&route, &format!("did you mean `{prefix}{near}`?")),
+                None => ApiError::no_such_route(&route, prefix),
+            })
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::body::HttpBody;
 use axum::http::header::{CONNECTION, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{Request, Version};
+use axum::http::{Request, StatusCode, Version};
 use axum::response::Response;
 use callboard_core::Instant;
 use callboard_core::edge::{CaughtPanic, Route};
@@ -13,7 +13,7 @@ use super::{EdgeState, NOSNIFF, ServedNode};
 use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::guard::KeyHolder;
-use crate::listener::PeerInfo;
+use crate::listener::{CLOSE, PeerInfo};
 use crate::observe::log_line::PendingLogLine;
 use crate::observe::request_trace::{RequestTrace, TraceHeaders};
 use crate::observe::server_timing::{SERVER_TIMING, error_timing};
@@ -65,8 +65,17 @@ impl<'a> Exchange<'a> {
         request: &Request<B>,
         peer: Option<PeerInfo>,
     ) -> Option<PendingLogLine<'_>> {
-        let log = &self.edge.config.access_log;
-        PendingLogLine::begin(log, self.start, &self.id, request, peer, self.route(), self.trace.as_deref())
+        let config = &self.edge.config;
+        let client = peer.map(|peer| config.trusted_proxies.client(peer.address, request.headers()));
+        PendingLogLine::begin(
+            &config.access_log,
+            self.start,
+            &self.id,
+            request,
+            client,
+            self.route(),
+            self.trace.as_deref(),
+        )
     }
 
     /// The context of its call.
@@ -101,7 +110,8 @@ impl<'a> Exchange<'a> {
         self.count_error(error);
         let mut response = self.render(outcome);
         edge.metrics.responded(response.status());
-        let is_error = response.status().is_client_error() || response.status().is_server_error();
+        let status = response.status();
+        let is_error = status.is_client_error() || status.is_server_error();
         let headers = response.headers_mut();
         headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
         if let Some(policy) = &edge.policy {
@@ -109,12 +119,14 @@ impl<'a> Exchange<'a> {
         }
         if is_error {
             headers.insert(SERVER_TIMING, error_timing(call_timing.as_ref(), self.start.elapsed()));
-            if unread.ends_connection(self.version) {
-                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            // A client that is too slow for its own body stays so.
+            let is_too_slow = status == StatusCode::REQUEST_TIMEOUT && self.version <= Version::HTTP_11;
+            if is_too_slow || unread.ends_connection(self.version) {
+                headers.insert(CONNECTION, CLOSE);
             }
         }
         if let Some(mut line) = log_line {
-            line.end(&response);
+            line.end(&mut response);
         }
         if let Some(trace) = &self.trace {
             trace.add_headers(&mut response);

@@ -58,12 +58,13 @@ impl HttpEdge {
             // Cancellation: from here on a client that leaves is counted, and its log line has status 499.
             let open = OpenRequest(Some(&edge.metrics.requests.abandoned));
             let mut line = exchange.log_line(&request, peer);
+            let unread_body = |request: &Request<B>| UnreadBody::new(request.headers(), request.body(), peer.is_some());
             // Guard: what the head alone can refuse is refused before the body is read.
             // Destination: one part answers. The unread rest of the body is noted before the request is given away.
             let (outcome, unread): (Outcome, _) = match edge.admit(&request, peer) {
                 ControlFlow::Break(early) => {
                     coop::answered_at_once().await;
-                    (Ok(early), UnreadBody::new(request.body()))
+                    (Ok(early), unread_body(&request))
                 }
                 ControlFlow::Continue(holder) => {
                     if let (Some(line), Some(holder)) = (&mut line, &holder) {
@@ -72,17 +73,17 @@ impl HttpEdge {
                     let context = |node| exchange.context(node, holder.as_ref());
                     match exchange.target.destination(request.headers()) {
                         Destination::Starting => {
-                            (Ok(edge.starting(&request, exchange.target.protocol)), UnreadBody::new(request.body()))
+                            (Ok(edge.starting(&request, exchange.target.protocol)), unread_body(&request))
                         }
                         Destination::Call(node, route, style) => {
                             let outcome = {
                                 let call = pin!(call::call(context(node), route, style, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call)), is_polled).await
                             };
-                            (outcome, UnreadBody::new(request.body()))
+                            (outcome, unread_body(&request))
                         }
                         Destination::CallStream(node, route) => {
-                            let unread = UnreadBody::new(request.body());
+                            let unread = unread_body(&request);
                             (Ok(functions::stream::answer(context(node), route, request.map(Body::new))), unread)
                         }
                         Destination::Protocol(node, protocol) => {
@@ -93,11 +94,11 @@ impl HttpEdge {
                                 let mut answer = protocol.answer(context(node), request);
                                 edge.unless_aborted(pin!(contain_future(answer.as_mut())), is_polled).await
                             };
-                            (outcome, UnreadBody::new(&body))
+                            (outcome, UnreadBody::new(&head.headers, &body, peer.is_some()))
                         }
                         Destination::Page(node) => {
                             coop::answered_at_once().await;
-                            let unread = UnreadBody::new(request.body());
+                            let unread = unread_body(&request);
                             let accept_encoding = request.headers().get(ACCEPT_ENCODING);
                             let compression = ResponseCompression::new(accept_encoding, &edge.config);
                             let page = node.page(request.map(Body::new), peer, compression);

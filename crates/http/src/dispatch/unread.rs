@@ -1,27 +1,26 @@
-//! The unread rest of a refused body: a client that still sends it learns whether the connection continues.
+//! The unread rest of a refused body: whether the edge tells its client that the connection ends (RFC 9112 §9.6).
+//!
+//! Our listener reads a short rest, and tells by itself if a rest is long. It does not know the client that waits for
+//! `100 Continue` before it sends its body: that one may send it now, or its next request. Another listener, in which the
+//! edge is mounted, reads nothing.
 
 use axum::body::HttpBody;
-use axum::http::Version;
+use axum::http::header::EXPECT;
+use axum::http::{HeaderMap, Version};
 
-/// A rest of this length surely arrived with its head.
-const SKIPPED_BYTES: u64 = 4 * 1024;
-
-/// The unread rest of a body.
+/// What a refusal says about its connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnreadBody {
-    /// At least this many bytes; `None` if the body has ended.
-    bytes: Option<u64>,
+    ends_connection: bool,
 }
 
 impl UnreadBody {
-    pub(super) fn new<B: HttpBody>(body: &B) -> Self {
-        let hint = body.size_hint();
-        Self { bytes: (!body.is_end_stream()).then(|| hint.exact().unwrap_or(u64::MAX)) }
+    pub(super) fn new<B: HttpBody>(headers: &HeaderMap, body: &B, is_own_listener: bool) -> Self {
+        Self { ends_connection: !body.is_end_stream() && (!is_own_listener || headers.contains_key(EXPECT)) }
     }
 
-    /// A short rest is in the buffer already and is skipped. A long one ends the connection, which the client should be
-    /// told (RFC 9112 §9.6); HTTP/2 ends the stream only.
+    /// HTTP/2 ends the stream only.
     pub(super) fn ends_connection(self, version: Version) -> bool {
-        version <= Version::HTTP_11 && self.bytes.is_some_and(|bytes| bytes > SKIPPED_BYTES)
+        version <= Version::HTTP_11 && self.ends_connection
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use callboard_codec::hex;
+use callboard_codec::{edited_text, hex};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -96,6 +96,7 @@ impl ApiKeys {
     fn parse_from(text: &str, file: Option<PathBuf>) -> Result<Self, ApiKeysError> {
         let mut keys: Vec<ApiKey> = Vec::new();
         let (mut names, mut hashes) = (HashSet::new(), HashSet::new());
+        let text = edited_text(text);
         for (line, content) in (1..).zip(text.lines()) {
             let content = content.split('#').next().unwrap_or_default();
             let mut words = content.split_whitespace();
@@ -266,6 +267,14 @@ mod tests {
         assert_eq!(name(b""), None);
         assert_eq!([keys.named("web"), keys.named("batch"), keys.named("we")], [Some(0), Some(1), None]);
         assert_eq!(keys.limits().map(|limit| limit.is_some()).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn a_file_of_any_editor_is_read() {
+        for text in [format!("\u{feff}# ours\r\nweb {KEY}\r\n"), format!("\u{feff}web {KEY}")] {
+            let keys = ApiKeys::parse(&text).unwrap();
+            assert_eq!(keys.find(KEY.as_bytes()).map(|index| keys.name(index)), Some("web"));
+        }
     }
 
     #[test]

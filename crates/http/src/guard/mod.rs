@@ -10,6 +10,7 @@ mod cors;
 mod host;
 mod keyring;
 mod loopback_guard;
+mod proxies;
 mod rate_limit;
 
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub(crate) use self::loopback_guard::LoopbackGuard;
 pub use self::api_keys::{ApiKeys, ApiKeysError};
 pub use self::cors::{Cors, CorsError};
 pub use self::loopback_guard::{Hosts, HostsError};
+pub use self::proxies::TrustedProxies;
 pub use self::rate_limit::{RateLimit, RateLimitError};
 
 /// The key of a client that cannot set `authorization`.

@@ -16,6 +16,8 @@ use std::time::Duration;
 use callboard_core::Instant;
 use tokio::time::timeout;
 
+use super::rest::UnreadRest;
+
 /// The counts of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
@@ -32,6 +34,8 @@ pub(crate) struct Activity {
     turn: AtomicU64,
     /// Responses that wait for their client, by the parity of the period in which the wait began.
     pending_writes: [AtomicU64; 2],
+    /// On HTTP/1.
+    rest: UnreadRest,
 }
 
 /// The reason why the watch of a connection ended.
@@ -39,7 +43,7 @@ pub(crate) struct Activity {
 pub(crate) enum WatchOutcome<T> {
     /// The connection ended.
     Ended(T),
-    /// Nothing was requested or read for a period, or too little was read while responses waited.
+    /// Nothing was requested or read for the idle time, or too little was read while responses waited.
     Idle,
     /// The client cancels its requests.
     Flooded,
@@ -48,10 +52,12 @@ pub(crate) enum WatchOutcome<T> {
 /// The limits beyond which a connection is misused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MisuseLimits {
-    /// The longest time without activity.
-    pub(crate) idle_period: Duration,
+    /// The time between two looks.
+    pub(crate) turn: Duration,
     /// The bytes of a response that count as activity in that time.
-    pub(crate) idle_bytes: u64,
+    pub(crate) least_bytes: u64,
+    /// The longest time without activity.
+    pub(crate) idle_timeout: Duration,
     /// The limit of cancelled requests beyond the answered ones.
     pub(crate) max_cancelled: u64,
 }
@@ -65,6 +71,16 @@ struct ActivityCounts {
 }
 
 impl Activity {
+    /// The rest of a body may take at most this time.
+    pub(crate) fn new(rest_limit: Duration) -> Self {
+        Self { rest: UnreadRest::new(rest_limit), ..Self::default() }
+    }
+
+    /// The unread rest of the current request's body.
+    pub(crate) fn rest(&self) -> &UnreadRest {
+        &self.rest
+    }
+
     /// A request began; it is active until the guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> ActiveStream {
         self.started.fetch_add(1, Ordering::Relaxed);
@@ -85,6 +101,11 @@ impl Activity {
         self.is_arriving.store(true, Ordering::Relaxed);
     }
 
+    /// The bytes so far were a body. Further bytes are in hyper's buffer and are found there.
+    pub(crate) fn body_ended(&self) {
+        self.is_arriving.store(false, Ordering::Relaxed);
+    }
+
     /// Whether all written bytes are sent.
     pub(crate) fn flushed(&self, is_all: bool) {
         self.unsent.store(!is_all, Ordering::Relaxed);
@@ -94,7 +115,7 @@ impl Activity {
     pub(crate) fn resting_since(&self) -> Option<u64> {
         let ActivityCounts { started, ended, .. } = self.counts();
         let is_at_work = self.is_arriving.load(Ordering::Relaxed) || self.unsent.load(Ordering::Relaxed);
-        (started == ended && !is_at_work).then_some(started)
+        (started == ended && !is_at_work && !self.rest.is_unread()).then_some(started)
     }
 
     /// Drives `work` until it ends or is [misused](WatchOutcome). The caller may drive `work` further.
@@ -103,16 +124,16 @@ impl Activity {
         mut work: Pin<&mut F>,
         misuse: MisuseLimits,
     ) -> WatchOutcome<F::Output> {
-        let mut before = self.counts();
+        let (mut before, mut idle) = (self.counts(), Duration::ZERO);
         loop {
-            match timeout(misuse.idle_period, self.unless_flooded(work.as_mut(), misuse)).await {
+            match timeout(misuse.turn, self.unless_flooded(work.as_mut(), misuse)).await {
                 Ok(Some(output)) => return WatchOutcome::Ended(output),
                 Ok(None) => return WatchOutcome::Flooded,
                 Err(_elapsed) => {}
             }
             let now = self.counts();
-            if is_idle(before, now, misuse.idle_bytes)
-                || is_blocked_by_client(before, now, self.end_of_turn(), misuse.idle_bytes)
+            idle = if is_idle(before, now, misuse.least_bytes) { idle + misuse.turn } else { Duration::ZERO };
+            if idle >= misuse.idle_timeout || is_blocked_by_client(before, now, self.end_of_turn(), misuse.least_bytes)
             {
                 return WatchOutcome::Idle;
             }
@@ -204,8 +225,7 @@ pub(crate) struct ActiveRequest(Arc<Activity>);
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        // The bytes so far were its body. Further bytes are in hyper's buffer and are found there.
-        self.0.is_arriving.store(false, Ordering::Relaxed);
+        self.0.body_ended();
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::header::CONNECTION;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use super::activity::{Activity, MisuseLimits, WatchOutcome};
 use super::linger::{LingerPool, ReceivedBody};
 use super::response_body::{Http1Body, Http2Body};
+use super::rest::{self, CLOSE};
 use super::stream::{Socket, Stream, StreamLimits, Version};
 use super::{AcceptMetrics, PeerInfo, Responder};
 use crate::config::HttpConfig;
@@ -40,10 +41,9 @@ pub(crate) struct ConnectionSettings {
     http2: http2::Builder<TokioExecutor>,
     tls: Option<Tls>,
     is_local: bool,
-    first_byte_timeout: Duration,
-    /// The longest time that a connection may rest.
-    rest_timeout: Duration,
-    stream: StreamLimits,
+    /// The longest time between two checks for rest.
+    last_rest: Duration,
+    stream: Arc<StreamLimits>,
     /// The limits of an HTTP/2 connection.
     misuse: MisuseLimits,
     metrics: AcceptMetrics,
@@ -78,24 +78,29 @@ impl ConnectionSettings {
             .max_send_buf_size(MAX_SEND_BUFFER)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(MAX_LOCAL_RESETS)
-            // Finds a client that vanished; on HTTP/1 the header timer does.
+            // Finds a client that vanished; on HTTP/1 the idle timer does.
             .keep_alive_interval(config.header_read_timeout)
-            .keep_alive_timeout(config.first_byte_timeout);
+            .keep_alive_timeout(config.header_read_timeout);
+        let turn = config.write_progress_timeout.min(config.idle_timeout);
         Arc::new(Self {
             http1,
             http2,
             tls,
             is_local,
-            first_byte_timeout: config.first_byte_timeout,
-            rest_timeout: config.header_read_timeout,
-            stream: StreamLimits {
+            // hyper's header timer also runs while a connection is idle, but not while it rests.
+            last_rest: LAST_REST.min(config.header_read_timeout / 4),
+            stream: Arc::new(StreamLimits {
+                idle_timeout: config.idle_timeout,
+                head_timeout: config.header_read_timeout,
                 write_timeout: config.write_progress_timeout,
                 write_bytes: config.least_bytes_in(config.write_progress_timeout),
+                rest_timeout: config.body_timeout,
                 lingering: LingerPool::new(config),
-            },
+            }),
             misuse: MisuseLimits {
-                idle_period: config.header_read_timeout,
-                idle_bytes: config.least_bytes_in(config.header_read_timeout),
+                turn,
+                least_bytes: config.least_bytes_in(turn),
+                idle_timeout: config.idle_timeout,
                 max_cancelled: config.max_cancelled_streams.into(),
             },
             metrics,
@@ -135,16 +140,13 @@ impl ConnectionSettings {
 
     /// Serves HTTP over any transport.
     async fn serve_plain<S: Socket + 'static>(&self, socket: S, peer: PeerInfo, responder: impl Responder) {
-        let sniffed = pin!(timeout(self.first_byte_timeout, Stream::sniff(socket, peer.address, self.stream.clone())));
+        let sniffed = pin!(Stream::sniff(socket, peer.address, Arc::clone(&self.stream)));
         let ended = match self.unless_lingered(sniffed).await {
-            Some(Ok(Ok((stream, Version::Http1)))) => self.serve_http1(stream, peer, responder).await,
+            Some(Ok((stream, Version::Http1))) => self.serve_http1(stream, peer, responder).await,
             // Boxed: keeps a resting connection smaller than one of HTTP/2.
-            Some(Ok(Ok((stream, Version::Http2)))) => Box::pin(self.serve_http2(stream, peer, responder)).await,
-            Some(Ok(Err(error))) => {
-                return tracing::debug!(%error, "client left before its first request");
-            }
-            Some(Err(_elapsed)) => {
-                return tracing::debug!("no first request in time, connection cut");
+            Some(Ok((stream, Version::Http2))) => Box::pin(self.serve_http2(stream, peer, responder)).await,
+            Some(Err(error)) => {
+                return tracing::debug!(%error, "no first request, connection cut");
             }
             None => return tracing::debug!("closed before the first request"),
         };
@@ -165,14 +167,19 @@ impl ConnectionSettings {
         let closing = &self.closing;
         let activity = Arc::clone(stream.activity());
         let respond = |request: Request<Incoming>| {
-            let request = request.map(ReceivedBody::alone);
+            let request = request.map(|body| ReceivedBody::alone(body, Arc::clone(&activity)));
             let serving = activity.serve();
             // An `async` block would hold the future of the response twice.
-            responder.clone().respond(request, peer).map(|mut response| {
+            responder.clone().respond(request, peer).then(|mut response| {
                 if closing.has_begun() {
                     response.headers_mut().insert(CONNECTION, CLOSE);
                 }
-                Ok::<_, Infallible>(response.map(|body| Http1Body::new(body, serving)))
+                let response = response.map(|body| Http1Body::new(body, serving));
+                if activity.rest().is_unread() {
+                    Either::Right(rest::settle(Arc::clone(&activity), response))
+                } else {
+                    Either::Left(ready(Ok(response)))
+                }
             })
         };
         let mut stream = stream;
@@ -188,6 +195,7 @@ impl ConnectionSettings {
                 Some(None) => {}
                 None => {
                     Pin::new(&mut *connection).graceful_shutdown();
+                    activity.rest().abandon();
                     return polled_on(responder.aborting(), Pin::new(&mut *connection)).await;
                 }
             }
@@ -199,7 +207,7 @@ impl ConnectionSettings {
             }
             let wake_outcome = {
                 let _resting = RestingGuard::new(&self.metrics.resting);
-                let wake = pin!(timeout(self.rest_timeout, stream.wake()));
+                let wake = pin!(timeout(self.stream.idle_timeout, stream.wake()));
                 self.unless_lingered(wake).await
             };
             let Some(Ok(Ok(true))) = wake_outcome else {
@@ -214,7 +222,7 @@ impl ConnectionSettings {
     ///
     /// The checks become rarer the longer it works: moving a timer with each request would cost each request.
     async fn until_rest<C: Future + Unpin>(&self, connection: &mut C, activity: &Activity) -> Option<C::Output> {
-        let (mut period, mut before) = (FIRST_REST, None);
+        let (mut period, mut before) = (FIRST_REST.min(self.last_rest), None);
         loop {
             if let Ok(ended) = timeout(period, &mut *connection).await {
                 return Some(ended);
@@ -223,7 +231,7 @@ impl ConnectionSettings {
             if now.is_some() && now == before && !self.closing.has_begun() {
                 return None;
             }
-            (before, period) = (now, LAST_REST.min(period * 2));
+            (before, period) = (now, self.last_rest.min(period * 2));
         }
     }
 
@@ -267,7 +275,7 @@ impl ConnectionSettings {
             Some(WatchOutcome::Idle) => {
                 connection.as_mut().graceful_shutdown();
                 let leaving = activity.unless_flooded(connection, self.misuse);
-                timeout(self.misuse.idle_period, leaving).await.unwrap_or(Some(Ok(())))
+                timeout(self.misuse.turn, leaving).await.unwrap_or(Some(Ok(())))
             }
             None => {
                 connection.as_mut().graceful_shutdown();
@@ -320,8 +328,6 @@ impl Drop for RestingGuard<'_> {
 /// The first check for rest, and the longest time between two checks. A connection rests if it is idle at two of them.
 const FIRST_REST: Duration = Duration::from_millis(10);
 const LAST_REST: Duration = Duration::from_secs(4);
-
-const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// HTTP/2 requests that are cancelled before we look at them (RUSTSEC-2023-0034). An honest client cancels later;
 /// beyond this the connection gets a GOAWAY.

@@ -2,13 +2,14 @@
 //!
 //! Most clients read the response after they sent everything. If the connection or stream ended before, they would
 //! report a broken pipe and lose the response (RFC 9112 §9.6). HTTP/1 lingers when the connection closes
-//! ([`Stream`](super::stream::Stream)); HTTP/2 lingers when the [body](ReceivedBody) is dropped, which would otherwise
-//! reset its stream right after the response.
+//! ([`Stream`](super::stream::Stream)), unless the [rest](super::rest) of the body is short; HTTP/2 lingers when the
+//! [body](ReceivedBody) is dropped, which would otherwise reset its stream right after the response.
 //!
 //! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](LingerPool) and
 //!   a number of bytes.
 //! * **Full**: a share of the connections may linger, and as many streams of HTTP/2, but few of one connection. One
-//!   address has a share of both. Further clients get a reset.
+//!   address has a share of both. Further clients get a reset. A stream with a short announced rest needs no permit: the
+//!   streams of a connection are bounded.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -24,7 +25,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 
+use super::activity::Activity;
 use super::addresses::{AddressLimits, AddressPermit};
+use super::rest::{self, SHORT_REST};
 use crate::config::HttpConfig;
 use crate::runtime::coop;
 
@@ -47,6 +50,8 @@ const STREAMS_OF_CONNECTION: usize = 4;
 #[derive(Debug)]
 pub(crate) struct LingerPool {
     time: Duration,
+    /// The time of a short rest.
+    rest_time: Duration,
     connections: LingerPermits,
     streams: LingerPermits,
 }
@@ -81,13 +86,18 @@ impl LingerPermits {
 impl LingerPool {
     pub(crate) fn new(config: &HttpConfig) -> Arc<Self> {
         let new_permits = || LingerPermits::new(config.max_connections.div_ceil(LISTENER_SHARE));
-        Arc::new(Self { time: config.close_linger, connections: new_permits(), streams: new_permits() })
+        Arc::new(Self {
+            time: config.close_linger,
+            rest_time: config.body_timeout,
+            connections: new_permits(),
+            streams: new_permits(),
+        })
     }
 
     /// Takes a permit for a connection of this address, if one is free.
     pub(crate) fn begin(&self, client: IpAddr) -> Option<Linger> {
         let permits = self.connections.take(client)?;
-        Some(self.linger(permits, None))
+        Some(Linger::new(self.time, Some(permits), None))
     }
 
     /// The permits for the streams of one connection of this address.
@@ -98,15 +108,6 @@ impl LingerPool {
             client,
         }
     }
-
-    fn linger(
-        &self,
-        permits: (OwnedSemaphorePermit, AddressPermit),
-        connection_permit: Option<OwnedSemaphorePermit>,
-    ) -> Linger {
-        let timer = Box::pin(tokio::time::sleep(self.time));
-        Linger { timer, left_bytes: MAX_DISCARDED_BYTES, _permits: permits, _connection_permit: connection_permit }
-    }
 }
 
 impl LingeringStreams {
@@ -114,7 +115,22 @@ impl LingeringStreams {
     fn begin(&self) -> Option<Linger> {
         let connection_permit = Arc::clone(&self.connection_permits).try_acquire_owned().ok()?;
         let permits = self.all.streams.take(self.client)?;
-        Some(self.all.linger(permits, Some(connection_permit)))
+        Some(Linger::new(self.all.time, Some(permits), Some(connection_permit)))
+    }
+
+    /// Reads the rest of a dropped body, if a permit is free or the rest is short.
+    fn read(&self, mut body: Incoming) {
+        let is_short = body.size_hint().exact().is_some_and(|bytes| bytes <= SHORT_REST);
+        let linger = if is_short { Some(Linger::new(self.all.rest_time, None, None)) } else { self.begin() };
+        let (Some(mut linger), Ok(runtime)) = (linger, Handle::try_current()) else { return };
+        // At least one frame per poll: a frame without data counts as one byte.
+        let mut read = move |cx: &mut Context<'_>| {
+            Pin::new(&mut body).poll_frame(cx).map(|frame| match frame {
+                Some(Ok(frame)) => frame.data_ref().map_or(1, |data| data.len().max(1)),
+                Some(Err(_)) | None => 0,
+            })
+        };
+        runtime.spawn(async move { poll_fn(|cx| linger.poll_discard(cx, &mut read)).await });
     }
 }
 
@@ -123,11 +139,20 @@ impl LingeringStreams {
 pub(crate) struct Linger {
     timer: Pin<Box<Sleep>>,
     left_bytes: usize,
-    _permits: (OwnedSemaphorePermit, AddressPermit),
+    _permits: Option<(OwnedSemaphorePermit, AddressPermit)>,
     _connection_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Linger {
+    fn new(
+        time: Duration,
+        permits: Option<(OwnedSemaphorePermit, AddressPermit)>,
+        connection_permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        let timer = Box::pin(tokio::time::sleep(time));
+        Self { timer, left_bytes: MAX_DISCARDED_BYTES, _permits: permits, _connection_permit: connection_permit }
+    }
+
     /// Discards the output of `read` (a number of bytes, 0 at the end) until the client ends, or at a bound.
     pub(crate) fn poll_discard(
         &mut self,
@@ -155,41 +180,40 @@ impl Linger {
     }
 }
 
-/// The body of a request. Over HTTP/2 it lingers if it is dropped before its end.
+/// The body of a request. What was not read of it when it is dropped is read and discarded, within limits.
 pub(crate) struct ReceivedBody {
-    /// `Some` until it is dropped.
+    /// `None` after its end.
     body: Option<Incoming>,
-    lingering: Option<LingeringStreams>,
+    transport: Transport,
+}
+
+/// The part of a connection that the rest of a body belongs to.
+enum Transport {
+    /// HTTP/1.
+    Connection(Arc<Activity>),
+    /// HTTP/2.
+    Stream(LingeringStreams),
 }
 
 impl ReceivedBody {
-    /// A body of HTTP/1: the connection lingers.
-    pub(crate) fn alone(body: Incoming) -> Self {
-        Self { body: Some(body), lingering: None }
+    /// A body of HTTP/1.
+    pub(crate) fn alone(body: Incoming, activity: Arc<Activity>) -> Self {
+        Self { body: Some(body), transport: Transport::Connection(activity) }
     }
 
     /// A body of HTTP/2.
     pub(crate) fn lingering(body: Incoming, lingering: LingeringStreams) -> Self {
-        Self { body: Some(body), lingering: Some(lingering) }
+        Self { body: Some(body), transport: Transport::Stream(lingering) }
     }
 }
 
 impl Drop for ReceivedBody {
     fn drop(&mut self) {
-        let (Some(lingering), Some(mut body)) = (&self.lingering, self.body.take()) else { return };
-        if body.is_end_stream() {
-            return;
+        let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) else { return };
+        match &self.transport {
+            Transport::Connection(activity) => rest::read(activity, body),
+            Transport::Stream(lingering) => lingering.read(body),
         }
-        let Ok(runtime) = Handle::try_current() else { return };
-        let Some(mut linger) = lingering.begin() else { return };
-        // At least one frame per poll: a frame without data counts as one byte.
-        let mut read = move |cx: &mut Context<'_>| {
-            Pin::new(&mut body).poll_frame(cx).map(|frame| match frame {
-                Some(Ok(frame)) => frame.data_ref().map_or(1, |data| data.len().max(1)),
-                Some(Err(_)) | None => 0,
-            })
-        };
-        runtime.spawn(async move { poll_fn(|cx| linger.poll_discard(cx, &mut read)).await });
     }
 }
 
@@ -198,10 +222,13 @@ impl HttpBody for ReceivedBody {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut self.body {
-            Some(body) => Pin::new(body).poll_frame(cx),
-            None => Poll::Ready(None),
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = Pin::new(body).poll_frame(cx);
+        // A body in chunks does not know its end.
+        if matches!(frame, Poll::Ready(None)) {
+            self.body = None;
         }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

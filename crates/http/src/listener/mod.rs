@@ -15,6 +15,7 @@ mod backoff;
 mod connection;
 mod linger;
 mod response_body;
+mod rest;
 mod stream;
 pub(crate) mod tls;
 
@@ -25,6 +26,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::header::{CONNECTION, EXPECT};
 use axum::response::Response;
 use callboard_core::families;
 use futures_util::FutureExt as _;
@@ -42,7 +44,9 @@ use self::addresses::{AddressLimits, AddressPermit};
 use self::backoff::AcceptBackoff;
 use self::connection::ConnectionSettings;
 pub(crate) use self::linger::ReceivedBody;
+pub(crate) use self::rest::CLOSE;
 use crate::config::HttpConfig;
+use crate::guard::TrustedProxies;
 use crate::listener::tls::Tls;
 use crate::runtime::shutdown::ShutdownSignal;
 
@@ -81,9 +85,14 @@ impl Responder for Router {
     ) -> impl Future<Output = Response> + Send + 'static {
         // For an edge mounted in the router.
         request.extensions_mut().insert(peer);
+        let expects = request.headers().contains_key(EXPECT);
         let answer = self.call(request);
-        async {
-            let Ok(response) = answer.await;
+        async move {
+            let Ok(mut response) = answer.await;
+            // Its client may wait for a `100 Continue` that never comes, and then not send its body.
+            if expects && (response.status().is_client_error() || response.status().is_server_error()) {
+                response.headers_mut().insert(CONNECTION, CLOSE);
+            }
             response
         }
     }
@@ -124,6 +133,7 @@ pub(crate) async fn run(
     let mut accepting = AcceptLoop {
         permits: Arc::new(Semaphore::new(config.max_connections)),
         addresses: AddressLimits::new(config.max_connections_per_address),
+        proxies: config.trusted_proxies.clone(),
         connections: ConnectionSettings::new(config, tls, is_local(&listener), metrics.clone()),
         tasks: JoinSet::new(),
         metrics,
@@ -161,6 +171,7 @@ struct AcceptLoop<R> {
     responder: R,
     permits: Arc<Semaphore>,
     addresses: Arc<AddressLimits>,
+    proxies: TrustedProxies,
     connections: Arc<ConnectionSettings>,
     tasks: JoinSet<()>,
     metrics: AcceptMetrics,
@@ -188,10 +199,13 @@ impl<R: Responder> AcceptLoop<R> {
     }
 
     fn spawn(&mut self, socket: TcpStream, client: IpAddr, permit: OwnedSemaphorePermit) {
-        let Some(of_client) = self.addresses.enter(client) else {
+        // All clients behind a proxy have its address.
+        let is_proxy = self.proxies.contains(client);
+        let of_client = if is_proxy { None } else { self.addresses.enter(client) };
+        if of_client.is_none() && !is_proxy {
             self.metrics.refused.inc();
             return tracing::debug!(%client, "connection refused, this address is at its limit");
-        };
+        }
         self.metrics.accepted.inc();
         let open = OpenConnection::new(self.metrics.open.clone(), permit, of_client);
         // Not `async move { serving.await }`: that would hold the future twice, three kilobytes for each connection.
@@ -242,11 +256,11 @@ async fn all_end_within(limit: Duration, tasks: &mut JoinSet<()>) -> bool {
 struct OpenConnection {
     open: Gauge,
     _permit: OwnedSemaphorePermit,
-    _of_client: AddressPermit,
+    _of_client: Option<AddressPermit>,
 }
 
 impl OpenConnection {
-    fn new(open: Gauge, permit: OwnedSemaphorePermit, of_client: AddressPermit) -> Self {
+    fn new(open: Gauge, permit: OwnedSemaphorePermit, of_client: Option<AddressPermit>) -> Self {
         open.inc();
         Self { open, _permit: permit, _of_client: of_client }
     }

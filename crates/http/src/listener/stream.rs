@@ -14,7 +14,7 @@ use bytes::Bytes;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Sleep, timeout};
 
 use super::activity::Activity;
 use super::linger::{Linger, LingerPool};
@@ -40,7 +40,7 @@ pub(crate) struct Stream<S> {
     /// Read and not yet handed to hyper.
     unread: Bytes,
     client: IpAddr,
-    limits: StreamLimits,
+    limits: Arc<StreamLimits>,
     activity: Arc<Activity>,
     /// Set while the client reads too little.
     blocked: Option<WriteStall>,
@@ -53,10 +53,16 @@ pub(crate) struct Stream<S> {
 /// The limits of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamLimits {
+    /// The time without a request.
+    pub(crate) idle_timeout: Duration,
+    /// The time from the first byte of the HTTP/2 preface to its last.
+    pub(crate) head_timeout: Duration,
     /// The time in which a client has to read.
     pub(crate) write_timeout: Duration,
     /// The bytes that the client must read in that time, unless there are fewer.
     pub(crate) write_bytes: u64,
+    /// The longest time to read the rest of a body after the response.
+    pub(crate) rest_timeout: Duration,
     /// The limits of reading a closed connection.
     pub(crate) lingering: Arc<LingerPool>,
 }
@@ -76,23 +82,24 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 impl<S: Socket> Stream<S> {
     /// Reads until the first byte that differs from the HTTP/2 preface, or the whole preface.
     ///
-    /// Waits without a limit: the caller sets one. Ends with `UnexpectedEof` if the client leaves before that.
-    pub(crate) async fn sniff(mut socket: S, client: IpAddr, limits: StreamLimits) -> io::Result<(Self, Version)> {
+    /// Before the first byte the connection is idle: balancers open connections in advance. Ends with `UnexpectedEof` if
+    /// the client leaves before, and with `TimedOut` if it is silent or slow.
+    pub(crate) async fn sniff(mut socket: S, client: IpAddr, limits: Arc<StreamLimits>) -> io::Result<(Self, Version)> {
         let mut head = [0; H2_PREFACE.len()];
-        let mut filled = 0;
-        let version = loop {
-            match socket.read(&mut head[filled..]).await? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                read => filled += read,
-            }
-            if head[..filled] != H2_PREFACE[..filled] {
-                break Version::Http1;
-            }
-            if filled == H2_PREFACE.len() {
-                break Version::Http2;
+        let mut filled = timeout(limits.idle_timeout, read_some(&mut socket, &mut head)).await??;
+        let version = async {
+            loop {
+                if head[..filled] != H2_PREFACE[..filled] {
+                    break Ok::<_, io::Error>(Version::Http1);
+                }
+                if filled == H2_PREFACE.len() {
+                    break Ok(Version::Http2);
+                }
+                filled += read_some(&mut socket, &mut head[filled..]).await?;
             }
         };
-        let activity = Arc::<Activity>::default();
+        let version = timeout(limits.head_timeout, version).await??;
+        let activity = Arc::new(Activity::new(limits.rest_timeout));
         activity.bytes_arrived();
         let stream = Self {
             socket: TokioIo::new(socket),
@@ -164,6 +171,13 @@ impl<S: Socket> Stream<S> {
                 Poll::Ready(Err(does_not_read()))
             }
         }
+    }
+}
+
+async fn read_some(socket: &mut (impl AsyncRead + Unpin), buffer: &mut [u8]) -> io::Result<usize> {
+    match socket.read(buffer).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        read => Ok(read),
     }
 }
 

@@ -1,11 +1,12 @@
 //! The access record of a request in progress: the head is kept until the response.
 //!
 //! It is a part of the request's own future and borrows from it: an allocation would cost half as much as the record.
-//! **Cancelled** with that future when the client leaves, it is written with status 499.
+//! **Cancelled** with that future when the client leaves, it is written with status 499. A stream has [its record at its
+//! end](super::stream_log).
 
 use std::net::IpAddr;
 
-use axum::body::HttpBody;
+use axum::body::{Body, HttpBody};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Method, Request};
 use axum::response::Response;
@@ -15,12 +16,12 @@ use callboard_telemetry::{AccessLog, AccessRecord, StackText, truncate_for_log};
 
 use super::request_trace::RequestTrace;
 use super::server_timing::SERVER_TIMING;
+use super::stream_log::{LoggedBody, StreamRecord, StreamedItems};
 use crate::guard::KeyHolder;
-use crate::listener::PeerInfo;
 use crate::request_id::RequestId;
 
 /// nginx's status for a client that left before the response.
-const CLIENT_LEFT: u16 = 499;
+pub(super) const CLIENT_LEFT: u16 = 499;
 
 /// A record that is not written yet.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl<'a> PendingLogLine<'a> {
         start: Instant,
         id: &'a RequestId,
         request: &Request<B>,
-        peer: Option<PeerInfo>,
+        client: Option<IpAddr>,
         route: Option<&'a Route>,
         trace: Option<&'a RequestTrace>,
     ) -> Option<Self> {
@@ -56,7 +57,7 @@ impl<'a> PendingLogLine<'a> {
             id,
             method: request.method().clone(),
             path: request.uri().path_and_query().cloned(),
-            client: peer.map(|peer| peer.address),
+            client,
             request_bytes: request.body().size_hint().exact(),
             route,
             trace,
@@ -69,10 +70,37 @@ impl<'a> PendingLogLine<'a> {
         self.key_holder = Some(holder.clone());
     }
 
-    /// Writes the record of this response.
-    pub(crate) fn end(&mut self, response: &Response) {
+    /// Writes the record of this response, or hands it to the body of a stream.
+    pub(crate) fn end(&mut self, response: &mut Response) {
         self.is_written = true;
-        self.write(response.status().as_u16(), response.body().size_hint().exact(), timing(response.headers()));
+        let bytes = response.body().size_hint().exact();
+        // A stream has no length before its end.
+        if bytes.is_none()
+            && let Some(items) = response.extensions_mut().remove::<StreamedItems>()
+        {
+            return self.end_with_stream(items, response);
+        }
+        self.write(response.status().as_u16(), bytes, timing(response.headers()));
+    }
+
+    fn end_with_stream(&mut self, items: StreamedItems, response: &mut Response) {
+        let record = StreamRecord {
+            log: self.log.clone(),
+            start: self.start,
+            id: self.id.clone(),
+            method: self.method.clone(),
+            path: self.path.take(),
+            client: self.client,
+            request_bytes: self.request_bytes,
+            route: self.route.map(|route| route.name().to_owned()),
+            trace_id: self.trace.and_then(|trace| trace.trace_id()).map(|id| id.as_str().to_owned()),
+            key_holder: self.key_holder.take(),
+            status: response.status().as_u16(),
+            timing: timing(response.headers()).map(str::to_owned),
+            items,
+        };
+        let body = std::mem::take(response.body_mut());
+        *response.body_mut() = Body::new(LoggedBody::new(body, record));
     }
 
     fn write(&self, status: u16, bytes: Option<u64>, timing: Option<&str>) {

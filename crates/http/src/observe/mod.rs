@@ -7,4 +7,5 @@ pub(crate) mod log_line;
 pub(crate) mod metrics;
 pub(crate) mod request_trace;
 pub(crate) mod server_timing;
+pub(crate) mod stream_log;
 pub(crate) mod timeline_header;

@@ -1,7 +1,8 @@
 //! Converts the fields of a form to the types of the route's schema. Pure.
 //!
 //! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
-//! a field allows no text, the text is read as JSON. If it requires a list, a single value becomes a list of one, and a
+//! a field allows no text, the text is read as JSON. If it wants a file, the text is the file, byte for byte: base64 is for
+//! JSON, which has no bytes; a URL names it. If it requires a list, a single value becomes a list of one, and a
 //! missing list becomes empty. A value that does not fit stays unchanged, so that the error names the original.
 
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Value};
@@ -57,7 +58,7 @@ impl<'a> SchemaFit<'a> {
             }
             Value::Str(text) => match self.as_json(&text, schema, &allowed) {
                 Some(read) => read,
-                None => self.listed(Value::Str(text), &allowed),
+                None => self.listed(as_file(text, &allowed), &allowed),
             },
             other => self.listed(other, &allowed),
         }
@@ -72,7 +73,8 @@ impl<'a> SchemaFit<'a> {
     fn item(&mut self, value: Value, list: &AllowedTypes<'a>) -> Value {
         match (value, list.items) {
             (Value::Str(text), Some(items)) => {
-                self.as_json(&text, items, &AllowedTypes::new(items, self.root)).unwrap_or(Value::Str(text))
+                let allowed = AllowedTypes::new(items, self.root);
+                self.as_json(&text, items, &allowed).unwrap_or_else(|| as_file(text, &allowed))
             }
             (value, _) => value,
         }
@@ -98,7 +100,8 @@ impl<'a> SchemaFit<'a> {
             _ => return None,
         };
         let is_structure = matches!(read, Value::List(_) | Value::Map(_));
-        let is_meant = kinds.iter().any(|kind| allowed.has(kind)) && (is_structure || !allowed.has("string"));
+        let is_meant = kinds.iter().any(|kind| allowed.has(kind))
+            && (is_structure || !(allowed.has("string") || allowed.has_file));
         if !is_meant {
             return None;
         }
@@ -107,15 +110,26 @@ impl<'a> SchemaFit<'a> {
     }
 }
 
+/// The beginnings of a text that stands for a file: its bytes are in it, or somewhere else.
+const URLS: [&str; 3] = ["data:", "https://", "http://"];
+
+/// The bytes of a text, if a file and no other text is wanted.
+fn as_file(text: String, allowed: &AllowedTypes<'_>) -> Value {
+    let is_file = allowed.has_file && !allowed.has("string") && !URLS.iter().any(|url| text.starts_with(url));
+    if is_file { Value::Bytes(text.into_bytes().into()) } else { Value::Str(text) }
+}
+
 /// The types that a schema allows, and the schema of its items.
 struct AllowedTypes<'a> {
+    /// A file, which JSON has as base64, is none of them.
     types: Vec<&'a str>,
+    has_file: bool,
     items: Option<&'a Schema>,
 }
 
 impl<'a> AllowedTypes<'a> {
     fn new(schema: &'a Schema, root: &'a Schema) -> Self {
-        let mut allowed = Self { types: Vec::new(), items: None };
+        let mut allowed = Self { types: Vec::new(), has_file: false, items: None };
         allowed.collect(schema, root, 0);
         allowed
     }
@@ -127,6 +141,10 @@ impl<'a> AllowedTypes<'a> {
         let schema = target(schema, root);
         for choice in ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten() {
             self.collect(choice, root, depth + 1);
+        }
+        if schema.get("contentEncoding").is_some() {
+            self.has_file = true;
+            return;
         }
         match schema.get("type") {
             Some(Schema::String(name)) => self.types.push(name),
@@ -194,6 +212,10 @@ mod tests {
                 "counts": { "type": "array", "items": { "type": "integer" } },
                 "tone": { "oneOf": [{ "const": "warm" }, { "$ref": "#/$defs/Formal" }] },
                 "any": {},
+                "file": { "type": "string", "contentEncoding": "base64" },
+                "maybe": { "anyOf": [{ "type": "string", "contentEncoding": "base64" }, { "type": "null" }] },
+                "files": { "type": "array", "items": { "type": "string", "contentEncoding": "base64" } },
+                "either": { "anyOf": [{ "type": "string", "contentEncoding": "base64" }, { "type": "string" }] },
                 "loop": { "$ref": "#/$defs/Loop" },
             },
             "$defs": {
@@ -251,6 +273,20 @@ mod tests {
         let form = form([("lines", Value::from(r#"[{"price": 1.10}]"#)), ("n", Value::from("1.10"))]);
         let fitted = Value::Map(fit(form, &typed(schema))).encode(Format::Json).unwrap();
         assert_eq!(fitted, r#"{"lines":[{"price":"1.10"}],"n":1.1}"#);
+    }
+
+    #[test]
+    fn a_text_in_the_place_of_a_file_is_its_bytes() {
+        let fitted = |name: &str, text: &str| fit(form([(name, text.into())]), &typed(schema())).get(name).unwrap().clone();
+        for text in ["abcd", "null", "{}", ""] {
+            let bytes = Value::Bytes(text.to_owned().into());
+            assert_eq!((fitted("file", text), fitted("maybe", text)), (bytes.clone(), bytes.clone()));
+            assert_eq!(fitted("files", text), Value::List(vec![bytes]));
+        }
+        for text in ["data:text/plain;base64,YQ==", "https://a.example/b"] {
+            assert_eq!(fitted("file", text), Value::from(text));
+        }
+        assert_eq!(fitted("either", "abcd"), Value::from("abcd"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod body_buffer;
 pub(crate) mod codec_budget;
 pub(crate) mod coding;
+mod disposition;
 pub(crate) mod form_fields;
 pub(crate) mod head;
 pub(crate) mod media;

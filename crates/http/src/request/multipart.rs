@@ -1,7 +1,8 @@
 //! `multipart/form-data` as a map: one entry per field name, in the order of the parts.
 //!
-//! A part with the content type of a format (JSON, msgpack, npy, …) is the decoded value; with a file name or another
-//! content type it is bytes, else text. A name that comes more than once becomes a list. The limits of the body, and of
+//! A part with the content type of a format (JSON, msgpack, npy, …) is the decoded value; with a file name, another
+//! content type or bytes that are no UTF-8 it is bytes, else text. The route's schema may still take a text for a file
+//! ([`form_fields`](super::form_fields)). A name that comes more than once becomes a list. The limits of the body, and of
 //! decoded values, apply to all parts together.
 //!
 //! multer scans the text before the first part, and the head of each part, again with each piece. So it gets small
@@ -15,9 +16,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use callboard_codec::{Account, DecodeLimits, Format, Map, Value};
 use callboard_core::edge::HeldBytes;
+use callboard_telemetry::truncate_for_log;
 use futures_util::{Stream, stream};
 use indexmap::IndexMap;
 use multer::{Field, Multipart};
@@ -25,6 +28,7 @@ use tokio::task::yield_now;
 
 use super::body::{IncomingBody, RequestBody};
 use super::body_buffer::BodyBuffer;
+use super::disposition::Disposition;
 use crate::error::ApiError;
 
 /// Enough for any form. Each part costs more memory than its bytes.
@@ -114,12 +118,7 @@ impl Part {
         if !self.is_text {
             return Ok(Value::Bytes(self.bytes.clone()));
         }
-        match std::str::from_utf8(&self.bytes) {
-            Ok(text) => Ok(Value::from(text)),
-            Err(_) => {
-                Err(ApiError::bad_multipart(format!("part `{name}` is text but not UTF-8; send bytes as a file")))
-            }
-        }
+        Ok(std::str::from_utf8(&self.bytes).map_or_else(|_| Value::Bytes(self.bytes.clone()), Value::from))
     }
 }
 
@@ -140,10 +139,12 @@ pub(crate) async fn read<B: RequestBody>(
         };
         search.end();
         held.grow(PART_BYTES)?;
-        let name = name_of(&part)?;
+        let disposition = Disposition::of(part.headers());
+        let name = name_of(part.index(), disposition.name)?;
+        check_encoding(&name, part.headers())?;
         let content_type = part.content_type().map(|mime| mime.essence_str().to_owned());
         let format = content_type.as_deref().and_then(Format::from_media_type);
-        let is_text = part.file_name().is_none() && content_type.is_none_or(|essence| essence.starts_with("text/"));
+        let is_text = !disposition.has_file_name && content_type.is_none_or(|essence| essence.starts_with("text/"));
         let bytes = whole(&mut part, &held).await?;
         fields.entry(name).or_default().push(Part { format, is_text, bytes });
     }
@@ -230,16 +231,31 @@ fn pieces<B: RequestBody>(
     })
 }
 
-fn name_of(part: &Field<'_>) -> Result<String, ApiError> {
-    match part.name() {
+fn name_of(index: usize, name: Option<String>) -> Result<String, ApiError> {
+    match name {
         Some(name) if name.len() > MAX_NAME_BYTES => Err(ApiError::bad_multipart(format!(
-            "the name of part {} has {} bytes; at most {MAX_NAME_BYTES} are allowed",
-            part.index(),
+            "the name of part {index} has {} bytes; at most {MAX_NAME_BYTES} are allowed",
             name.len()
         ))),
-        Some(name) if !name.is_empty() => Ok(name.to_owned()),
-        _ => Err(ApiError::bad_multipart(format!("part {} has no name", part.index()))),
+        Some(name) if !name.is_empty() => Ok(name),
+        _ => Err(ApiError::bad_multipart(format!("part {index} has no name"))),
     }
+}
+
+/// The encodings that change no byte. RFC 7578 §4.7 has dropped the others.
+const IDENTITY_ENCODINGS: [&str; 3] = ["7bit", "8bit", "binary"];
+
+/// Refuses an encoding of mail: its bytes would be taken for those of the file.
+fn check_encoding(name: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(encoding) = headers.get("content-transfer-encoding") else { return Ok(()) };
+    let encoding = String::from_utf8_lossy(encoding.as_bytes()).trim().to_ascii_lowercase();
+    if IDENTITY_ENCODINGS.contains(&encoding.as_str()) {
+        return Ok(());
+    }
+    let encoding = truncate_for_log(&encoding);
+    let message =
+        format!("part `{name}`: content-transfer-encoding `{encoding}` is not read; send the bytes as they are");
+    Err(ApiError::bad_multipart(message))
 }
 
 /// Carries one of our errors through multer.

@@ -57,13 +57,13 @@ async fn the_version_is_recognized_when_bytes_arrive_one_by_one() {
 
 #[tokio::test]
 async fn a_client_that_sends_nothing_is_disconnected() {
-    let server = Server::for_router(hello(), config(|c| c.first_byte_timeout = SHORT)).await;
+    let server = Server::for_router(hello(), config(|c| c.idle_timeout = SHORT)).await;
     assert_eq!(server.connect().await.closed().await, b"");
 }
 
 #[tokio::test]
 async fn a_client_that_stops_within_the_http2_preface_is_disconnected() {
-    let server = Server::for_router(hello(), config(|c| c.first_byte_timeout = SHORT)).await;
+    let server = Server::for_router(hello(), config(|c| c.header_read_timeout = SHORT)).await;
     let mut client = server.connect().await;
     client.send("PRI * HT").await;
     assert_eq!(client.closed().await, b"");
@@ -93,10 +93,26 @@ async fn a_client_that_trickles_its_headers_is_disconnected() {
 
 #[tokio::test]
 async fn a_connection_that_is_idle_between_requests_is_closed() {
-    let server = Server::for_router(hello(), config(|c| c.header_read_timeout = SHORT)).await;
+    let server = Server::for_router(hello(), config(|c| c.idle_timeout = SHORT)).await;
     let mut client = server.connect().await;
     assert_eq!(client.get("/").await.status, 200);
     assert_eq!(client.closed().await, b"");
+}
+
+/// Proxies keep connections, and open them in advance, for longer than a head may take.
+#[tokio::test]
+async fn an_idle_connection_outlives_the_time_of_a_head() {
+    let server = Server::for_router(hello(), config(|c| c.header_read_timeout = SHORT)).await;
+    let (mut kept, mut early) = (server.connect().await, server.connect().await);
+    assert_eq!(kept.get("/").await.status, 200);
+    // A head that trickles for its whole time is the clock of this test.
+    let mut slow = server.connect().await;
+    for _ in 0..3 {
+        slow.send("GET / HTTP/1.1\r\n").await;
+        assert_eq!(slow.closed().await, b"");
+        slow = server.connect().await;
+    }
+    assert_eq!((kept.get("/").await.status, early.get("/").await.status), (200, 200));
 }
 
 #[tokio::test]
@@ -284,7 +300,11 @@ async fn a_connection_that_rests_answers_its_next_request() {
 /// Half a request after a whole one is kept, and gets no extra time.
 #[tokio::test]
 async fn a_connection_with_half_a_request_does_not_rest() {
-    let server = Server::for_app(app(), config(|c| c.header_read_timeout = Duration::from_secs(2))).await;
+    let server = Server::for_app(
+        app(),
+        config(|c| (c.header_read_timeout, c.idle_timeout) = (Duration::from_secs(2), Duration::from_secs(2))),
+    )
+    .await;
     let mut client = server.connect().await;
     client.send("GET /livez HTTP/1.1\r\nhost: test\r\n\r\nGET /livez HT").await;
     assert_eq!(client.answer().await.status, 200);

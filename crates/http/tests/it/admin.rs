@@ -162,6 +162,7 @@ async fn web_pages_and_foreign_host_names_are_refused() {
     let run = AdminServer::start(app(), HttpConfig::default()).await;
     for head in [
         "POST /v1/drain HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost:8001",
+        "POST /v1/drain HTTP/1.1\r\nhost: localhost\r\nsec-fetch-site: cross-site",
         "POST /v1/drain HTTP/1.1\r\nhost: rebound.example.org:8001",
         "GET /v1/status HTTP/1.1\r\nhost: rebound.example.org",
     ] {

@@ -96,7 +96,7 @@ async fn streams_cancelled_after_their_start_end_their_connection() {
 #[tokio::test]
 async fn a_client_without_a_window_is_disconnected_despite_other_requests() {
     let limits = config(|c| {
-        c.header_read_timeout = Duration::from_millis(200);
+        c.write_progress_timeout = Duration::from_millis(200);
         c.min_bytes_per_second = 100_000;
     });
     let server = Server::for_app(app(), limits).await;
@@ -129,7 +129,8 @@ async fn a_client_without_a_window_is_disconnected_despite_other_requests() {
 /// alive either.
 #[tokio::test]
 async fn frames_without_requests_are_not_stored_and_end_their_connection() {
-    let limits = config(|c| c.header_read_timeout = Duration::from_millis(300));
+    let limits =
+        config(|c| (c.idle_timeout, c.header_read_timeout) = (Duration::from_millis(300), Duration::from_millis(300)));
     let server = Server::for_app(app(), limits).await;
     for (kind, stream, payload) in [(PING, 0, &[0; 8][..]), (SETTINGS, 0, &[]), (PRIORITY, 1, &[0, 0, 0, 3, 1])] {
         let flood = Frames::connect(server.address).await;

@@ -142,7 +142,7 @@ fn uploads() -> App {
 }
 
 #[tokio::test]
-async fn a_file_in_a_type_may_be_a_file_part_or_base64() {
+async fn a_file_in_a_type_may_be_any_part_of_a_form_and_is_base64_in_json() {
     let server = Server::for_app(uploads(), HttpConfig::default()).await;
     let mut client = server.connect().await;
     let file = "; filename=\"page.png\"\r\nContent-Type: image/png";
@@ -151,10 +151,10 @@ async fn a_file_in_a_type_may_be_a_file_part_or_base64() {
         [&part("title", "", "one"), &options, &pages[0], &pages[1], cover, "--xyz--\r\n"].concat()
     };
     let files = || [part("pages", file, "abc"), part("pages", file, "de")];
-    let texts = [part("pages", "", "YWJj"), part("pages", "", "data:image/png;base64,ZGU=")];
+    let texts = [part("pages", "", "abc"), part("pages", "", "data:image/png;base64,ZGU=")];
     for body in [
         form(files(), &part("cover", file, "\u{1}\u{2}")),
-        form(files(), &part("cover", "", "AQI=")),
+        form(files(), &part("cover", "", "\u{1}\u{2}")),
         form(texts, &part("cover", file, "\u{1}\u{2}")),
     ] {
         let answer = client.post("/upload", &[FORM], body).await;
@@ -175,13 +175,35 @@ async fn a_file_in_a_type_may_be_a_file_part_or_base64() {
         assert_eq!(answer.text(), "\"one × 1.5: 3, 2 and 0\"", "{format}");
     }
 
-    let wrong = [part("pages", "", "no base64!"), part("options", "", "{\"scale\": []}")].concat() + "--xyz--\r\n";
+    let wrong = [part("pages", "", "data:no base64!"), part("options", "", "{\"scale\": []}")].concat() + "--xyz--\r\n";
     let answer = client.post("/upload", &[FORM], wrong).await;
     let problem = answer.problem();
     let fields: Vec<_> = problem["details"]["fields"].as_array().unwrap().iter().map(|field| &field["path"]).collect();
     assert_eq!(answer.status, 422);
     for path in ["$.pages[0]", "$.options.scale", "$.title"] {
         assert!(fields.contains(&&json!(path)), "{path}: {problem}");
+    }
+}
+
+/// As clients write parts that no browser sends.
+#[tokio::test]
+async fn a_part_arrives_with_its_own_bytes_in_every_spelling() {
+    let server = Server::for_app(uploads(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let part = |head: &str, content: &[u8]| {
+        let title = "--xyz\r\nContent-Disposition: form-data; name=\"title\"\r\n\r\none\r\n";
+        let options = "--xyz\r\nContent-Disposition: form-data; name=\"options\"\r\n\r\n{\"scale\": 1}\r\n--xyz\r\n";
+        [title.as_bytes(), options.as_bytes(), head.as_bytes(), b"\r\n\r\n", content, b"\r\n--xyz--\r\n"].concat()
+    };
+    for (head, content) in [
+        ("Content-Disposition: form-data; name=\"pages\"; filename*=utf-8''%D1%84.txt", b"abcd".as_slice()),
+        ("CONTENT-DISPOSITION: FORM-DATA; NAME=\"pages\"; FILENAME=\"a.txt\"", b"abcd"),
+        ("Content-Disposition: form-data; name=\"pages\"\r\nContent-Type: text/plain", b"abcd"),
+        ("Content-Disposition: form-data; name=\"pages\"\r\nContent-Transfer-Encoding: binary", b"abcd"),
+        ("Content-Disposition: form-data; name=\"pages\"", b"\xff\xfe\xfd\xfc"),
+    ] {
+        let answer = client.post("/upload", &[FORM], part(head, content)).await;
+        assert_eq!((answer.status, answer.text()), (200, "\"one × 1: 4 and 0\""), "{head}");
     }
 }
 

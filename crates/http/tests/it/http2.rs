@@ -110,7 +110,7 @@ async fn a_stream_with_rare_items_is_not_cut() {
             }
         })
     });
-    let limits = config(|c| c.header_read_timeout = Duration::from_millis(100));
+    let limits = config(|c| c.idle_timeout = Duration::from_millis(100));
     let server = Server::for_app(App::new().route_streaming("/slow", slow), limits).await;
     let mut client = connect(&server).await;
     let response = client.send_request(post(&server, "/slow", Full::<Bytes>::from("5"))).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_stream_with_rare_items_is_not_cut() {
 
 #[tokio::test]
 async fn an_idle_connection_gets_a_goaway() {
-    let server = Server::for_app(app(), config(|c| c.header_read_timeout = Duration::from_millis(200))).await;
+    let server = Server::for_app(app(), config(|c| c.idle_timeout = Duration::from_millis(200))).await;
     let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
     let (mut client, connection) = handshake(TokioExecutor::new(), socket).await.unwrap();
     let connection = tokio::spawn(connection);

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use callboard_http::{AccessLog, AccessRecord, AccessSink, ApiKeys, HttpConfig};
+use callboard_core::{App, StreamStage};
+use callboard_http::{AccessLog, AccessRecord, AccessSink, ApiKeys, HttpConfig, TrustedProxies};
+use futures_util::{StreamExt, stream};
 use tracing::field::{Field, Visit};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Metadata, Subscriber, span};
@@ -134,6 +136,22 @@ async fn a_request_has_one_line_with_all_its_fields() {
 }
 
 #[tokio::test]
+async fn a_trusted_proxy_names_the_client_in_the_log() {
+    for (trusted, client) in [(vec![], "127.0.0.1"), (vec!["loopback"], "203.0.113.7")] {
+        let lines = Lines::collect();
+        let limits = config(|c| {
+            c.access_log = AccessLog::Events;
+            c.trusted_proxies = TrustedProxies::parse(trusted).unwrap();
+            c.max_connections_per_address = 1;
+        });
+        let server = Server::for_app(app(), limits).await;
+        let forwarded = [("content-type", "application/json"), ("x-forwarded-for", "198.51.100.9, 203.0.113.7")];
+        assert_eq!(server.connect().await.post("/mirror", &forwarded, "1").await.status, 200);
+        assert_eq!(lines.next().await["client"], client);
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_is_logged_with_499() {
     let lines = Lines::collect();
     let (app, holding) = Hold::with_queue(1).split();
@@ -223,6 +241,30 @@ async fn a_sink_gets_whole_lines_and_a_request_without_a_trace_has_its_id() {
     assert!(expected.iter().all(|part| lines[0].contains(part)), "{lines:?} without one of {expected:?}");
     assert!(!lines[0].contains("trace_id") && !lines[0].contains("secret"), "{lines:?}");
     assert!(events.take().is_empty(), "a sink replaces the events");
+}
+
+/// At its end, so that the line has its items and its whole time; a client that leaves within it has status 499.
+#[tokio::test]
+async fn a_stream_has_one_line_with_its_items_when_it_ends() {
+    let sink = Arc::new(LineSink::default());
+    let log = AccessLog::To(Arc::clone(&sink) as Arc<dyn AccessSink>);
+    let endless = StreamStage::each("endless", |_: &u64| stream::iter(0..3_u64).map(Ok).chain(stream::pending()));
+    let count = StreamStage::each("count", |n: &u64| stream::iter(0..*n).map(Ok));
+    let app = App::new().route_streaming("/count", count).route_streaming("/endless", endless);
+    let server = Server::for_app(app, config(|c| c.access_log = log)).await;
+    assert_eq!(server.post_json("/count", "7").await.status, 200);
+    let lines = sink.lines(1).await;
+    assert!(lines[0].contains(" status=200 ") && lines[0].contains(" items=7 client="), "{lines:?}");
+
+    let mut client = server.connect().await;
+    client
+        .send("POST /endless HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n1")
+        .await;
+    client.read_past("data: 2\n").await;
+    assert_eq!(sink.lines(1).await.len(), 1, "it has not ended");
+    drop(client);
+    let lines = sink.lines(2).await;
+    assert!(lines[1].contains(" status=499 ") && lines[1].contains(" items=3 client="), "{lines:?}");
 }
 
 /// Text from a client cannot end a log line, hide a part of it, or make it long.

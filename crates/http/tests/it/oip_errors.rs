@@ -99,7 +99,7 @@ async fn a_request_with_an_invalid_head_is_refused_before_its_body_arrives() {
     }
     // Without permission to load models, the server does not wait for the body either.
     let mut client = server.connect().await;
-    client.send("POST /v2/repository/models/x/load HTTP/1.1\r\nhost: test\r\ncontent-length: 60000\r\n\r\n").await;
+    client.send("POST /v2/repository/models/x/load HTTP/1.1\r\nhost: test\r\ncontent-length: 70000\r\n\r\n").await;
     let answer = client.answer().await;
     assert_eq!((answer.status, answer.header("connection")), (400, Some("close")));
     assert!(error(&answer).contains("model control"), "{answer:?}");

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -227,4 +228,30 @@ async fn a_client_that_does_not_read_its_answer_is_disconnected() {
         }
     };
     tokio::time::timeout(TEST_TIMEOUT, until_closed).await.expect("cut in time");
+}
+
+/// Head and body in records of their own.
+#[tokio::test]
+async fn a_refusal_keeps_the_connection_usable_over_tls_too() {
+    let files = CertificateFiles::new("refusals");
+    let certificate = files.renew();
+    let server = Server::for_router(hello(), files.config()).await;
+    let mut socket = connect(&server, &certificate, "http/1.1").await.unwrap();
+    for _ in 0..3 {
+        socket.write_all(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n").await.unwrap();
+        let refused = read_past(&mut socket, "\r\n\r\n").await;
+        assert!(refused.starts_with("HTTP/1.1 405") && !refused.contains("connection: close"), "{refused}");
+        socket.write_all(&[b'x'; 1000]).await.unwrap();
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        assert!(read_past(&mut socket, "hello").await.starts_with("HTTP/1.1 200"));
+    }
+}
+
+async fn read_past(socket: &mut TlsStream<TcpStream>, text: &str) -> String {
+    let mut read = Vec::new();
+    while !read.ends_with(text.as_bytes()) {
+        let reading = tokio::time::timeout(TEST_TIMEOUT, socket.read_buf(&mut read)).await.expect("bytes in time");
+        assert!(reading.unwrap() > 0, "closed after {:?}", String::from_utf8_lossy(&read));
+    }
+    String::from_utf8(read).unwrap()
 }

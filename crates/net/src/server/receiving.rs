@@ -423,8 +423,7 @@ fn route(node: &LocalClient, call: &Call) -> Result<Arc<Route>, CallError> {
     if call.function {
         return node.find_function(&call.route);
     }
-    let found = node.route(&call.route);
-    found.ok_or_else(|| CallError::new(ErrorKind::NotFound, format!("there is no route `{}`", call.route)))
+    node.route(&call.route).ok_or_else(|| node.no_route(&call.route))
 }
 
 /// The required pace of a body.

@@ -442,10 +442,15 @@ async fn a_stream_of_calls_that_is_dropped_ends_them_on_the_peer() {
 async fn no_peer_gets_the_same_call_twice() {
     let count = Arc::default();
     let full = || {
-        let limits = Limits { max_in_flight: 0, ..Limits::default() };
+        let limits = Limits { max_in_flight: 1, ..Limits::default() };
         ServingNode::start(App::new().route("/double", doubling(&count)).limits(limits))
     };
     let (first, second) = (full().await, full().await);
+    let _permits = [&first, &second].map(|peer| {
+        let client = peer.node.client();
+        let route = client.route("/double").unwrap();
+        client.edge().admit(&route, 0).unwrap()
+    });
     let pipeline = Pipeline::<i64, i64>::remote("double");
     let gateway = Member::start(App::new().route("/run", pipeline), &[&first.edge, &second.edge]).await;
     gateway.until_connected(2).await;

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use callboard_codec::edited_text;
 use serde::Deserialize;
 
 use crate::error::StageConfigError;
@@ -45,7 +46,7 @@ impl LabelsConfig {
             path: path.clone(),
             source,
         })?;
-        let names: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+        let names: Vec<String> = edited_text(&text).lines().map(|line| line.trim().to_owned()).collect();
         if names.is_empty() || names.iter().any(String::is_empty) {
             let reason = format!("{} needs one name on each line", path.display());
             return Err(StageConfigError::invalid("names_file", reason));

@@ -4,7 +4,7 @@
 //! request pays for its record, so it is a borrowed value ([`AccessRecord`]) that a sink writes at once.
 //!
 //! * **Cancelled:** the record of a request whose client left before the response has status 499.
-//! * **Streamed:** a streamed response has its record when it begins.
+//! * **Streamed:** a streamed response has its record at its end, with the number of its items.
 //! * **Full, slow:** an [`AccessSink`] drops records that it cannot hold; no response waits for it.
 
 mod date;

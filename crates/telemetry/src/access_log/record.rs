@@ -20,7 +20,7 @@ pub struct AccessRecord<'a> {
     pub route: Option<&'a str>,
     /// The status of the response; 499 if the client left before it.
     pub status: u16,
-    /// The time from the head of the request to the head of the response.
+    /// The time from the head of the request to the head of the response; of a stream to its end.
     pub elapsed: Duration,
     /// The `server-timing` of the response.
     pub timing: Option<&'a str>,
@@ -28,6 +28,8 @@ pub struct AccessRecord<'a> {
     pub request_bytes: Option<u64>,
     /// The length of the response body, if it is known before it is sent.
     pub bytes: Option<u64>,
+    /// The items of a streamed response.
+    pub items: Option<u64>,
     /// The address of the peer of the socket: the client or the last proxy.
     pub client: Option<IpAddr>,
     /// The name of the API key.
@@ -45,9 +47,21 @@ impl<'a> AccessRecord<'a> {
     /// A record with the fields that every request has. The other fields are `None`.
     #[must_use]
     pub fn new(method: &'a str, path: &'a str, status: u16, elapsed: Duration, request_id: &'a str) -> Self {
-        let (route, timing, request_bytes, bytes) = (None, None, None, None);
-        let (client, key, trace_id) = (None, None, None);
-        Self { method, path, route, status, elapsed, timing, request_bytes, bytes, client, key, request_id, trace_id }
+        Self {
+            method,
+            path,
+            route: None,
+            status,
+            elapsed,
+            timing: None,
+            request_bytes: None,
+            bytes: None,
+            items: None,
+            client: None,
+            key: None,
+            request_id,
+            trace_id: None,
+        }
     }
 
     /// Appends a line with the date and a line end. Characters that would end the line or hide a part of it are
@@ -88,10 +102,10 @@ impl<'a> AccessRecord<'a> {
         if let Some(timing) = self.timing {
             form.text("timing", timing, line);
         }
-        for (name, bytes) in [("request_bytes", self.request_bytes), ("bytes", self.bytes)] {
-            if let Some(bytes) = bytes {
+        for (name, number) in [("request_bytes", self.request_bytes), ("bytes", self.bytes), ("items", self.items)] {
+            if let Some(number) = number {
                 form.name(name, line);
-                push_decimal(bytes, line);
+                push_decimal(number, line);
             }
         }
         if let Some(client) = self.client {
@@ -119,6 +133,7 @@ impl<'a> AccessRecord<'a> {
             timing = self.timing,
             request_bytes = self.request_bytes,
             bytes = self.bytes,
+            items = self.items,
             client = self.client.as_ref().map(tracing::field::display),
             key = self.key,
             request_id = self.request_id,
@@ -298,6 +313,7 @@ mod tests {
         timing: Some("queue;dur=0.012"),
         request_bytes: Some(0),
         bytes: Some(u64::MAX),
+        items: None,
         client: Some(IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 10, 255))),
         key: Some("web"),
         request_id: "mine-1",
@@ -337,6 +353,7 @@ mod tests {
         let records = [
             RECORD,
             AccessRecord { elapsed: Duration::from_micros(3_600_000_001), status: 499, ..nothing },
+            AccessRecord { bytes: None, items: Some(7), ..RECORD },
             AccessRecord { path: "/ü\"\\\n\t\u{7f}", request_id: "a\"b\\c", ..RECORD },
             AccessRecord { client: Some("2001:db8::1".parse().unwrap()), route: Some("/größe"), ..RECORD },
         ];

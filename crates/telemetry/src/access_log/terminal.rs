@@ -35,7 +35,8 @@ impl AccessRecord<'_> {
         paint(DIM, &format!("{time}Z"), line);
         line.push(b' ');
         paint(colour_of(self.status), &format!("{:03}", self.status), line);
-        let length = self.bytes.map_or_else(String::new, shown_bytes);
+        let items = || self.items.map_or_else(String::new, |items| format!("{items} items"));
+        let length = self.bytes.map_or_else(items, shown_bytes);
         let _ = write!(line, " {:<7} {:>7.2} ms {length:>10}  ", self.method, self.elapsed.as_secs_f64() * 1000.0);
         push_path(self.path, line);
         let client = self.client.filter(|client| !client.is_loopback()).map(|client| client.to_string());
@@ -109,6 +110,7 @@ mod tests {
         timing: Some("queue;dur=0.012"),
         request_bytes: Some(0),
         bytes: Some(1234),
+        items: None,
         client: Some(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)),
         key: None,
         request_id: "mine-1",

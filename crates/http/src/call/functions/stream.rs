@@ -33,6 +33,7 @@ use super::frames::{FrameReader, StreamState};
 use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
+use crate::observe::stream_log::StreamedItems;
 use crate::request::codec_budget::CodecBudget;
 use crate::request::head::RequestHead;
 use crate::request_id::RequestId;
@@ -74,6 +75,7 @@ pub(crate) fn answer(
     let frames = FrameReader::new(body, context, route, timeout, Arc::clone(&shared));
     let calls = context.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
     let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
+    let items = StreamedItems::default();
     let stream_body = CallStreamBody {
         outcomes,
         aborting: Arc::clone(context.aborting),
@@ -87,6 +89,7 @@ pub(crate) fn answer(
         errors_to_log: MAX_LOGGED_ERRORS,
         panics: context.metrics.requests.panics.clone(),
         leaving: AbandonGuard::new(context.metrics.requests.abandoned.clone()),
+        items: items.clone(),
         _span: context.span.cloned(),
     };
     let body = stream::unfold(stream_body, async |mut stream_body| {
@@ -95,6 +98,7 @@ pub(crate) fn answer(
     let mut response = Response::new(Body::from_stream(body));
     let media_type = HeaderValue::from_static(StreamForm::Envelopes.media_type());
     response.headers_mut().insert(CONTENT_TYPE, media_type);
+    response.extensions_mut().insert(items);
     Ok(response)
 }
 
@@ -116,6 +120,7 @@ struct CallStreamBody {
     /// Counts panics of user code in codecs.
     panics: Counter,
     leaving: AbandonGuard,
+    items: StreamedItems,
     /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
@@ -148,6 +153,7 @@ impl CallStreamBody {
                 Some(outcome) => {
                     self.shared.open.fetch_sub(1, Ordering::Relaxed);
                     self.shared.accounts.lock().pop_front();
+                    self.items.count();
                     self.frame_of(outcome).await
                 }
                 None => {

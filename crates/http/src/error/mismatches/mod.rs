@@ -12,6 +12,8 @@ mod tests;
 mod words;
 
 use callboard_codec::{DecodeError, Map, Value};
+use callboard_core::edge::nearest;
+use callboard_telemetry::truncate_for_log;
 use serde_json::Value as Schema;
 
 use self::words::{kind_of, none_of, step, type_name};
@@ -115,7 +117,13 @@ impl<'a> SchemaWalk<'a> {
         let properties = schema["properties"].as_object();
         let required = schema["required"].as_array().into_iter().flatten().filter_map(Schema::as_str);
         for name in required.filter(|name| !map.contains_key(name)) {
-            found.push(mismatch(&step(path, name), "is missing"));
+            let is_known = |other: &str| properties.is_some_and(|properties| properties.contains_key(other));
+            let others = map.iter().take(MAX_FIELDS).map(|(other, _)| other).filter(|other| !is_known(other));
+            let message = match nearest(name, others) {
+                Some(other) => format!("is missing; `{}` is not a field of this type", truncate_for_log(other)),
+                None => "is missing".to_owned(),
+            };
+            found.push(mismatch(&step(path, name), message));
         }
         for (name, value) in map {
             if found.len() >= MAX_FIELDS || !self.step(name.len()) {

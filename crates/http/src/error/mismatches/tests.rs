@@ -159,3 +159,13 @@ fn steps(schema: &Schema, value: &Value) -> usize {
     walk.visit(schema, value, "$", 0);
     MAX_STEPS - walk.steps
 }
+
+#[test]
+fn a_missing_field_is_named_with_the_field_that_was_written_for_it() {
+    let mut body = good();
+    let item = body.pointer_mut("/items/0").unwrap().as_object_mut().unwrap();
+    item.remove("action");
+    item.insert("actoin".to_owned(), json!(1));
+    let expected = ("$.items[0].action".to_owned(), "is missing; `actoin` is not a field of this type".to_owned());
+    assert_eq!(mismatches_of(body), [expected]);
+}

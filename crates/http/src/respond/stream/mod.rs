@@ -39,6 +39,7 @@ use self::form::{EncodedItem, StreamWriter};
 use self::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
+use crate::observe::stream_log::StreamedItems;
 use crate::observe::timeline_header;
 use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::ContentCoding;
@@ -83,6 +84,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
     let coding = streamed.coding.filter(|coding| compressor_charge.try_grow(coding.compressor_bytes() as u64));
     let compressor = coding.and_then(|coding| Compressor::new(coding).ok());
     let coding = coding.filter(|_| compressor.is_some());
+    let items = StreamedItems::default();
     let mut stream_body = ReplyStreamBody {
         replies,
         client: streamed.client,
@@ -101,6 +103,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         id: streamed.id,
         route: streamed.route,
         explained: streamed.explained,
+        items: items.clone(),
         _span: streamed.span,
     };
     stream_body.first().await?;
@@ -110,6 +113,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         stream_body.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream_body))
     });
     let mut response = Response::new(Body::from_stream(body));
+    response.extensions_mut().insert(items);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
     if let Some(coding) = coding {
@@ -145,6 +149,7 @@ struct ReplyStreamBody {
     id: RequestId,
     route: String,
     explained: Option<Recorder>,
+    items: StreamedItems,
     /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
@@ -250,6 +255,7 @@ impl ReplyStreamBody {
         let encoding = Box::pin(budget.run_outcome(bytes, move || EncodedItem::try_new(&payload, form)));
         let item = caught_within(&self.panics, encoding).await?;
         self.writer.item(item.map_err(ApiError::unencodable)?.held(&budget)?, &mut self.send_buffer);
+        self.items.count();
         Ok(())
     }
 

@@ -72,6 +72,13 @@ async fn a_slow_node_gets_few_calls_until_it_recovers() {
     scale.hold("slow node: a share of a quarter again", well_since.elapsed(), Duration::from_secs(30));
 }
 
+/// The only permit of a node: with it, the node is full.
+fn only_permit(node: &callboard_core::Node, route: &str) -> callboard_core::edge::Admission {
+    let client = node.client();
+    let route = client.route(route).unwrap();
+    client.edge().admit(&route, 0).unwrap()
+}
+
 /// All workers refuse everything. Each call is made once; the retry budget is a fifth of the calls, and ten a second,
 /// saved up for ten seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,10 +86,11 @@ async fn retries_do_not_multiply_calls_that_every_worker_refuses() {
     let scale = Scale::new(300, 5);
     let log = ExecutionLog::in_memory();
     let full = |_| {
-        let limits = Limits { max_in_flight: 0, ..Limits::default() };
+        let limits = Limits { max_in_flight: 1, ..Limits::default() };
         App::new().route("/work", working(&log, 0, Duration::ZERO)).limits(limits)
     };
     let (gateway, workers) = cluster((0..3).map(full).collect()).await;
+    let _permits: Vec<_> = workers.iter().map(|worker| only_permit(&worker.node, "/work")).collect();
     let client = gateway.served.node.client();
     let started = Instant::now();
     let offer = offer(&client, scale.rate, scale.lasting, |_| LONG).await;

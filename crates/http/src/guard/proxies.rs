@@ -1,0 +1,197 @@
+//! The proxies that are believed when they name the client of a request.
+//!
+//! Each proxy adds the address of its own peer at the end of `x-forwarded-for` (or of `forwarded`, RFC 7239), and keeps
+//! what a client sent before it. So only addresses that a trusted proxy added are true: the client is the last address
+//! that is not a trusted proxy itself. By default no proxy is trusted, and the header is not read.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use axum::http::HeaderMap;
+use axum::http::header::FORWARDED;
+
+/// Networks of trusted proxies: addresses, networks such as `10.0.0.0/8`, or `loopback`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrustedProxies {
+    networks: Vec<Network>,
+}
+
+/// Addresses with the same first bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+const LOOPBACK: &str = "loopback";
+const LOOPBACK_NETWORKS: [&str; 2] = ["127.0.0.0/8", "::1"];
+
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// More hops are no real chain of proxies.
+const MAX_HOPS: usize = 64;
+
+impl TrustedProxies {
+    /// Reads addresses and networks; `None` if one is neither.
+    #[must_use]
+    pub fn parse<'a>(networks: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let mut read = Vec::new();
+        for text in networks {
+            match text {
+                LOOPBACK => read.extend(LOOPBACK_NETWORKS.iter().filter_map(|network| Network::parse(network))),
+                text => read.push(Network::parse(text)?),
+            }
+        }
+        Some(Self { networks: read })
+    }
+
+    /// Whether none is trusted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
+    /// Whether this address is a trusted proxy.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.networks.iter().any(|network| network.contains(address))
+    }
+
+    /// The client of a request that came from this peer.
+    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        if !self.contains(peer) {
+            return peer;
+        }
+        let forwarded_for = headers.get_all(X_FORWARDED_FOR).iter().filter_map(|line| line.to_str().ok());
+        let forwarded_for = self.last_untrusted(peer, forwarded_for.flat_map(|line| line.split(',')));
+        let forwarded = headers.get_all(FORWARDED).iter().filter_map(|line| line.to_str().ok());
+        let forwarded = self.last_untrusted(peer, forwarded.flat_map(|line| line.split(',')).filter_map(for_of));
+        match (forwarded_for, forwarded) {
+            (Some(client), None) | (None, Some(client)) => client,
+            (Some(one), Some(other)) if one == other => one,
+            // A proxy sets one of the two and passes on the other as its client sent it.
+            _ => peer,
+        }
+    }
+
+    /// The last address that is no trusted proxy; `None` without any address. What stands before a text that is no
+    /// address was not added by a proxy that can be believed.
+    fn last_untrusted<'a>(&self, peer: IpAddr, hops: impl Iterator<Item = &'a str>) -> Option<IpAddr> {
+        let hops: Vec<&str> = hops.take(MAX_HOPS + 1).collect();
+        let mut client = None;
+        for hop in hops.iter().rev() {
+            match address_of(hop.trim()).filter(|_| hops.len() <= MAX_HOPS) {
+                Some(address) if self.contains(address) => client = Some(address),
+                Some(address) => return Some(address),
+                None => return client.or(Some(peer)),
+            }
+        }
+        client
+    }
+}
+
+/// The list, as it is written in the configuration.
+impl fmt::Display for TrustedProxies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, network) in self.networks.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{}/{}", network.address, network.bits)?;
+        }
+        Ok(())
+    }
+}
+
+impl Network {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most))?;
+        Some(Self { address, bits })
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        let differ = match (self.address, address) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => u128::from(one.to_bits() ^ other.to_bits()) << 96,
+            (IpAddr::V6(one), IpAddr::V6(other)) => one.to_bits() ^ other.to_bits(),
+            _ => return false,
+        };
+        differ.leading_zeros() >= u32::from(self.bits)
+    }
+}
+
+/// The value of `for` of one element of `forwarded`.
+fn for_of(element: &str) -> Option<&str> {
+    let mut pairs = element.split(';').filter_map(|pair| pair.trim().split_once('='));
+    let (_, value) = pairs.find(|(name, _)| name.eq_ignore_ascii_case("for"))?;
+    Some(value.trim_matches('"'))
+}
+
+/// An address, also with a port: `192.0.2.1:443`, `[2001:db8::1]:443`.
+fn address_of(text: &str) -> Option<IpAddr> {
+    let address = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0.parse::<Ipv6Addr>().ok()?.into(),
+        None => text.parse().ok().or_else(|| text.rsplit_once(':')?.0.parse().ok())?,
+    };
+    Some(IpAddr::to_canonical(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn client(trusted: &[&str], peer: &str, lines: &[(&str, &str)]) -> String {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            let name: HeaderName = name.parse().unwrap();
+            headers.append(name, HeaderValue::from_str(value).unwrap());
+        }
+        let proxies = TrustedProxies::parse(trusted.iter().copied()).unwrap();
+        proxies.client(peer.parse().unwrap(), &headers).to_string()
+    }
+
+    const XFF: &str = X_FORWARDED_FOR;
+
+    #[test]
+    fn the_client_is_the_last_address_that_no_trusted_proxy_has() {
+        let trusted = ["loopback", "10.0.0.0/8", "2001:db8::/32"];
+        for (peer, lines, expected) in [
+            ("127.0.0.1", vec![(XFF, "203.0.113.7")], "203.0.113.7"),
+            ("::ffff:127.0.0.1", vec![(XFF, "203.0.113.7:5123")], "203.0.113.7"),
+            ("10.1.2.3", vec![(XFF, "203.0.113.7, 10.9.9.9"), (XFF, "127.0.0.1")], "203.0.113.7"),
+            ("10.1.2.3", vec![(XFF, "10.0.0.1, 10.0.0.2")], "10.0.0.1"),
+            ("2001:db8::1", vec![("forwarded", "For=\"[2a00::7]:443\";proto=https, for=10.0.0.1")], "2a00::7"),
+            ("127.0.0.1", vec![], "127.0.0.1"),
+        ] {
+            assert_eq!(client(&trusted, peer, &lines), expected, "{peer} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_writes_itself_is_not_believed() {
+        let trusted = ["10.0.0.0/8"];
+        let many = format!("{}203.0.113.7", "198.51.100.9, ".repeat(MAX_HOPS));
+        for (peer, lines, expected) in [
+            ("203.0.113.7", vec![(XFF, "198.51.100.9")], "203.0.113.7"),
+            ("10.0.0.1", vec![(XFF, "198.51.100.9, 203.0.113.7")], "203.0.113.7"),
+            ("10.0.0.1", vec![(XFF, "198.51.100.9, unknown, 10.0.0.2")], "10.0.0.2"),
+            ("10.0.0.1", vec![(XFF, "unknown")], "10.0.0.1"),
+            ("10.0.0.1", vec![("forwarded", "for=198.51.100.9"), (XFF, "203.0.113.7")], "10.0.0.1"),
+            ("10.0.0.1", vec![(XFF, many.as_str())], "10.0.0.1"),
+        ] {
+            assert_eq!(client(&trusted, peer, &lines), expected, "{peer} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn networks_are_addresses_with_bits() {
+        for wrong in ["", "10.0.0.0/33", "::/129", "10.0.0", "proxy.example.org", "10.0.0.0/-1", "10.0.0.0/8/8"] {
+            assert_eq!(TrustedProxies::parse([wrong]), None, "{wrong}");
+        }
+        let all = TrustedProxies::parse(["0.0.0.0/0"]).unwrap();
+        assert!(all.contains([1, 2, 3, 4].into()) && !all.contains("::1".parse().unwrap()));
+        assert_eq!(TrustedProxies::parse(["loopback"]).unwrap().to_string(), "127.0.0.0/8,::1/128");
+    }
+}
