@@ -79,8 +79,8 @@ fn the_file_takes_every_key_that_a_page_names() {
         SETTINGS.iter().any(|setting| setting.key == key)
     };
     let tables: BTreeSet<&str> = SETTINGS.iter().filter_map(|setting| Some(setting.key.split_once('.')?.0)).collect();
-    // Modules of Python, files, and a table of settings.
-    let others = ["http.client", "http.server", "models.defaults"];
+    // Modules and attributes, and a table of settings.
+    let others = ["http.client", "http.server", "http.route", "http.start_server", "models.defaults"];
 
     let mut unknown = BTreeSet::new();
     for (page, text) in pages_and_docstrings() {
@@ -110,7 +110,9 @@ fn the_file_takes_every_key_that_a_page_names() {
         for code in text.split('`').skip(1).step_by(2) {
             let is_word = code.chars().all(|c| c.is_ascii_lowercase() || "._0123456789".contains(c));
             if let Some((table, key)) = code.split_once('.').filter(|_| is_word && !others.contains(&code)) {
-                let is_known = !tables.contains(table) || key.contains('.') || is_setting(table, key);
+                // Files.
+                let is_file = ["rs", "py", "toml", "onnx", "json"].contains(&key);
+                let is_known = is_file || !tables.contains(table) || key.contains('.') || is_setting(table, key);
                 unknown.extend((!is_known).then(|| format!("{page}: `{code}`")));
             }
         }

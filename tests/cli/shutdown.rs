@@ -21,11 +21,20 @@ struct HalfSent {
 
 impl HalfSent {
     fn begin(server: &Server) -> Self {
+        Self::begin_with(server, "")
+    }
+
+    /// Of a client that closes its connection, where the server does not.
+    fn begin_last(server: &Server) -> Self {
+        Self::begin_with(server, "connection: close\r\n")
+    }
+
+    fn begin_with(server: &Server, line: &str) -> Self {
         let mut stream = server.connect();
         let body = fs::read("examples/digits/seven.png").unwrap();
         write!(
             stream,
-            "POST /digits HTTP/1.1\r\nhost: test\r\ncontent-type: image/png\r\ncontent-length: {}\r\n\r\n",
+            "POST /digits HTTP/1.1\r\nhost: test\r\n{line}content-type: image/png\r\ncontent-length: {}\r\n\r\n",
             body.len()
         )
         .unwrap();
@@ -97,7 +106,7 @@ fn a_server_that_was_started_to_ignore_a_hangup_goes_on() {
     command.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut server = Server::start(crate::support::without_settings(command));
     server.signal("HUP");
-    assert_eq!(HalfSent::begin(&server).finish().status, 200);
+    assert_eq!(HalfSent::begin_last(&server).finish().status, 200);
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 }
@@ -176,7 +185,7 @@ fn requests_are_served_during_the_drain_delay_while_the_server_is_not_ready() {
     server.signal("TERM");
     server.wait_for("SIGTERM: not ready, serving for 3600s, then finishing the running calls");
     assert_eq!(server.request("GET /readyz HTTP/1.1", b"").status, 503);
-    assert_eq!(HalfSent::begin(&server).finish().status, 200);
+    assert_eq!(HalfSent::begin_last(&server).finish().status, 200);
     server.signal("INT");
     assert_eq!(server.wait(), Some(1), "the second signal does not wait: {:#?}", server.stderr_lines);
 }
