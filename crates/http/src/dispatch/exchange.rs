@@ -8,12 +8,11 @@ use callboard_core::Instant;
 use callboard_core::edge::{CaughtPanic, Route};
 
 use super::destination::Target;
-use super::unread::UnreadBody;
 use super::{EdgeState, NOSNIFF, ServedNode};
 use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::guard::KeyHolder;
-use crate::listener::{CLOSE, PeerInfo};
+use crate::listener::{CLOSE, PeerInfo, UnreadBody};
 use crate::observe::log_line::PendingLogLine;
 use crate::observe::request_trace::{RequestTrace, TraceHeaders};
 use crate::observe::server_timing::{SERVER_TIMING, error_timing};

@@ -21,13 +21,12 @@ use tower::{BoxError, Service};
 
 use super::destination::Destination;
 use super::exchange::{Exchange, Outcome};
-use super::unread::UnreadBody;
 use super::{EdgeState, HttpEdge, ServedNode};
 use crate::call::{self, functions};
 use crate::describe;
 use crate::error::ApiError;
 use crate::guard::{KeyHolder, NamedHost};
-use crate::listener::{PeerInfo, ReceivedBody, Responder};
+use crate::listener::{PeerInfo, ReceivedBody, Responder, UnreadBody};
 use crate::protocol::{BoxedErrors, Protocol, ProtocolRequest};
 use crate::request::body::RequestBody;
 use crate::respond::ResponseCompression;

@@ -9,7 +9,6 @@ mod destination;
 mod exchange;
 mod layers;
 pub(crate) mod serve;
-mod unread;
 
 use std::sync::{Arc, OnceLock};
 

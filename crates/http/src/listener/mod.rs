@@ -26,7 +26,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::header::{CONNECTION, EXPECT};
+use axum::http::header::CONNECTION;
 use axum::response::Response;
 use callboard_core::families;
 use futures_util::FutureExt as _;
@@ -44,7 +44,7 @@ use self::addresses::{AddressLimits, AddressPermit};
 use self::backoff::AcceptBackoff;
 use self::connection::ConnectionSettings;
 pub(crate) use self::linger::ReceivedBody;
-pub(crate) use self::rest::CLOSE;
+pub(crate) use self::rest::{CLOSE, UnreadBody};
 use crate::config::HttpConfig;
 use crate::guard::TrustedProxies;
 use crate::listener::tls::Tls;
@@ -85,12 +85,13 @@ impl Responder for Router {
     ) -> impl Future<Output = Response> + Send + 'static {
         // For an edge mounted in the router.
         request.extensions_mut().insert(peer);
-        let expects = request.headers().contains_key(EXPECT);
+        let (unread, version) = (UnreadBody::new(request.headers(), request.body(), true), request.version());
         let answer = self.call(request);
         async move {
             let Ok(mut response) = answer.await;
-            // Its client may wait for a `100 Continue` that never comes, and then not send its body.
-            if expects && (response.status().is_client_error() || response.status().is_server_error()) {
+            if unread.ends_connection(version)
+                && (response.status().is_client_error() || response.status().is_server_error())
+            {
                 response.headers_mut().insert(CONNECTION, CLOSE);
             }
             response

@@ -19,7 +19,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::HttpBody;
-use axum::http::header::{CONNECTION, HeaderValue};
+use axum::http::header::{CONNECTION, EXPECT, HeaderValue};
+use axum::http::{HeaderMap, Version};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -161,4 +162,32 @@ impl Drop for RestReader {
         self.activity.body_ended();
         self.activity.rest().state.store(self.end, Ordering::Relaxed);
     }
+}
+
+/// What a refusal says about its connection.
+///
+/// Our listener reads a short rest, and tells by itself if a rest is long. It does not know the clients that want no
+/// further request, nor the client that waits for `100 Continue` before it sends its body: that one may send it now, or
+/// its next request. Another listener, in which the edge is mounted, reads nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnreadBody {
+    is_unread: bool,
+    ends_connection: bool,
+}
+
+impl UnreadBody {
+    pub(crate) fn new<B: HttpBody>(headers: &HeaderMap, body: &B, is_own_listener: bool) -> Self {
+        let is_unread = !body.is_end_stream();
+        Self { is_unread, ends_connection: is_unread && (!is_own_listener || wants_no_rest(headers)) }
+    }
+
+    /// HTTP/2 ends the stream only.
+    pub(crate) fn ends_connection(self, version: Version) -> bool {
+        self.ends_connection && version <= Version::HTTP_11 || self.is_unread && version < Version::HTTP_11
+    }
+}
+
+fn wants_no_rest(headers: &HeaderMap) -> bool {
+    let mut options = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    headers.contains_key(EXPECT) || options.any(|line| line.to_ascii_lowercase().contains("close"))
 }

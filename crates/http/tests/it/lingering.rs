@@ -80,7 +80,7 @@ const SHORT_REST: usize = 64 * 1024;
 
 /// The ways to send a body after a refused head: header lines, the bytes with the head, the bytes after the answer, and
 /// whether the connection has to go on. `None`: a busy server may not read chunks in time.
-fn bodies() -> [(String, Vec<u8>, Vec<u8>, Option<bool>); 8] {
+fn bodies() -> [(String, Vec<u8>, Vec<u8>, Option<bool>); 9] {
     let length = |length: usize| format!("content-length: {length}\r\n");
     let chunked = || "transfer-encoding: chunked\r\n".to_owned();
     let chunks = |count: usize| [b"400\r\n".as_slice(), &[b'x'; 0x400], b"\r\n"].concat().repeat(count);
@@ -93,6 +93,7 @@ fn bodies() -> [(String, Vec<u8>, Vec<u8>, Option<bool>); 8] {
         (chunked(), [chunks(4), b"0\r\n\r\n".to_vec()].concat(), Vec::new(), None),
         (chunked(), chunks(1), Vec::new(), Some(false)),
         (length(100) + "expect: 100-continue\r\n", Vec::new(), Vec::new(), Some(false)),
+        (length(100) + "connection: close\r\n", Vec::new(), Vec::new(), Some(false)),
     ]
 }
 

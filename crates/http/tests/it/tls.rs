@@ -217,12 +217,12 @@ async fn a_client_that_does_not_read_its_answer_is_disconnected() {
     let mut socket = connect(&server, &certificate, "http/1.1").await.unwrap();
     let (tcp, _) = socket.get_ref();
     tcp.set_nodelay(true).unwrap();
-    tokio::io::AsyncWriteExt::write_all(&mut socket, b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    socket.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     // The client does not read until the server has given up: then the answer is truncated.
     let until_closed = async {
         loop {
             tokio::time::sleep(SHORT).await;
-            if tokio::io::AsyncWriteExt::write_all(&mut socket, b"\r\n").await.is_err() {
+            if socket.write_all(b"\r\n").await.is_err() {
                 return;
             }
         }
