@@ -277,7 +277,8 @@ mod tests {
 
     #[test]
     fn a_text_in_the_place_of_a_file_is_its_bytes() {
-        let fitted = |name: &str, text: &str| fit(form([(name, text.into())]), &typed(schema())).get(name).unwrap().clone();
+        let fitted =
+            |name: &str, text: &str| fit(form([(name, text.into())]), &typed(schema())).get(name).unwrap().clone();
         for text in ["abcd", "null", "{}", ""] {
             let bytes = Value::Bytes(text.to_owned().into());
             assert_eq!((fitted("file", text), fitted("maybe", text)), (bytes.clone(), bytes.clone()));
