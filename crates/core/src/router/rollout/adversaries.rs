@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 
 use super::{Draw, Observation, Rollout, Trial};
 use crate::call::SessionKey;
-use crate::clock::Instant;
+use crate::clock;
 use crate::metrics::{NodeMetrics, TrialRole, Verdict};
 
 const SHARE: f64 = 0.2;
@@ -113,7 +113,7 @@ fn verdicts(attack: Attack, failing: f64) -> Vec<Option<Verdict>> {
     for seed in 0..ROLLOUTS {
         let mut random = fastrand::Rng::with_seed(seed);
         let metrics = NodeMetrics::new().rollout(&"/a".into());
-        let trial = Trial::new(Rollout::canary(SHARE), Draw::from_seed(random.u64(..)), Instant::now(), metrics);
+        let trial = Trial::new(Rollout::canary(SHARE), Draw::from_seed(random.u64(..)), clock::now(), metrics);
         let mut attacker = Attacker { attack, place: 0, session: 0, calls: 0, is_on_candidate: false };
         let mut verdict = None;
         while verdict.is_none() && attacker.place < CALLS {
