@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::nice;
 
 use crate::honest::{CallStats, Caller, baseline_p99};
+use crate::http1::Request;
 use crate::node::{BINARIES, Node, Served};
 
 /// The default of `max_in_flight_bytes`.
@@ -42,6 +43,12 @@ const ATTACKER_NICE: i32 = 10;
 
 /// The duration of the measurement of an honest caller alone.
 const BASELINE_DURATION: Duration = Duration::from_millis(400);
+
+/// The most bytes that the log of one attack may have, at the default level.
+const MAX_LOG_BYTES: usize = 1 << 20;
+
+/// The most address space: what a child hands over is mapped as far as it is needed.
+const MAX_ADDRESS_SPACE: u64 = 64 << 30;
 
 /// The default duration of an attack.
 const DURATION: Duration = Duration::from_millis(1000);
@@ -80,8 +87,10 @@ pub(crate) struct Attack {
     name: &'static str,
     served: Served,
     args: Vec<String>,
+    honest: Request,
     duration: Duration,
     max_refused_percent: u64,
+    required_status: Option<u16>,
 }
 
 /// The node under attack, as a hostile client sees it.
@@ -113,12 +122,39 @@ impl Target {
 impl Attack {
     /// An attack on the `callboard` binary.
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, served: Served::Files, args: Vec::new(), duration: DURATION, max_refused_percent: 100 }
+        let honest = Request::post("/honest", "application/json", "[0.9,0.1]");
+        Self {
+            name,
+            served: Served::Files,
+            args: Vec::new(),
+            honest,
+            duration: DURATION,
+            max_refused_percent: 100,
+            required_status: None,
+        }
     }
 
     /// Attacks the server of Rust types instead.
     pub(crate) fn on_types(self) -> Self {
         Self { served: Served::Types, ..self }
+    }
+
+    /// Attacks by the children of a node, or the children themselves.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn on_children(self) -> Self {
+        Self { served: Served::Children, ..self }
+    }
+
+    /// Attacks services in Python.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn on_python(self) -> Self {
+        Self { served: Served::Python, ..self }
+    }
+
+    /// Sets the honest caller's call.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn honest_at(self, honest: Request) -> Self {
+        Self { honest, ..self }
     }
 
     /// Attacks a gateway that has joined these nodes.
@@ -137,6 +173,12 @@ impl Attack {
         Self { max_refused_percent: 5, ..self }
     }
 
+    /// For attacks whose every answer must have this status.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn must_be_answered_with(self, status: u16) -> Self {
+        Self { required_status: Some(status), ..self }
+    }
+
     /// Runs the attack: `send` runs all hostile clients until the last one has left.
     ///
     /// Attackers have a lower priority, because real attackers have their own machines.
@@ -146,8 +188,8 @@ impl Attack {
         }
         let _alone = exclusive();
         let mut node = Node::start(self.served, &self.args);
-        let baseline_p99 = baseline_p99(node.http, BASELINE_DURATION);
-        let (honest, health) = (Caller::honest(node.http), Caller::health(node.http));
+        let baseline_p99 = baseline_p99(node.http, &self.honest, BASELINE_DURATION);
+        let (honest, health) = (Caller::honest(node.http, self.honest.clone()), Caller::health(node.http));
         let end = Instant::now() + self.duration;
         let target = Target { http: node.http, quic: node.quic, end, outcomes: Mutex::default() };
         let start = Instant::now();
@@ -166,10 +208,17 @@ impl Attack {
             health,
             idle_state,
             peak_bytes: node.peak_bytes(),
+            address_space: node.peak_address_space(),
+            log: node.log(),
             death: node.death(),
         };
-        let violations = measurements.violations(self.max_refused_percent);
+        let mut violations = measurements.violations(self.max_refused_percent);
         let outcomes = target.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(status) = self.required_status.map(|status| status.to_string())
+            && !outcomes.keys().all(|outcome| *outcome == status || outcome == LEFT_WAITING)
+        {
+            violations.push(format!("answers other than {status}"));
+        }
         self.report(&measurements, &violations, sent_for, node.peak_threads(), &outcomes);
         assert!(violations.is_empty(), "{}: {}", self.name, violations.join("; "));
     }
@@ -213,6 +262,8 @@ struct Measurements {
     health: CallStats,
     idle_state: Option<IdleState>,
     peak_bytes: u64,
+    address_space: u64,
+    log: Vec<String>,
     death: Option<String>,
 }
 
@@ -247,6 +298,12 @@ impl Measurements {
         require(health.p99() <= most, format!("health p99 {:.0?}, at most {most:.0?}", health.p99()));
         let (peak, most) = (self.peak_bytes >> 20, MAX_BYTES >> 20);
         require(self.peak_bytes <= MAX_BYTES, format!("{peak} MiB resident, at most {most}"));
+        let (peak, most) = (self.address_space >> 30, MAX_ADDRESS_SPACE >> 30);
+        require(self.address_space <= MAX_ADDRESS_SPACE, format!("{peak} GiB of address space, at most {most}"));
+        let log_bytes: usize = self.log.iter().map(String::len).sum();
+        require(log_bytes <= MAX_LOG_BYTES, format!("{log_bytes} bytes of log, at most {MAX_LOG_BYTES}"));
+        let forged = self.log.iter().find(|line| line.starts_with("2030-"));
+        require(forged.is_none(), format!("a line of the log is a caller's: {:.80}", forged.map_or("", |line| line)));
         match &self.idle_state {
             Some(idle_state) => idle_state.violations(&mut require),
             None => require(self.death.is_some(), "its metrics did not say how many calls are in flight".to_owned()),
@@ -298,6 +355,9 @@ impl IdleState {
         );
     }
 }
+
+/// The outcome of a client that leaves at the end of the attack.
+pub(crate) const LEFT_WAITING: &str = "left waiting";
 
 /// The address of an attacker's connections.
 pub(crate) const HOSTILE: Ipv4Addr = Ipv4Addr::LOCALHOST;

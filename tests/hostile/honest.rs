@@ -60,9 +60,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Calls the honest route.
-    pub(crate) fn honest(node: SocketAddr) -> Self {
-        let call = Request::post("/honest", "application/json", "[0.9,0.1]");
+    /// Makes this call again and again.
+    pub(crate) fn honest(node: SocketAddr, call: Request) -> Self {
         Self::begin(node, Ipv4Addr::new(127, 0, 0, 2), vec![call])
     }
 
@@ -99,8 +98,8 @@ impl Caller {
 }
 
 /// The p99 of an honest caller alone with the node, over this time.
-pub(crate) fn baseline_p99(node: SocketAddr, duration: Duration) -> Duration {
-    let caller = Caller::honest(node);
+pub(crate) fn baseline_p99(node: SocketAddr, call: &Request, duration: Duration) -> Duration {
+    let caller = Caller::honest(node, call.clone());
     thread::sleep(duration);
     let stats = caller.end();
     assert!(stats.failures.is_empty() && stats.refused == 0, "an honest caller alone: {:?}", stats.failures);

@@ -1,13 +1,15 @@
 //! Attacks on a node, each next to honest callers.
 //!
 //! Every test sends one kind of hostile traffic to a server in its own process, with default settings and at most 1 GiB
-//! of private memory. [`attack`] checks the same bounds under each of them: the process lives, honest callers get
-//! answers, health answers in time, memory stays within a multiple of the budget, and the node becomes idle again.
+//! of private memory, and 512 MiB for each of its children. [`attack`] checks the same bounds under each of them: the process lives, honest callers get
+//! answers, health answers in time, memory stays within a multiple of the budget, the log stays short and each of its
+//! lines is the node's own, and the node becomes idle again.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `CALLBOARD_HOSTILE_BINARY` | the `callboard` binary to attack; without it every attack is skipped with a line |
 //! | `CALLBOARD_HOSTILE_SERVER` | the server of Rust types; else `hostile_server` in the directory of the binary |
+//! | `CALLBOARD_HOSTILE_PYTHON` | an environment with what the Python package needs and Pillow; without it the attacks on services in Python are skipped with a line |
 //! | `CALLBOARD_HOSTILE_SLACK` | the factor on latency bounds; default 1 |
 //! | `CALLBOARD_HOSTILE_REPORT` | a file to which each attack appends a row of a table |
 //!
@@ -21,6 +23,8 @@
 mod answers;
 mod arrow;
 mod attack;
+#[cfg(target_os = "linux")]
+mod children;
 mod connections;
 mod edges;
 mod forms;
@@ -36,6 +40,8 @@ mod npz;
 mod oip;
 mod payloads;
 mod peers;
+#[cfg(target_os = "linux")]
+mod python;
 mod quic;
 mod refused;
 mod send;

@@ -60,6 +60,22 @@ pub(crate) enum Served {
     Types,
     /// The `callboard` binary with `gateway.toml` of this directory: `/bomb` runs on a peer.
     Gateway,
+    /// The `callboard` binary with `children.toml` of this directory: a child that does what its items say.
+    #[cfg(target_os = "linux")]
+    Children,
+    /// The `callboard` binary with `python.toml` of this directory: services in Python.
+    #[cfg(target_os = "linux")]
+    Python,
+}
+
+/// The environment of the services in Python; `None` after a line with the reason.
+#[cfg(target_os = "linux")]
+pub(crate) fn python_environment() -> Option<PathBuf> {
+    let environment = std::env::var_os("CALLBOARD_HOSTILE_PYTHON").map(PathBuf::from);
+    if environment.is_none() {
+        println!("skipped: CALLBOARD_HOSTILE_PYTHON names no environment of Python");
+    }
+    environment
 }
 
 /// A running server. It is killed when it is dropped.
@@ -81,6 +97,12 @@ impl Node {
             }
             Served::Gateway => (&BINARIES.callboard, Some(write_config("gateway.toml", include_str!("gateway.toml")))),
             Served::Types => (&BINARIES.typed, None),
+            #[cfg(target_os = "linux")]
+            Served::Children => {
+                (&BINARIES.callboard, Some(write_config("children.toml", include_str!("children.toml"))))
+            }
+            #[cfg(target_os = "linux")]
+            Served::Python => (&BINARIES.callboard, Some(write_config("python.toml", include_str!("python.toml")))),
         };
         assert!(binary.exists(), "{} is not there: build it first, see tests/hostile/main.rs", binary.display());
         let mut command = Command::new("sh");
@@ -89,6 +111,11 @@ impl Node {
         command.args(["--admin", "127.0.0.1:0", "--access-log", "false"]).args(args);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CALLBOARD_")) {
             command.env_remove(name);
+        }
+        #[cfg(target_os = "linux")]
+        if served == Served::Python {
+            command.env("VIRTUAL_ENV", python_environment().expect("an environment of Python"));
+            command.env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/python/src"));
         }
         command.env("XDG_STATE_HOME", directory()).env("RUST_BACKTRACE", "0");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -136,9 +163,19 @@ impl Node {
         Some(format!("{status}, after {last_lines:?}"))
     }
 
+    /// The lines that it has printed so far.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.stderr_lines.lock().unwrap().clone()
+    }
+
     /// The most resident memory so far, in bytes.
     pub(crate) fn peak_bytes(&self) -> u64 {
         self.watch.peak_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The most address space so far, in bytes.
+    pub(crate) fn peak_address_space(&self) -> u64 {
+        self.watch.peak_address_space.load(Ordering::Relaxed)
     }
 
     /// The most threads so far.
@@ -183,17 +220,20 @@ fn listen(pipe: ChildStderr) -> Arc<Mutex<Vec<String>>> {
     lines
 }
 
-/// Writes a configuration file, with the path of the models filled in.
+/// Writes a configuration file, with the paths of models, typed server and services filled in.
 fn write_config(name: &str, text: &str) -> PathBuf {
     let path = directory().join(name);
     let models = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits");
-    fs::write(&path, text.replace("DIGITS", models)).expect("a file for the tests");
+    let app = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/app.py");
+    let text = text.replace("DIGITS", models).replace("SERVER", &BINARIES.typed.to_string_lossy()).replace("APP", app);
+    fs::write(&path, text).expect("a file for the tests");
     path
 }
 
 /// Samples the memory of a process until it is dropped: a dead process cannot be measured.
 struct MemoryWatch {
     peak_bytes: Arc<AtomicU64>,
+    peak_address_space: Arc<AtomicU64>,
     peak_threads: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -201,8 +241,12 @@ struct MemoryWatch {
 
 impl MemoryWatch {
     fn start(id: u32) -> Self {
-        let (peak_bytes, peak_threads, is_over) = <(Arc<AtomicU64>, Arc<AtomicU64>, Arc<AtomicBool>)>::default();
-        let (bytes, threads, over) = (Arc::clone(&peak_bytes), Arc::clone(&peak_threads), Arc::clone(&is_over));
+        let (peak_bytes, peak_address_space, peak_threads) =
+            <(Arc<AtomicU64>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let is_over = Arc::<AtomicBool>::default();
+        let (bytes, space, threads) =
+            (Arc::clone(&peak_bytes), Arc::clone(&peak_address_space), Arc::clone(&peak_threads));
+        let over = Arc::clone(&is_over);
         let thread = thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -211,11 +255,12 @@ impl MemoryWatch {
                     line.split_whitespace().next()?.parse::<u64>().ok()
                 };
                 bytes.fetch_max(number("VmHWM:").unwrap_or_default() * 1024, Ordering::Relaxed);
+                space.fetch_max(number("VmPeak:").unwrap_or_default() * 1024, Ordering::Relaxed);
                 threads.fetch_max(number("Threads:").unwrap_or_default(), Ordering::Relaxed);
                 thread::sleep(SAMPLE);
             }
         });
-        Self { peak_bytes, peak_threads, is_over, thread: Some(thread) }
+        Self { peak_bytes, peak_address_space, peak_threads, is_over, thread: Some(thread) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use crate::attack::{HOSTILE, Target};
+use crate::attack::{HOSTILE, LEFT_WAITING, Target};
 use crate::http1::{Request, connect_from, status_of};
 
 /// The wait of a client before it retries after an error.
@@ -37,7 +37,7 @@ impl Target {
                 self.record("no answer");
                 thread::sleep(PAUSE);
             }
-            None => self.record("left waiting"),
+            None => self.record(LEFT_WAITING),
         }
     }
 

@@ -1,6 +1,10 @@
 //! The app for attacks on Rust types: routes whose inputs recurse, grow with the input, or are tables and arrays.
 //!
-//! It has the commands of the `callboard` binary; the attacks use `serve`.
+//! It has the commands of the `callboard` binary; the attacks use `serve`. With the argument `child` it is a child of a
+//! stage instead, and misbehaves as its items say (`child.rs`).
+
+#[cfg(target_os = "linux")]
+mod child;
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
@@ -56,5 +60,9 @@ fn lines(count: &u64) -> impl Stream<Item = Result<String, Failure>> + use<> {
 }
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if std::env::args().nth(1).as_deref() == Some("child") {
+        return child::main();
+    }
     callboard::cli(app())
 }
