@@ -98,11 +98,18 @@ pub(crate) struct Attack {
 pub(crate) struct Target {
     pub(crate) http: SocketAddr,
     pub(crate) quic: SocketAddr,
+    admin: SocketAddr,
     end: Instant,
     outcomes: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Target {
+    /// The same attack, at the admin listener.
+    pub(crate) fn on_admin(&mut self) -> &Self {
+        self.http = self.admin;
+        self
+    }
+
     /// Whether the attack continues.
     pub(crate) fn is_running(&self) -> bool {
         Instant::now() < self.end
@@ -151,8 +158,12 @@ impl Attack {
         Self { served: Served::Python, ..self }
     }
 
+    /// Attacks a directory of models.
+    pub(crate) fn on_models(self) -> Self {
+        Self { served: Served::Models, ..self }
+    }
+
     /// Sets the honest caller's call.
-    #[cfg(target_os = "linux")]
     pub(crate) fn honest_at(self, honest: Request) -> Self {
         Self { honest, ..self }
     }
@@ -182,7 +193,7 @@ impl Attack {
     /// Runs the attack: `send` runs all hostile clients until the last one has left.
     ///
     /// Attackers have a lower priority, because real attackers have their own machines.
-    pub(crate) fn run(self, send: impl FnOnce(&Target) + Send) {
+    pub(crate) fn run(self, send: impl FnOnce(&mut Target) + Send) {
         if !is_enabled() {
             return;
         }
@@ -191,11 +202,12 @@ impl Attack {
         let baseline_p99 = baseline_p99(node.http, &self.honest, BASELINE_DURATION);
         let (honest, health) = (Caller::honest(node.http, self.honest.clone()), Caller::health(node.http));
         let end = Instant::now() + self.duration;
-        let target = Target { http: node.http, quic: node.quic, end, outcomes: Mutex::default() };
+        let mut target =
+            Target { http: node.http, quic: node.quic, admin: node.admin, end, outcomes: Mutex::default() };
         let start = Instant::now();
         thread::scope(|scope| {
             // Threads that it starts inherit the nice level.
-            let sent = scope.spawn(|| nice(ATTACKER_NICE).map(|_| send(&target)));
+            let sent = scope.spawn(|| nice(ATTACKER_NICE).map(|_| send(&mut target)));
             sent.join().expect("hostile clients do not panic").expect("a thread may lower its priority");
         });
         let (attack_end, sent_for) = (Instant::now(), start.elapsed());

@@ -24,6 +24,12 @@ impl Request {
         Self { head, body: body.into() }
     }
 
+    /// The same of the method `PUT`.
+    pub(crate) fn put(path: &str, media_type: &str, body: impl Into<Vec<u8>>) -> Self {
+        let post = Self::post(path, media_type, body);
+        Self { head: post.head.replacen("POST", "PUT", 1), ..post }
+    }
+
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.head.push_str(&format!("{name}: {value}\r\n"));
         self

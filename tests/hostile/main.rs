@@ -20,6 +20,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "attacks and probes are paced by time")]
 
+#[path = "../cli/adder.rs"]
+#[allow(dead_code, reason = "the other target uses the rest")]
+mod adder;
 mod answers;
 mod arrow;
 mod attack;
@@ -46,3 +49,4 @@ mod quic;
 mod refused;
 mod send;
 mod streams;
+mod uploads;

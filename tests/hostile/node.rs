@@ -60,6 +60,8 @@ pub(crate) enum Served {
     Types,
     /// The `callboard` binary with `gateway.toml` of this directory: `/bomb` runs on a peer.
     Gateway,
+    /// The `callboard` binary with a directory of models that takes uploads.
+    Models,
     /// The `callboard` binary with `children.toml` of this directory: a child that does what its items say.
     #[cfg(target_os = "linux")]
     Children,
@@ -96,6 +98,7 @@ impl Node {
                 (&BINARIES.callboard, Some(write_config("callboard.toml", include_str!("callboard.toml"))))
             }
             Served::Gateway => (&BINARIES.callboard, Some(write_config("gateway.toml", include_str!("gateway.toml")))),
+            Served::Models => (&BINARIES.callboard, Some(directory_of_models())),
             Served::Types => (&BINARIES.typed, None),
             #[cfg(target_os = "linux")]
             Served::Children => {
@@ -218,6 +221,16 @@ fn listen(pipe: ChildStderr) -> Arc<Mutex<Vec<String>>> {
         }
     });
     lines
+}
+
+/// A directory with one model, and the settings beside it.
+fn directory_of_models() -> PathBuf {
+    let path = directory().join("models");
+    let model = path.join("digits/1/model.onnx");
+    fs::create_dir_all(model.parent().expect("it is in a directory")).expect("a directory for the tests");
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits/digits.onnx"), model).expect("a model");
+    fs::write(path.join("callboard.toml"), include_str!("models.toml")).expect("a file for the tests");
+    path
 }
 
 /// Writes a configuration file, with the paths of models, typed server and services filled in.
