@@ -26,6 +26,7 @@ fn every_limit_of_the_http_edge_has_a_setting() {
         ("tls", "http.tls_certificate"),
         ("max_body_bytes_by_route", "http.max_body_bytes"),
         ("access_log", "log.access"),
+        ("error_traces", "errors.traces"),
         ("shutdown_grace", "limits.drain"),
         // A frame and a body are bounded as a whole.
         ("max_bytes", "http.max_body_bytes"),
