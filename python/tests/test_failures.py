@@ -179,7 +179,9 @@ def begun() -> tuple[Any, weakref.ref[Any]]:
 
 
 @pytest.mark.usefixtures("without_collector")
-@pytest.mark.parametrize("kind", ["failed", "unavailable", "lost", "late", "unreachable", "wrong"])
+@pytest.mark.parametrize(
+    "kind", ["failed", "unavailable", "lost", "cut", "late", "slow", "unreachable", "nonsense", "wrong"]
+)
 def test_a_failed_call_of_a_client_keeps_nothing(kind: str) -> None:
     http_node = pytest.importorskip("http_node")
     waits = threading.Event()
@@ -189,9 +191,11 @@ def test_a_failed_call_of_a_client_keeps_nothing(kind: str) -> None:
             waits.wait(http_node.LIMIT)
         found = {"failed": http_node.problem(500, "failed"), "wrong": http_node.value("text")}
         found["unavailable"] = http_node.problem(503, "unavailable", retryable=True)
+        found |= {"cut": http_node.Cut(http_node.value("text")[:-1]), "slow": http_node.Slow(http_node.value("text"))}
+        found["nonsense"] = b"nonsense" * 8 + b"\r\n\r\n"
         return found.get(kind)
 
-    timeout = 0.1 if kind == "late" else 20
+    timeout = 0.1 if kind in ("late", "slow") else 20
     with http_node.Node(answer) as node:
         url = node.url if kind != "unreachable" else f"http://127.0.0.1:{http_node.unused_port()}"
         options: dict[str, Any] = {"timeout": timeout, "start_up_wait": 0, "attempts": 2}
@@ -221,6 +225,45 @@ def test_a_failed_call_of_a_client_keeps_nothing(kind: str) -> None:
 
         asyncio.run(asyncio.wait_for(awaited(), http_node.LIMIT))
         waits.set()
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("kind", ["failed", "wrong"])
+def test_errors_in_the_places_of_results_keep_nothing(kind: str) -> None:
+    http_node = pytest.importorskip("http_node")
+    answer = http_node.problem(500, "failed") if kind == "failed" else http_node.value("text")
+
+    def called(client: cb.Client) -> weakref.ref[Any]:
+        array, kept = begun()
+        ((_, error),) = list(client.stream("/a", [array], returns=int, with_inputs=True))
+        assert isinstance(error, cb.CallError)
+        return kept
+
+    async def awaited() -> weakref.ref[Any]:
+        array, kept = begun()
+        async with cb.AsyncClient(node.url) as client:
+            outputs = client.stream("/a", [array], returns=int, with_inputs=True)
+            ((_, error),) = [each async for each in outputs]
+        assert isinstance(error, cb.CallError)
+        return kept
+
+    with http_node.Node(lambda _: answer) as node, cb.Client(node.url) as client:
+        for kept in (called(client), asyncio.run(awaited())):
+            assert until(lambda kept=kept: kept() is None)
+
+
+@pytest.mark.parametrize("kind", ["lost", "cut"])
+def test_a_failed_call_leaves_what_its_caller_handles(kind: str) -> None:
+    http_node = pytest.importorskip("http_node")
+    answer = http_node.Cut(http_node.frames("a")[:-9]) if kind == "cut" else None
+    with http_node.Node(lambda _: answer) as node, cb.Client(node.url, start_up_wait=0) as client:
+        try:
+            raise ConnectionError("an earlier one")
+        except ConnectionError as earlier:
+            for call in (client.call, lambda route: list(client.replies(route))):
+                with pytest.raises(cb.CallError) as error:
+                    call("/a")
+                assert "earlier" not in str(error.value) and earlier.__traceback__ is not None
 
 
 def until(reached: Callable[[], bool]) -> bool:

@@ -38,24 +38,26 @@ def wait(run: Callable[[Any], Any], awaitable: Awaitable[Any]) -> Any:
 
     In a thread that runs a loop already, such as that of a notebook, it waits for another thread.
     """
-    outcome = _outcome(awaitable)
+    outcomes: list[tuple[Any, Exception | None]] = []
     if in_loop():
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            value, error = thread.submit(contextvars.copy_context().run, run, outcome).result()
+            thread.submit(contextvars.copy_context().run, run, _put(outcomes, awaitable)).result()
     else:
-        value, error = run(outcome)
-    if error is None:
+        run(_put(outcomes, awaitable))
+    value, error = outcomes.pop()
+    try:
+        if error is not None:
+            raise error
         return value
-    try:
-        raise error
     finally:
-        # A frame that has its own error is a cycle.
-        del error
+        # A frame that has its own error is a cycle. The errors of a batch are its value.
+        del value, error
 
 
-async def _outcome(awaitable: Awaitable[Any]) -> tuple[Any, Exception | None]:
-    """The result or the error. Frames of asyncio refer to an error that goes through them."""
+async def _put(outcomes: list[tuple[Any, Exception | None]], awaitable: Awaitable[Any]) -> None:
+    """Appends the result or the error. Neither goes through asyncio: its frames refer to the task with its result, and
+    since Python 3.12 the frame of a coroutine that is over refers to the frames that ran it."""
     try:
-        return await awaitable, None
+        outcomes.append((await awaitable, None))
     except Exception as error:
-        return None, error
+        outcomes.append((None, error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -163,12 +164,14 @@ def _trace(error: BaseException, *, whole: bool = False) -> str | None:
 # ---- What an error holds ---------------------------------------------------------------------------------------------
 
 # An error refers to its frames, a frame to its variables, such as arrays, and often to its error. Only the collector of
-# cycles would free them, which counts objects and not bytes.
+# cycles would free them, which counts objects and not bytes. Since Python 3.12 the frame of a generator or coroutine
+# that is over also refers to the frames that ran it: an error that a generator with `contextmanager` catches is a
+# cycle, because a frame of `contextlib` has it.
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def forget(error: BaseException) -> None:
-    """Frees what the code of a failed call held. For an error whose text was written: it loses its traceback."""
+    """Frees what the code of a failed call held. For an error that is told already: it loses its traceback."""
     for each in _with_causes(error):
         tail, each.__traceback__ = each.__traceback__, None
         for frame, _ in traceback.walk_tb(tail):
@@ -193,13 +196,19 @@ def _clear(frame: FrameType) -> None:
         frame.clear()
 
 
+def is_handled(error: BaseException) -> bool:
+    """Whether a running frame has caught it: Python takes it for the context of the errors of further calls."""
+    tail = error.__traceback__
+    return tail is not None and any(frame is tail.tb_frame for frame, _ in traceback.walk_stack(sys._getframe()))
+
+
 def _with_causes(error: BaseException) -> list[BaseException]:
-    """The error, and those that led to it."""
+    """The error, and those that led to it, without what the caller handles."""
     found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
         each = waiting.pop()
-        if each is not None and id(each) not in found:
+        if each is not None and id(each) not in found and (each is error or not is_handled(each)):
             found[id(each)] = each
             given = [argument for argument in each.args if isinstance(argument, BaseException)]
             waiting += (each.__cause__, each.__context__, *getattr(each, "exceptions", ()), *given)

@@ -286,6 +286,7 @@ def _samples(file: wave.Wave_read) -> NDArray[np.float32]:
     if width > 4:
         raise wave.Error(f"samples of {8 * width} bits")
     raw = file.readframes(file.getnframes())
+    samples: NDArray[np.float32]
     if width == 1:
         # The only width without a sign.
         samples = np.frombuffer(raw, np.uint8).astype(np.float32)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from callboard._api import CallError, _route
 from callboard._envelope import Buffer
+from callboard._errors import forget
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
 from callboard.client.errors import to_error
@@ -202,6 +203,8 @@ class AsyncClient(BaseClient):
                 return to_error(failed.alone(), options.request_id)
             return self._read(call.result(), hint, route, options)
         except CallError as error:
+            # Its frames refer to those of the stream, which have it too.
+            forget(error)
             return error
 
 

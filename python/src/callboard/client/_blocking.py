@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from callboard._api import CallError, _route
 from callboard._envelope import Buffer
+from callboard._errors import forget
 from callboard.client._background import Background
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
@@ -238,6 +239,8 @@ class Client(BaseClient):
                 return to_error(failed.alone(), options.request_id)
             return self._read(call.result(), hint, route, options)
         except CallError as error:
+            # Its frames refer to those of the stream, which have it too.
+            forget(error)
             return error
         except CancelledError:
             return CancelledCallError("the client was closed", kind="cancelled", request_id=options.request_id)

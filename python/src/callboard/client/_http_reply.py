@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 
 from callboard._envelope import Buffer, EnvelopeError, decode
+from callboard._errors import is_handled
 from callboard.client._http_request import ENVELOPE, SMALL_BYTES, Endpoint, Sending
 from callboard.client.policy import CONNECTION_LOST, NO_CONNECTION, REPLY_TOO_LARGE
 from callboard.client.transport import Failure
@@ -246,14 +247,12 @@ def failure_of_exception(
     error: httpx.HTTPError | ssl.SSLError,
     endpoint: Endpoint,
     body: object,
-    handled: BaseException | None,
     *,
     is_late: bool,
 ) -> Failure:
     """The failure that an exception of httpx stands for. It tells whether the call may have run.
 
-    `handled` is the exception that was handled as the request began: Python takes it for the context of others. A
-    timeout of a call that is not late is that of the system, which has lost the host.
+    A timeout of a call that is not late is that of the system, which has lost the host.
     """
     if isinstance(error, httpx.ConnectTimeout):
         if is_late:
@@ -265,13 +264,13 @@ def failure_of_exception(
     if isinstance(error, httpx.TimeoutException) and is_late:
         return late(was_started=isinstance(body, Sending) and body.is_whole)
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError)):
-        return _not_connected(error, endpoint, handled)
+        return _not_connected(error, endpoint)
     if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
         return Failure("internal", f"the request cannot be sent: {error}", was_started=False)
     if isinstance(error, httpx.RemoteProtocolError) and not _ENDED.search(str(error)):
         hint = "does the port speak TLS? then use https://" if not endpoint.is_tls else "is it a node of Callboard?"
         return Failure("internal", f"{endpoint.name} does not answer in HTTP ({error}): {hint}")
-    causes = _causes(error, handled)
+    causes = _causes(error)
     if any(isinstance(each, ssl.SSLError) and _REFUSED.search(str(each)) for each in causes):
         return _no_connection(endpoint, f"it does not take the certificate of this client: {error}", retryable=False)
     was_started = not isinstance(body, Sending) or body.is_whole
@@ -287,8 +286,8 @@ def failure_of_exception(
     )
 
 
-def _not_connected(error: httpx.TransportError, endpoint: Endpoint, handled: BaseException | None) -> Failure:
-    causes = _causes(error, handled)
+def _not_connected(error: httpx.TransportError, endpoint: Endpoint) -> Failure:
+    causes = _causes(error)
     if any(isinstance(each, socket.gaierror) for each in causes):
         return _no_connection(endpoint, f"the host is not known: {error}", retryable=False)
     if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
@@ -299,8 +298,8 @@ def _not_connected(error: httpx.TransportError, endpoint: Endpoint, handled: Bas
     return _no_connection(endpoint, str(causes[-1]) or str(error) or type(error).__name__, retryable=True)
 
 
-def _causes(error: BaseException, handled: BaseException | None) -> list[BaseException]:
-    """The error and its causes, without what the caller was handling."""
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and its causes, without what the caller handles."""
     causes = [error]
     while len(causes) < 10:
         last = causes[-1]
@@ -311,7 +310,7 @@ def _causes(error: BaseException, handled: BaseException | None) -> list[BaseExc
         # anyio makes a group of the errors of a host's addresses.
         grouped = getattr(cause, "exceptions", None)
         cause = grouped[0] if grouped else cause
-        if cause is None or cause is handled or not _is_of_connections(cause):
+        if cause is None or is_handled(cause) or not _is_of_connections(cause):
             break
         causes.append(cause)
     return causes

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import sys
 import time
 from collections.abc import AsyncGenerator, Generator, Sequence
 from http.cookiejar import CookieJar
@@ -23,6 +22,7 @@ import anyio
 import httpx
 
 from callboard._envelope import Buffer
+from callboard._errors import forget
 from callboard.client._http_connection import AsyncConnection, Connection
 from callboard.client._http_deadline import Left
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
@@ -107,11 +107,10 @@ class HttpTransport:
         remaining = attempts.remaining(_CLOCK())
         request = self._endpoint.request(route, body, options, remaining, accept)
         request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
-        handled = sys.exc_info()[1]
         try:
             response = self._client().send(request, stream=True)
         except _ERRORS as error:
-            raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
+            raise _failure(error, self._endpoint, request.stream, attempts) from error
         return response
 
     def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
@@ -184,7 +183,8 @@ class AsyncHttpTransport:
                     raise reader.cut(_failure(error, self._endpoint, response.request.stream, attempts)) from error
                 for envelope in reader.push(chunk):
                     yield envelope
-        except TimeoutError:
+        except TimeoutError as error:
+            forget(error)
             raise late(was_started=True) from None
         finally:
             await response.aclose()
@@ -201,7 +201,8 @@ class AsyncHttpTransport:
             try:
                 with _until(attempts.deadline):
                     return await make(attempts)
-            except TimeoutError:
+            except TimeoutError as error:
+                forget(error)
                 raise late(was_started=True) from None
             except Failure as failure:
                 pause = attempts.pause(failure, _CLOCK())
@@ -213,11 +214,10 @@ class AsyncHttpTransport:
         remaining = attempts.remaining(_CLOCK())
         request = self._endpoint.request(route, body, options, remaining, accept)
         request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
-        handled = sys.exc_info()[1]
         try:
             return await self._client().send(request, stream=True)
         except _ERRORS as error:
-            raise _failure(error, self._endpoint, request.stream, attempts, handled) from error
+            raise _failure(error, self._endpoint, request.stream, attempts) from error
 
     async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
         response = await self._send(route, body, options, attempts, ENVELOPE)
@@ -264,10 +264,11 @@ def _failure(
     endpoint: Endpoint,
     body: object,
     attempts: Attempts,
-    handled: BaseException | None = None,
 ) -> Failure:
     is_late = attempts.deadline is not None and _CLOCK() >= attempts.deadline
-    return failure_of_exception(error, endpoint, body, handled, is_late=is_late)
+    failure = failure_of_exception(error, endpoint, body, is_late=is_late)
+    forget(error)
+    return failure
 
 
 def _until(deadline: float | None) -> anyio.CancelScope:
