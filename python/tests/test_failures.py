@@ -114,7 +114,9 @@ def test_a_cancellation_by_the_code_itself_is_its_failure(target: str, message: 
     with Node(f"failures.py:{target}").ready() as node:
         (outcome,) = node.call("a")
         assert (outcome["message"], outcome["type"]) == (message, "asyncio.exceptions.CancelledError")
-        assert "failures.py" in outcome["trace"]
+        # Before Python 3.11 the cancellation of another task has no traceback through the code.
+        if target != "own_task" or sys.version_info >= (3, 11):
+            assert "failures.py" in outcome["trace"]
 
 
 def test_an_item_whose_caller_has_left_is_cancelled() -> None:

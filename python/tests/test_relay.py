@@ -230,6 +230,9 @@ def test_texts_of_a_participant_make_no_rows_of_their_own(tmp_path: Path, name: 
             found = parquet.read_table(tmp_path / name).to_pydict()
             assert found == {"id": ["1a", "1b", "2a", "2b"], "y": texts}
         else:
+            if sys.version_info < (3, 11):
+                # The `csv` of Python 3.10 neither writes nor reads this character.
+                texts = [text.replace("\0", "") for text in texts]
             assert evaluate(tmp_path, answer_with(texts), Texts)[0].succeeded
             with (tmp_path / name).open(newline="", encoding="utf-8") as file:
                 read = list(csv.reader(file))
