@@ -122,6 +122,57 @@ def unsendable(how: str) -> Any:
     return {"a": [large]} if large is not None else len(HELD)
 
 
+class Odd(Exception):
+    """Its attributes are not what `BaseException` and groups have under these names, and it can be given none."""
+
+    def __init__(self, exceptions: Any) -> None:
+        super().__init__()
+        self.__dict__["exceptions"] = exceptions
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+    args = __cause__ = __context__ = 5  # type: ignore[assignment]
+
+
+class Raising(Exception):
+    @property
+    def exceptions(self) -> Any:
+        raise SystemExit(3)
+
+
+class Endless(Exception):
+    @property
+    def exceptions(self) -> Any:
+        return [Endless()]
+
+
+class Proxy:
+    """It stands for an object that is not there."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no object")
+
+
+ODD = {
+    "None": lambda: Odd(None),
+    "texts": lambda: Odd(["a"]),
+    "number": lambda: Odd(5),
+    "raises": Raising,
+    "endless": Endless,
+    "proxy": lambda: ValueError(Proxy()),
+}
+
+
+@cb.function
+def odd(how: str) -> int:
+    large = Large() if how != "count" else None
+    if large is not None:
+        raise ODD[how]()
+    return len(HELD)
+
+
 class Health:
     def health(self) -> bool:
         return plain("itself") == 0

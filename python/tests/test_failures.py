@@ -44,6 +44,15 @@ def test_a_failed_call_keeps_nothing(target: str) -> None:
         assert count(node, 10) == 0
 
 
+def test_an_error_with_odd_attributes_fails_its_call_only() -> None:
+    with Node("failures.py:odd").ready() as node:
+        for ident, how in enumerate(failures.ODD, 1):
+            node.batch([how], ident=ident)
+            (outcome,), _ = node.outcomes()
+            assert "message" in outcome, outcome
+        assert count(node, 10) == 0
+
+
 def test_a_failed_batch_keeps_nothing() -> None:
     for target in ("batch", "placed", "plain", "later"):
         with Node(f"failures.py:{target}").ready() as node:

@@ -25,6 +25,8 @@ _MAX_TEXT = 16 << 10
 _MAX_FIELDS = 32
 # A node reads a head of 64 levels.
 _MAX_DETAIL_LEVELS = 32
+# An attribute of user code may make a new error each time that it is read.
+_MAX_CAUSES = 1000
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -173,7 +175,8 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 def forget(error: BaseException) -> None:
     """Frees what the code of a failed call held. For an error that is told already: it loses its traceback."""
     for each in _with_causes(error):
-        tail, each.__traceback__ = each.__traceback__, None
+        tail = _own(each, "__traceback__")
+        BaseException.with_traceback(each, None)
         for frame, _ in traceback.walk_tb(tail):
             # A coroutine that has caught the error may wait for something else by now: to clear it would end it.
             if not frame.f_code.co_flags & _SUSPENDS:
@@ -183,8 +186,9 @@ def forget(error: BaseException) -> None:
 def let_go(error: E) -> E:
     """The error with its traceback, whose frames of this package hold nothing any more. They are over."""
     for each in _with_causes(error):
-        frames: Iterator[tuple[FrameType, int]] = traceback.walk_tb(each.__traceback__)
-        for frame, _ in [*frames, *(traceback.walk_stack(each.__traceback__.tb_frame) if each.__traceback__ else ())]:
+        tail = _own(each, "__traceback__")
+        frames: Iterator[tuple[FrameType, int]] = traceback.walk_tb(tail)
+        for frame, _ in [*frames, *(traceback.walk_stack(tail.tb_frame) if tail else ())]:
             if frame.f_code.co_filename.startswith(_PACKAGE):
                 _clear(frame)
     return error
@@ -198,21 +202,39 @@ def _clear(frame: FrameType) -> None:
 
 def is_handled(error: BaseException) -> bool:
     """Whether a running frame has caught it: Python takes it for the context of the errors of further calls."""
-    tail = error.__traceback__
+    tail = _own(error, "__traceback__")
     return tail is not None and any(frame is tail.tb_frame for frame, _ in traceback.walk_stack(sys._getframe()))
 
 
 def _with_causes(error: BaseException) -> list[BaseException]:
-    """The error, and those that led to it, without what the caller handles."""
+    """The error and the errors that led to it, without what the caller handles.
+
+    Nothing that user code has made of them raises here.
+    """
     found: dict[int, BaseException] = {}
-    waiting: list[BaseException | None] = [error]
-    while waiting:
+    waiting: list[Any] = [error]
+    while waiting and len(found) < _MAX_CAUSES:
         each = waiting.pop()
-        if each is not None and id(each) not in found and (each is error or not is_handled(each)):
+        # `isinstance` would ask the object for its class.
+        is_new = issubclass(type(each), BaseException) and id(each) not in found
+        if is_new and (each is error or not is_handled(each)):
             found[id(each)] = each
-            given = [argument for argument in each.args if isinstance(argument, BaseException)]
-            waiting += (each.__cause__, each.__context__, *getattr(each, "exceptions", ()), *given)
+            waiting += (_own(each, "__cause__"), _own(each, "__context__"), *_own(each, "args"), *_grouped(each))
     return list(found.values())
+
+
+def _own(error: BaseException, name: str) -> Any:
+    """An attribute of `BaseException` itself: a class of user code may have another one of this name."""
+    return BaseException.__dict__[name].__get__(error)
+
+
+def _grouped(error: BaseException) -> tuple[Any, ...]:
+    """The members of a group. Other classes may have anything under this name."""
+    try:
+        members = getattr(error, "exceptions", ())
+        return tuple(members) if isinstance(members, (tuple, list)) else ()
+    except BaseException:
+        return ()
 
 
 # ---- Texts -----------------------------------------------------------------------------------------------------------

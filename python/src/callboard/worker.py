@@ -368,10 +368,12 @@ class Worker:
         items: list[dict[str, Any] | None] = []
         lengths: list[int] = []
         parts: list[Buffer] = []
+        failures: list[BaseException] = []
         total, encode = 0, runner.encode
         for result in results:
             if isinstance(result, Failure):
                 items.append(error_map(result.error))
+                failures.append(result.error)
                 continue
             if not runner.signature.streams:
                 try:
@@ -384,9 +386,9 @@ class Worker:
                 lengths.append(size)
                 parts += pieces
             items.append(None)
-        for result in results:
-            if isinstance(result, Failure):
-                forget(result.error)
+        # Items may share an error, whose text each of them needs.
+        for failure in failures:
+            forget(failure)
         # A batch may follow as soon as this one is answered.
         del self._running[batch.id]
         # It has the tasks, and the batch is still referred to while the next one is awaited.
