@@ -24,7 +24,7 @@ import httpx
 from http_node import LIMIT, Node, Request, echo, frames, problem, value
 from node import ENVIRONMENT
 
-from callboard import AsyncClient, Client
+from callboard import AsyncClient, Client, _look_up
 from callboard._envelope import decode
 from callboard.client import (
     DeadlineExceededError,
@@ -203,6 +203,29 @@ def test_a_deadline_ends_a_look_up_and_a_host_with_several_addresses(monkeypatch
             assert time.monotonic() - start < LIMIT / 2
     finally:
         release.set()
+
+
+def test_callers_share_a_bounded_number_of_look_ups(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, names = threading.Event(), []
+
+    def search(host: str, *_: Any, **__: Any) -> Any:
+        names.append(host)
+        release.wait(LIMIT)
+        raise socket.gaierror("not found")
+
+    monkeypatch.setattr(socket, "getaddrinfo", search)
+    monkeypatch.setattr(_look_up, "LOOKUPS", 2)
+    _look_up.turns.cache_clear()
+    try:
+        for number in range(4):
+            with Client(f"http://n{number}.test") as client, pytest.raises(DeadlineExceededError):
+                client.call("/a", 1, timeout=0.1)
+        assert names == ["n0.test", "n1.test"]
+    finally:
+        release.set()
+    with Client("http://last.test", start_up_wait=0) as client, pytest.raises(UnavailableError, match="is not known"):
+        client.call("/a", 1, timeout=LIMIT)
+    _look_up.turns.cache_clear()
 
 
 def test_replies_that_are_left_cancel_their_call_and_an_output_that_cannot_be_read_ends_them() -> None:
@@ -461,7 +484,7 @@ def test_an_interpreter_ends_with_calls_in_flight(how: str) -> None:
 
     code = """
         import asyncio, sys, threading
-        from callboard import AsyncClient, Client
+        from callboard import AsyncClient, Client, _look_up
         url, how = sys.argv[1:]
         if how == "thread":
             threading.Thread(target=Client(url).call, args=("/echo", 1), daemon=True).start()

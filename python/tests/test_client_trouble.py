@@ -305,6 +305,13 @@ def test_the_reason_is_named_for_a_host_with_two_addresses(monkeypatch: pytest.M
         assert "host is not known" not in str(raised.value)
 
 
+@pytest.mark.parametrize("kind", [Client, Blocking])
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.test"])
+def test_a_name_that_no_host_can_have_is_an_error_at_once(kind: Any, host: str) -> None:
+    with kind(f"http://{host}:80", timeout=None) as client, pytest.raises(UnavailableError, match="host is not known"):
+        client.call("/echo", 1)
+
+
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_proxy_that_refuses_is_named_and_not_what_the_caller_was_handling(kind: Any) -> None:
     """The error of httpx has no other cause here."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from node import Node
 
-from callboard import _fetch
+from callboard import _fetch, _look_up
 from callboard._fetch import Fetched, FetchError, FileRules, fetch_all
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
@@ -248,8 +248,8 @@ def test_a_name_that_is_never_found_holds_no_thread(site: str, monkeypatch: pyte
         return list(real(host, *more, **named))
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(_fetch, "_LOOKUPS", 70)
-    _fetch._lookups.cache_clear()
+    monkeypatch.setattr(_look_up, "LOOKUPS", 70)
+    _look_up.turns.cache_clear()
     rules = FileRules((f"http://*.test:{port}", site), timeout_ms=500)
     for batch in range(4):
         urls = [f"http://n{batch}-{index}.test:{port}/" for index in range(16)]
@@ -259,7 +259,22 @@ def test_a_name_that_is_never_found_holds_no_thread(site: str, monkeypatch: pyte
     (files,) = fetch_all(rules, [([f"http://m{index}.test:{port}/" for index in range(16)], None)])
     assert "too many names are looked up at this time" in {str(file) for file in files.values()}
     found_at_last.set()
-    _fetch._lookups.cache_clear()
+    _look_up.turns.cache_clear()
+
+
+def test_a_look_up_without_a_thread_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_look_up, "LOOKUPS", 2)
+    _look_up.turns.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                _look_up.look_up("localhost", 80, 5, waits=False)
+    assert _look_up.look_up("localhost", 80, LIMIT_SECONDS, waits=False)
+    _look_up.turns.cache_clear()
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip", "x"])

@@ -18,13 +18,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 import msgspec
 
+from callboard._look_up import TooManyLookups, look_up
 from callboard._version import __version__
 
 MAX_REDIRECTS = 3
@@ -33,8 +34,6 @@ MAX_FILES = 64
 # Fetches at the same time, of one process, and of one call.
 _THREADS = 64
 _THREADS_OF_CALL = 16
-# Searches for names at the same time, also those that nobody waits for any more.
-_LOOKUPS = 64
 _CHUNK = 64 << 10
 _PORTS = {"http": 80, "https": 443}
 # Addresses of IPv6 that stand for one of IPv4, which counts (RFC 6052).
@@ -203,7 +202,11 @@ class _Fetch:
     def _connected(self, host: str, port: int, may_be_private: bool) -> socket.socket:
         """A connection to the first address that may be called and answers."""
         failed: OSError = OSError()
-        for address in _addresses(_look_up(host, port, self._left()), may_be_private):
+        try:
+            places = look_up(host, port, self._left(), waits=False)
+        except TooManyLookups as error:
+            raise FetchError(str(error)) from None
+        for address in _addresses(places, may_be_private):
             try:
                 return socket.create_connection((address, port), timeout=self._left())
             except TimeoutError:
@@ -251,11 +254,6 @@ def _pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="callboard-fetch")
 
 
-@functools.lru_cache(maxsize=1)
-def _lookups(pid: int) -> threading.Semaphore:
-    return threading.Semaphore(_LOOKUPS)
-
-
 @functools.cache
 def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
@@ -291,25 +289,6 @@ def _shown_host(parts: SplitResult) -> str:
     """The host as it is in a URL: an address of IPv6 has brackets."""
     host = (parts.hostname or "").rstrip(".")
     return f"[{host}]" if ":" in host else host
-
-
-def _look_up(host: str, port: int, seconds: float) -> list[Any]:
-    """What the system knows of a name. Nothing ends its search: a thread of its own goes on with it."""
-    lookups = _lookups(os.getpid())
-    if not lookups.acquire(blocking=False):
-        raise FetchError("too many names are looked up at this time")
-    future: Future[list[Any]] = Future()
-
-    def search() -> None:
-        try:
-            future.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except Exception as error:
-            future.set_exception(error)
-        finally:
-            lookups.release()
-
-    threading.Thread(target=search, name="callboard-look-up", daemon=True).start()
-    return future.result(seconds)
 
 
 def _addresses(found: list[Any], may_be_private: bool) -> list[str]:

@@ -18,6 +18,8 @@ from typing import Any
 
 import httpcore
 
+from callboard._look_up import TooManyLookups, look_up
+
 _CLOCK = time.monotonic
 
 
@@ -117,23 +119,13 @@ def _left(timeout: float | None, late: type[Exception]) -> float | None:
 def _addresses(host: str, port: int, timeout: float | None) -> list[str]:
     with contextlib.suppress(ValueError):
         return [str(ipaddress.ip_address(host))]
-    found: concurrent.futures.Future[list[str]] = concurrent.futures.Future()
-
-    def look_up() -> None:
-        try:
-            places = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
-            found.set_result(list(dict.fromkeys(str(place[4][0]) for place in places)))
-        except OSError as error:
-            found.set_exception(error)
-
-    # A look-up cannot be interrupted.
-    threading.Thread(target=look_up, name="callboard-look-up", daemon=True).start()
     try:
-        return found.result(timeout)
-    except concurrent.futures.TimeoutError:
+        places = look_up(host, port, timeout, waits=True)
+    except (concurrent.futures.TimeoutError, TooManyLookups):
         raise httpcore.ConnectTimeout("timed out") from None
-    except OSError as error:
+    except Exception as error:
         raise httpcore.ConnectError(str(error)) from error
+    return list(dict.fromkeys(str(place[4][0]) for place in places))
 
 
 @contextlib.contextmanager
