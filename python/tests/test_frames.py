@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ pytest.importorskip("pyarrow")
 import numpy as np
 import pyarrow as pa
 from node import Node
+from test_costs import peak_of
 
 import callboard as cb
 from callboard._api import InvalidInput
-from callboard._envelope import EnvelopeError, decode, encode
+from callboard._envelope import EnvelopeError, TooLargeError, decode, encode
 from callboard._signature import convert
 
 
@@ -214,6 +216,46 @@ def test_a_frame_whose_library_is_not_there_or_not_known_is_a_table(monkeypatch:
         with pytest.raises(EnvelopeError):
             as_sent(table.replace_schema_metadata({b"callboard": bad}))
     assert pd is not None
+
+
+@pytest.mark.parametrize(
+    ("column", "row_bytes"),
+    [
+        (pa.array([True] * 100_000), 8),
+        (pa.array([True, None] * 50_000), 8),
+        (pa.array([b"a"] * 100_000), 64),
+        (pa.array([[True, None]] * 50_000), 72),
+        (pa.array([{"a": 1}] * 50_000), 128),
+    ],
+    ids=["bits", "nulls", "bytes", "lists", "maps"],
+)
+def test_what_pandas_takes_is_charged_before_it_is_made(column: Any, row_bytes: int) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"a": pd.Series(column.to_pylist(), dtype=object)})
+    envelope, least = encode(frame), row_bytes * 100_000
+    assert decode(envelope, 3 * least, is_as_sent=True).shape == frame.shape
+    with pytest.raises(TooLargeError, match=f"exceed {least // 2}"):
+        decode(envelope, least // 2, is_as_sent=True)
+    # A table costs nothing beyond its bytes.
+    assert decode(envelope, least // 2).num_rows == len(frame)
+
+
+def test_the_index_of_pandas_is_charged_before_it_is_unpacked() -> None:
+    pd = pytest.importorskip("pandas")
+    rows = 1 << 20
+    frame = pd.DataFrame({"a": np.ones(rows, np.bool_)}, index=np.arange(rows) * 2)
+    envelope = encode(frame)
+    assert len(envelope) < rows // 4
+    most = 33 * rows
+    assert peak_of(lambda: decode(envelope, most, is_as_sent=True)) < most
+    assert decode(envelope, most, is_as_sent=True).index[-1] == 2 * rows - 2
+    with pytest.raises(TooLargeError):
+        decode(envelope, most - 2 * rows, is_as_sent=True)
+    for dtype in ("<U1000", "S1000", "object"):
+        table = decode(envelope)
+        mark = json.dumps(json.loads(table.schema.metadata[b"callboard"]) | {"dtype": dtype})
+        with pytest.raises(InvalidInput, match="an index of dtype"):
+            convert(table.replace_schema_metadata({b"callboard": mark.encode()}), pd.DataFrame)
 
 
 def test_a_service_gets_and_gives_frames_of_the_library_that_has_sent_them(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def read_table(data: memoryview, room: Room) -> Any:
 def read_frame(data: memoryview, room: Room, is_as_sent: bool) -> Any:
     """A data frame as a table, or as that of the library that has sent it."""
     table = read_table(data, room)
-    found = as_sent(table, False) if is_as_sent else None
+    found = as_sent(table, False, room) if is_as_sent else None
     return table if found is None else found
 
 
@@ -131,5 +131,5 @@ def read_series(data: memoryview, room: Room, is_as_sent: bool) -> Any:
     table = read_table(data, room)
     if table.num_columns != 1:
         raise EnvelopeError(f"a series of {table.num_columns} columns")
-    found = as_sent(table, True) if is_as_sent else None
+    found = as_sent(table, True, room) if is_as_sent else None
     return _remembered(table) if found is None else found

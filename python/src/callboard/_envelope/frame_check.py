@@ -51,6 +51,30 @@ def check_frame(pa: Any, data: Any, room: Room) -> None:
             raise EnvelopeError(f"a data frame: a message that cannot be read: {error}") from None
 
 
+# The most that pandas takes for one value: an object of Python and the pointer to it, or a number.
+_NUMBER_BYTES, _TEXT_BYTES, _DECIMAL_BYTES, _LIST_BYTES, _MAP_BYTES = 8, 64, 120, 128, 192
+
+
+def pandas_bytes(pa: Any, array: Any) -> int:
+    """The most that pandas takes for an array of Arrow beyond its bytes: bits with nulls, for one, become objects."""
+    if isinstance(array, pa.ChunkedArray):
+        return sum(pandas_bytes(pa, chunk) for chunk in array.chunks)
+    types, kind, rows = pa.types, array.type, len(array)
+    if isinstance(kind, pa.BaseExtensionType):
+        return pandas_bytes(pa, array.storage)
+    if types.is_dictionary(kind):
+        return _NUMBER_BYTES * rows + pandas_bytes(pa, array.dictionary)
+    if types.is_struct(kind):
+        fields = [array.field(number) for number in range(kind.num_fields)]
+        return (_MAP_BYTES + _TEXT_BYTES * len(fields)) * rows + sum(pandas_bytes(pa, field) for field in fields)
+    if hasattr(array, "values"):
+        return _LIST_BYTES * rows + pandas_bytes(pa, array.values)
+    if types.is_decimal(kind):
+        return _DECIMAL_BYTES * rows
+    is_flat = types.is_primitive(kind) or types.is_null(kind)
+    return (_NUMBER_BYTES if is_flat and not (types.is_date(kind) or types.is_time(kind)) else _TEXT_BYTES) * rows
+
+
 def _check(metadata: memoryview, body: Any, room: Room) -> None:
     message = _Table(metadata, 0)
     kind, batch = message.number(1, "<B"), message.table(2)

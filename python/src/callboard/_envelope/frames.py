@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from callboard._envelope.layout import EnvelopeError, Unwritable, type_name
+from callboard._envelope.frame_check import Room, pandas_bytes
+from callboard._envelope.layout import MAX_UNPACKED_BYTES, EnvelopeError, TooLargeError, Unwritable, type_name
 
 LIBRARIES = ("pandas", "polars", "pyarrow")
 # Where the mark is, in the metadata of the schema.
@@ -87,7 +88,11 @@ def _packed(index: np.ndarray[Any, Any]) -> str:
     return base64.b64encode(zlib.compress(steps.tobytes(), 1)).decode()
 
 
-def _unpacked(text: str, dtype: str, rows: int) -> np.ndarray[Any, Any]:
+def _unpacked(text: str, dtype: str, rows: int, room: Room) -> np.ndarray[Any, Any]:
+    if np.dtype(dtype).kind not in "iu":
+        raise ValueError(f"an index of dtype {dtype[:40]!r}")
+    # The steps, their sums, and these as the dtype.
+    room.take(24 * rows)
     steps = zlib.decompressobj().decompress(base64.b64decode(text), 8 * rows + 1)
     return np.cumsum(np.frombuffer(steps, "<i8")).astype(np.dtype(dtype))
 
@@ -104,18 +109,20 @@ def unmarked(table: Any) -> Any:
     return table.replace_schema_metadata({name: value for name, value in metadata.items() if name != _MARK})
 
 
-def as_sent(table: Any, is_series: bool) -> Any:
+def as_sent(table: Any, is_series: bool, room: Room) -> Any:
     """The frame or series of the library that has sent it. None without a mark, or where it is not installed."""
     library = _mark_of(table).get("library")
     try:
         if library == "pandas" and not any(_is_dear(field.type) for field in table.schema):
-            frame = pandas_frame(table)
+            frame = pandas_frame(table, room)
         elif library == "polars":
             frame = polars_frame(table)
         else:
             return None
     except ImportError:
         return None
+    except TooLargeError:
+        raise
     except Exception as error:
         # Neither library says which exceptions it raises for a type that it does not have.
         raise EnvelopeError(f"a data frame of {library}: {error}") from None
@@ -141,27 +148,31 @@ def _is_dear(kind: Any) -> bool:
     return any(pyarrow.types.is_dictionary(each) or _is_dear(each) for each in inner)
 
 
-def pandas_frame(table: Any) -> Any:
+def pandas_frame(table: Any, room: Room | None = None) -> Any:
     """The frame of a table, with the dtypes that pandas has written into its metadata."""
     import pandas
 
-    mark, frame = _mark_of(table), _pandas_frame(table)
+    room = Room(MAX_UNPACKED_BYTES) if room is None else room
+    mark, frame = _mark_of(table), _pandas_frame(table, room)
     if mark.get("library") == "pandas" and "index" in mark:
-        frame.index = pandas.Index(_unpacked(mark["index"], mark["dtype"], len(frame)))
+        frame.index = pandas.Index(_unpacked(mark["index"], mark["dtype"], len(frame), room))
     return frame
 
 
-def _pandas_frame(table: Any) -> Any:
+def _pandas_frame(table: Any, room: Room) -> Any:
+    import pyarrow
+
     metadata = table.schema.pandas_metadata or {}
     columns = {each.get("field_name"): each for each in metadata.get("columns", ())}
     # An index is the last columns.
     names = [name for name in table.column_names if name not in _names(metadata.get("index_columns", ()))]
     # pandas does not read the names of its Arrow dtypes that have parameters, and takes one for another dtype.
     arrow = [place for place, name in enumerate(names) if _is_arrow_dtype(columns.get(name, {}))]
+    for place in {*range(table.num_columns)}.difference(arrow):
+        room.take(pandas_bytes(pyarrow, table.column(place)))
     if not arrow:
         return table.to_pandas()
     import pandas
-    import pyarrow
 
     plain = table
     for place in arrow:
