@@ -96,7 +96,7 @@ class Errors:
         if kind == "odd":
             raise Odd("o")
         if kind == "http":
-            raise cb.HTTPException(503, {"busy": np.int64(3)}, headers={"Retry-After": "2"})
+            raise cb.HTTPException(503, {"busy": np.int64(3), 7: 1}, headers={"Retry-After": "2"})
         if kind == "headers":
             raise cb.HTTPException(401, headers={"WWW-Authenticate": "Basic", "Retry-After": "2", "x-a": "b"})
         if kind == "repeated":

@@ -18,6 +18,7 @@ import pytest
 import callboard as cb
 from callboard._api import InvalidInput
 from callboard._envelope import EnvelopeError, TooLargeError, decode, encode
+from callboard._envelope import texts as texts_module
 from callboard._signature import convert
 
 # What a decoder may take that does not depend on its input: imports, caches, and the padding of short texts.
@@ -82,6 +83,17 @@ def test_one_long_text_in_a_list_is_not_what_all_others_are_padded_to(hint: Any)
         assert peak_of(lambda value=value: convert(value, hint)) < CONSTANT
     array = convert(texts, np.ndarray)
     assert array.dtype == np.dtypes.StringDType() and array.tolist() == texts
+
+
+def test_texts_of_any_length_can_be_sent_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    envelope = encode(np.array(["x" * 2500, *[""] * 2500]))
+    for dtype in (texts_module._VARIABLE, texts_module._OBJECTS):
+        monkeypatch.setattr(texts_module, "_VARIABLE", dtype)
+        array = decode(envelope)
+        assert array.dtype == dtype and encode(convert(array, np.ndarray)) == envelope
+        assert decode(encode(array[1:].reshape(50, 50))).tolist() == [[""] * 50] * 50
+    with pytest.raises(TypeError, match="dtype `object` cannot be sent"):
+        encode(np.array(["a"], object))
 
 
 def test_an_array_is_no_list_before_its_hint_asks_for_one() -> None:

@@ -83,7 +83,7 @@ def test_exceptions_fail_their_item_only() -> None:
         assert http == {
             "message": "Service Unavailable",
             "status": 503,
-            "details": {"busy": 3},
+            "details": {"busy": 3, "7": 1},
             "retry_after_ms": 2000,
         }
         assert value["message"] == "ValueError: a bad kind"

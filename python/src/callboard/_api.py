@@ -43,7 +43,7 @@ class HTTPException(Exception):
 
     * `status_code`: from 400 to 599.
     * `detail`: a text is the message of the error; any other value goes to the client as `details`, with the usual
-      words of the status as the message. `None`: the usual words alone.
+      words of the status as the message. `None`: the usual words alone. Keys that are numbers become texts.
     * `headers`: a mapping, or pairs of name and value, in which a name may occur more than once: all are sent in this
       order. At most 16 headers with 2048 bytes in all, and none of the server's own, such as `Content-Length` or
       `Set-Cookie`. `Retry-After` is in seconds.

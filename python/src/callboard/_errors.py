@@ -110,7 +110,7 @@ def _passed_on(error: CallError) -> dict[str, Any]:
 
 
 def _details(detail: Any) -> Any:
-    """Details as plain MessagePack."""
+    """Details as plain MessagePack. Keys that are numbers become texts: an error must reach its caller."""
     try:
         plain = msgspec.to_builtins(plain_of(detail), str_keys=True)
         fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode(plain)) <= _MAX_TEXT

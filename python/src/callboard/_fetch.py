@@ -77,7 +77,7 @@ def fetch_all(rules: FileRules, calls: Sequence[tuple[list[str], float | None]])
     """
     latest = time.monotonic() + rules.timeout_ms / 1000
     begun = [_Call(rules, urls, latest if until is None else min(latest, until)) for urls, until in calls]
-    # The one that ends first is awaited first, so that each ends in time.
+    # The call with the first deadline is awaited first, so that each ends in time.
     for each in sorted(begun, key=lambda each: each.deadline):
         each.wait()
     return [each.files() for each in begun]
@@ -292,7 +292,7 @@ def _shown_host(parts: SplitResult) -> str:
 
 
 def _addresses(found: list[Any], may_be_private: bool) -> list[str]:
-    """The addresses of a name. Those that are not public are left out, wherever the name comes from."""
+    """The addresses of a name. Private addresses are left out, wherever the name comes from."""
     addresses = dict.fromkeys(str(place[0]) for *_, place in found)
     allowed = [address for address in addresses if may_be_private or _is_public(address)]
     if not allowed:

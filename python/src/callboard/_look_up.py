@@ -23,7 +23,7 @@ class TooManyLookups(Exception):
 
 @functools.lru_cache(maxsize=1)
 def turns(pid: int) -> threading.Semaphore:
-    """What the searches of this process share. A forked process has no threads of its parent."""
+    """The permits that the searches of this process share. A forked process has no threads of its parent."""
     return threading.Semaphore(LOOKUPS)
 
 

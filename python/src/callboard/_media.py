@@ -65,7 +65,7 @@ _PILLOW_FORMATS = {
 _BYTES_OF_RGB = 3
 # How many pixels become an array at once.
 _STRIP_PIXELS = 4 << 20
-# The most bytes of samples of a sound: so many, or so many for each byte of its file.
+# The most bytes of samples of a sound: the larger of a fixed size and a multiple of the bytes of its file.
 _MAX_SAMPLES = 256 << 20
 _MAX_SAMPLES_FOR_A_BYTE = 64
 # The modes of Pillow that PNG has; others become RGB.

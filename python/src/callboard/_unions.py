@@ -1,7 +1,7 @@
 """Unions that msgspec does not tell apart, such as of two models, dataclasses or TypedDicts.
 
 With a model of pydantic among its types, pydantic decides, also by a discriminator. Else it is the first type that the
-value fits, of several the first one that has a field for each key of the value.
+value fits, of several the first with a field for each key of the value.
 """
 
 from __future__ import annotations

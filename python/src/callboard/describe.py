@@ -31,7 +31,7 @@ def describe(target: str) -> dict[str, object]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that it came from, as a traceback has them."""
+    """The error and its causes, as a traceback has them."""
     found: BaseException | None = error
     seen: set[int] = set()
     while found is not None and id(found) not in seen and len(seen) < _MAX_CHAIN:

@@ -50,7 +50,7 @@ def examine(target: str, version: str | None) -> Iterator[str]:
     file = Path(source) if source.endswith(".py") else _file_of(source)
     if file is None or not file.is_file():
         what = "file" if file else "module"
-        yield f"problem: there is no {what} {source}; name one that exists"
+        yield f"problem: there is no {what} {source}; name an existing one"
         return
     source = str(file)
     sys.path.insert(0, str(file.absolute().parent))

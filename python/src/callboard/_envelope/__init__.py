@@ -5,8 +5,8 @@ arrays as read-only views of the received bytes. A writer returns pieces, so tha
 format is in `docs/wire.md`, sections "Values in MessagePack" and "Envelope, version 1".
 
 `layout.py` is what both sides agree on, `writing.py` and `reading.py` are the two sides, `texts.py` reads arrays of
-texts, and `arrow.py` turns data frames into Arrow streams and back, which alone needs pyarrow; `frame_check.py` tells
-before what they unpack to, and `frames.py` knows pandas and polars. `forms.py` says which hints keep keys and sets.
+texts, and `arrow.py` turns data frames into Arrow streams and back, which alone needs pyarrow; `frame_check.py` bounds
+what they unpack to, and `frames.py` knows pandas and polars. `forms.py` says which hints keep keys and sets.
 """
 
 from callboard._envelope.arrow import series_table

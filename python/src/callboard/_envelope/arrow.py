@@ -120,14 +120,14 @@ def read_table(data: memoryview, room: Room) -> Any:
 
 
 def read_frame(data: memoryview, room: Room, is_as_sent: bool) -> Any:
-    """A data frame as a table, or as that of the library that has sent it."""
+    """A data frame as a table, or as the type of the library that has sent it."""
     table = read_table(data, room)
     found = as_sent(table, False, room) if is_as_sent else None
     return table if found is None else found
 
 
 def read_series(data: memoryview, room: Room, is_as_sent: bool) -> Any:
-    """A series as a `pyarrow.ChunkedArray`, or as that of the library that has sent it."""
+    """A series as a `pyarrow.ChunkedArray`, or as the type of the library that has sent it."""
     table = read_table(data, room)
     if table.num_columns != 1:
         raise EnvelopeError(f"a series of {table.num_columns} columns")

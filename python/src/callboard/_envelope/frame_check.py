@@ -1,4 +1,4 @@
-"""What a data frame would unpack to, told before pyarrow reads it: the same arithmetic as in the node.
+"""The size of a data frame when it is unpacked, before pyarrow reads it: the same arithmetic as in the node.
 
 pyarrow validates where buffers lie. It trusts the size that a compressed buffer announces, and rows that need no bytes,
 and reads one buffer as often as columns refer to it. The layout is that of the Arrow columnar format, "Encapsulated
@@ -23,7 +23,7 @@ _DICTIONARY, _BATCH = 2, 3
 
 
 class Room:
-    """What the frames of one value may still unpack to."""
+    """The bytes that the frames of one value may still unpack to."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -41,7 +41,7 @@ class Room:
 
 
 def check_frame(pa: Any, data: Any, room: Room) -> None:
-    """Refuses a stream that would take more than the room. Raises what pyarrow raises for one that is damaged."""
+    """Refuses a stream that would take more than the room. Raises the errors of pyarrow for a damaged stream."""
     for message in pa.ipc.MessageReader.open_stream(data):
         try:
             _check(memoryview(message.metadata), message.body, room)
@@ -99,7 +99,7 @@ def _check(metadata: memoryview, body: Any, room: Room) -> None:
 
 
 def _unpacked(body: memoryview, place: int, length: int) -> int:
-    """The size of a compressed buffer, which stands before it; -1 is one that is not compressed."""
+    """The size of a compressed buffer, which stands before it; -1 if it is not compressed."""
     if not length:
         return 0
     (size,) = struct.unpack_from("<q", body[place : place + length])

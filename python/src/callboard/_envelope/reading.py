@@ -44,7 +44,7 @@ class Decoder:
     def __init__(self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, *, is_as_sent: bool = False) -> None:
         """`max_unpacked_bytes` bounds what the data frames of one envelope unpack to.
 
-        With `is_as_sent` they are those of the library that has sent them, and else of pyarrow.
+        With `is_as_sent` they have the types of the library that has sent them, else of pyarrow.
         """
         self.is_as_sent = is_as_sent
         self._max_unpacked_bytes = max_unpacked_bytes

@@ -18,8 +18,9 @@ from callboard._envelope.layout import TEXTS_CODE, EnvelopeError
 _MOST_FOR_A_BYTE = 4
 # What padding may take beyond that, of all arrays of an envelope together: short arrays have the dtype that users know.
 PADDING_BYTES = 1 << 20
-# NumPy 1 has no such dtype: there a text of such an array is an object of Python.
-_VARIABLE: Any = getattr(getattr(np, "dtypes", None), "StringDType", lambda: np.dtype(object))()
+# NumPy 1 has no such dtype: there a text of such an array is an object of Python, and the dtype says that all are texts.
+_OBJECTS: Any = np.dtype(object, metadata={"callboard": "texts"})
+_VARIABLE: Any = getattr(getattr(np, "dtypes", None), "StringDType", lambda: _OBJECTS)()
 # How many texts are Python objects at the same time.
 _BLOCK = 4096
 
@@ -37,7 +38,7 @@ def read_texts(code: int, shape: tuple[int, ...], data: memoryview, room: int) -
     if (int(ends[-1]) if count else 0) != len(raw):
         raise EnvelopeError("more bytes than the texts have")
     try:
-        dtype, room = _dtype(starts, ends, raw, _MOST_FOR_A_BYTE * len(data), room)
+        dtype, room = _dtype(starts, ends, raw, len(data), room)
         array = np.empty(count, dtype)
         for first, texts in _decoded(starts, ends, raw):
             array[first : first + len(texts)] = texts
@@ -51,7 +52,7 @@ def read_texts(code: int, shape: tuple[int, ...], data: memoryview, room: int) -
 
 
 def _dtype(
-    starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], raw: memoryview, most: int, room: int
+    starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], raw: memoryview, size: int, room: int
 ) -> tuple[Any, int]:
     """The dtype of the array, and the room that is left."""
     letters = np.frombuffer(raw, np.uint8) if len(raw) else np.empty(0, np.uint8)
@@ -61,16 +62,23 @@ def _dtype(
         longest = int((ends - starts).max(initial=0))
     else:
         longest = max(max(map(len, texts)) for _, texts in _decoded(starts, ends, raw))
-    padding = max(0, 4 * len(ends) * longest - most)
-    if padding > room:
-        return _VARIABLE, room
-    return np.dtype(f"<U{longest}"), room - padding
+    left = _left(len(ends), longest, size, room)
+    return (_VARIABLE, room) if left < 0 else (np.dtype(f"<U{longest}"), left)
 
 
 def text_dtype(count: int, longest: int, size: int) -> Any:
     """The dtype of an array of this many texts, which have `size` characters together."""
-    is_wide = 4 * count * longest > _MOST_FOR_A_BYTE * (8 * count + size) + PADDING_BYTES
-    return _VARIABLE if is_wide else np.str_
+    return _VARIABLE if _left(count, longest, 8 * count + size, PADDING_BYTES) < 0 else np.str_
+
+
+def has_texts(array: np.ndarray[Any, Any]) -> bool:
+    """Whether all elements are texts by the dtype of the array."""
+    return array.dtype.kind in "UT" or (array.dtype.metadata or {}).get("callboard") == "texts"
+
+
+def _left(count: int, longest: int, size: int, room: int) -> int:
+    """What a padded array of this many texts in `size` bytes leaves of the room for padding. Below 0: it is too large."""
+    return room - max(0, 4 * count * longest - _MOST_FOR_A_BYTE * size)
 
 
 def _decoded(

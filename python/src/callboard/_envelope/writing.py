@@ -42,6 +42,7 @@ from callboard._envelope.layout import (
     Unwritable,
     type_name,
 )
+from callboard._envelope.texts import has_texts
 
 # Types that MessagePack expresses as they are.
 _PLAIN = frozenset({type(None), bool, int, float, str})
@@ -218,7 +219,7 @@ class _Writer:
             self.forms = outer
 
     def array(self, array: np.ndarray[Any, Any]) -> Ext:
-        if array.dtype.kind in "UT":
+        if array.dtype.kind in "UTO" and has_texts(array):
             return self.texts(array)
         header = self.array_header(_code(array.dtype), array)
         # Little-endian elements in row-major order. Most arrays have them already.

@@ -2,8 +2,8 @@
 
 * **Full:** a request waits until one of `max_connections` is free.
 * **Late:** after its timeout for this wait it is `httpx.PoolTimeout`.
-* **Cancelled:** a request that waits leaves; the connection of one that is sent is closed.
-* **Idle:** the next request closes those that have had none for longer than `keep_alive`.
+* **Cancelled:** a request that waits leaves; the connection of a sent request is closed.
+* **Idle:** the next request closes connections without a request for longer than `keep_alive`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Connections(Generic[T]):
         return is_well
 
     def old(self) -> list[T]:
-        """Those that were idle for too long, which the caller closes."""
+        """The connections that were idle for too long, which the caller closes."""
         found, end = [], _CLOCK() - self._keep_alive
         while self._idle and self._idle[0][1] < end:
             found.append(self._idle.popleft()[0])

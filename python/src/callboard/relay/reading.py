@@ -1,7 +1,7 @@
 """Replies are read in a process of their own, with limits of memory and time: a participant wrote their bytes.
 
-The process starts with the evaluation, and reads one reply after the other. One that needs more than a limit ends this
-process, or the evaluation kills it: the gateway stays, and says who is to blame.
+The process starts with the evaluation, and reads one reply after the other. A reply that needs more than a limit ends
+this process, or the evaluation kills it: the gateway stays, and blames the participant.
 """
 
 from __future__ import annotations

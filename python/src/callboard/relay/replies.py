@@ -92,7 +92,7 @@ def _columns(reply: Any, columns: Mapping[str, Kind], id_column: str) -> dict[st
 
 
 def _values(name: Any, values: Any, count: int | None = None, max_bytes: int | None = None) -> list[Any]:
-    """The plain values of a list, an array, or a column of a frame: so many, if there is a count."""
+    """The plain values of a list, an array, or a column of a frame. Their number must be the count, if there is one."""
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise InvalidReply(f"{_shown(name)}: an array must have one dimension, and has the shape {values.shape}")
     method = next((each for each in ("to_pylist", "to_list", "tolist") if hasattr(values, each)), None)
@@ -131,7 +131,7 @@ def _arrow_values(name: Any, column: Any, max_bytes: int) -> list[Any]:
 
 
 def ids_of(ids: Any) -> list[Any]:
-    """The ids of a batch as plain values. Raises `GatewayRaised` for none, or one that is there twice."""
+    """The ids of a batch as plain values. Raises `GatewayRaised` for none, or for a repeated id."""
     try:
         found = _values("ids", ids)
     except InvalidReply as error:
