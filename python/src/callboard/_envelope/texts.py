@@ -18,7 +18,7 @@ from callboard._envelope.layout import TEXTS_CODE, EnvelopeError
 _MOST_FOR_A_BYTE = 4
 # What padding may take beyond that, of all arrays of an envelope together: short arrays have the dtype that users know.
 PADDING_BYTES = 1 << 20
-# NumPy 1 has no such dtype: there a text of such an array is an object of Python, and the dtype says that all are texts.
+# NumPy 1 has no such dtype: there each text is an object of Python, and the dtype is marked as a dtype of texts.
 _OBJECTS: Any = np.dtype(object, metadata={"callboard": "texts"})
 _VARIABLE: Any = getattr(getattr(np, "dtypes", None), "StringDType", lambda: _OBJECTS)()
 # How many texts are Python objects at the same time.
@@ -67,7 +67,7 @@ def _dtype(
 
 
 def text_dtype(count: int, longest: int, size: int) -> Any:
-    """The dtype of an array of this many texts, which have `size` characters together."""
+    """The dtype of an array of `count` texts, which have `size` characters together."""
     return _VARIABLE if _left(count, longest, 8 * count + size, PADDING_BYTES) < 0 else np.str_
 
 
@@ -77,7 +77,7 @@ def has_texts(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _left(count: int, longest: int, size: int, room: int) -> int:
-    """What a padded array of this many texts in `size` bytes leaves of the room for padding. Below 0: it is too large."""
+    """The room for padding after a padded array of `count` texts in `size` bytes. Below 0, it must not be padded."""
     return room - max(0, 4 * count * longest - _MOST_FOR_A_BYTE * size)
 
 
