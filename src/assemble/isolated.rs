@@ -95,8 +95,9 @@ mod tests {
     #[test]
     fn replicas_share_the_cores_and_get_only_keys_that_their_engine_knows() {
         let keys = |engine: &str, replicas: usize| {
-            let config = json!({ "model": "m.onnx", "engine": engine, "replicas": replicas });
-            let config = of_one_replica(serde_json::from_value(config).unwrap(), 8);
+            let config: OnnxConfig = serde_json::from_value(json!({ "model": "m.onnx", "engine": engine })).unwrap();
+            let replicas = NonZeroUsize::new(replicas).unwrap();
+            let config = of_one_replica(OnnxConfig { replicas, ..config }, 8);
             (config.spinning, config.threads.map(NonZeroUsize::get))
         };
         assert_eq!(keys("onnxruntime", 1), (None, None));
