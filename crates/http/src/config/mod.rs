@@ -49,11 +49,12 @@ pub struct HttpConfig {
     /// The proxies that name the client of a request, by `x-forwarded-for` or `forwarded`. Default none: the client is
     /// the peer.
     ///
-    /// The client is the last address that is no trusted proxy. It is what the access log shows. Connections of these
-    /// proxies are not limited per address.
+    /// The client is the last address that is no trusted proxy. It is what the access log shows. `forwarded` is read
+    /// only without `x-forwarded-for`. Connections of these proxies are not limited per address.
     ///
-    /// *Threat*: clients that choose their address. Trust only proxies that add the address of their peer to one of the
-    /// two headers; a network in which clients are as well lets them choose it.
+    /// *Threat*: clients that choose their address. Trust only proxies that add the address of their peer to
+    /// `x-forwarded-for`, or that remove it and add the address to `forwarded`; a network in which clients are as well
+    /// lets them choose it.
     pub trusted_proxies: TrustedProxies,
 
     /// TLS on the listener. Default none.
@@ -216,7 +217,7 @@ pub struct HttpConfig {
     /// characters; headers, queries and bodies are not logged.
     pub access_log: AccessLog,
 
-    /// Who is sent the trace of an error as `remote_trace`. Default: callers of a listener on loopback. A mounted
+    /// The callers that get the trace of an error as `remote_trace`. Default: callers of a listener on loopback. A mounted
     /// [`HttpEdge`](crate::HttpEdge) under `axum::serve` does not know its listener, and sends none by default.
     ///
     /// *Threat*: a traceback shows strangers paths, source lines and values. A proxy on this machine calls over

@@ -65,7 +65,7 @@ impl<'a> Exchange<'a> {
         peer: Option<PeerInfo>,
     ) -> Option<PendingLogLine<'_>> {
         let config = &self.edge.config;
-        let client = peer.map(|peer| config.trusted_proxies.client(peer.address, request.headers()));
+        let client = || peer.map(|peer| config.trusted_proxies.client(peer.address, request.headers()));
         PendingLogLine::begin(
             &config.access_log,
             self.start,

@@ -3,12 +3,16 @@
 //! Each proxy adds the address of its own peer at the end of `x-forwarded-for` (or of `forwarded`, RFC 7239), and keeps
 //! what a client sent before it. So only addresses that a trusted proxy added are true: the client is the last address
 //! that is not a trusted proxy itself. By default no proxy is trusted, and the header is not read.
+//!
+//! The walk is from the end, and ends at the first address that is not trusted: what the client wrote before it costs
+//! nothing, and can hide nothing. `forwarded` is read only without `x-forwarded-for`: a proxy sets one of the two and
+//! passes on the other as its client sent it, and most proxies set `x-forwarded-for`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 use axum::http::HeaderMap;
-use axum::http::header::FORWARDED;
+use axum::http::header::{FORWARDED, GetAll, HeaderValue};
 
 /// Networks of trusted proxies: addresses, networks such as `10.0.0.0/8`, or `loopback`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,9 +31,6 @@ const LOOPBACK: &str = "loopback";
 const LOOPBACK_NETWORKS: [&str; 2] = ["127.0.0.0/8", "::1"];
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
-
-/// More hops are no real chain of proxies.
-const MAX_HOPS: usize = 64;
 
 impl TrustedProxies {
     /// Reads addresses and networks; `None` if one is neither.
@@ -62,28 +63,22 @@ impl TrustedProxies {
         if !self.contains(peer) {
             return peer;
         }
-        let forwarded_for = headers.get_all(X_FORWARDED_FOR).iter().filter_map(|line| line.to_str().ok());
-        let forwarded_for = self.last_untrusted(peer, forwarded_for.flat_map(|line| line.split(',')));
-        let forwarded = headers.get_all(FORWARDED).iter().filter_map(|line| line.to_str().ok());
-        let forwarded = self.last_untrusted(peer, forwarded.flat_map(|line| line.split(',')).filter_map(for_of));
-        match (forwarded_for, forwarded) {
-            (Some(client), None) | (None, Some(client)) => client,
-            (Some(one), Some(other)) if one == other => one,
-            // A proxy sets one of the two and passes on the other as its client sent it.
-            _ => peer,
+        if headers.contains_key(X_FORWARDED_FOR) {
+            self.last_untrusted(peer, last_hops(headers.get_all(X_FORWARDED_FOR)))
+        } else {
+            self.last_untrusted(peer, last_hops(headers.get_all(FORWARDED)).map(|hop| for_of(hop?)))
         }
     }
 
-    /// The last address that is no trusted proxy; `None` without any address. What stands before a text that is no
-    /// address was not added by a proxy that can be believed.
-    fn last_untrusted<'a>(&self, peer: IpAddr, hops: impl Iterator<Item = &'a str>) -> Option<IpAddr> {
-        let hops: Vec<&str> = hops.take(MAX_HOPS + 1).collect();
-        let mut client = None;
-        for hop in hops.iter().rev() {
-            match address_of(hop.trim()).filter(|_| hops.len() <= MAX_HOPS) {
-                Some(address) if self.contains(address) => client = Some(address),
-                Some(address) => return Some(address),
-                None => return client.or(Some(peer)),
+    /// The last address that is no trusted proxy; the hops are from the last to the first. What stands before a hop
+    /// without an address was not added by a proxy that can be believed.
+    fn last_untrusted<'a>(&self, peer: IpAddr, hops: impl Iterator<Item = Option<&'a str>>) -> IpAddr {
+        let mut client = peer;
+        for hop in hops {
+            let Some(address) = hop.and_then(address_of) else { break };
+            client = address;
+            if !self.contains(address) {
+                break;
             }
         }
         client
@@ -120,6 +115,12 @@ impl Network {
     }
 }
 
+/// The elements of a header from the last to the first; `None` for one that is no text.
+fn last_hops<'a>(lines: GetAll<'a, HeaderValue>) -> impl Iterator<Item = Option<&'a str>> {
+    let hops = lines.into_iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+    hops.map(|hop| str::from_utf8(hop).ok().map(str::trim))
+}
+
 /// The value of `for` of one element of `forwarded`.
 fn for_of(element: &str) -> Option<&str> {
     let mut pairs = element.split(';').filter_map(|pair| pair.trim().split_once('='));
@@ -138,7 +139,7 @@ fn address_of(text: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     use super::*;
 
@@ -146,7 +147,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name: HeaderName = name.parse().unwrap();
-            headers.append(name, HeaderValue::from_str(value).unwrap());
+            headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
         let proxies = TrustedProxies::parse(trusted.iter().copied()).unwrap();
         proxies.client(peer.parse().unwrap(), &headers).to_string()
@@ -172,16 +173,28 @@ mod tests {
     #[test]
     fn what_a_client_writes_itself_is_not_believed() {
         let trusted = ["10.0.0.0/8"];
-        let many = format!("{}203.0.113.7", "198.51.100.9, ".repeat(MAX_HOPS));
         for (peer, lines, expected) in [
             ("203.0.113.7", vec![(XFF, "198.51.100.9")], "203.0.113.7"),
             ("10.0.0.1", vec![(XFF, "198.51.100.9, 203.0.113.7")], "203.0.113.7"),
             ("10.0.0.1", vec![(XFF, "198.51.100.9, unknown, 10.0.0.2")], "10.0.0.2"),
             ("10.0.0.1", vec![(XFF, "unknown")], "10.0.0.1"),
-            ("10.0.0.1", vec![("forwarded", "for=198.51.100.9"), (XFF, "203.0.113.7")], "10.0.0.1"),
-            ("10.0.0.1", vec![(XFF, many.as_str())], "10.0.0.1"),
+            ("10.0.0.1", vec![("forwarded", "for=198.51.100.9, proto=https")], "10.0.0.1"),
         ] {
             assert_eq!(client(&trusted, peer, &lines), expected, "{peer} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_hide_the_address_that_its_proxy_added() {
+        let many = format!("{}203.0.113.7", "198.51.100.9, ".repeat(1_000));
+        for lines in [
+            vec![("forwarded", "for=198.51.100.9"), (XFF, "203.0.113.7")],
+            vec![(XFF, many.as_str())],
+            vec![(XFF, "\u{e9}, 203.0.113.7")],
+            vec![(XFF, "\u{e9}"), (XFF, "203.0.113.7")],
+            vec![("forwarded", "for=\"\u{e9}, for=203.0.113.7")],
+        ] {
+            assert_eq!(client(&["10.0.0.0/8"], "10.0.0.1", &lines), "203.0.113.7", "{lines:?}");
         }
     }
 

@@ -167,7 +167,7 @@ impl ConnectionSettings {
         let closing = &self.closing;
         let activity = Arc::clone(stream.activity());
         let respond = |request: Request<Incoming>| {
-            let request = request.map(|body| ReceivedBody::alone(body, Arc::clone(&activity)));
+            let request = request.map(|body| ReceivedBody::alone(body, &activity));
             let serving = activity.serve();
             // An `async` block would hold the future of the response twice.
             responder.clone().respond(request, peer).then(|mut response| {
@@ -255,7 +255,7 @@ impl ConnectionSettings {
         let lingering = self.stream.lingering.streams(peer.address);
         let service = service_fn(|request: Request<Incoming>| {
             let active = activity.begin();
-            let request = request.map(|body| ReceivedBody::lingering(body, lingering.clone()));
+            let request = request.map(|body| ReceivedBody::lingering(body, &lingering));
             let answer = if request.headers().len() <= MAX_FIELDS {
                 Either::Left(responder.clone().respond(request, peer))
             } else {

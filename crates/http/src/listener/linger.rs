@@ -182,9 +182,8 @@ impl Linger {
 
 /// The body of a request. What was not read of it when it is dropped is read and discarded, within limits.
 pub(crate) struct ReceivedBody {
-    /// `None` after its end.
-    body: Option<Incoming>,
-    transport: Transport,
+    /// `None` after its end, and of a request without a body: such a request pays for no count of references.
+    body: Option<(Incoming, Transport)>,
 }
 
 /// The part of a connection that the rest of a body belongs to.
@@ -197,22 +196,27 @@ enum Transport {
 
 impl ReceivedBody {
     /// A body of HTTP/1.
-    pub(crate) fn alone(body: Incoming, activity: Arc<Activity>) -> Self {
-        Self { body: Some(body), transport: Transport::Connection(activity) }
+    pub(crate) fn alone(body: Incoming, activity: &Arc<Activity>) -> Self {
+        Self::new(body, || Transport::Connection(Arc::clone(activity)))
     }
 
     /// A body of HTTP/2.
-    pub(crate) fn lingering(body: Incoming, lingering: LingeringStreams) -> Self {
-        Self { body: Some(body), transport: Transport::Stream(lingering) }
+    pub(crate) fn lingering(body: Incoming, lingering: &LingeringStreams) -> Self {
+        Self::new(body, || Transport::Stream(lingering.clone()))
+    }
+
+    fn new(body: Incoming, transport: impl FnOnce() -> Transport) -> Self {
+        Self { body: (!body.is_end_stream()).then(|| (body, transport())) }
     }
 }
 
 impl Drop for ReceivedBody {
     fn drop(&mut self) {
-        let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) else { return };
-        match &self.transport {
-            Transport::Connection(activity) => rest::read(activity, body),
-            Transport::Stream(lingering) => lingering.read(body),
+        match self.body.take() {
+            Some((body, _)) if body.is_end_stream() => {}
+            Some((body, Transport::Connection(activity))) => rest::read(&activity, body),
+            Some((body, Transport::Stream(lingering))) => lingering.read(body),
+            None => {}
         }
     }
 }
@@ -222,7 +226,7 @@ impl HttpBody for ReceivedBody {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let Some((body, _)) = &mut self.body else { return Poll::Ready(None) };
         let frame = Pin::new(body).poll_frame(cx);
         // A body in chunks does not know its end.
         if matches!(frame, Poll::Ready(None)) {
@@ -232,11 +236,11 @@ impl HttpBody for ReceivedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+        self.body.as_ref().is_none_or(|(body, _)| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), |(body, _)| body.size_hint())
     }
 }
 

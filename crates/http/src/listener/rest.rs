@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -40,16 +40,20 @@ const CHUNKS_END: Duration = Duration::from_millis(20);
 pub(crate) const CLOSE: HeaderValue = HeaderValue::from_static("close");
 
 /// No rest, or a rest that was read.
-const READ: u8 = 0;
+const READ: u64 = 0;
 /// A rest that is being read.
-const READING: u8 = 1;
+const READING: u64 = 1;
 /// A rest that nothing reads: the connection ends with the response.
-const LOST: u8 = 2;
+const LOST: u64 = 2;
+/// The count of states.
+const STATES: u64 = 3;
 
 /// The rest of the body of a connection's current request.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadRest {
-    state: AtomicU8,
+    /// The number of the rest on its connection, times [`STATES`], plus its state. The next request may come before the
+    /// task that has read a rest ends; with the number that task does not change the state of the next rest.
+    state: AtomicU64,
     reading: Mutex<Option<Reading>>,
     /// The longest time to read it.
     limit: Duration,
@@ -69,7 +73,25 @@ impl UnreadRest {
 
     /// Whether there is a rest that was not read to its end.
     pub(crate) fn is_unread(&self) -> bool {
-        self.state.load(Ordering::Relaxed) != READ
+        self.state() != READ
+    }
+
+    fn state(&self) -> u64 {
+        self.state.load(Ordering::Relaxed) % STATES
+    }
+
+    /// The next rest begins in this state. Returns what [`end`](Self::end) takes. A connection has one body at a time.
+    fn begin(&self, state: u64) -> u64 {
+        let began = (self.state.load(Ordering::Relaxed) / STATES + 1) * STATES + state;
+        self.state.store(began, Ordering::Relaxed);
+        began
+    }
+
+    /// The rest that began so ends in this state.
+    fn end(&self, began: u64, state: u64) {
+        let ended = began / STATES * STATES + state;
+        // A refusal means that a later rest is the current one.
+        _ = self.state.compare_exchange(began, ended, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Stops reading: the connection ends.
@@ -88,7 +110,7 @@ impl UnreadRest {
             reading.task.abort();
             return false;
         }
-        self.state.load(Ordering::Relaxed) != LOST
+        self.state() != LOST
     }
 }
 
@@ -120,12 +142,11 @@ impl<B> Future for Settled<B> {
 pub(super) fn read(activity: &Arc<Activity>, mut body: Incoming) {
     let rest = activity.rest();
     let announced = body.size_hint().exact();
-    rest.state.store(LOST, Ordering::Relaxed);
     let (true, Ok(runtime)) = (announced.is_none_or(|bytes| bytes <= SHORT_REST), Handle::try_current()) else {
+        rest.begin(LOST);
         return;
     };
-    rest.state.store(READING, Ordering::Relaxed);
-    let (limit, reader) = (rest.limit, RestReader { activity: Arc::clone(activity), end: LOST });
+    let (limit, reader) = (rest.limit, RestReader::begin(activity));
     let task = runtime.spawn(async move {
         let mut reader = reader;
         if timeout(limit, read_to_end(&mut body)).await == Ok(true) {
@@ -154,13 +175,20 @@ async fn read_to_end(body: &mut Incoming) -> bool {
 /// Marks a rest as over when its reading ends, or is aborted.
 struct RestReader {
     activity: Arc<Activity>,
-    end: u8,
+    began: u64,
+    end: u64,
+}
+
+impl RestReader {
+    fn begin(activity: &Arc<Activity>) -> Self {
+        Self { activity: Arc::clone(activity), began: activity.rest().begin(READING), end: LOST }
+    }
 }
 
 impl Drop for RestReader {
     fn drop(&mut self) {
         self.activity.body_ended();
-        self.activity.rest().state.store(self.end, Ordering::Relaxed);
+        self.activity.rest().end(self.began, self.end);
     }
 }
 
@@ -190,4 +218,24 @@ impl UnreadBody {
 fn wants_no_rest(headers: &HeaderMap) -> bool {
     let mut options = headers.get_all(CONNECTION).iter().filter_map(|line| line.to_str().ok());
     headers.contains_key(EXPECT) || options.any(|line| line.to_ascii_lowercase().contains("close"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reading_that_ends_late_leaves_the_rest_of_the_next_request_alone() {
+        for next in [LOST, READING] {
+            let activity = Arc::new(Activity::default());
+            let mut first = RestReader::begin(&activity);
+            first.end = READ;
+            let second = activity.rest().begin(next);
+            drop(first);
+            assert_eq!(activity.rest().state(), next);
+            assert_eq!(activity.rest().goes_on().await, next != LOST);
+            activity.rest().end(second, READ);
+            assert!(!activity.rest().is_unread());
+        }
+    }
 }

@@ -47,7 +47,7 @@ impl<'a> PendingLogLine<'a> {
         start: Instant,
         id: &'a RequestId,
         request: &Request<B>,
-        client: Option<IpAddr>,
+        client: impl FnOnce() -> Option<IpAddr>,
         route: Option<&'a Route>,
         trace: Option<&'a RequestTrace>,
     ) -> Option<Self> {
@@ -57,7 +57,7 @@ impl<'a> PendingLogLine<'a> {
             id,
             method: request.method().clone(),
             path: request.uri().path_and_query().cloned(),
-            client,
+            client: client(),
             request_bytes: request.body().size_hint().exact(),
             route,
             trace,

@@ -5,6 +5,8 @@
 //! JSON, which has no bytes; a URL names it. If it requires a list, a single value becomes a list of one, and a
 //! missing list becomes empty. A value that does not fit stays unchanged, so that the error names the original.
 
+use std::sync::LazyLock;
+
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
 
@@ -15,6 +17,9 @@ const MAX_REFERENCES: usize = 16;
 
 /// Longer texts are not converted: people do not type them. A part with its own media type may be as long as a body.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
+
+/// Made once: it comes with a schema.
+static ANY_VALUE: LazyLock<DataType> = LazyLock::new(DataType::value);
 
 /// The fields of a form for `input`. References in its schema point into its own `$defs`. Converted texts count against
 /// the remaining limits; a text beyond them stays a text.
@@ -86,8 +91,8 @@ impl<'a> SchemaFit<'a> {
             return None;
         }
         // Of all schemas, only those with decimals change what is read.
-        let kind = DataType::value();
-        let kind = if self.has_decimals { kind.with_schema(schema.clone()) } else { kind };
+        let described = self.has_decimals.then(|| ANY_VALUE.clone().with_schema(schema.clone()));
+        let kind = described.as_ref().unwrap_or(&ANY_VALUE);
         let bytes = bytes::Bytes::copy_from_slice(text.as_bytes());
         let read = kind.decode(Format::Json, &bytes, &self.remaining_limits).ok()?.into_inner().ok()?;
         let kinds: &[&str] = match &read {
