@@ -1,4 +1,4 @@
-//! Runs of a model at its start, which nobody waits for longer than the timeout of its stage.
+//! Runs of a model at its start, each within the timeout of its stage.
 //!
 //! * **Late:** the thread is abandoned with the model, and ends when the run does.
 
@@ -30,7 +30,7 @@ pub(crate) fn within<M: Send + 'static, T: Send + 'static>(
 ) -> Result<T, TrialError> {
     let Some(limit) = limit else { return Ok(run(model)) };
     let (sender, done) = channel();
-    // Whoever waited may have left.
+    // The caller may have left.
     thread::Builder::new().name("onnx-start".to_owned()).spawn(move || drop(sender.send(run(model))))?;
     done.recv_timeout(limit).map_err(|error| match error {
         RecvTimeoutError::Timeout => TrialError::Late(limit),

@@ -86,7 +86,7 @@ impl Model {
         Ok(Self(Arc::new(ModelParts { signature, engine, input_dtypes, bytes, mixes_items: None, on_demand })))
     }
 
-    /// Nobody else has the model yet.
+    /// The model has no other owner yet.
     pub(crate) fn note_mixing(&mut self, found: Option<String>) {
         if let Some(parts) = Arc::get_mut(&mut self.0) {
             parts.mixes_items = found;

@@ -28,8 +28,8 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 ///
 /// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::DEFAULT_MAX_BATCH_SIZE) waiting items
 /// together unless the stage has another limit; a batch is never waited for, so a single caller pays nothing for it.
-/// A model that [mixes items](Model::mixes_items) runs them one by one. Where items may differ in length, each costs as much as it is long, or as its bucket if they are
-/// [padded](crate::PadConfig).
+/// A model that [mixes items](Model::mixes_items) runs them one by one. Where items may differ in length, each costs as
+/// much as it is long, or as its bucket if they are [padded](crate::PadConfig).
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
 /// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its

@@ -2,11 +2,12 @@
 //!
 //! Follows the axis of the batch from the inputs through the nodes. Where an operator computes over that axis, such as a
 //! sum or a softmax over it, the answer to an item depends on the others. Where the axis goes cannot be told behind every
-//! operator; nothing is found there, and the [trial](super::trial) decides alone.
+//! operator; nothing is found there, and the [trial](super::trial) decides alone. So it does for a file with more nodes
+//! or values than any model, or one that costs more than its [`Budget`].
 
 use std::collections::HashMap;
 
-use super::nodes::{Constant, Graph, Node};
+use super::nodes::{Budget, Constant, Graph, Node};
 use crate::signature::{Signature, model};
 
 /// Bodies in bodies: loops of models are one or two deep.
@@ -14,10 +15,15 @@ const MAX_DEPTH: usize = 16;
 
 /// Why the items of a batch are mixed, or `None` if no operator is known to do so.
 pub(super) fn find(file: &[u8], signature: &Signature) -> Option<String> {
+    find_within(&Budget::default(), file, signature)
+}
+
+/// The same with a budget.
+pub(super) fn find_within(budget: &Budget, file: &[u8], signature: &Signature) -> Option<String> {
     let (graph, opset) = model(file).ok()?;
     let mut places = HashMap::new();
     places.extend(signature.inputs().iter().map(|input| (input.name(), Axis(0))));
-    find_in(graph, opset, places, None, MAX_DEPTH)
+    find_in(budget, graph, opset, places, None, MAX_DEPTH)
 }
 
 /// Where the items of a batch lie in a value.
@@ -36,12 +42,14 @@ use Place::{Axis, Nowhere, Unknown};
 struct Values<'g> {
     graph: Graph<'g>,
     opset: Option<i64>,
+    budget: &'g Budget,
     places: HashMap<&'g str, Place>,
     constants: HashMap<&'g str, Constant<'g>>,
     outer: Option<&'g Self>,
 }
 
 fn find_in<'g>(
+    budget: &'g Budget,
     bytes: &'g [u8],
     opset: Option<i64>,
     places: HashMap<&'g str, Place>,
@@ -49,21 +57,26 @@ fn find_in<'g>(
     depth: usize,
 ) -> Option<String> {
     let graph = Graph::read(bytes)?;
-    let mut values = Values { graph, opset, places, constants: HashMap::new(), outer };
+    let mut values = Values { graph, opset, budget, places, constants: HashMap::new(), outer };
     for bytes in std::mem::take(&mut values.graph.nodes) {
         let node = Node::read(bytes)?;
-        if let Some(does) = values.mixes(&node) {
+        let mixes = values.mixes(&node);
+        // What is unknown because of the budget must not be taken for a finding.
+        if budget.is_spent() {
+            return None;
+        }
+        if let Some(does) = mixes {
             // A name may be long, and be made of anything.
             let name: String = node.name.chars().take(80).collect();
             let name = if name.is_empty() { name } else { format!(" (node `{}`)", name.escape_debug()) };
             return Some(format!("the operator {}{name} {does}", node.operator));
         }
         for body in node.bodies() {
-            if let Some(found) = find_in(body, opset, HashMap::new(), Some(&values), depth.checked_sub(1)?) {
+            if let Some(found) = find_in(budget, body, opset, HashMap::new(), Some(&values), depth.checked_sub(1)?) {
                 return Some(found);
             }
         }
-        values.note(&node);
+        values.note(&node)?;
     }
     None
 }
@@ -148,13 +161,14 @@ impl<'g> Values<'g> {
         Some(sums || other + 2 >= other_rank)
     }
 
-    /// Remembers what a node makes.
-    fn note(&mut self, node: &Node<'g>) {
+    /// Remembers what a node makes. `None` if that is too much.
+    fn note(&mut self, node: &Node<'g>) -> Option<()> {
         let (place, rank) = self.made(node);
         if let Some((name, constant)) = node.outputs.first().zip(node.tensor()) {
             self.constants.insert(name, constant);
         }
         for (index, output) in node.outputs.iter().enumerate() {
+            self.budget.value()?;
             // What is known of the first output holds for the parts of a split, too.
             let is_like_first = index == 0 || place == Nowhere || node.operator == "Split";
             self.places.insert(output, if is_like_first { place } else { Unknown });
@@ -162,6 +176,7 @@ impl<'g> Values<'g> {
                 self.graph.ranks.entry(output).or_insert(rank);
             }
         }
+        Some(())
     }
 
     /// Where the items lie in the first output, and its number of axes.
@@ -340,10 +355,11 @@ impl<'g> Values<'g> {
 
     /// The numbers of an input, if it is a constant.
     fn ints(&self, node: &Node<'g>, input: usize) -> Option<Vec<i64>> {
-        self.constant(node.inputs.get(input)?)?.ints()
+        self.constant(node.inputs.get(input)?)?.ints(self.budget)
     }
 
     fn constant(&self, name: &str) -> Option<Constant<'g>> {
+        self.budget.step()?;
         let own = self.constants.get(name).copied().or_else(|| self.graph.weight(name));
         own.or_else(|| self.outer?.constant(name))
     }
@@ -353,6 +369,9 @@ impl<'g> Values<'g> {
     }
 
     fn place_of(&self, name: &str) -> Place {
+        if self.budget.step().is_none() {
+            return Unknown;
+        }
         match self.places.get(name) {
             Some(place) => *place,
             None if self.graph.weight(name).is_some() => Nowhere,
@@ -362,7 +381,7 @@ impl<'g> Values<'g> {
 
     fn rank_of(&self, node: &Node<'g>, input: usize) -> Option<usize> {
         let name = *node.inputs.get(input)?;
-        self.graph.ranks.get(name).copied().or_else(|| self.constant(name)?.rank())
+        self.graph.ranks.get(name).copied().or_else(|| self.constant(name)?.rank(self.budget))
     }
 }
 

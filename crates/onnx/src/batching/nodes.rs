@@ -1,5 +1,6 @@
 //! The operators of a graph, read one by one from the bytes of the file, and the whole numbers of its constants.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use crate::wire::{Field, Fields, last, packed};
@@ -15,6 +16,49 @@ const MAX_INTS: usize = 64;
 
 /// The fields of a constant: with its axes and numbers. Each node that has it looks at them.
 const MAX_FIELDS: usize = 256;
+
+/// What the reading of one file may cost beyond one walk over its bytes. When it is spent, no more is found.
+///
+/// A few bytes of a node name a constant, whose fields are read for each node, so the cost of a file is not bounded by
+/// its length.
+pub(super) struct Budget {
+    /// Names that are looked up, and fields of constants that are read.
+    steps: Cell<usize>,
+    /// Values that are remembered.
+    values: Cell<usize>,
+}
+
+impl Default for Budget {
+    /// A usual node takes about ten steps and has one output.
+    fn default() -> Self {
+        Self::new(100 * MAX_NODES, 2 * MAX_NODES)
+    }
+}
+
+impl Budget {
+    pub(super) fn new(steps: usize, values: usize) -> Self {
+        Self { steps: Cell::new(steps), values: Cell::new(values) }
+    }
+
+    /// `None` if it is spent.
+    pub(super) fn step(&self) -> Option<()> {
+        take_one(&self.steps)
+    }
+
+    /// `None` if it is spent.
+    pub(super) fn value(&self) -> Option<()> {
+        take_one(&self.values)
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.steps.get() == 0 || self.values.get() == 0
+    }
+}
+
+fn take_one(left: &Cell<usize>) -> Option<()> {
+    left.set(left.get().checked_sub(1)?);
+    Some(())
+}
 
 /// A graph, or the body of a loop or branch, with what it declares.
 pub(super) struct Graph<'g> {
@@ -54,28 +98,31 @@ impl<'g> Graph<'g> {
 pub(super) struct Constant<'g>(pub(super) &'g [u8]);
 
 impl<'g> Constant<'g> {
-    /// `None`: more than any constant has.
-    fn fields(self) -> impl Iterator<Item = Option<(u32, Field<'g>)>> {
+    /// `None`: more than any constant has, or the budget is spent.
+    fn fields(self, budget: &Budget) -> impl Iterator<Item = Option<(u32, Field<'g>)>> {
         let fields = Fields::new(self.0).map(Result::ok).enumerate();
-        fields.map(|(index, field)| field.filter(|_| index < MAX_FIELDS))
+        fields.map(|(index, field)| budget.step().and(field).filter(|_| index < MAX_FIELDS))
     }
 
-    pub(super) fn rank(self) -> Option<usize> {
+    pub(super) fn rank(self, budget: &Budget) -> Option<usize> {
         let mut rank = 0;
-        for field in self.fields() {
+        for field in self.fields(budget) {
             match field? {
                 (1, Field::Number(_)) => rank += 1,
-                (1, Field::Bytes(dims)) => rank += packed(dims).take(MAX_INTS).count(),
+                (1, Field::Bytes(dims)) => rank += packed(dims).take(MAX_INTS + 1).count(),
                 _ => {}
+            }
+            if rank > MAX_INTS {
+                return None;
             }
         }
         Some(rank)
     }
 
     /// Its numbers, if they are few and whole, and lie in the file.
-    pub(super) fn ints(self) -> Option<Vec<i64>> {
+    pub(super) fn ints(self, budget: &Budget) -> Option<Vec<i64>> {
         let (mut kind, mut raw, mut ints) = (0, None, Vec::new());
-        for field in self.fields() {
+        for field in self.fields(budget) {
             match field? {
                 (2, Field::Number(number)) => kind = number,
                 (5 | 7, Field::Number(number)) => ints.push(number as i64),

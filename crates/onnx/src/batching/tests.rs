@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 use prost::Message as _;
 
+use super::graph::find_within;
+use super::nodes::Budget;
 use super::read;
 use crate::proto::{
     AttributeProto, DimensionProto, DimensionValue, ElementType, NodeProto, OperatorGraph, TensorProto,
@@ -227,5 +229,36 @@ proptest! {
         let position = position.index(file.len());
         file[position] = byte;
         let _ = read(&file, &signature);
+    }
+}
+
+/// Ends with an operator that mixes items, so that it is known whether the file was read to its end.
+fn found_within(steps: usize, values: usize, first: &str) -> bool {
+    let (file, signature) = model(&[first, "Softmax x -> y axis=0"], &["N", "4"], &["N", "4"]);
+    find_within(&Budget::new(steps, values), &file, &signature).is_some()
+}
+
+#[test]
+fn a_file_with_more_values_than_any_model_is_not_read_to_its_end() {
+    let outputs = vec!["v"; 50].join(",");
+    let split = format!("Relu x -> {outputs}");
+    assert!(found_within(1_000, 60, &split));
+    assert!(!found_within(1_000, 40, &split));
+}
+
+#[test]
+fn a_file_whose_nodes_name_a_constant_again_and_again_is_not_read_to_its_end() {
+    // Each name costs the look-ups and the fields of the tensor.
+    let sum = format!("Sum x{} -> v", " w".repeat(50));
+    assert!(found_within(1_000, 60, &sum));
+    assert!(!found_within(300, 60, &sum));
+}
+
+#[test]
+fn a_spent_budget_is_no_finding() {
+    // A quantized constant mixes nothing. Its place is unknown when the budget is spent.
+    let (file, signature) = model(&["Sum w w w w -> v", "DynamicQuantizeLinear w -> q,s,z"], &["N", "4"], &["N", "4"]);
+    for steps in 0..200 {
+        assert_eq!(find_within(&Budget::new(steps, 60), &file, &signature), None, "{steps} steps");
     }
 }

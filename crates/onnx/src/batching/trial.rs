@@ -142,7 +142,7 @@ fn made_up(model: &Model, length: usize, scale: f32, chance: &mut Chance) -> Opt
         let length = |axis: &Axis| if let Axis::Fixed(length) = axis { *length } else { length };
         let shape: Vec<usize> = signature.item_axes(spec)?.iter().map(length).collect();
         let count = shape.iter().try_fold(1_usize, |product, axis| product.checked_mul(*axis))?;
-        count.checked_mul(32).filter(|bytes| *bytes <= MAX_BYTES * 4)?;
+        count.checked_mul(8).filter(|bytes| *bytes <= MAX_BYTES)?;
         let mut made = |largest: u64| (0..count).map(|_| chance.below(largest)).collect::<Vec<u64>>();
         match spec.kind() {
             Kind::Numbers(DType::F16 | DType::BF16 | DType::F32 | DType::F64) => {
