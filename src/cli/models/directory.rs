@@ -302,18 +302,19 @@ impl ModelDirectory {
         let (mut change, mut is_empty) = (RouteChange::new(), true);
         let own = (route_name(name), self.served_default(name).and_then(|default| state.running.get(&default)));
         let own_next = default.and_then(|default| next.get(&default));
-        let numbers = state.running.keys().chain(next.keys());
-        let numbers: BTreeSet<&u64> = numbers.collect();
+        let numbers = state.running.keys().chain(next.keys()).copied().chain(self.served_versions(name));
+        let numbers: BTreeSet<u64> = numbers.collect();
         let versions = numbers
             .into_iter()
-            .map(|version| (version_route_name(name, *version), state.running.get(version), next.get(version)));
+            .map(|version| (version_route_name(name, version), state.running.get(&version), next.get(&version)));
         for (route, before, after) in versions.chain([(own.0, own.1, own_next)]) {
             let is_open = is_served(&route);
             change = match after {
                 Some(after) if is_open && before.is_some_and(|before| before.life == after.life) => continue,
                 Some(after) if is_open => change.replace_route(after.stage.route(&route)?),
                 Some(after) => change.add_route(after.stage.route(&route)?),
-                None if is_open && before.is_some() => change.remove_route(&route),
+                // Also one that a load has opened and could not note, because it was ended at this moment.
+                None if is_open => change.remove_route(&route),
                 None => continue,
             };
             is_empty = false;
@@ -324,6 +325,14 @@ impl ModelDirectory {
     /// The version behind the route of a model.
     pub(super) fn served_default(&self, name: &str) -> Option<u64> {
         self.node.client().route(&route_name(name)).map(|route| route.stage_revision())
+    }
+
+    /// The versions with a route of their own.
+    fn served_versions(&self, name: &str) -> Vec<u64> {
+        let (routes, own) = (self.node.client().routes(), route_name(name));
+        let own = routes.iter().filter(|route| route.name().starts_with(&own));
+        let versions = own.map(|route| (route.name(), route.stage_revision()));
+        versions.filter(|(route, version)| *route == version_route_name(name, *version)).map(|(_, own)| own).collect()
     }
 
     /// Closes the routes of a model that is not in the directory any more.
@@ -402,7 +411,26 @@ impl fmt::Debug for ModelDirectory {
 
 #[cfg(test)]
 mod tests {
+    use callboard_core::{App, RouteSpec, Stage};
+
     use super::*;
+    use crate::config::{Environment, Flags, Target};
+
+    /// A load that was ended when its change took effect has not noted its versions.
+    #[tokio::test]
+    async fn a_closed_model_has_no_route_although_no_version_was_noted() {
+        let stage = |name| Stage::each(name, |n: &u64| Ok(*n)).revision(1);
+        let (own, other) = (stage("m:1"), stage("mm:1"));
+        let routes = [("/m", &own), ("/m/versions/1", &own), ("/mm", &other), ("/mm/versions/1", &other)];
+        let app =
+            routes.iter().fold(App::new(), |app, (name, stage)| app.mount(RouteSpec::new(name, (*stage).clone())));
+        let node = app.start().await.unwrap();
+        let plan = Plan::resolve(Target::Program { file: None }, &Flags::new(), &Environment::default()).unwrap();
+        let directory = ModelDirectory::new(Path::new("models"), &plan, node.handle(), LogLines::default());
+        directory.close("m", &mut ModelState::default()).await.unwrap();
+        let left: Vec<String> = node.client().routes().iter().map(|route| route.name().to_owned()).collect();
+        assert_eq!(left, ["/mm", "/mm/versions/1"]);
+    }
 
     #[test]
     fn a_panic_is_the_reason_of_a_failed_load() {

@@ -1,7 +1,8 @@
 //! The turns of the loads: a model has one change at a time, and models do not wait for each other.
 //!
 //! * **Full:** more than [`MAX_LOADS`] loads at a time wait for a place.
-//! * **Cancelled:** an unload or a removal ends a load of its model that has not taken effect.
+//! * **Cancelled:** an unload or a removal ends a load of its model that is not done. Its change may have taken effect
+//!   just before, so the routes to close are those that the node has.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,10 +58,11 @@ impl Turns {
         };
         tokio::select! {
             biased;
+            // First: a load that is done has taken effect, and its state is remembered.
+            done = in_turn => done,
             _ = ended.changed() => {
                 Err(RepositoryError::Source("it was unloaded or removed while it was loaded".to_owned()))
             }
-            done = in_turn => done,
         }
     }
 
@@ -79,7 +81,7 @@ impl Turns {
         change.await
     }
 
-    /// A place for the work of a load, which keeps it although nobody waits any more.
+    /// A place for the work of a load, which keeps it also when its caller has left.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
@@ -138,11 +140,27 @@ mod tests {
         tokio::select! {
             biased;
             (ended, ()) = async { tokio::join!(turns.load("loops", pending()), pending()) } => panic!("{ended:?}"),
-            _ = turns.load("other", pending()) => panic!("nobody has ended it"),
+            _ = turns.load("other", pending()) => panic!("no order has ended it"),
             unloaded = unloads => unloaded.unwrap(),
         }
         assert!(turns.loading().is_empty());
         let (ended, ()) = tokio::join!(turns.load("loops", pending()), turns.at_once("loops", async {}));
         assert!(ended.unwrap_err().to_string().contains("unloaded"));
+    }
+
+    #[tokio::test]
+    async fn a_load_that_is_done_when_its_unload_comes_has_taken_effect() {
+        let turns = Turns::default();
+        let (effect, took_effect) = tokio::sync::oneshot::channel();
+        let load = turns.load("model", async move {
+            took_effect.await.unwrap();
+            Ok(())
+        });
+        let unload = async {
+            effect.send(()).unwrap();
+            turns.at_once("model", async {}).await;
+        };
+        let (loaded, ()) = tokio::join!(load, unload);
+        loaded.unwrap();
     }
 }
