@@ -266,7 +266,8 @@ impl StageSettings {
         self.placement == Placement::Task
     }
 
-    /// What operators should know of the stage: it is in the node's description. None by default.
+    /// What operators should know of the stage: it is in the node's description. None by default. It is set before the
+    /// stage starts, so what only the load of a worker shows is in the log alone.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()

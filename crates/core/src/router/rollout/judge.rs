@@ -116,7 +116,8 @@ impl Judge {
 
     /// One call of a revision has ended.
     pub(super) fn observe(&mut self, role: TrialRole, observation: Observation) {
-        let limit = self.slow_limit();
+        // A walk over all buckets: only a late call needs it.
+        let limit = if matches!(observation, Observation::Late(_)) { self.slow_limit() } else { None };
         let revision = match role {
             TrialRole::Current => &mut self.current,
             TrialRole::Candidate => &mut self.candidate,
