@@ -131,7 +131,7 @@ impl StageKind {
         }
     }
 
-    /// How long the start of a model with files of so many bytes may take.
+    /// How long the start of a model may take, given the bytes of its files.
     #[cfg_attr(not(feature = "onnx"), expect(unused_variables, reason = "no other kind has a model"))]
     pub(crate) fn start_timeout(&self, bytes: u64) -> Duration {
         let by_default = DEFAULT_START_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND);

@@ -167,7 +167,7 @@ pub struct Settings {
     pub log_format: Sourced<LogFormat>,
     /// Whether every request has a line in the log.
     pub access_log: Sourced<bool>,
-    /// Who is sent the trace of an error.
+    /// The callers that get the trace of an error.
     pub error_traces: Sourced<ErrorTraces>,
     /// The URL of the collector of spans.
     pub otlp_endpoint: Sourced<Option<Origin>>,

@@ -25,8 +25,9 @@ pub const MAX_DEPTH: usize = 512;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeLimits {
-    /// Largest input in bytes. Threat: a body that fills the memory. A byte string or an array is a slice of the input, so
-    /// no other limit bounds it. Default: 64 MiB, the default body limit of the edges. Message: `input of N bytes exceeds max_bytes = M`.
+    /// Largest input in bytes. Threat: a body that fills the memory. A byte string or an array is a slice of the input,
+    /// so no other limit bounds it. Default: 64 MiB, the default body limit of the edges. Message: `input of N bytes
+    /// exceeds max_bytes = M`.
     pub max_bytes: usize,
     /// Deepest nesting of lists and maps. Threat: a stack overflow, which would end the process. Default: 128; values
     /// above [`MAX_DEPTH`] count as [`MAX_DEPTH`], and a typed JSON input ends at 127, where serde_json does.

@@ -177,7 +177,7 @@ settings! {
     MIN_BYTES_PER_SECOND: Bytes = Bytes(0..=1 << 30),
         key "http.min_bytes_per_second", flag "min-bytes-per-second",
         value "SIZE", default "1KiB", "Slowest pace of a request body, and of reading an answer";
-    /// None: a header that any client may write names nobody.
+    /// None: any client may write the header.
     TRUSTED_PROXIES: Proxies = Proxies, key "http.trusted_proxies", flag "trusted-proxies",
         value "NETWORKS", default "none",
         "Proxies whose x-forwarded-for or forwarded names the client, such as 10.0.0.0/8 or loopback";
@@ -212,7 +212,8 @@ settings! {
         key "http.tls_reload_interval", flag "tls-reload-interval",
         value "DURATION", default "10s", "How often the files of certificate and key are checked for changes";
     CLOSE_LINGER: Span = Span(Duration::ZERO..=HOUR), key "http.close_linger", flag "close-linger",
-        value "DURATION", default "2s", "How long a connection that closes reads on, so that its client gets the answer";
+        value "DURATION", default "2s",
+        "How long a connection that closes reads on, so that its client gets the answer";
     SHUTDOWN_LINGER: Span = Span(Duration::ZERO..=HOUR), key "http.shutdown_linger", flag "shutdown-linger",
         value "DURATION", default "500ms", "How long an idle connection stays open after a shutdown began";
     /// Off: an open port must be requested.
@@ -277,7 +278,7 @@ settings! {
         ("loopback", ErrorTraces::Loopback), ("callers", ErrorTraces::Callers), ("log", ErrorTraces::Log),
     ]), key "errors.traces", flag "error-traces",
         value "loopback|callers|log", default "loopback",
-        "Who is sent the traceback of an error, beside the log: callers of a listener on loopback, all callers, nobody";
+        "The callers that get the traceback of an error: those of a listener on loopback, all, or none (in the log alone)";
     /// None: traces need a collector.
     OTLP_ENDPOINT: OrNone<Collector> = OrNone(Collector), key "traces.endpoint", flag "otlp-endpoint",
         value "URL", default "none", "OpenTelemetry collector to send spans to";
