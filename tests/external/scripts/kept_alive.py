@@ -1,6 +1,7 @@
 """Refused requests and good ones in turn on kept-alive connections: no good one may be lost.
 
-`kept_alive.py CLIENT URL REQUESTS`: CLIENT is `http.client`, `requests` or `httpx`. Prints the good answers.
+`kept_alive.py CLIENT URL REQUESTS`: CLIENT is `http.client`, `requests` or `httpx`. Prints the good answers. With
+`http.client-anew` each request has a connection of its own, for a proxy that keeps connections.
 """
 
 import sys
@@ -18,7 +19,7 @@ def pieces():
     yield body
 
 
-if client == "http.client":
+if client.startswith("http.client"):
     import http.client
 
     connection = http.client.HTTPConnection(parts.netloc, timeout=60)
@@ -30,9 +31,13 @@ if client == "http.client":
         answer = connection.getresponse()
         answer.read()
         assert answer.status in (404, 405, 415), answer.status
+        if client == "http.client-anew":
+            connection.close()
         connection.request("GET", "/livez")
         answer = connection.getresponse()
         answer.read()
+        if client == "http.client-anew":
+            connection.close()
         good += answer.status == 200
 elif client == "requests":
     import requests as library
