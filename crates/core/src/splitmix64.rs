@@ -1,5 +1,5 @@
-//! A 64-bit hash, the same on every node and in every run: it spreads sessions over replicas and nodes, keeps heaps flat
-//! and makes simulated chance.
+//! A 64-bit hash, the same on every node and in every run: it spreads sessions over replicas and nodes, keeps heaps
+//! flat and makes simulated chance.
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 #[must_use]

@@ -129,20 +129,20 @@ impl ChildProcess {
     }
 
     /// Logs a record of the child. `is_own` says whether it works on the call with this request id.
-    pub(crate) fn log(&self, mut record: LogMessage, is_own: impl FnOnce(&str) -> bool) {
-        record.request_id = record.request_id.filter(|id| is_own(id));
-        self.log.record(record);
+    pub(crate) fn log(&self, record: LogMessage, is_own: impl FnOnce(&str) -> bool) {
+        self.log.record(record, is_own);
     }
 
     /// Logs what the node has to say about the child.
     pub(crate) fn log_note(&self, level: &str, message: String) {
-        self.log.record(LogMessage { level: level.to_owned(), message, ..LogMessage::default() });
+        self.log.record(LogMessage { level: level.to_owned(), message, ..LogMessage::default() }, |_| true);
     }
 
     /// Logs a traceback of the child as one record.
     pub(crate) fn log_trace(&self, level: &str, trace: &str, request_id: Option<&str>) {
         let (message, request_id) = (both_ends(trace.trim_end(), MAX_MESSAGE_CHARS), request_id.map(str::to_owned));
-        self.log.record(LogMessage { level: level.to_owned(), message, request_id, ..LogMessage::default() });
+        let record = LogMessage { level: level.to_owned(), message, request_id, ..LogMessage::default() };
+        self.log.record(record, |_| true);
     }
 
     /// Logs what a start waits for.
@@ -218,18 +218,23 @@ struct ChildLog {
 }
 
 impl ChildLog {
-    /// Writes a record.
-    fn record(&self, record: LogMessage) {
-        let LogMessage { level, mut target, mut message, mut request_id } = record;
+    /// Writes a record. `is_own` is asked only for a record within the limit: the answer may take a while.
+    fn record(&self, record: LogMessage, is_own: impl FnOnce(&str) -> bool) {
+        let LogMessage { level, mut target, mut message, request_id } = record;
         let (stage, replica) = (self.stage.as_str(), self.replica);
         cut(&mut message, MAX_MESSAGE_CHARS);
         cut(&mut target, MAX_NAME_CHARS);
-        request_id.iter_mut().for_each(|id| cut(id, MAX_NAME_CHARS));
+        let own_id = || {
+            let mut id = request_id.filter(|id| is_own(id));
+            id.iter_mut().for_each(|id| cut(id, MAX_NAME_CHARS));
+            id
+        };
         let (bytes, logger) = (message.len() + target.len(), Some(target).filter(|target| !target.is_empty()));
         macro_rules! write {
             ($level:expr) => {
                 // What is not written does not count.
                 if tracing::enabled!(target: OUTPUT_TARGET, $level) && self.is_admitted(bytes) {
+                    let request_id = own_id();
                     tracing::event!(target: OUTPUT_TARGET, $level, stage, replica, logger, request_id, "{message}");
                 }
             };

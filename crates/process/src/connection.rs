@@ -27,10 +27,10 @@ use crate::writer::{FrameWriter, OutgoingFrame};
 /// How often the reader looks for the end of a child whose socket stays open in another process, and at its callers.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A start that takes longer lets the next one begin: one that hangs must not hold up the replicas of other stages.
+/// A start that takes longer lets the next one begin: a start that hangs must not hold up the replicas of other stages.
 const LONGEST_TURN: Duration = Duration::from_secs(10);
 
-/// The turns of starts.
+/// The turns of first starts.
 fn turns() -> &'static Semaphore {
     static TURNS: OnceLock<Semaphore> = OnceLock::new();
     TURNS.get_or_init(|| Semaphore::new(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)))
@@ -54,16 +54,19 @@ pub(crate) struct Agreed {
 }
 
 impl Connection {
-    /// Starts a child in its turn, and waits until it is ready. As many start at a time as there are processors: more
-    /// would all be late together.
+    /// Starts a child, and waits until it is ready. The first lives of replicas have turns: as many start at a time as
+    /// there are processors, because more would all be late together. A restart waits for no other stage.
     pub(crate) async fn start(
         config: &ProcessConfig,
         fork_server: &Arc<ForkServer>,
         replica: &Replica,
         is_streaming: bool,
     ) -> Result<(Self, FrameWriter, Agreed), Failure> {
-        let turn = turns().acquire().await;
         let start = Self::start_now(config, fork_server, replica, is_streaming);
+        if replica.generation() > 0 {
+            return start.await;
+        }
+        let turn = turns().acquire().await;
         tokio::pin!(start);
         match timeout(LONGEST_TURN, &mut start).await {
             Ok(started) => started,

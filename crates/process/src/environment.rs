@@ -1,7 +1,7 @@
 //! What a child gets of the variables of this process: all but this node's settings and secrets.
 //!
 //! A child runs other people's code: a model, a service, and the packages that it imports. It needs `PATH`, `HOME` or
-//! `CUDA_VISIBLE_DEVICES`, and no API keys. A variable that is withheld reaches a child if the child's own `env` has it.
+//! `CUDA_VISIBLE_DEVICES`, and no API keys. A withheld variable reaches a child if the child's own `env` has it.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

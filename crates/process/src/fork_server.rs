@@ -79,7 +79,7 @@ enum State {
     },
 }
 
-/// Whose fork server it is, for the log: a stage's, or that of an app with several.
+/// The owner of the fork server, for the log: a stage, or an app with several.
 struct Owner {
     stage: Option<String>,
     app: Option<String>,

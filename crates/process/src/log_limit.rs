@@ -21,7 +21,7 @@ pub(crate) const MAX_MESSAGE_CHARS: usize = 8_000;
 /// The most characters of a name in a record.
 pub(crate) const MAX_NAME_CHARS: usize = 200;
 
-/// A text of at most so many characters: the first lines of a traceback say where it began, the last what happened.
+/// A text of at most `most` characters: the first lines of a traceback say where it began, the last what happened.
 pub(crate) fn both_ends(text: &str, most: usize) -> String {
     let characters = text.chars().count();
     if characters <= most {
@@ -68,7 +68,7 @@ impl Window {
 }
 
 impl LogLimit {
-    /// Whether a line of so many bytes may be written. `tell` writes how many were left out before.
+    /// Whether a line of this length may be written. `tell` writes how many were left out before.
     pub(crate) fn admits(&self, bytes: usize, tell: impl FnOnce(&str)) -> bool {
         self.tell_left_out(tell);
         self.0.lock().admit(bytes)
@@ -95,7 +95,7 @@ fn words(left_out: u64) -> String {
     format!("{left_out} lines left out: more than {MAX_LINES} lines or {} KiB within {PER:?}", MAX_BYTES / 1024)
 }
 
-/// Cuts a text to so many characters.
+/// Cuts a text to this number of characters.
 pub(crate) fn cut(text: &mut String, max_chars: usize) {
     if let Some((end, _)) = text.char_indices().nth(max_chars) {
         text.truncate(end);

@@ -50,7 +50,8 @@ impl Lost {
     /// A child that streams several items at once waits for credit, which one with a single batch does not know.
     pub(crate) fn knows_no_credit(calls: NonZeroU32) -> Self {
         let message = format!(
-            "the stage has a concurrency of {calls}, and its worker streams one batch at a time (it says no max_batches)"
+            "the stage has a concurrency of {calls}, and its worker streams one batch at a time (it says no \
+             max_batches)"
         );
         Self::NotStarted { message, trace: String::new() }
     }

@@ -25,7 +25,7 @@ use crate::message::{
 use crate::open::{Answer, OpenBatch, Shared};
 use crate::writer::OutgoingFrame;
 
-/// A child that leaves so many frames unread for so long, and for the stage's timeout, is stuck.
+/// A child that reads no frame for this time, and for the stage's timeout, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
 
 /// Outputs are counted in units of this many bytes.

@@ -92,7 +92,7 @@ fn places(lengths: impl IntoIterator<Item = usize>) -> Option<Vec<Range<usize>>>
     lengths.into_iter().map(place).collect()
 }
 
-/// The most bytes of a memory for frames of so many bytes and parts: senders double what they need at most.
+/// The most bytes of a memory for frames of at most these bytes and parts: senders double what they need at most.
 fn most_bytes((max_bytes, max_parts): (u64, usize)) -> usize {
     let between = max_parts.saturating_mul(ALIGNMENT).saturating_add(FIRST_PART);
     usize::try_from(max_bytes).unwrap_or(usize::MAX).saturating_add(between).saturating_mul(2)
@@ -266,8 +266,8 @@ impl Incoming {
         Self { reading, memories: [const { None }; MAX_NUMBER as usize], mapped: Arc::new(()), spare: Spare::default() }
     }
 
-    /// The parts of a frame. `descriptor` gives the descriptor of a new memory, which is not larger than `largest`, a
-    /// frame of so many bytes and parts, needs.
+    /// The parts of a frame. `descriptor` gives the descriptor of a new memory, which is not larger than a frame of
+    /// `largest` bytes and parts needs.
     pub(crate) fn read(
         &mut self,
         memory: u8,

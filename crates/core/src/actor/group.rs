@@ -331,7 +331,8 @@ impl GroupState {
                 return self.give_up(myself, &why);
             }
             let delay = self.recovery.failed(now, fastrand::f64());
-            tracing::error!(group = %self.group.name, reason = why, wait = ?delay, "a group of actors waits to start again");
+            let group = &self.group.name;
+            tracing::error!(%group, reason = why, wait = ?delay, "a group of actors waits to start again");
             wait = Some(delay);
         }
         let affected = self.group.strategy.affected(index, self.lives.len());

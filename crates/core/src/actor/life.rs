@@ -78,7 +78,7 @@ use crate::host::OpaqueHandle;
 /// | it crashes while the message waits | is handled by the next life | is handled by the next life |
 /// | it ends while the message waits | the message is lost | `Over` |
 /// | the deadline passes while the message waits | – | `DeadlineExceeded`, and the message is never handled |
-/// | it crashes with the message in hand | the message is lost | `Crashed`, with the actor and the reason: the message may have had an effect |
+/// | it crashes with the message in hand | the message is lost | `Crashed`, with the reason: it may have had an effect |
 ///
 /// A sender that must know whether a message was handled asks, with a `ReplyPort<()>`. A question that an actor hands
 /// on, with its port in a `tell`, waits and fails in the same way.

@@ -111,9 +111,12 @@ impl<M: Send + 'static> Mailbox<M> {
     }
 
     pub(super) fn set_up(&self, actor: EngineRef<Delivery<M>>) {
+        // Messages that wait were sent first: a new one finds the actor only behind them.
+        let mut waiting = self.waiting.lock();
+        let sent = std::mem::take(&mut *waiting).into_iter();
+        let unsent = sent.filter_map(|(message, place)| self.send(&actor, message, None, place).err());
+        *waiting = unsent.filter_map(|(message, place)| Some((message, place?))).collect();
         self.change(Target::Up(actor));
-        let waiting = std::mem::take(&mut *self.waiting.lock());
-        waiting.into_iter().for_each(|(message, place)| self.keep(message, place));
     }
 
     /// Passes a message on to the next life of the actor, now or when that is up.

@@ -1,10 +1,10 @@
 //! Actors of the library's users. The node supervises them, and references to them survive their crashes.
 //!
 //! An [`Actor`] handles messages of one type. It is declared by an [`ActorSpec`], alone or in an [`ActorGroup`] with a
-//! strategy, and reached by an [`ActorRef`]. Names are kept in a directory of the node, not of the process. Actors start
-//! with an app ([`App::actor`](crate::App::actor)) or on a running node
-//! ([`NodeHandle::spawn_actor`](crate::NodeHandle::spawn_actor)), such as one for each user. None of them matters to the
-//! readiness of its node, unless it is [needed](ActorSpec::needed).
+//! strategy, and reached by an [`ActorRef`]. Names are kept in a directory of the node, not of the process. Actors
+//! start with an app ([`App::actor`](crate::App::actor)) or on a running node
+//! ([`NodeHandle::spawn_actor`](crate::NodeHandle::spawn_actor)), such as one for each user. None of them matters to
+//! the readiness of its node, unless it is [needed](ActorSpec::needed).
 //!
 //! * **Full:** a message needs a place in the mailbox. Without one, [`ActorRef::tell`] gives the message back, and
 //!   [`ActorRef::ask`] fails at once.

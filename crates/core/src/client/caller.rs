@@ -87,8 +87,8 @@ pub trait Caller: Clone + Send + Sync + 'static {
     ///
     /// async fn two(caller: &impl Caller) -> Result<[u64; 2], CallError> {
     ///     let first = caller.prepare("/double", 1_u64)?;
-    ///     let (first, second) =
-    ///         tokio::join!(caller.call_prepared(first, CallOptions::new()), async { caller.prepare("/double", 2_u64) });
+    ///     let first = caller.call_prepared(first, CallOptions::new());
+    ///     let (first, second) = tokio::join!(first, async { caller.prepare("/double", 2_u64) });
     ///     Ok([first?, caller.call_prepared(second?, CallOptions::new()).await?])
     /// }
     ///

@@ -1,4 +1,5 @@
-//! Whether and when a client makes a refused call again: a pure decision, the same in process and over a network.
+//! Whether and when a client makes a refused call again: a pure decision, the same in process and over a network, but
+//! for the wait for a node.
 
 use std::time::Duration;
 
@@ -13,7 +14,9 @@ use crate::error::{CallError, ErrorKind};
 /// from attempt to attempt and is drawn from half of it to one and a half, so that calls that were refused together do
 /// not return together.
 ///
-/// Used by [`CallStream::retry`](crate::CallStream::retry) in process, and by the clients over a network.
+/// Used by [`CallStream::retry`](crate::CallStream::retry) in process, and by the clients over a network. One rule is
+/// that of a network alone: an `Unavailable` refusal that asks for more than 250 ms is the error of a single call,
+/// because the caller may have another node.
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,7 +84,14 @@ impl RetryPolicy {
     pub fn wait(&self, error: &CallError, attempt: u32, chance: f64) -> Duration {
         let factor = 2_u32.checked_pow(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         let pause = self.first_pause.saturating_mul(factor).min(self.longest_pause);
-        error.retry_after().unwrap_or_default() + pause.mul_f64(0.5 + chance.clamp(0.0, 1.0))
+        let drawn = pause.as_secs_f64() * (0.5 + chance.clamp(0.0, 1.0));
+        let pause = Duration::try_from_secs_f64(drawn).unwrap_or(Duration::MAX);
+        error.retry_after().unwrap_or_default().saturating_add(pause)
+    }
+
+    /// Whether every error is final.
+    pub(super) fn is_never(&self) -> bool {
+        self.attempts == 1
     }
 
     /// Whether there may be another attempt after attempt number `attempt`.
@@ -92,7 +102,7 @@ impl RetryPolicy {
 
     /// The same for a call of a stream on this node. What gives no time to retry after may last.
     pub(super) fn allows_in_stream(&self, error: &CallError, attempt: u32) -> bool {
-        let waits_for_room = self.attempts > 1 && error.kind() == ErrorKind::Overloaded;
+        let waits_for_room = !self.is_never() && error.kind() == ErrorKind::Overloaded;
         waits_for_room || error.retry_after().is_some() && self.allows(error, attempt)
     }
 }
@@ -109,6 +119,14 @@ mod tests {
         let waits = [1, 2, 3, 7, 40].map(|attempt| policy.wait(&error, attempt, 0.5).as_millis());
         assert_eq!(waits, [1_020, 1_040, 1_080, 2_000, 2_000]);
         assert_eq!([0.0, 1.0].map(|chance| policy.wait(&error, 1, chance).as_millis()), [1_010, 1_030]);
+    }
+
+    #[test]
+    fn the_longest_waits_do_not_overflow() {
+        let never = RetryPolicy::never().pauses(Duration::MAX, Duration::MAX);
+        assert_eq!(never.wait(&CallError::overloaded("full", Duration::MAX), u32::MAX, 1.0), Duration::MAX);
+        assert_eq!(never.wait(&CallError::overloaded("full", SECOND), 1, 1.0), Duration::MAX);
+        assert!(never.is_never() && !RetryPolicy::default().is_never());
     }
 
     #[test]

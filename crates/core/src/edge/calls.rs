@@ -35,8 +35,8 @@ impl EdgeHandle<'_> {
         self.0.shared.gateway.timeout_of(route, timeout)
     }
 
-    /// Whether a call of this route may run twice: each stage has a [contract](crate::Contract) that permits it, here or
-    /// on every node that runs it now, and no step asks an actor.
+    /// Whether a call of this route may run twice: each stage has a [contract](crate::Contract) that permits it, here
+    /// or on every node that runs it now, and no step asks an actor.
     #[must_use]
     pub fn may_run_again(self, route: &Route) -> bool {
         route.may_run_again(remote_stages(&self.0.shared.gateway))

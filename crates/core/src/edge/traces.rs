@@ -1,6 +1,6 @@
 //! Which callers read the trace of an error: it shows paths and lines of source code.
 
-/// Who is sent the trace of an error of user code, such as a traceback of Python. The log always has it.
+/// Which callers get the trace of an error of user code, such as a traceback of Python. The log always has it.
 ///
 /// ```
 /// use callboard_core::edge::ErrorTraces;

@@ -376,9 +376,9 @@ impl CallError {
     /// Whether the same request may succeed if it is sent again unchanged, without harm. So it is with a
     /// [refusal](Self::is_refusal). It is so, too, with `Overloaded`, `Unavailable` and `WorkerFailed` after a start,
     /// if each stage that may have run has a [contract](crate::Contract) that lets it run again, or says itself that it
-    /// did [nothing](Failure::overloaded). A closure without a contract before it counts as one that must not run again:
-    /// a harmless one needs [`pure`](crate::Stage::pure). An input that kills its worker each time is not worth sending
-    /// again.
+    /// did [nothing](Failure::overloaded). A closure without a contract before it counts as one that must not run
+    /// again: a harmless one needs [`pure`](crate::Stage::pure). An input that kills its worker each time is not worth
+    /// sending again.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         let may_pass = matches!(self.0.kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::WorkerFailed);

@@ -37,8 +37,8 @@ pub struct Health {
     pub stages: Vec<StageHealth>,
     /// Each stage that runs on other nodes only.
     pub remote_stages: Vec<RemoteStageHealth>,
-    /// The last actors that have failed, and were not [needed](crate::actor::ActorSpec::needed): at most 16. They do not
-    /// matter to the node, and their names are free.
+    /// The last actors that have failed, and were not [needed](crate::actor::ActorSpec::needed): at most 16. They do
+    /// not matter to the node, and their names are free.
     pub failed_actors: Vec<String>,
     /// The actors because of which the node is not ready: they are [needed](crate::actor::ActorSpec::needed) and not
     /// up.

@@ -62,8 +62,8 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
     /// Whether a node that runs this stage can be reached.
     fn offers(&self, stage: &str) -> bool;
 
-    /// Whether a call of this stage may run a second time wherever it runs: every node that runs it says so. False if no
-    /// such node can be reached.
+    /// Whether a call of this stage may run a second time wherever it runs: every node that runs it says so. False if
+    /// no such node can be reached.
     fn may_run_again(&self, stage: &str) -> bool {
         let _ = stage;
         false
@@ -148,8 +148,8 @@ pub struct StageCall {
     /// Deadline, priority, session and record of the call. The other node does not write that record: its part comes
     /// with the reply.
     pub options: CallOptions,
-    /// False if the first stage also runs on this node, with a contract that forbids a second run: then no other node may
-    /// run it again.
+    /// False if the first stage also runs on this node, with a contract that forbids a second run: then no other node
+    /// may run it again.
     pub may_run_again: bool,
     /// The calling node also runs the first stage, and will if no other node has capacity: do not wait for capacity.
     pub can_run_here: bool,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// So many lines that each crash of a small accident is seen.
+/// Enough for each crash of a small accident.
 const MOST_LINES: u32 = 60;
 
 /// A flood is seen in the log, and in a day it costs less than 20 MB.

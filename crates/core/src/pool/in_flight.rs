@@ -189,12 +189,13 @@ impl InFlightBatch {
         if is_alone {
             pool.found_poison();
         } else {
-            // Under `AtMostOnce` nobody finds out which of them it was.
+            // Under `AtMostOnce` it is not found out which of them it was.
             pool.health.record_culprit();
         }
         if may_run_again {
+            let isolated = self.facts.is_isolating();
             pool.log_crash(|| {
-                tracing::error!(stage = %pool.name(), panic = %words, isolated = self.facts.is_isolating(), "an input kills its worker");
+                tracing::error!(stage = %pool.name(), panic = %words, isolated, "an input kills its worker");
             });
         }
         self.fail(RunEnd::Panicked, || panicked(&pool, words));

@@ -14,8 +14,9 @@ use crate::clock::Instant;
 /// The last restarts of a stage that are kept for its description.
 const REMEMBERED_RESTARTS: usize = 8;
 
-/// How long a stage counts as ready after its last replica has ended. A replica that an input has ended is back sooner,
-/// and no caller takes a node out of rotation. Without a replica for longer, calls would wait in vain.
+/// How long a stage counts as ready after its last replica has ended. A replica that starts within this time and was
+/// ended by an input does not take its node out of rotation. One that loads for longer does, until it is up: its start
+/// may hang, and calls would wait in vain.
 const READY_WITHOUT_REPLICA: Duration = Duration::from_secs(5);
 
 /// Why a replica was started again.
@@ -32,7 +33,7 @@ pub(crate) struct ReplicaSet {
     handles: Mutex<Vec<Arc<ReplicaHandle>>>,
     /// The last restarts, the newest last.
     restarts: Mutex<VecDeque<Restart>>,
-    /// Since when no replica is up, after some were: noted when a replica dies, or when somebody asks.
+    /// Since when no replica is up, after some were: noted when a replica dies, or when readiness is asked for.
     none_since: Mutex<Option<Instant>>,
     target: AtomicUsize,
     is_moved_to_threads: AtomicBool,
@@ -53,7 +54,7 @@ impl ReplicaSet {
 
     /// The replicas that are up, and those that finish their batches before they leave.
     pub(crate) fn all(&self) -> Vec<Arc<ReplicaHandle>> {
-        self.handles.lock().iter().filter(|handle| !handle.is_gone() || handle.is_leaving()).cloned().collect()
+        self.handles.lock().iter().filter(|handle| counts(handle)).cloned().collect()
     }
 
     /// Adds a replica that came up, in place of its previous life.
@@ -69,12 +70,13 @@ impl ReplicaSet {
     /// Whether calls can count on a replica: one is up, or was a moment ago. A replica that has just ended may be known
     /// here before its supervisor hears of it.
     pub(crate) fn is_manned(&self, now: Instant) -> bool {
-        if !self.all().is_empty() {
+        let handles = self.handles.lock();
+        if handles.iter().any(|handle| counts(handle)) {
             return true;
         }
-        let had_some = !self.handles.lock().is_empty();
+        // Under the lock of the handles: a replica that comes up now clears it afterwards.
         let mut none_since = self.none_since.lock();
-        if had_some {
+        if !handles.is_empty() {
             none_since.get_or_insert(now);
         }
         none_since.is_some_and(|since| now.saturating_duration_since(since) < READY_WITHOUT_REPLICA)
@@ -143,4 +145,9 @@ impl ReplicaSet {
     pub(crate) fn abandoned_threads(&self) -> usize {
         self.abandoned_threads.load(Ordering::Relaxed)
     }
+}
+
+/// Whether a replica is up, or finishes its batches before it leaves.
+fn counts(handle: &ReplicaHandle) -> bool {
+    !handle.is_gone() || handle.is_leaving()
 }

@@ -1,7 +1,7 @@
 //! What the end of a replica's life means for its stage: a pure decision.
 //!
-//! A life that has begun a batch is charged to the batch: an input may end or block any worker, and no caller may take a
-//! stage out of service. Only lives that began nothing can be a loop, because no input is to blame for them.
+//! A life that has begun a batch is charged to the batch: an input may end or block any worker, and no caller may take
+//! a stage out of service. Only lives that began nothing can be a loop, because no input is to blame for them.
 
 /// How one life of a replica has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -59,7 +59,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_failed_part_is_tried_within_a_minute(steps in prop::collection::vec((0u64..200, any::<bool>(), 0.0f64..1.0), 0..60)) {
+        fn a_failed_part_is_tried_within_a_minute(
+            steps in prop::collection::vec((0u64..200, any::<bool>(), 0.0f64..1.0), 0..60),
+        ) {
             let (mut recovery, mut now) = (Recovery::default(), Instant::now());
             for (seconds, recovers, chance) in steps {
                 now += Duration::from_secs(seconds);

@@ -360,7 +360,10 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     ///     .cost(|text: &String| text.len() as u64)
     ///     .max_cost(4)
     ///     .splitting(
-    ///         |text: &String, most| Ok(text.as_bytes().chunks(most as usize).map(|part| String::from_utf8_lossy(part).into()).collect()),
+    ///         |text: &String, most| {
+    ///             let parts = text.as_bytes().chunks(most as usize);
+    ///             Ok(parts.map(|part| String::from_utf8_lossy(part).into()).collect())
+    ///         },
     ///         |counts| Ok(counts.into_iter().sum()),
     ///     );
     /// let node = App::new().route("/count", count).start().await?;

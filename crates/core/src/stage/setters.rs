@@ -150,8 +150,8 @@ macro_rules! common_setters {
                 self.change(|settings| settings.with_queue(at_least_one(entries)))
             }
 
-            /// Declares whether a call may run again after its worker died; see [`Contract`](crate::Contract). A stream may
-            /// until its first output, on another node.
+            /// Declares whether a call may run again after its worker died; see [`Contract`](crate::Contract). A stream
+            /// may until its first output, on another node.
             #[must_use]
             pub fn contract(self, contract: crate::stage::Contract) -> Self {
                 self.change(|settings| settings.with_contract(contract))

@@ -65,7 +65,9 @@ pub(super) struct ReplicaRecord {
     /// The count of starts.
     starts: u64,
     crash_loop: CrashLoop,
-    /// Whether the back-off's timer is running.
+    /// Whether its last life is being built: it is neither up nor known to have failed.
+    is_starting: bool,
+    /// Whether the back-off's timer is running, or it waits for abandoned threads.
     pub(super) is_restart_due: bool,
     /// The current life, once it is up.
     pub(super) handle: Option<Arc<ReplicaHandle>>,
@@ -120,14 +122,14 @@ impl Actor for DeploymentActor {
         match message {
             DeploymentMessage::ReplicaUp(handle) => state.replica_up(&myself, handle),
             DeploymentMessage::ReplicaNotStarted { index, generation, message } => {
-                state.scale.starting -= 1;
+                state.start_is_over(index, generation);
                 if state.is_expected(index, generation) {
                     state.replica_not_started(&myself, index, &message);
                 }
                 state.look(&myself);
             }
             DeploymentMessage::Restart(index) if !state.is_stopping && state.awaits_restart(index) => {
-                state.start_replica(&myself, index);
+                state.start_unless_threads_hang(&myself, index);
             }
             DeploymentMessage::Restart(_) => {}
             DeploymentMessage::TryAgain => state.try_again_if_due(&myself),
@@ -211,7 +213,7 @@ impl DeploymentState {
         let replica = &mut self.replicas[index];
         let generation = replica.starts;
         replica.starts += 1;
-        replica.is_restart_due = false;
+        (replica.is_starting, replica.is_restart_due) = (true, false);
         self.scale.starting += 1;
         let args = WorkerArgs {
             pool: Arc::clone(&self.pool),
@@ -240,8 +242,15 @@ impl DeploymentState {
         });
     }
 
-    fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, handle: Arc<ReplicaHandle>) {
+    /// A start has its outcome, of this life of the replica or of an earlier one.
+    fn start_is_over(&mut self, index: usize, generation: u64) {
         self.scale.starting -= 1;
+        let replica = &mut self.replicas[index];
+        replica.is_starting &= replica.starts != generation + 1;
+    }
+
+    fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, handle: Arc<ReplicaHandle>) {
+        self.start_is_over(handle.index(), handle.generation());
         if handle.generation() > 0 && !self.pool.settings().scaling().may_be_zero() {
             let log = || tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
             self.pool.log_crash(log);
@@ -349,8 +358,7 @@ impl DeploymentState {
             return self.trial_failed(myself, reason);
         }
         if self.has_too_many_abandoned_threads() {
-            let hung = self.pool.replicas.abandoned_threads();
-            return self.give_up(myself, index, format!("{hung} of its threads hang in user code"));
+            return self.give_up(myself, index, self.hung_threads());
         }
         self.restart_or_give_up(myself, index, handle.end(), reason);
     }
@@ -452,6 +460,10 @@ impl DeploymentState {
 impl ReplicaRecord {
     pub(super) fn is_up(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| !handle.is_gone())
+    }
+
+    pub(super) fn is_up_or_starting(&self) -> bool {
+        self.is_starting || self.is_up()
     }
 
     fn is(&self, who: &ActorCell) -> bool {

@@ -19,6 +19,10 @@ use crate::text::limit_error_text;
 /// The replica that a failed stage tries.
 const TRIAL: usize = 0;
 
+/// With more abandoned threads than this many times `max_abandoned_threads`, only their return lets a replica start:
+/// the tries of a stage whose every call hangs must not add threads for ever.
+const THREADS_CEILING: usize = 2;
+
 /// What a supervisor knows about the failures of its stage.
 #[derive(Debug, Default)]
 pub(super) struct FailedStage {
@@ -117,11 +121,38 @@ impl DeploymentState {
 
     /// Starts one replica of a failed stage, which stays failed until the replica is up.
     fn try_again(&mut self, myself: &ActorRef<DeploymentMessage>) {
-        if !self.is_stopping && matches!(self.failed.state, FailedState::Waiting(_)) {
-            self.failed.state = FailedState::Trying;
+        if self.is_stopping || !matches!(self.failed.state, FailedState::Waiting(_)) {
+            return;
+        }
+        self.failed.state = FailedState::Trying;
+        if self.must_wait_for_threads() {
+            return self.trial_failed(myself, self.hung_threads());
+        }
+        // A replica that still starts is the try.
+        if !self.replicas[TRIAL].is_up_or_starting() {
             self.pool.metrics.restarts.inc();
             self.start_replica(myself, TRIAL);
         }
+    }
+
+    /// Starts a replica whose turn it is, or when threads have returned.
+    pub(super) fn start_unless_threads_hang(&mut self, myself: &ActorRef<DeploymentMessage>, index: usize) {
+        if self.must_wait_for_threads() {
+            self.replicas[index].is_restart_due = true;
+        } else {
+            self.start_replica(myself, index);
+        }
+    }
+
+    pub(super) fn must_wait_for_threads(&mut self) -> bool {
+        let ceiling = self.pool.settings().max_abandoned_threads().saturating_mul(THREADS_CEILING);
+        let must_wait = self.pool.replicas.abandoned_threads() > ceiling;
+        self.failed.waits_for_threads |= must_wait;
+        must_wait
+    }
+
+    pub(super) fn hung_threads(&self) -> String {
+        format!("{} of its threads hang in user code", self.pool.replicas.abandoned_threads())
     }
 
     /// A replica is up: the stage serves again, and its other replicas start.
@@ -138,8 +169,8 @@ impl DeploymentState {
         self.pool.tell_batcher(BatcherMessage::Open);
         self.pool.enter(StageState::Degraded, Some("it starts again after it had failed".to_owned()));
         for index in 0..self.pool.replicas.target() {
-            if !self.replicas[index].is_up() {
-                self.start_replicas(myself, index..index + 1);
+            if !self.replicas[index].is_up_or_starting() {
+                self.start_unless_threads_hang(myself, index);
             }
         }
     }

@@ -109,6 +109,7 @@ impl DeploymentState {
         self.give_place_back();
         if !self.is_growing()
             && let Some(decision) = self.decide(now)
+            && self.may_have(now, decision.replicas)
             && (self.pool.replicas.target() > 0 || self.has_place(myself, now))
         {
             self.change(myself, now, decision);
@@ -132,6 +133,16 @@ impl DeploymentState {
     fn decide(&mut self, now: Instant) -> Option<ScaleDecision> {
         let load = replica_load(&self.pool);
         self.scale.scaler.as_mut()?.decide(now, &load)
+    }
+
+    /// Whether the stage may have this many replicas: none is added while far too many of its threads hang.
+    fn may_have(&mut self, now: Instant, replicas: usize) -> bool {
+        let running = self.pool.replicas.target();
+        let may = replicas <= running || !self.must_wait_for_threads();
+        if !may && running == 0 {
+            self.refuse_callers(now, self.hung_threads());
+        }
+        may
     }
 
     /// Leaves memory for another stage, if no call is here.
@@ -253,6 +264,10 @@ impl DeploymentState {
             self.note_change(now, replicas, "an operator asked for it".to_owned());
             self.start_change(Some(Asker { scaled, _turn: turn }), replicas);
             return self.try_again_with(myself, replicas);
+        }
+        if !self.may_have(now, replicas) {
+            let _ = scaled.send(Err(ScaleError::NotStarted(self.hung_threads())));
+            return;
         }
         if self.pool.replicas.target() == 0 && replicas > 0 && !self.has_place(myself, now) {
             self.give_place_back();

@@ -385,10 +385,37 @@ impl Actor for SlowRestart {
         match message {
             Say::Add(n, answer) => answer.send(n),
             Say::Wait(gate) => gate.acquire().await?.forget(),
+            Say::Note(n) => self.0.log.note(n.to_string()),
             _ => self.0.sum += 1,
         }
         Ok(())
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_wait_for_a_life_are_handled_before_those_sent_to_it() {
+    let (up, log, gate) = (Arc::new(Semaphore::new(0)), Log::default(), Arc::new(Semaphore::new(0)));
+    let (late, lines) = (Arc::clone(&up), log.clone());
+    let spec = ActorSpec::with_mailbox("late", 1024, move |_| {
+        SlowRestart(Tally { name: "late", log: lines.clone(), sum: 0 }, Arc::clone(&late))
+    });
+    let actor = spec.reference();
+    let node = App::new().actor(spec).start().await.unwrap();
+    actor.tell(Say::Wait(Arc::clone(&gate))).unwrap();
+    (0..1000).for_each(|n| actor.tell(Say::Note(n)).unwrap());
+    // The actor crashes.
+    gate.close();
+    until("it is down", || state(&node, "late") == Some(ActorState::Restarting)).await;
+    let sent = std::thread::spawn(move || {
+        while let Err(TellError::Down(_)) = actor.tell(Say::Note(1000)) {
+            std::thread::yield_now();
+        }
+    });
+    up.add_permits(1);
+    until("all are handled", || log.0.lock().unwrap().len() == 1001).await;
+    sent.join().unwrap();
+    let expected: Vec<_> = (0..=1000).map(|n: u64| n.to_string()).collect();
+    assert!(log.take() == expected, "in the order of sending");
 }
 
 #[tokio::test]
@@ -532,7 +559,7 @@ async fn a_group_that_crashes_too_often_fails_as_a_whole() {
     until("the other has also ended", || matches!(strong.tell(Say::Note(1)), Err(TellError::Over(_)))).await;
     until("it has ended in good order", || log.take().contains(&"strong ends".to_owned())).await;
     let health = node.health();
-    assert!(health.live && health.ready, "nobody needs them");
+    assert!(health.live && health.ready, "no actor is needed");
     assert_eq!(health.failed_actors, ["weak", "strong"]);
     assert_eq!(node.client().call::<u64, u64>("/echo", 1).await.unwrap(), 1);
 }

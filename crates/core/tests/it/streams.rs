@@ -54,14 +54,17 @@ async fn results_keep_the_order_of_the_inputs() {
 /// A stage whose own code refuses each input this many times.
 fn refusing(times: u64) -> Stage<u64, u64> {
     let tries = Mutex::new(std::collections::HashMap::<u64, u64>::new());
-    Stage::each("refusing", move |n: &u64| {
-        let mut tries = tries.lock().unwrap();
-        let tried = tries.entry(*n).or_default();
-        *tried += 1;
-        if *tried > times {
-            return Ok(n + 1);
-        }
-        Err(Failure::overloaded("busy").with_retry_after(Duration::from_millis(20)))
+    // A future, not a closure: a closure that a busy machine makes slow moves to a thread, and a paused clock does not
+    // wait for threads.
+    Stage::each_async("refusing", move |n: Arc<u64>| {
+        let tried = {
+            let mut tries = tries.lock().unwrap();
+            let tried = tries.entry(*n).or_default();
+            *tried += 1;
+            *tried
+        };
+        let refusal = Failure::overloaded("busy").with_retry_after(Duration::from_millis(20));
+        std::future::ready(if tried > times { Ok(*n + 1) } else { Err(refusal) })
     })
 }
 

@@ -9,6 +9,7 @@ use callboard_core::{
     App, AsyncWorker, BackoffPolicy, Batch, Contract, ErrorKind, ExitPort, Failure, Node, Replica, Stage, StartError,
     Worker, WorkerExit,
 };
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::support::{DEADLY, breakable, hide_panics, serve, until};
@@ -171,12 +172,16 @@ async fn inputs_that_end_their_worker_never_fail_a_stage_under_any_contract() {
     }
 }
 
-/// A worker that ends when the test says so.
-struct Killable;
+/// A worker that ends when the test says so, and is warm when the gate has a permit.
+struct Killable(Arc<Semaphore>);
 
 impl AsyncWorker for Killable {
     type In = u64;
     type Out = u64;
+
+    async fn warmup(&self) -> Result<(), Failure> {
+        Ok(drop(self.0.acquire().await?))
+    }
 
     async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
         batch.iter().map(|n| Ok(*n)).collect()
@@ -187,6 +192,11 @@ type Ports = Arc<Mutex<Vec<ExitPort>>>;
 
 /// A stage of workers that end when the test says so, and the ports of those that are up, by their replicas.
 fn killable(replicas: usize) -> (Stage<u64, u64>, Ports) {
+    killable_behind(replicas, Arc::new(Semaphore::new(1)))
+}
+
+/// The same; the gate is for restarts of replica 1.
+fn killable_behind(replicas: usize, gate: Arc<Semaphore>) -> (Stage<u64, u64>, Ports) {
     let ports: Ports = Arc::new(Mutex::new(vec![]));
     let list = Arc::clone(&ports);
     let stage = Stage::async_worker("killable", move |replica: &Replica| {
@@ -196,7 +206,8 @@ fn killable(replicas: usize) -> (Stage<u64, u64>, Ports) {
             ports.push(replica.exit_port());
         }
         ports[at] = replica.exit_port();
-        Ok(Killable)
+        let is_held = (replica.index(), replica.generation() > 0) == (1, true);
+        Ok(Killable(if is_held { Arc::clone(&gate) } else { Arc::new(Semaphore::new(1)) }))
     });
     let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
     let settings = stage.settings().clone().with_backoff(fast);
@@ -276,6 +287,24 @@ async fn a_replica_in_a_loop_leaves_the_calls_to_its_siblings() {
     assert_eq!(health.stages[0].state, StageState::Degraded);
     until("the replica is tried again", || node.describe().stages[0].replicas.len() == 2).await;
     assert_eq!(node.health().stages[0].state, StageState::Ready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_still_starts_when_its_stage_is_back_is_not_started_twice() {
+    let gate = Arc::new(Semaphore::new(0));
+    let (stage, ports) = killable_behind(2, Arc::clone(&gate));
+    let node = serve(stage).await;
+    let up = || node.describe().stages[0].replicas.len();
+    ports.lock().unwrap()[1].report(&WorkerExit::new("no reason"), false);
+    until("the replica is gone", || up() == 1).await;
+    end_without_batches(&node, &ports, 0).await;
+    assert_eq!(node.health().stages[0].state, StageState::Failed);
+    until("the stage is back", || up() == 1).await;
+    gate.add_permits(1);
+    until("its other replica is up", || up() == 2).await;
+    let replicas = node.describe().stages[0].replicas.clone();
+    let slow = replicas.iter().find(|replica| replica.index == 1).unwrap();
+    assert_eq!(slow.generation, 1, "its only restart");
 }
 
 #[tokio::test]

@@ -244,7 +244,7 @@ impl Client {
             };
             let (is_lost, error) = (fault.is_lost(), fault.into_error());
             let wait = self.inner.retry.wait(&error, attempt, fastrand::f64());
-            let then = Instant::now() + wait;
+            let Some(then) = Instant::now().checked_add(wait) else { return Err(final_error(lost, error)) };
             let waits = refusal == RefusalPolicy::Wait && self.waits_after(&error, then);
             if !RetryPolicy::applies_to(&error) || time.deadline.is_expired(then) {
                 return Err(final_error(lost, error));

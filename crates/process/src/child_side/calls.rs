@@ -1,7 +1,7 @@
 //! Calls that the code of a replica makes to routes of its node, while the replica runs a batch.
 //!
-//! Any number of threads may call. Results come in any order. The thread that reads the socket hands them over; it never
-//! waits for a thread that writes.
+//! Any number of threads may call. Results come in any order. The thread that reads the socket hands them over; it
+//! never waits for a thread that writes.
 //!
 //! * **Full:** the node refuses the call.
 //! * **Late:** the caller drops the call, at its own deadline or that of its item.

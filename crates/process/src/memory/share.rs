@@ -1,7 +1,7 @@
 //! The memory limit of children whose stage sets none: a share of this machine's memory, of what is in use.
 //!
 //! It is measured, not set: a control group moves the node, and a limit of the address space refuses what CUDA or a
-//! pool of threads only reserves. Neither may happen to those who have asked for no limit
+//! pool of threads only reserves. Neither may happen to a stage that sets no limit
 //! ([ADR 043](../../../../docs/adr/043-a-default-memory-limit-is-measured.md)).
 
 use std::fs;
@@ -25,9 +25,9 @@ const UNIT: u64 = 1 << 20;
 /// How often a process without work is measured: a hundred of them cost a node that does nothing next to nothing.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The most bytes of memory of each child of a stage with so many replicas that sets no limit: three quarters of this
-/// machine's memory, or of the control group's that this process is in, divided by the replicas, and at least 256 MiB.
-/// `None` if the system does not tell.
+/// The most bytes of memory of each child of a stage with this number of replicas and no limit of its own: three
+/// quarters of this machine's memory, or of the control group's that this process is in, divided by the replicas, and
+/// at least 256 MiB. `None` if the system does not tell.
 #[must_use]
 pub fn default_memory_limit(replicas: usize) -> Option<u64> {
     let physical = fs::read_to_string("/proc/meminfo").ok().and_then(|info| kibibytes(&info, "MemTotal:"))?;

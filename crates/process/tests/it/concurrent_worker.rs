@@ -107,7 +107,7 @@ impl Worker {
         self.send(json!({ "type": "output", "id": id, "item": 0 }), Some(Value::from(id)))
     }
 
-    /// The outcome of a stream, or of a call that nobody waits for.
+    /// The outcome of a stream, or of a call without a waiting caller.
     fn end(&mut self, id: u64) -> io::Result<()> {
         if self.open.remove(&id).is_none() {
             return Ok(());

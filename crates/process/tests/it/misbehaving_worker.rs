@@ -197,7 +197,7 @@ fn run(calls: &mut u64, item: &Value) -> Result<Value, Failure> {
             Ok(Value::Null)
         }
         Some("log") => {
-            for (message, id) in [("of my own", "mine-7"), ("of somebody else", "another-9")] {
+            for (message, id) in [("of my own", "mine-7"), ("of another call", "another-9")] {
                 send_frame(&json!({ "type": "log", "level": "info", "message": message, "request_id": id }))?;
             }
             Ok(Value::Null)

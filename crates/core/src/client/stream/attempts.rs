@@ -30,7 +30,7 @@ impl Attempts {
         call: AdmittedCall,
         input: Payload,
     ) -> Result<Out, CallError> {
-        if self.policy == RetryPolicy::never() {
+        if self.policy.is_never() {
             return attempt(call, input).await;
         }
         let deadline = call.flight.deadline;
@@ -48,7 +48,8 @@ impl Attempts {
     ) -> Result<Out, CallError> {
         for number in 1.. {
             let wait = self.policy.wait(&error, number, fastrand::f64());
-            if deadline.is_expired(clock::now() + wait) || !self.policy.allows_in_stream(&error, number) {
+            let begins_late = clock::now().checked_add(wait).is_none_or(|then| deadline.is_expired(then));
+            if begins_late || !self.policy.allows_in_stream(&error, number) {
                 break;
             }
             tokio::time::sleep(wait).await;

@@ -1,5 +1,5 @@
-//! Callers with half of the traffic that try to decide a rollout. They know all but the secret of the draw, and see which
-//! revision has answered them.
+//! Callers with half of the traffic that try to decide a rollout. They know all but the secret of the draw, and see
+//! which revision has answered them.
 
 use std::sync::Arc;
 use std::time::Duration;

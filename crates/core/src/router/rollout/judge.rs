@@ -205,7 +205,7 @@ impl Judge {
             return Some(format!("{}, {} of the current revision", failures(candidate), failures(current)));
         }
         if candidate.variance() + current.variance() > MAX_NOISE.powi(2) {
-            return Some(format!("too few calls for so many failures: {}", self.summary()));
+            return Some(format!("too few calls for the failures: {}", self.summary()));
         }
         if candidate.rate().max(current.rate()) > MAX_OWN_ERROR_RATE {
             return Some(format!("too few calls succeed: {}", self.summary()));

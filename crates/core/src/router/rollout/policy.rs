@@ -16,9 +16,9 @@ use crate::router::ChangeError;
 /// limits. If neither happens within the [time limit](Self::time_limit), it is rolled back.
 ///
 /// Only failures that a revision is responsible for count: `WorkerFailed`, `Internal`, `Unavailable`, `Failed` without
-/// a status of 4xx, and `DeadlineExceeded` of a call that had at least the default timeout of the route. Invalid inputs,
-/// cancelled calls and full queues say nothing about a revision. Of a session only the first call is judged, because
-/// the caller knows where the others go. Nothing is promoted while more than three of four calls fail.
+/// a status of 4xx, and `DeadlineExceeded` of a call that had at least the default timeout of the route. Invalid
+/// inputs, cancelled calls and full queues say nothing about a revision. Of a session only the first call is judged,
+/// because the caller knows where the others go. Nothing is promoted while more than three of four calls fail.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -55,7 +55,7 @@ pub struct Rollout {
 /// Enough that an error rate of 5 % shows ten times, and two minutes of a canary of 5 % at 33 calls/s.
 const DEFAULT_MIN_CALLS: u64 = 200;
 
-/// The longest time limit and the longest time to keep a revision: a rollout that nobody remembers helps nobody.
+/// The longest time limit and the longest time to keep a revision: a forgotten rollout ends by itself.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3_600);
 
 impl Rollout {
@@ -86,8 +86,8 @@ impl Rollout {
         Self { is_shadow: true, ..Self::canary(share) }
     }
 
-    /// The judged calls of the candidate that a promotion needs. Default 200. More calls find smaller differences, and take
-    /// longer.
+    /// The judged calls of the candidate that a promotion needs. Default 200. More calls find smaller differences, and
+    /// take longer.
     pub fn min_calls(mut self, calls: u64) -> Self {
         self.min_calls = calls;
         self

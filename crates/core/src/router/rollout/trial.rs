@@ -2,7 +2,7 @@
 //!
 //! A call is judged only if its caller could not know which revision it would get. Calls without a session are drawn
 //! one by one. All calls of a session go to one revision, so the end of the first one tells which: only that one is
-//! judged. This holds for any number of sessions and callers, and needs nobody's name.
+//! judged. This holds for any number of sessions and callers, and needs no names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -73,12 +73,17 @@ const BURST: u64 = 40;
 /// for seed in 0..20 {
 ///     let run = TestApp::new(app())
 ///         .simulate(seed)
-///         .calls("/price", 100, |chance| chance.pick(&["pen", "ink"]).to_owned(), |item: &String, outcome: &Result<u64, CallError>| {
-///             // Whatever happens, an answer is this item's.
-///             if let Ok(price) = outcome {
-///                 assert_eq!(*price, item.len() as u64);
-///             }
-///         })
+///         .calls(
+///             "/price",
+///             100,
+///             |chance| chance.pick(&["pen", "ink"]).to_owned(),
+///             |item: &String, outcome: &Result<u64, CallError>| {
+///                 // Whatever happens, an answer is this item's.
+///                 if let Ok(price) = outcome {
+///                     assert_eq!(*price, item.len() as u64);
+///                 }
+///             },
+///         )
 ///         .crashes("price", 10)
 ///         .delays("price", Duration::from_millis(20))
 ///         .callers_leave(10)

@@ -258,7 +258,7 @@ impl Judged<'_> {
 
     fn complaint_about_success(&self, answer: u64) -> Option<String> {
         if answer != self.call {
-            return Some("got somebody else's answer".to_owned());
+            return Some("got another call's answer".to_owned());
         }
         let returned = self.visits.iter().filter(|visit| matches!(visit.end, Some((_, End::Returned)))).count();
         let stages = self.plan.map_or(1, |plan| self.script.routes[plan.route].stages.len());

@@ -47,8 +47,8 @@ pub(super) struct StagePlan {
     pub(super) dangerous: bool,
     /// The restart of a replica may fail.
     pub(super) hard_to_build: bool,
-    /// The restart intensity allows one crash that counts, instead of any number: a stage that is also hard to build may
-    /// fail, for a while.
+    /// The restart intensity allows one crash that counts, instead of any number: a stage that is also hard to build
+    /// may fail, for a while.
     pub(super) is_strict: bool,
 }
 
