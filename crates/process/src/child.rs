@@ -331,9 +331,24 @@ mod tests {
     fn a_record_is_cut_in_all_fields() {
         let long = || "x".repeat(1 << 20);
         let record = || LogMessage { level: long(), target: long(), message: long(), request_id: Some(long()) };
-        let text = logged(|log| log.record(record()));
+        let text = logged(|log| log.record(record(), |_| true));
         assert!(text.contains("INFO") && text.contains("replica=3"));
         assert!(text.len() < MAX_MESSAGE_CHARS + 2 * MAX_NAME_CHARS + 200, "{}", text.len());
+    }
+
+    #[test]
+    fn the_call_of_a_record_is_looked_for_only_within_the_limit() {
+        let asked = std::cell::Cell::new(0_usize);
+        let text = logged(|log| {
+            for _ in 0..3000 {
+                let record = LogMessage { request_id: Some("r".to_owned()), ..LogMessage::default() };
+                log.record(record, |_| {
+                    asked.set(asked.get() + 1);
+                    true
+                });
+            }
+        });
+        assert_eq!(text.matches("request_id=\"r\"").count(), asked.get());
     }
 
     #[test]
@@ -341,7 +356,7 @@ mod tests {
         let begin = std::time::Instant::now();
         let text = logged(|log| {
             for _ in 0..2000 {
-                log.record(LogMessage { level: "debug".to_owned(), ..LogMessage::default() });
+                log.record(LogMessage { level: "debug".to_owned(), ..LogMessage::default() }, |_| true);
             }
             for _ in 0..3000 {
                 log.printed("y");

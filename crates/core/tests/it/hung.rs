@@ -86,7 +86,16 @@ async fn nothing_starts_while_more_than_twice_the_allowed_threads_hang() {
     let settings = stage.settings().clone().with_max_abandoned_threads(1);
     let node = App::new().route("/hangs", stage.with_settings(settings)).start().await.unwrap();
     let has_failed = || node.health().stages[0].state == StageState::Failed;
-    let hang = || async { node.client().call::<bool, u64>("/hangs", true).await.unwrap_err() };
+    // A stage that has just come back may refuse a call before its queue is open.
+    let hang = || async {
+        for _ in 0..1000 {
+            let error = node.client().call::<bool, u64>("/hangs", true).await.unwrap_err();
+            if error.kind() == ErrorKind::DeadlineExceeded {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
     for _ in 0..2 {
         hang().await;
     }

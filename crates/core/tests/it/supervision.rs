@@ -180,7 +180,8 @@ impl AsyncWorker for Killable {
     type Out = u64;
 
     async fn warmup(&self) -> Result<(), Failure> {
-        Ok(drop(self.0.acquire().await?))
+        let _permit = self.0.acquire().await?;
+        Ok(())
     }
 
     async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
