@@ -191,9 +191,12 @@ async fn an_inner_call_of_blocking_code_is_cancelled_with_its_outer_call() {
 
 #[tokio::test]
 async fn a_client_of_another_node_takes_permits_of_that_node() {
-    let inner = Stage::each("inner", |n: &u64| Ok(n * 2));
-    let other = App::new().route("/inner", inner).limits(limits(0)).start().await.unwrap();
+    let inner = Stage::each_async("inner", |_: Arc<u64>| std::future::pending::<Result<u64, Failure>>());
+    let other = App::new().route("/inner", inner).limits(limits(1)).start().await.unwrap();
     let other_client = other.client();
+    let holder = other.client();
+    let held = tokio::spawn(async move { holder.call::<u64, u64>("/inner", 0).await });
+    until("the other node is full", || other_client.in_flight() == 1).await;
     // With the same name as the stage on the other node.
     let outer = Stage::each_async_with_context("inner", move |n: Arc<u64>, context: CallContext| {
         let other_client = other_client.within(&context);
@@ -202,6 +205,7 @@ async fn a_client_of_another_node_takes_permits_of_that_node() {
     let node = App::new().route("/outer", outer).start().await.unwrap();
     let error = node.client().call::<u64, u64>("/outer", 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+    held.abort();
 }
 
 async fn error_of(node: &Node) -> (ErrorKind, Option<ErrorReason>, String) {

@@ -311,7 +311,10 @@ async fn health_answers_options_like_get() {
 
 #[tokio::test]
 async fn a_failed_stage_is_named_with_its_reason() {
-    let stage = Stage::worker("fragile", |_: &Replica| Ok(Fragile));
+    let stage = Stage::worker("fragile", |replica: &Replica| match replica.generation() {
+        0 => Ok(Fragile),
+        _ => Err(Failure::new("its file is gone")),
+    });
     let server = Server::for_app(App::new().route("/fragile", stage), HttpConfig::default()).await;
     let crash = async { while server.post_json("/fragile", "1").await.status != 503 {} };
     tokio::time::timeout(crate::support::TEST_TIMEOUT, crash).await.expect("the stage gives up");
@@ -322,7 +325,7 @@ async fn a_failed_stage_is_named_with_its_reason() {
     assert_eq!((refused.status, refused.problem()["kind"].as_str()), (503, Some("unavailable")));
 }
 
-/// A model that always panics on its first batch.
+/// A model that panics on its first batch.
 struct Fragile;
 
 impl callboard_core::Worker for Fragile {
