@@ -103,7 +103,7 @@ fn a_hangup_finishes_the_running_request_and_user_signals_do_nothing() {
 
 /// Whether these tests were started to ignore a hangup, as by `nohup`: then a server that they start ignores it too.
 fn ignores_hangups() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }

@@ -56,7 +56,7 @@ struct Description {
     parameters: Option<Parameters>,
     formats: fn() -> Vec<Format>,
     tensors: Option<TensorFields>,
-    decode: fn(&Description, Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
+    decode: fn(&Self, Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
     /// Of a dynamic value, the numbers of JSON that keep their digits.
     decimals: Option<Decimals>,
     finish: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,

@@ -16,7 +16,10 @@ use crate::worker::{ProcessWorker, StreamingProcessWorker};
 /// [fork server](field@ProcessConfig::fork_server), variables, directory and limits, and say what it is to serve for
 /// them: what they import is imported once. Another version of the app has its own.
 #[derive(Clone, Debug, Default)]
-pub struct ForkServers(Arc<Mutex<Vec<(ProcessConfig, Weak<ForkServer>)>>>);
+pub struct ForkServers(Arc<Mutex<Vec<Shared>>>);
+
+/// A fork server, and the configuration of the stage that came first.
+type Shared = (ProcessConfig, Weak<ForkServer>);
 
 impl ForkServers {
     /// As [`stage`](fn@stage), with these fork servers.

@@ -3,6 +3,8 @@
 //! It speaks the worker protocol by the public function for workers. What breaks the protocol goes past that function,
 //! by a copy of the socket.
 
+#![allow(clippy::exit, reason = "it ends as its items say")]
+
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
 use std::mem::MaybeUninit;

@@ -9,10 +9,10 @@ use serde_json::Value as Schema;
 pub(crate) struct Decimals {
     /// The value itself is one.
     pub(super) here: bool,
-    fields: HashMap<String, Decimals>,
-    other_fields: Option<Box<Decimals>>,
-    first_items: Vec<Option<Decimals>>,
-    other_items: Option<Box<Decimals>>,
+    fields: HashMap<String, Self>,
+    other_fields: Option<Box<Self>>,
+    first_items: Vec<Option<Self>>,
+    other_items: Option<Box<Self>>,
 }
 
 impl Decimals {

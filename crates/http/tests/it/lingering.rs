@@ -78,9 +78,12 @@ async fn a_refused_endless_stream_is_reset_after_the_linger() {
 
 const SHORT_REST: usize = 64 * 1024;
 
+/// A way to send a body after a refused head: see [`bodies`].
+type Body = (String, Vec<u8>, Vec<u8>, Option<bool>);
+
 /// The ways to send a body after a refused head: header lines, the bytes with the head, the bytes after the answer, and
 /// whether the connection has to go on. `None`: a busy server may not read chunks in time.
-fn bodies() -> [(String, Vec<u8>, Vec<u8>, Option<bool>); 9] {
+fn bodies() -> [Body; 9] {
     let length = |length: usize| format!("content-length: {length}\r\n");
     let chunked = || "transfer-encoding: chunked\r\n".to_owned();
     let chunks = |count: usize| [b"400\r\n".as_slice(), &[b'x'; 0x400], b"\r\n"].concat().repeat(count);
