@@ -14,6 +14,7 @@ fn the_python_client_calls_real_nodes() {
     let package = package().join("src");
     let args = [env!("CARGO_BIN_EXE_callboard"), app.to_str().unwrap(), package.to_str().unwrap()];
     let output = python.run("client.py", &args);
-    let parts = ["functions", "values", "failures", "streams", "cancellation", "ends_and_starts", "keys_and_tls"];
+    let parts =
+        ["functions", "values", "failures", "streams", "cancellation", "soak", "ends_and_starts", "keys_and_tls"];
     assert_eq!(output.lines().collect::<Vec<_>>(), parts);
 }
