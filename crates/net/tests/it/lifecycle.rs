@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use callboard_codec::Value;
 use callboard_codec::wire::{Hello, ResetCode, VERSION};
-use callboard_core::{App, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, RouteSpec, Stage, StreamStage};
+use callboard_core::{
+    App, Batch, CallError, CallOptions, Caller, ErrorKind, Failure, Limits, Replica, RouteSpec, Stage, StreamStage,
+    Worker,
+};
 use callboard_net::testing::RawPeer;
 use callboard_net::{CallFailure, Client, ConnectError, QuicEdge};
 use futures_util::StreamExt;
@@ -277,10 +280,25 @@ async fn a_stream_of_calls_waits_once_for_a_node_that_stays_away() {
     outcomes.iter().for_each(|outcome| assert_eq!(outcome.as_ref().unwrap_err().kind(), ErrorKind::Unavailable));
 }
 
+/// Ends with its first batch.
+struct Dies;
+
+impl Worker for Dies {
+    type In = String;
+    type Out = String;
+
+    fn call(&mut self, _batch: Batch<String>) -> Vec<Result<String, Failure>> {
+        panic!("as it always does")
+    }
+}
+
 /// The node is there: only its stage is not, which a wait would not mend.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_calls_does_not_wait_for_a_stage_that_has_failed() {
-    let dies = Stage::each("dies", |_: &String| -> Result<String, Failure> { panic!("as it always does") });
+    let dies = Stage::worker("dies", |replica: &Replica| match replica.generation() {
+        0 => Ok(Dies),
+        _ => Err(Failure::new("its file is gone")),
+    });
     let served = ServingNode::start(App::new().route("/shout", dies)).await;
     let client = builder().attempts(1).connect(&served.url()).await.unwrap();
     let failed = async { while shouts(&client).await.unwrap_err().kind() != ErrorKind::Unavailable {} };
