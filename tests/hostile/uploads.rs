@@ -9,7 +9,7 @@ use crate::payloads::MIB;
 
 /// An attack by uploads, beside an honest caller of a model of the same directory.
 fn attack(name: &'static str) -> Attack {
-    let rows = format!("[{}]", ["[0,0,0,0,0,0,0,0]"; 8].join(","));
+    let rows = format!("[[{}]]", ["[0,0,0,0,0,0,0,0]"; 8].join(","));
     let honest = Request::post("/digits", "application/json", rows);
     Attack::new(name).on_models().honest_at(honest).lasting(Duration::from_secs(3))
 }
@@ -45,8 +45,8 @@ fn a_model_that_never_ends() {
 
 #[test]
 fn headers_of_empty_fields() {
-    for (name, number) in [("upload: 60 MiB of empty weights", 5), ("upload: 60 MiB of empty inputs", 11)] {
-        let request = upload(empty_fields(number, 60));
+    for (name, number) in [("upload: 4 MiB of empty weights", 5), ("upload: 4 MiB of empty inputs", 11)] {
+        let request = upload(empty_fields(number, 4));
         attack(name).run(|target| target.on_admin().repeat(&request, 1));
     }
 }
