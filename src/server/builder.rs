@@ -100,8 +100,8 @@ impl ServerBuilder {
         self
     }
 
-    /// How long [`run_until`](Server::run_until) serves on while `/readyz` says no, so that a balancer notices before the
-    /// socket closes. Default zero; twice the interval of its polls loses no request.
+    /// How long [`run_until`](Server::run_until) serves on while `/readyz` says no, so that a balancer notices before
+    /// the socket closes. Default zero; twice the interval of its polls loses no request.
     pub fn drain_delay(mut self, delay: Duration) -> Self {
         self.drain_delay = delay;
         self

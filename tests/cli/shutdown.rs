@@ -282,8 +282,8 @@ fn counter(server: &Server, name: &str) -> f64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Two connected nodes, each with its own revision of the stage, so each runs half of the calls of the other. When one node
-/// ends, calls over QUIC are in flight from its callers, from its peer, and to its peer.
+/// Two connected nodes, each with its own revision of the stage, so each runs half of the calls of the other. When one
+/// node ends, calls over QUIC are in flight from its callers, from its peer, and to its peer.
 #[test]
 fn no_call_over_quic_fails_when_a_node_ends() {
     let state = directory();

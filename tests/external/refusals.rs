@@ -1,5 +1,5 @@
-//! Clients that are refused early: each gets its answer while it sends a large body, in any order of writing and reading,
-//! and the next request on its connection is answered.
+//! Clients that are refused early: each gets its answer while it sends a large body, in any order of writing and
+//! reading, and the next request on its connection is answered.
 
 use std::fs;
 use std::io::Write;

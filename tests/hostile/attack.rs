@@ -334,7 +334,8 @@ struct IdleState {
 }
 
 impl IdleState {
-    /// Waits until nothing is in flight, at most [`IDLE_TIMEOUT`] after the attackers left. Then measures the idle load.
+    /// Waits until nothing is in flight, at most [`IDLE_TIMEOUT`] after the attackers left. Then measures the idle
+    /// load.
     fn measure(node: &mut Node, attack_end: Instant) -> Option<Self> {
         let mut gauges = None;
         loop {

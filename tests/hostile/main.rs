@@ -1,9 +1,9 @@
 //! Attacks on a node, each next to honest callers.
 //!
 //! Every test sends one kind of hostile traffic to a server in its own process, with default settings and at most 1 GiB
-//! of private memory, and 512 MiB for each of its children. [`attack`] checks the same bounds under each of them: the process lives, honest callers get
-//! answers, health answers in time, memory stays within a multiple of the budget, the log stays short and each of its
-//! lines is the node's own, and the node becomes idle again.
+//! of private memory, and 512 MiB for each of its children. [`attack`] checks the same bounds under each of them: the
+//! process lives, honest callers get answers, health answers in time, memory stays within a multiple of the budget, the
+//! log stays short and each of its lines is the node's own, and the node becomes idle again.
 //!
 //! | variable | meaning |
 //! |---|---|

@@ -96,8 +96,8 @@ pub struct ModelUpload {
 }
 
 impl ModelUpload {
-    /// A new file `VERSION/file` in the new directory `directory`: as deep as at its place, with nothing beside it. It is
-    /// locked as long as this process writes it.
+    /// A new file `VERSION/file` in the new directory `directory`: as deep as at its place, with nothing beside it. It
+    /// is locked as long as this process writes it.
     ///
     /// # Errors
     ///

@@ -84,8 +84,8 @@ pub struct OnnxConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<String>,
 
-    /// How long a start may take, such as `5m`: of such a process, or of a model of a directory until it serves. Default
-    /// 60 s, and a second more for each 16 MiB of its files.
+    /// How long a start may take, such as `5m`: of such a process, or of a model of a directory until it serves.
+    /// Default 60 s, and a second more for each 16 MiB of its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_timeout: Option<String>,
 

@@ -4,8 +4,8 @@
 //!   other.
 //! * **Late or cancelled:** items whose caller has gone are left out of runs that have not begun.
 //! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not wait for
-//!   threads and buffers, and a model that cannot run is an error at start. Each may take as long as the stage's timeout
-//!   says.
+//!   threads and buffers, and a model that cannot run is an error at start. Each may take as long as the stage's
+//!   timeout says.
 
 use std::error::Error;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The check of a model file before this node loads it or gives it its place: a child loads it and warms it up.
 //!
-//! A file can end the process that loads it, fill its memory, or never come to an end. In the child this costs the child:
-//! it is a replica of the isolated stage of the model, with its limits of memory and time.
+//! A file can end the process that loads it, fill its memory, or never come to an end. In the child this costs the
+//! child: it is a replica of the isolated stage of the model, with its limits of memory and time.
 
 #[cfg(feature = "process")]
 use std::time::Duration;

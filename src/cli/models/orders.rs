@@ -1,7 +1,7 @@
 //! What operators order of a directory of models: loads, unloads, rollouts, uploads and removals.
 //!
-//! An upload is checked before it has its turn. An unload and a removal wait for no load; see [`ModelDirectory`] for what
-//! happens when it is full or cancelled.
+//! An upload is checked before it has its turn. An unload and a removal wait for no load; see [`ModelDirectory`] for
+//! what happens when it is full or cancelled.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! Guards the admin listener.
 //!
 //! A page in a browser on this machine can send requests to loopback: directly, which the `origin` header shows, or by
-//! a name of its own that resolves to 127.0.0.1 (DNS rebinding), which the `host` shows. Both are refused. A browser also
-//! says in `sec-fetch-site` that a request is another site's.
+//! a name of its own that resolves to 127.0.0.1 (DNS rebinding), which the `host` shows. Both are refused. A browser
+//! also says in `sec-fetch-site` that a request is another site's.
 
 use axum::http::Request;
 use axum::http::header::ORIGIN;

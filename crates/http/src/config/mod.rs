@@ -162,8 +162,8 @@ pub struct HttpConfig {
     pub min_bytes_per_second: u64,
 
     /// The time over which [`min_bytes_per_second`](Self::min_bytes_per_second) of an answer is measured, while there
-    /// are bytes to read. Default 30 s; then the connection is cut. A client of HTTP/2 that blocks answers, such as by an
-    /// empty window, gets a GOAWAY after one to three times this.
+    /// are bytes to read. Default 30 s; then the connection is cut. A client of HTTP/2 that blocks answers, such as by
+    /// an empty window, gets a GOAWAY after one to three times this.
     ///
     /// *Threat*: a client that requests much and reads nothing holds its place in
     /// [`max_connections`](Self::max_connections) and the answers in memory. Raise it for clients that pause within an
@@ -217,8 +217,8 @@ pub struct HttpConfig {
     /// characters; headers, queries and bodies are not logged.
     pub access_log: AccessLog,
 
-    /// The callers that get the trace of an error as `remote_trace`. Default: callers of a listener on loopback. A mounted
-    /// [`HttpEdge`](crate::HttpEdge) under `axum::serve` does not know its listener, and sends none by default.
+    /// The callers that get the trace of an error as `remote_trace`. Default: callers of a listener on loopback. A
+    /// mounted [`HttpEdge`](crate::HttpEdge) under `axum::serve` does not know its listener, and sends none by default.
     ///
     /// *Threat*: a traceback shows strangers paths, source lines and values. A proxy on this machine calls over
     /// loopback: choose [`ErrorTraces::Log`] behind one.

@@ -11,8 +11,8 @@ use super::ApiError;
 use super::mapping::status_of_call;
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 
-/// The HTTP status of a failed call, by the table in `docs/errors.md`: the status of its kind, of its reason, or the status
-/// that user code chose.
+/// The HTTP status of a failed call, by the table in `docs/errors.md`: the status of its kind, of its reason, or the
+/// status that user code chose.
 #[must_use]
 pub fn http_status(error: &CallError) -> StatusCode {
     status_of_call(error)

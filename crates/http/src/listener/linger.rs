@@ -8,8 +8,8 @@
 //! * **Bounds**: discarded bytes are charged to no account and not kept. Lingering ends after [a time](LingerPool) and
 //!   a number of bytes.
 //! * **Full**: a share of the connections may linger, and as many streams of HTTP/2, but few of one connection. One
-//!   address has a share of both. Further clients get a reset. A stream with a short announced rest needs no permit: the
-//!   streams of a connection are bounded.
+//!   address has a share of both. Further clients get a reset. A stream with a short announced rest needs no permit:
+//!   the streams of a connection are bounded.
 
 use std::future::poll_fn;
 use std::net::IpAddr;

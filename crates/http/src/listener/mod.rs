@@ -6,8 +6,9 @@
 //! * **Full for one address**: its new connections are closed at once and counted; the others continue.
 //! * **Out of descriptors**: `accept` is retried after a growing pause ([`AcceptBackoff`]), with one log line per
 //!   episode.
-//! * **Shutdown**: clients in the backlog are accepted, then the socket is closed and every connection is notified. After
-//!   the grace period the remaining requests are [aborted](Responder::abort); a moment later their connections are cut.
+//! * **Shutdown**: clients in the backlog are accepted, then the socket is closed and every connection is notified.
+//!   After the grace period the remaining requests are [aborted](Responder::abort); a moment later their connections
+//!   are cut.
 
 mod activity;
 mod addresses;

@@ -1,13 +1,14 @@
 //! The unread rest of a request's body on HTTP/1, after an early response.
 //!
 //! Many clients send head and body in two segments, so the body of a refused request comes after its response. A client
-//! that keeps its connection then sends the next request on it. So a short rest is read and discarded while the response
-//! is sent, and the connection goes on; else the response says `connection: close` (RFC 9112 §9.6), and what the client
-//! still sends is discarded by the [linger](super::linger).
+//! that keeps its connection then sends the next request on it. So a short rest is read and discarded while the
+//! response is sent, and the connection goes on; else the response says `connection: close` (RFC 9112 §9.6), and what
+//! the client still sends is discarded by the [linger](super::linger).
 //!
 //! * **Short** is an announced rest of at most 64 KiB. A rest in chunks has to end within that and within a moment,
 //!   because the response has to say what becomes of the connection.
-//! * **Late**: the rest may take the time of a body. Then the connection ends in the middle of it, so no request is lost.
+//! * **Late**: the rest may take the time of a body. Then the connection ends in the middle of it, so no request is
+//!   lost.
 //! * **Full**: a connection has one rest at a time, which is not kept and takes no permit.
 
 use std::convert::Infallible;
@@ -127,7 +128,8 @@ pub(super) fn settle<B: Send + 'static>(activity: Arc<Activity>, mut response: R
     }))
 }
 
-/// A type of its own: with the trait object in sight the compiler does not find the future of a connection to be `Send`.
+/// A type of its own: with the trait object in sight the compiler does not find the future of a connection to be
+/// `Send`.
 pub(super) struct Settled<B>(Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>);
 
 impl<B> Future for Settled<B> {

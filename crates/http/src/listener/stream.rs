@@ -82,8 +82,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 impl<S: Socket> Stream<S> {
     /// Reads until the first byte that differs from the HTTP/2 preface, or the whole preface.
     ///
-    /// Before the first byte the connection is idle: balancers open connections in advance. Ends with `UnexpectedEof` if
-    /// the client leaves before, and with `TimedOut` if it is silent or slow.
+    /// Before the first byte the connection is idle: balancers open connections in advance. Ends with `UnexpectedEof`
+    /// if the client leaves before, and with `TimedOut` if it is silent or slow.
     pub(crate) async fn sniff(mut socket: S, client: IpAddr, limits: Arc<StreamLimits>) -> io::Result<(Self, Version)> {
         let mut head = [0; H2_PREFACE.len()];
         let mut filled = timeout(limits.idle_timeout, read_some(&mut socket, &mut head)).await??;

@@ -1,8 +1,8 @@
 //! The access record of a request in progress: the head is kept until the response.
 //!
 //! It is a part of the request's own future and borrows from it: an allocation would cost half as much as the record.
-//! **Cancelled** with that future when the client leaves, it is written with status 499. A stream has [its record at its
-//! end](super::stream_log).
+//! **Cancelled** with that future when the client leaves, it is written with status 499. A stream has [its record at
+//! its end](super::stream_log).
 
 use std::net::IpAddr;
 

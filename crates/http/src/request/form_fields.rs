@@ -1,8 +1,8 @@
 //! Converts the fields of a form to the types of the route's schema. Pure.
 //!
 //! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
-//! a field allows no text, the text is read as JSON. If it wants a file, the text is the file, byte for byte: base64 is for
-//! JSON, which has no bytes; a URL names it. If it requires a list, a single value becomes a list of one, and a
+//! a field allows no text, the text is read as JSON. If it wants a file, the text is the file, byte for byte: base64 is
+//! for JSON, which has no bytes; a URL names it. If it requires a list, a single value becomes a list of one, and a
 //! missing list becomes empty. A value that does not fit stays unchanged, so that the error names the original.
 
 use std::sync::LazyLock;

@@ -2,8 +2,8 @@
 //!
 //! A part with the content type of a format (JSON, msgpack, npy, …) is the decoded value; with a file name, another
 //! content type or bytes that are no UTF-8 it is bytes, else text. The route's schema may still take a text for a file
-//! ([`form_fields`](super::form_fields)). A name that comes more than once becomes a list. The limits of the body, and of
-//! decoded values, apply to all parts together.
+//! ([`form_fields`](super::form_fields)). A name that comes more than once becomes a list. The limits of the body, and
+//! of decoded values, apply to all parts together.
 //!
 //! multer scans the text before the first part, and the head of each part, again with each piece. So it gets small
 //! pieces, and a head is **too long** (400) after [`MAX_HEAD_BYTES`].

@@ -4,8 +4,8 @@
 //! The node that admitted a call owns it, and calls one peer at a time. If a peer did not start the call (it refused,
 //! it is draining, or the connection was lost before everything was sent), the next peer is tried. If the peer was lost
 //! with the call, the next one is tried only if the stage may run again. An answer is final. Overloaded peers and lost
-//! calls are retried within the retry budget. A call tries each peer once; if it has to wait for a lost peer, it may try
-//! all of them again. The deadline is sent as remaining time, and dropping a call here resets it there.
+//! calls are retried within the retry budget. A call tries each peer once; if it has to wait for a lost peer, it may
+//! try all of them again. The deadline is sent as remaining time, and dropping a call here resets it there.
 
 mod breaker;
 mod dispatch;

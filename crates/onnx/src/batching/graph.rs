@@ -1,9 +1,9 @@
 //! Operators that mix the items of a batch.
 //!
-//! Follows the axis of the batch from the inputs through the nodes. Where an operator computes over that axis, such as a
-//! sum or a softmax over it, the answer to an item depends on the others. Where the axis goes cannot be told behind every
-//! operator; nothing is found there, and the [trial](super::trial) decides alone. So it does for a file with more nodes
-//! or values than any model, or one that costs more than its [`Budget`].
+//! Follows the axis of the batch from the inputs through the nodes. Where an operator computes over that axis, such as
+//! a sum or a softmax over it, the answer to an item depends on the others. Where the axis goes cannot be told behind
+//! every operator; nothing is found there, and the [trial](super::trial) decides alone. So it does for a file with more
+//! nodes or values than any model, or one that costs more than its [`Budget`].
 
 use std::collections::HashMap;
 

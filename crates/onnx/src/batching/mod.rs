@@ -1,8 +1,8 @@
 //! Whether items may share a run: whether the answer to one depends on the others.
 //!
 //! A model with a free first axis is batched by default, so it has to be shown that this changes no
-//! answer. [`graph`] reads the operators, and [`trial`] runs one item alone and beside others as the model is loaded. If
-//! either finds a dependence, the default is to run items one by one, with a warning.
+//! answer. [`graph`] reads the operators, and [`trial`] runs one item alone and beside others as the model is loaded.
+//! If either finds a dependence, the default is to run items one by one, with a warning.
 
 mod graph;
 mod nodes;

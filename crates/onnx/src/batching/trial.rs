@@ -1,7 +1,7 @@
 //! The trial: one made-up item alone, and the same one beside others.
 //!
-//! Runs of different sizes add numbers up in another order, so floats are compared with a tolerance. The companions have
-//! far larger numbers than the item, so that a dependence is far beyond it.
+//! Runs of different sizes add numbers up in another order, so floats are compared with a tolerance. The companions
+//! have far larger numbers than the item, so that a dependence is far beyond it.
 
 use callboard_codec::{DType, Element, StrTensor, Tensor, Value};
 use half::{bf16, f16};

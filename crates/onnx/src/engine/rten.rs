@@ -26,8 +26,9 @@ pub(crate) struct RtenEngine {
 }
 
 impl RtenEngine {
-    /// Loads from the bytes that the signature was read from, unless rten would compute the model wrongly. Its weights in
-    /// other files lie beside the path that it has here, which may be a link: rten itself looks beside the link's target.
+    /// Loads from the bytes that the signature was read from, unless rten would compute the model wrongly. Its weights
+    /// in other files lie beside the path that it has here, which may be a link: rten itself looks beside the link's
+    /// target.
     pub(crate) fn load(
         path: &Path,
         file: Vec<u8>,
