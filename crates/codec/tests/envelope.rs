@@ -139,7 +139,10 @@ fn false_lengths_are_refused_at_their_byte() {
     assert_eq!(wrong(&set(11, 0xff)).1, Some(8)); // a tree of gigabytes
     assert_eq!(wrong(&set(15, 0xff)).1, Some(8)); // a billion segments
     assert_eq!(wrong(&set(23, 1)).0, LimitExceeded); // an envelope of 2⁵⁶ bytes
-    assert_eq!(wrong(&set(24 + 4, 1)).0, LimitExceeded); // a segment of 4 GiB
+    assert_eq!(
+        wrong(&set(24 + 4, 1)),
+        (Malformed, Some(24), "segment 0 ends beyond the envelope (byte 24)".to_owned())
+    ); // 4 GiB
     assert_eq!(wrong(&set(24, 0)).1, Some(16)); // a segment that is shorter than the envelope needs
     assert_eq!(
         wrong(&|bytes| bytes.push(0)),

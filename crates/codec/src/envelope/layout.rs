@@ -105,7 +105,7 @@ impl Layout {
         }
     }
 
-    /// EnvelopePrelude and table for a tree and segments of these lengths, and the length of the envelope.
+    /// Prelude and table for a tree and segments of these lengths, and the length of the envelope.
     pub(super) fn write(tree: u32, segments: &[usize]) -> (ChargedBuffer, usize) {
         let head = PRELUDE_BYTES + segments.len() * LENGTH_BYTES + tree as usize;
         let total = segments.iter().fold(head, |end, length| end.next_multiple_of(SEGMENT_ALIGNMENT) + length);
