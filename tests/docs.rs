@@ -11,7 +11,7 @@ use callboard::{
 
 #[test]
 fn operations_lists_every_setting_with_its_names_and_default() {
-    let documented = rows("docs/operations.md", "| key in the file |");
+    let documented = rows("docs/operations/settings.md", "| key in the file |");
     let expected: Vec<Vec<String>> = SETTINGS
         .iter()
         .map(|name| vec![name.key.to_owned(), format!("--{}", name.flag), name.env.to_owned(), name.default.to_owned()])
@@ -51,7 +51,7 @@ fn every_limit_of_the_http_edge_has_a_setting() {
 /// The keys of a kind, besides the common ones.
 #[test]
 fn operations_lists_the_keys_of_every_kind() {
-    let page = read("docs/operations.md");
+    let page = read("docs/operations/stages.md");
     for kind in ["onnx", "image", "labels", "remote"] {
         let (_, rest) = page.split_once(&format!("`{kind}` (")).unwrap_or_else(|| panic!("`{kind}` is not described"));
         let (listed, _) = rest.split_once(')').expect("a closing parenthesis");
@@ -144,7 +144,7 @@ fn known_keys(text: &str) -> Vec<String> {
 fn pages_and_docstrings() -> Vec<(String, String)> {
     let mut paths: Vec<PathBuf> =
         ["README.md", "SECURITY.md", "python/README.md"].map(|page| root().join(page)).to_vec();
-    for directory in ["docs", "docs/migrate", "docs/python"] {
+    for directory in ["docs", "docs/migrate", "docs/operations", "docs/python"] {
         paths.extend(markdown(&root().join(directory)));
     }
     let sources = fs::read_dir(root().join("python/src/callboard")).expect("a directory");
@@ -155,7 +155,7 @@ fn pages_and_docstrings() -> Vec<(String, String)> {
 
 /// Keys and defaults of the first table after this text.
 fn knobs(heading: &str) -> Vec<(String, String)> {
-    let page = read("docs/operations.md");
+    let page = read("docs/operations/stages.md");
     let (_, rest) =
         page.split_once(&format!("Every {heading}")).unwrap_or_else(|| panic!("{heading} is not described"));
     let rows = rest.lines().skip_while(|line| !line.starts_with("| key |")).skip(2);
@@ -260,7 +260,7 @@ fn semantics_states_the_actual_bounds() {
 /// The buffers of a connection are constants of the HTTP crate, one a line: `const NAME: usize = 128 * 1024;`.
 #[test]
 fn operations_states_what_a_connection_may_hold() {
-    let rows = rows("docs/operations.md", "| of one connection |");
+    let rows = rows("docs/operations/running.md", "| of one connection |");
     let (connection, config) = (read("crates/http/src/listener/connection.rs"), read("crates/http/src/config/mod.rs"));
     let number = |source: &str, prefix: &str, suffix: &str| -> u32 {
         let (_, rest) = source.split_once(prefix).unwrap_or_else(|| panic!("no {prefix}"));
@@ -288,7 +288,7 @@ fn security_names_existing_settings() {
         ("NetConfig", read("crates/net/src/server/mod.rs")),
         ("Tuning", read("crates/net/src/endpoint/tuning.rs")),
     ];
-    for page in ["SECURITY.md", "docs/operations.md"] {
+    for page in ["SECURITY.md", "docs/operations/running.md", "docs/operations/clusters.md"] {
         for code in read(page).split('`').skip(1).step_by(2) {
             let section = code.split_once('.').map_or("", |(section, _)| section);
             if page == "SECURITY.md" && ["http", "quic", "admin", "limits"].contains(&section) {
@@ -347,9 +347,9 @@ fn pages_list_every_command() {
     let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
     let commands: Vec<&str> = names.filter(|name| *name != "help").collect();
 
-    let page = read("docs/operations.md");
+    let page = read("docs/operations/running.md");
     let block = page.lines().filter_map(|line| line.strip_prefix("    callboard ")?.split_whitespace().next());
-    assert_eq!(block.take(commands.len()).collect::<Vec<_>>(), commands, "docs/operations.md");
+    assert_eq!(block.take(commands.len()).collect::<Vec<_>>(), commands, "docs/operations/running.md");
 
     let sentence = commands.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     for page in ["README.md", "src/cli/mod.rs"] {
@@ -413,7 +413,7 @@ fn gather(directory: &Path, text: &mut String) {
 #[test]
 fn links_between_pages_resolve() {
     let mut pages: Vec<PathBuf> = markdown(&root());
-    for directory in ["docs", "docs/migrate", "docs/python", "python"] {
+    for directory in ["docs", "docs/migrate", "docs/operations", "docs/python", "python"] {
         pages.extend(markdown(&root().join(directory)));
     }
     pages.push(root().join("examples/digits/README.md"));

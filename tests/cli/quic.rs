@@ -37,7 +37,7 @@ fn a_call_over_quic_needs_no_preparation_on_one_machine() {
 
     let metrics = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
     assert!(metrics.contains("callboard_net_streams_total 2\n"), "{metrics}");
-    let page = std::fs::read_to_string("docs/operations.md").unwrap();
+    let page = std::fs::read_to_string("docs/operations/running.md").unwrap();
     let families: Vec<&str> = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_net_")).collect();
     assert!(families.len() >= 4, "families without labels exist from the start: {families:?}");
     for family in families {

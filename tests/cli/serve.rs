@@ -129,7 +129,7 @@ fn the_metrics_match_the_operations_page() {
     let metrics = server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
     let served: Vec<(&str, &str)> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
-    let page = fs::read_to_string("docs/operations.md").unwrap();
+    let page = fs::read_to_string("docs/operations/running.md").unwrap();
     let rows = page.lines().skip_while(|line| !line.starts_with("| metric |")).skip(2);
     let rows = rows.map_while(|line| line.strip_prefix("| `callboard_"));
     let documented: Vec<(String, &str)> = rows

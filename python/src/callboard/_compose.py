@@ -168,9 +168,9 @@ def onnx(model: str | os.PathLike[str], /, **options: Any) -> NodeStage:
     inputs. A model with one output gives an array; one with several gives a map of arrays. An array must have the dtype
     of the model's input, and its shape without the batch axis; another one is refused with status 422.
 
-    The options are the keys of a stage of kind `onnx` in a configuration file (`docs/operations.md`), such as
-    `max_batch_size`, `max_delay` (a text such as `"2ms"`), `replicas`, `threads` and `batched`. `name` is that of the
-    stage, by default that of the file; `route` is as of `pipeline`.
+    The options are the keys of a stage of kind `onnx` in a configuration file (`docs/operations/stages.md`),
+    such as `max_batch_size`, `max_delay` (a text such as `"2ms"`), `replicas`, `threads` and `batched`. `name` is that
+    of the stage, by default that of the file; `route` is as of `pipeline`.
 
     Raises `TypeError` for an unknown option, and `ValueError` for a path of a route that is wrong. The model is read
     when the file is served.
@@ -185,7 +185,7 @@ def stage(kind: str, /, *, name: str | None = None, route: str | None = None, **
     """A step: a stage of another kind of the configuration file: `stage("labels", names=["cat", "dog"])`.
 
     The keys are those of the file. The kinds are `"image"`, `"labels"`, `"onnx"` and `"process"`: see
-    `docs/operations.md`. `name` is that of the stage, by default the kind; `route` is as of `pipeline`.
+    `docs/operations/stages.md`. `name` is that of the stage, by default the kind; `route` is as of `pipeline`.
 
     Raises `ValueError` for an unknown kind, and `TypeError` for the kind `"onnx"` without a `model`. The keys are
     checked when the file is served.

@@ -38,7 +38,7 @@ fn a_version_is_tried_with_a_share_of_the_calls_and_taken_back() {
     assert!(code == Some(1) && text.contains("no older revision is kept"), "{text}");
 
     let metrics = node.server.request("GET /metrics HTTP/1.1\r\naccept: application/openmetrics-text", b"").body;
-    let page = fs::read_to_string("docs/operations.md").unwrap();
+    let page = fs::read_to_string("docs/operations/running.md").unwrap();
     let served = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE callboard_rollout_"));
     let documented = page.lines().filter_map(|line| line.strip_prefix("| `callboard_rollout_"));
     let documented = documented.map(|row| row.split(" | ").take(2).collect::<Vec<_>>().join(" ").replace('`', ""));

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_operations_page_lists_exactly_the_known_words() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/clusters.md");
         let page = std::fs::read_to_string(page).expect("a page");
         let section = page.lines().skip_while(|line| !line.contains("`callboard_net_streams_refused{reason}`"));
         let rows =
