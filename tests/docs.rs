@@ -413,7 +413,7 @@ fn gather(directory: &Path, text: &mut String) {
 #[test]
 fn links_between_pages_resolve() {
     let mut pages: Vec<PathBuf> = markdown(&root());
-    for directory in ["docs", "docs/migrate", "docs/operations", "docs/python", "python"] {
+    for directory in ["docs", "docs/adr", "docs/migrate", "docs/operations", "docs/python", "python"] {
         pages.extend(markdown(&root().join(directory)));
     }
     pages.push(root().join("examples/digits/README.md"));
@@ -462,6 +462,17 @@ fn the_http_edge_and_the_python_package_keep_the_same_headers_for_themselves() {
     let own = list("crates/http/src/error/mapping.rs", "OWN_HEADERS: [&str; 22] = [", ']');
     assert!(own.len() == 22 && own.contains(&"set-cookie".to_owned()), "{own:?}");
     assert_eq!(own, list("python/src/callboard/_headers.py", "OWN = (", ')'));
+}
+
+/// The recipes for additions name the files to touch.
+#[test]
+fn contributing_names_existing_files() {
+    let text = read("CONTRIBUTING.md");
+    let paths: Vec<&str> = text.split('`').skip(1).step_by(2).filter(|code| code.contains('/')).collect();
+    assert!(paths.len() >= 20, "{paths:?}");
+    for path in paths.into_iter().filter(|path| !path.starts_with('.')) {
+        assert!(root().join(path).exists(), "there is no `{path}`");
+    }
 }
 
 fn has_heading(page: &Path, anchor: &str) -> bool {

@@ -35,7 +35,7 @@ crate::words! {
         Welcome = 2 => "welcome",
         /// One call; its body is the input.
         Call = 3 => "call",
-        /// Cancels one call of a pack. No header, no body.
+        /// Cancels one call of a stream that several calls share. No header, no body.
         Cancel = 4 => "cancel",
         /// One output of a streaming call.
         Item = 5 => "item",

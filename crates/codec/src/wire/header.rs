@@ -222,7 +222,7 @@ pub struct Load {
     pub queued: u32,
 }
 
-/// A frame that cancels one call of a pack.
+/// A frame that cancels one call of a stream that several calls share.
 #[must_use]
 pub fn cancel(entry: u16) -> Bytes {
     frame::bare(FrameKind::Cancel, entry)

@@ -12,7 +12,7 @@
 //!        └───────┴────────┴──────┴──────┴────────┴───────────────┴──────────────┴────────┴──────┘
 //! ```
 //!
-//! * `entry` is the number of the call on the stream. A stream of several calls is a *pack*; their answers come in any
+//! * `entry` is the number of the call on the stream. Several calls may share a stream; their answers come in any
 //!   order.
 //! * A reader skips unknown fields of a header and uses defaults for missing ones, so that versions N and N−1 can talk.
 //!   A frame of an unknown kind, version or flag is refused as unsupported.

@@ -1,6 +1,6 @@
 //! All decisions together, without actors: a discrete-event model of one stage and its gateway, on virtual time.
 //!
-//! All decisions are the real code: [`Ledger`](crate::gateway::Ledger), [`SessionQueues`](crate::queue::Lanes),
+//! All decisions are the real code: [`Ledger`](crate::gateway::Ledger), [`SessionQueues`](crate::queue::SessionQueues),
 //! [`BatchPolicy`](crate::queue::BatchPolicy), the deadline check of a call and its cost model, restart window,
 //! back-off, the share of culprits, the retry budget, the stage's states. The [`world`] only replaces the actors: it
 //! passes events to the decisions and carries them out. It has no runtime, no clock and no unordered map, so the same

@@ -56,7 +56,7 @@ pub(super) struct ArgumentAccount(
 
 impl fmt::Debug for ArgumentAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PaidBy")
+        f.write_str("ArgumentAccount")
     }
 }
 
