@@ -67,7 +67,7 @@ impl Connection {
     ///
     /// # Cancellation
     ///
-    /// What has been opened so far is closed.
+    /// A connection that was opened so far is closed.
     pub async fn open_trusting(
         origin: &Origin,
         protocol: Protocol,

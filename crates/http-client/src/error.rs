@@ -9,15 +9,15 @@ pub enum OriginError {
     /// The text is no URL.
     #[error("`{url}` is not a URL such as http://127.0.0.1:8000: {problem}")]
     Unreadable {
-        /// What was given.
+        /// The given text.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
     /// The scheme is unknown.
     #[error("`{url}` has the scheme `{scheme}`; http and https are spoken here")]
     Scheme {
-        /// What was given.
+        /// The given text.
         url: String,
         /// Its scheme.
         scheme: String,
@@ -52,37 +52,37 @@ pub enum ClientError {
     /// The connection was refused, or the name is unknown.
     #[error("could not connect to {authority}")]
     Connect {
-        /// Where to.
+        /// The host and port of the server.
         authority: String,
-        /// What the system said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
     /// The server needs https, and no authority is trusted: [`Trust`](crate::Trust).
     #[error("{authority} is served over https, and no authority is trusted")]
     Untrusted {
-        /// Where to.
+        /// The host and port of the server.
         authority: String,
     },
     /// The TLS handshake failed: the certificate is not trusted or for another name, or the protocol is not supported.
     #[error("TLS handshake with {authority} failed")]
     Tls {
-        /// Where to.
+        /// The host and port of the server.
         authority: String,
-        /// What rustls said.
+        /// The error of rustls.
         #[source]
         source: io::Error,
     },
     /// The server does not speak TLS: use http.
     #[error("{authority} does not speak TLS: its URL is http://{authority}")]
     NoTls {
-        /// Where to.
+        /// The host and port of the server.
         authority: String,
     },
     /// The server speaks TLS only: use https.
     #[error("{authority} speaks TLS only: its URL is https://{authority}")]
     OnlyTls {
-        /// Where to.
+        /// The host and port of the server.
         authority: String,
     },
     /// The connection ended before the answer did. The request may have been carried out.

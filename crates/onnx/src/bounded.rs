@@ -22,7 +22,7 @@ pub enum TrialError {
     Thread(#[from] io::Error),
 }
 
-/// What `run` gives of `model`, if it does so in time.
+/// The result of `run` with `model`, if it comes in time.
 pub(crate) fn within<M: Send + 'static, T: Send + 'static>(
     limit: Option<Duration>,
     model: M,
@@ -30,7 +30,7 @@ pub(crate) fn within<M: Send + 'static, T: Send + 'static>(
 ) -> Result<T, TrialError> {
     let Some(limit) = limit else { return Ok(run(model)) };
     let (sender, done) = channel();
-    // The caller may have left.
+    // The caller may be gone.
     thread::Builder::new().name("onnx-start".to_owned()).spawn(move || drop(sender.send(run(model))))?;
     done.recv_timeout(limit).map_err(|error| match error {
         RecvTimeoutError::Timeout => TrialError::Late(limit),

@@ -20,8 +20,8 @@ pub struct OnnxConfig {
     /// The `.onnx` file. Weights in separate files (`.onnx.data`) are found by their names. Required.
     pub model: PathBuf,
 
-    /// What computes the model: `"auto"`, which is the default, is ONNX Runtime if its library is found, and rten if it
-    /// is not. `"onnxruntime"` and `"rten"` insist.
+    /// The engine that computes the model. `"auto"`, the default, is ONNX Runtime if its library is found, else rten;
+    /// `"onnxruntime"` and `"rten"` allow no other.
     #[serde(default)]
     pub engine: EngineChoice,
 
@@ -30,8 +30,8 @@ pub struct OnnxConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub library: Option<PathBuf>,
 
-    /// What runs the operators in ONNX Runtime, in order: `"cpu"`, `"cuda"`, `"tensorrt"`, `"openvino"`, `"coreml"`.
-    /// One that this machine lacks is an error, unless `"cpu"` follows; what runs is logged at the start.
+    /// The providers that run the operators in ONNX Runtime, in order: `"cpu"`, `"cuda"`, `"tensorrt"`, `"openvino"`,
+    /// `"coreml"`. A provider that this machine lacks is an error, unless `"cpu"` follows; the start logs which run.
     #[serde(default = "Provider::default_order", deserialize_with = "providers")]
     pub providers: Vec<Provider>,
 
@@ -154,7 +154,7 @@ impl fmt::Display for PadAxis {
     }
 }
 
-/// What computes a model.
+/// The engine that computes a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -192,7 +192,7 @@ pub enum Provider {
 pub enum Optimization {
     /// Nothing.
     Off,
-    /// What is the same on every machine, such as constants.
+    /// Rewrites that are the same on every machine, such as of constants.
     Basic,
     /// Fused operators, too.
     Extended,

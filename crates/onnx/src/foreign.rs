@@ -1,6 +1,6 @@
 //! Files that are no ONNX models, but are often found under the name of one: known by their first bytes.
 
-/// What a file is that is not an ONNX model, with the remedy; `None` if that cannot be told.
+/// The kind of a file that is not an ONNX model, with the remedy; `None` if it is unknown.
 pub(crate) fn recognize(file: &[u8]) -> Option<&'static str> {
     let text = file.trim_ascii_start();
     let is_page = |tag: &[u8]| text.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag));

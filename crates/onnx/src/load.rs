@@ -62,8 +62,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// When the file is missing or no ONNX model, and when `batched = true` contradicts it. What its engine refuses is
-    /// an error of the replica's start.
+    /// When the file is missing or no ONNX model, and when `batched = true` contradicts it. A model that its engine
+    /// refuses is an error of the replica's start.
     ///
     /// [`Stage::replicas_between`]: callboard_core::Stage::replicas_between
     pub fn on_demand(config: &OnnxConfig) -> Result<Self, LoadError> {
@@ -137,7 +137,7 @@ impl Engine for Elsewhere {
     }
 }
 
-/// The bytes of a model's files. One that is missing is an error of the load.
+/// The bytes of a model's files. A missing file is an error of the load.
 fn bytes_of(path: &Path, file: &[u8], header: &ModelHeader) -> u64 {
     let directory = path.parent().unwrap_or_else(|| Path::new(""));
     let sizes = header.external_files.iter().filter_map(|name| directory.join(name).metadata().ok());
@@ -156,7 +156,8 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
     }
 }
 
-/// What the file says; nothing is said of a model whose items are whole tensors.
+/// The part of the file that makes the answer to an item depend on the others. `None` for a model whose items are whole
+/// tensors.
 fn mixes_items(file: &[u8], header: &ModelHeader, config: &OnnxConfig) -> Option<String> {
     if config.batched == Some(false) { None } else { batching::read(file, &header.signature) }
 }

@@ -32,13 +32,13 @@ pub struct Model(pub(crate) Arc<ModelParts>);
 pub(crate) struct ModelParts {
     signature: Signature,
     engine: Box<dyn Engine>,
-    /// The engine's dtype of each input; `None` for one that is no tensor of numbers.
+    /// The engine's dtype of each input; `None` for an input that is no tensor of numbers.
     input_dtypes: Vec<Option<DType>>,
     /// The bytes of its files.
     bytes: u64,
     /// Why the answer to an item depends on the others of its run, if it was found to.
     mixes_items: Option<String>,
-    /// What to load, if it is loaded on demand.
+    /// The model that its replicas load, if it is loaded on demand.
     pub(crate) on_demand: Option<OnDemand>,
 }
 
@@ -132,7 +132,7 @@ impl Model {
         self.signature().output_type()
     }
 
-    /// What runs the model, for the start lines of a server.
+    /// The engine and its providers, for the start lines of a server.
     #[must_use]
     pub fn runs_on(&self) -> String {
         match self.0.on_demand {

@@ -1,5 +1,4 @@
-//! The messages of the ONNX protobuf that have the operators of a graph, and in tests those that a signature is read
-//! from.
+//! The messages of the ONNX protobuf with the operators of a graph, and for tests the messages of a signature.
 //!
 //! Field numbers are those of `onnx.proto` (IR version 10, <https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>);
 //! fields that are not listed, the weights among them, are skipped without being kept. Types contain themselves (a
@@ -59,7 +58,7 @@ pub(crate) struct OperatorGraph {
     pub(crate) input: Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "12")]
     pub(crate) output: Vec<ValueInfoProto>,
-    /// Of values between nodes; exporters write some or none of them.
+    /// The types of values between nodes; exporters write some or none of them.
     #[prost(message, repeated, tag = "13")]
     pub(crate) value_info: Vec<ValueInfoProto>,
 }
@@ -108,7 +107,7 @@ pub(crate) struct TensorProto {
     pub(crate) data_type: Option<i32>,
     #[prost(string, optional, tag = "8")]
     pub(crate) name: Option<String>,
-    /// Where the data lies: `location` is the file, relative to this one.
+    /// The place of the data: `location` is the file, relative to this one.
     #[prost(message, repeated, tag = "13")]
     pub(crate) external_data: Vec<StringStringEntryProto>,
     /// 0 in this file, 1 in a separate file.

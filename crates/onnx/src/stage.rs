@@ -2,7 +2,7 @@
 //!
 //! * **Batches:** the stage's `max_batch_size` items at most; a model without a batch axis runs them one after the
 //!   other.
-//! * **Late or cancelled:** items whose caller has gone are left out of runs that have not begun.
+//! * **Late or cancelled:** items whose caller left are not part of a run that begins later.
 //! * **Warm-up:** one batch of zeros of size 1 and one of the largest size, so that the first caller does not wait for
 //!   threads and buffers, and a model that cannot run is an error at start. Each may take as long as the stage's
 //!   timeout says.
@@ -28,8 +28,8 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 ///
 /// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::DEFAULT_MAX_BATCH_SIZE) waiting items
 /// together unless the stage has another limit; a batch is never waited for, so a single caller pays nothing for it.
-/// A model that [mixes items](Model::mixes_items) runs them one by one. Where items may differ in length, each costs as
-/// much as it is long, or as its bucket if they are [padded](crate::PadConfig).
+/// A model that [mixes items](Model::mixes_items) runs them one by one. If items may differ in length, each costs its
+/// length, or its bucket if items are [padded](crate::PadConfig).
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
 /// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its
@@ -42,7 +42,7 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let (declared, bytes, sized) = (model.clone(), model.bytes(), model.signature().clone());
     let stage = Stage::worker(name, move |replica: &Replica| {
         let model = declared.open().map_err(|error| Failure::new(with_causes(&error)))?;
-        // What only the load has shown was not known when the largest batch was set: the default is not obeyed then.
+        // A finding of the load came after the largest batch was set: the default is not obeyed then.
         let was_known = declared.mixes_items().is_some() || model.mixes_items().is_none();
         let may_share = was_known || replica.max_batch_size() != declared.default_max_batch_size();
         if replica.index() == 0 && replica.generation() == 0 {

@@ -80,7 +80,7 @@ pub(crate) fn call_heads(contexts: &[CallContext]) -> Vec<CallHead> {
     contexts.iter().map(head).collect()
 }
 
-/// Of two values of one name the first counts.
+/// The first value of each name.
 fn by_name<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     pairs.for_each(|(name, value)| {

@@ -5,7 +5,7 @@
 //!
 //! * **Full:** beyond [`MAX_OPEN`] the result is `Overloaded`, as beyond the limits of the node and its routes.
 //! * **Late:** the result is `DeadlineExceeded`, at the deadline of the item at the latest.
-//! * **Cancelled:** a call ends when its item's caller has left, when the child says so, and with its batch.
+//! * **Cancelled:** a call ends when its item's caller leaves, when the child cancels it, and with its batch.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::writer::OutgoingFrame;
 /// that does not read.
 pub(crate) const MAX_OPEN: usize = 1_024;
 
-/// What makes the calls of one child.
+/// Makes the calls of one child.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) open: Arc<Shared>,
@@ -31,7 +31,7 @@ pub(crate) struct Caller {
     pub(crate) limits: DecodeLimits,
 }
 
-/// What a child asks for.
+/// The call that a child requests.
 pub(crate) struct Asked {
     pub(crate) id: u64,
     pub(crate) batch: u64,
@@ -95,7 +95,7 @@ impl Caller {
         self.answer(id, outcome, |open| open.made.remove(&id).is_some());
     }
 
-    /// Makes a call again, if another caller waits for it than the one that has left.
+    /// Makes a call again for another caller of its batch, after its own caller left.
     fn make_again(&self, id: u64) -> Option<Result<(), CallError>> {
         let mut open = self.open.lock();
         let made = open.made.get_mut(&id)?;
@@ -117,7 +117,7 @@ impl Caller {
     }
 }
 
-/// The caller of an item has left. `is_last`: so have all others of the batch.
+/// Ends the calls of an item whose caller left. `is_last`: no caller of the batch is left.
 pub(crate) fn cancel_item(
     open: &mut OpenBatches,
     frames: &mpsc::Sender<OutgoingFrame>,

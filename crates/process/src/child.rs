@@ -42,7 +42,7 @@ pub(crate) struct ChildProcess {
     watched: Option<WatchedMemory>,
     /// Whether it has sent a message.
     pub(crate) has_spoken: bool,
-    /// What it was killed for.
+    /// The reason for which it was killed.
     cause: Option<String>,
 }
 
@@ -202,7 +202,7 @@ impl ChildProcess {
         self.has_ended()
     }
 
-    /// What a child that has ended printed last.
+    /// The last lines that an ended child printed.
     pub(crate) fn last_lines(&self) -> LastLines {
         let _ = self.logged.lock().recv_timeout(END_GRACE);
         self.last_lines.clone()
@@ -232,7 +232,7 @@ impl ChildLog {
         let (bytes, logger) = (message.len() + target.len(), Some(target).filter(|target| !target.is_empty()));
         macro_rules! write {
             ($level:expr) => {
-                // What is not written does not count.
+                // A line that the filter drops does not count.
                 if tracing::enabled!(target: OUTPUT_TARGET, $level) && self.is_admitted(bytes) {
                     let request_id = own_id();
                     tracing::event!(target: OUTPUT_TARGET, $level, stage, replica, logger, request_id, "{message}");
@@ -279,7 +279,7 @@ impl Group {
         }
     }
 
-    /// The process, and whether it is forked from another one that stays.
+    /// The process, and whether it is forked from a process that lives on.
     fn pid(&self) -> (Pid, bool) {
         match self {
             Self::Spawned(program) => (program.pid(), false),
@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    /// What a child has in the log at `info`.
+    /// The lines of a child in the log at `info`.
     fn logged(say: impl FnOnce(&ChildLog)) -> String {
         let (written, log) =
             (Written::default(), ChildLog { stage: StageName::new("s"), replica: 3, limit: LogLimit::default() });

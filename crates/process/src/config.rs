@@ -31,9 +31,9 @@ pub struct ProcessConfig {
     /// are forked from it, and `command` starts a child where it says that a fork is not safe. None by default. Linux
     /// only; see the worker protocol.
     pub fork_server: Option<Vec<OsString>>,
-    /// What the fork server is told to serve in each child, where it has the children of several stages: those of the
-    /// same [`ForkServers`](crate::ForkServers) with the same command, variables, directory and limits. None by
-    /// default: the fork server is the stage's own.
+    /// The target of a child, if its fork server has the children of several stages: the stages of the same
+    /// [`ForkServers`](crate::ForkServers) with the same command, variables, directory and limits. None by default: the
+    /// fork server is the stage's own.
     pub fork_target: Option<String>,
     /// Variables beside those of this process.
     pub env: BTreeMap<String, String>,
@@ -52,20 +52,21 @@ pub struct ProcessConfig {
     /// replica then keeps what its largest recent batch took, and twice its largest recent outcomes, or twice that if
     /// memory is still in use when the next batch comes. Default true.
     pub shared_memory: bool,
-    /// Where a worker may fetch files from, if a client sends a URL; nowhere by default.
+    /// The hosts from which a worker may fetch files, if a client sends a URL; none by default.
     pub files: FilesConfig,
     /// Whether one child more is kept, ready, and takes the place of a replica that is lost: then the time of a start
     /// is not missed. It has the memory of a replica. It is told the index of the replica that started last; replicas
     /// that are pinned to a core have none. Default false.
     pub spare: bool,
-    /// What errors of its start call it, if not by its command.
+    /// Its name in errors of its start, by default its command.
     pub label: Option<String>,
     /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default,
     /// and at 1, a child has one batch at a time.
     pub concurrency: Option<NonZeroU32>,
 }
 
-/// Where a worker may fetch files from, if a client sends a URL. The worker keeps the rules: see the worker protocol.
+/// The hosts from which a worker may fetch files, if a client sends a URL. The worker enforces the rules: see the
+/// worker protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesConfig {
     /// Hosts with scheme, such as `https://cdn.example.org`, `https://*.example.org` or `http://10.0.0.7:8080`. A host
@@ -113,7 +114,8 @@ impl ProcessConfig {
         Failure::new(format!("`{}`: {reason}", self.label.clone().unwrap_or_else(|| self.shown())))
     }
 
-    /// What a fork server and the children of it have in common: those of stages with an equal one may share it.
+    /// The parts of the configuration that hold for a fork server and its children. Stages with equal parts may share a
+    /// fork server.
     pub(crate) fn for_fork_server(&self) -> Self {
         Self {
             fork_server: self.fork_server.clone(),

@@ -43,7 +43,7 @@ pub(crate) struct Connection {
     reader: FrameReader,
 }
 
-/// What a child and its node have agreed upon.
+/// The terms that a child and its node agreed upon.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
     /// The batches that it works on at once.

@@ -1,8 +1,8 @@
 //! The details and headers of errors from a child: as much of them is read as a node keeps.
 //!
 //! A value takes many times the bytes that say it: four million empty lists fit into a head, and take 130 MB. Details
-//! that cost more than one error, or those of one head, may are left out, and the error stays. serde passes no
-//! context to a type, so what a head has left belongs to the thread that reads it.
+//! beyond the limit of one error, or of all errors of one head, are left out, and the error stays. serde passes no
+//! context to a type, so the rest of a head's budget is a variable of the thread that reads it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,7 +15,7 @@ use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visito
 const MAX_BYTES: usize = 256 * 1024;
 const MAX_BYTES_OF_HEAD: usize = 16 * 1024 * 1024;
 
-/// What a value costs beside its text, and an entry of a map.
+/// The cost of a value beside its text, and of an entry of a map.
 const VALUE_BYTES: usize = size_of::<Value>();
 
 /// More headers are ignored: a reply has room for fewer.

@@ -1,4 +1,4 @@
-//! What a child gets of the variables of this process: all but this node's settings and secrets.
+//! The variables of this process that a child gets: all but this node's settings and secrets.
 //!
 //! A child runs other people's code: a model, a service, and the packages that it imports. It needs `PATH`, `HOME` or
 //! `CUDA_VISIBLE_DEVICES`, and no API keys. A withheld variable reaches a child if the child's own `env` has it.
@@ -19,8 +19,8 @@ const HEADERS: &str = "HEADERS";
 /// Variables that settings read secrets from. The environment belongs to the process, and so does this.
 static WITHHELD: Mutex<BTreeSet<OsString>> = Mutex::new(BTreeSet::new());
 
-/// Withholds variables of this process from all children that start from now on: those that secrets are read from. The
-/// settings of Callboard (`CALLBOARD_…`) and the headers of OpenTelemetry's exporters are always withheld.
+/// Withholds variables with secrets from all children that start from now on. The settings of Callboard
+/// (`CALLBOARD_…`) and the headers of OpenTelemetry's exporters are always withheld.
 pub fn withhold_variables<T: Into<OsString>>(names: impl IntoIterator<Item = T>) {
     WITHHELD.lock().extend(names.into_iter().map(Into::into));
 }

@@ -123,7 +123,7 @@ pub(crate) struct Forked {
 enum ToServer {
     Start(Start),
     Fork {
-        /// What the child serves, of what several stages have in common.
+        /// The target of this child, if the fork server has children of several stages.
         #[serde(skip_serializing_if = "Option::is_none")]
         target: Option<String>,
     },
@@ -141,7 +141,7 @@ enum FromServer {
         #[serde(default)]
         worker: String,
     },
-    /// What it does until it is ready.
+    /// Its phase before it is ready.
     Starting {
         phase: String,
     },
@@ -275,7 +275,7 @@ impl Parent {
         let (socket, Owner { stage, app }) = (self.socket.lock(), Owner::new(config, replica));
         let pid = self.program.lock().as_ref().map(Program::pid);
         let mut watch = StartWatch::new(config.start_timeout, Instant::now());
-        // What a fork server is for.
+        // The start of a fork server is the import.
         watch.says("importing", Instant::now());
         send(&socket, start, &[]).map_err(|error| self.lost(&error, Duration::ZERO))?;
         loop {

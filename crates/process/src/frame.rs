@@ -99,7 +99,7 @@ pub(crate) struct FrameReader {
     frame: Frame,
 }
 
-/// What the buffer is being filled with.
+/// The part of a frame that the buffer is filled with.
 #[derive(Clone, Copy, Debug)]
 enum Section {
     Start,

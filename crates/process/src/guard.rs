@@ -1,7 +1,7 @@
 //! A guard: a process between a node and a helper, which ends the helper with its node, however that ends.
 //!
-//! Linux tells a process of the end of its parent only if the process has asked for it, which other people's programs
-//! do not, and tells nobody of grandchildren. So the node starts its own program again, as the guard, in a process
+//! Linux signals the end of a parent only to a child that asked for it, which other programs do not, and never to
+//! grandchildren. So the node starts its own program again, as the guard, in a process
 //! group of its own. The guard starts the helper in that group and reads a socket that only the node has: a byte is a
 //! signal for the helper, and its end is the end of the node, after which the guard kills the group.
 

@@ -82,7 +82,7 @@ callboard_codec::words! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     #[non_exhaustive]
     pub enum StopSignal {
-        /// What orchestrators send.
+        /// The signal that orchestrators send.
         #[default]
         Term => "SIGTERM",
         /// Ctrl-C.

@@ -30,10 +30,10 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Runs the replicas of a stage in processes of their own.
 ///
-/// Each replica is a child of the node that runs this program again, with the same arguments. What ends such a child,
-/// a segmentation fault in a C library for example, is a crash of the replica: its contract says what runs again, an
+/// Each replica is a child of the node that runs this program again, with the same arguments. If such a child
+/// ends, by a segmentation fault in a C library for example, its replica crashed: its contract says what runs again, an
 /// input that crashes alone fails, and the replica is started again, as a stage of
-/// [`kind = "process"`](crate::stage). Timeouts kill the child, and callers that leave are seen by
+/// [`kind = "process"`](crate::stage). Timeouts kill the child, and code sees that its caller left by
 /// [`CallContext::is_cancelled`](callboard_core::CallContext::is_cancelled).
 ///
 /// ```no_run
@@ -68,7 +68,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// `main` runs in the child as well, up to the call of [`isolate`](Self::isolate) on the stage with this name, which
 /// serves the stage and does not return: it ends the process with the replica. So nothing after it runs there, and no
 /// port is bound. [`isolated_stage`] tells code before it where it runs. A replica starts no replicas of other stages.
-/// If `main` ends before it comes to the stage, or takes longer than
+/// If `main` ends before it reaches the stage, or takes longer than
 /// [`start_timeout`](ProcessConfig::start_timeout), the node does not start, and its error says so.
 ///
 /// Inputs and outputs cross as values, so their types must be serializable: a [`Local`](callboard_codec::Local) does
@@ -76,8 +76,8 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// [client](callboard_core::CallContext::client) calls routes of the node, as inner calls of the item; a
 /// [replica's](Replica::client) does so only [within](callboard_core::LocalClient::within) the call of an item.
 ///
-/// What a replica prints is in the log of its node, and so are the records of `tracing` from `info` on, unless `main`
-/// has set up a log before.
+/// The output of a replica is in the log of its node, and so are the records of `tracing` from `info` on, unless
+/// `main` set up a log before.
 ///
 /// Call it after the setters of the stage: the worker sees only the settings before it. Asynchronous stages have their
 /// items one by one, as many at once as their [concurrency](callboard_core::StageSettings::concurrency).

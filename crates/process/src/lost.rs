@@ -10,7 +10,7 @@ use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
 use crate::program::STAGE_VARIABLE;
 
-/// The time for which a child that has said that it ends may do so.
+/// The time that a child has to end after it announced its end.
 const LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 /// Why a child did not answer.
@@ -22,7 +22,7 @@ pub(crate) enum Lost {
     Broken(String),
     /// It says that it cannot start.
     NotStarted { message: String, trace: String },
-    /// It has said that it ends by itself.
+    /// It announced its end.
     Leaving,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Lost {
 #[derive(Clone, Debug)]
 pub(crate) struct ChildEnd {
     pub(crate) exit: WorkerExit,
-    /// It had said so: what it had not begun has not run.
+    /// It announced its end: batches that it had not begun did not run.
     pub(crate) is_announced: bool,
 }
 

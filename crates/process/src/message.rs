@@ -64,7 +64,7 @@ pub(crate) enum ToChild {
     Stop,
 }
 
-/// What a child must know before it loads.
+/// The facts that a child needs before it loads.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     pub(crate) protocol: u32,
@@ -86,7 +86,7 @@ pub(crate) struct Start {
     /// How many outputs of an item may be sent before `credit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) credit: Option<usize>,
-    /// Where files may be fetched from.
+    /// The hosts from which files may be fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) files: Option<Files>,
     /// Whether the child may say what it does until it is ready.
@@ -185,7 +185,7 @@ pub(crate) struct FailedMessage {
     pub(crate) trace: Option<String>,
 }
 
-/// What a child does until it is ready.
+/// The phase of a child that is not ready yet.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StartingMessage {
     pub(crate) phase: String,

@@ -30,7 +30,7 @@ pub(crate) struct OpenBatches {
     pending_cancels: Vec<ToChild>,
     /// The queue of frames is full: the child does not read.
     pub(crate) is_stuck: bool,
-    /// The child has said that it ends, or has ended: it gets no more batches.
+    /// The child announced its end, or ended: it gets no more batches.
     pub(crate) is_leaving: bool,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct OpenBatch {
     pub(crate) answers: mpsc::Sender<Answer>,
     turn: Turn,
     begun_at: Option<Instant>,
-    /// Whether its callers have left, or were answered.
+    /// Whether its callers left, or were answered.
     is_given_up: bool,
     _room: OwnedSemaphorePermit,
 }
@@ -51,21 +51,21 @@ pub(crate) struct InnerCall {
     pub(crate) made_for: u64,
     /// `None`: it belongs to all items.
     pub(crate) item: Option<usize>,
-    /// A call of all items is made again if the caller has left for whose item it was made, before it was begun.
+    /// The arguments of a call for all items: it is made again if the caller of its item leaves before it begins.
     pub(crate) again: Option<RepeatableCall>,
     /// Cancels the call when it is dropped.
     #[expect(dead_code, reason = "it is kept")]
     pub(crate) started: StartedCall,
 }
 
-/// What a call is made with.
+/// Arguments of a call.
 pub(crate) struct RepeatableCall {
     pub(crate) within: CallContext,
     pub(crate) route: String,
     pub(crate) input: Value,
 }
 
-/// What the child says about a batch.
+/// An answer of the child about a batch.
 pub(crate) enum Answer {
     Output {
         item: usize,
@@ -117,18 +117,18 @@ impl OpenBatches {
         id
     }
 
-    /// A batch that has begun.
+    /// The batch of this id, if it began.
     pub(crate) fn running(&self, id: u64) -> Option<&OpenBatch> {
         self.batches.get(&id).filter(|batch| batch.begun_at.is_some())
     }
 
-    /// Whether a call of a batch that has begun has this request id.
+    /// Whether a batch that began has a call with this request id.
     pub(crate) fn has_request(&self, id: &str) -> bool {
         let begun = self.batches.values().filter(|batch| batch.begun_at.is_some());
         begun.flat_map(|batch| &batch.contexts).any(|context| context.request_id() == Some(id))
     }
 
-    /// The child has answered a batch, which it had begun.
+    /// Ends a batch that the child answered; it had begun.
     pub(crate) fn end(&mut self, id: u64) -> Result<OpenBatch, Lost> {
         self.running(id).ok_or_else(Lost::unexpected_answer)?;
         let batch = self.batches.remove(&id).ok_or_else(Lost::unexpected_answer)?;
@@ -149,7 +149,7 @@ impl OpenBatches {
         }
     }
 
-    /// Whether the child has begun any batch: the first that it gets begins at once.
+    /// Whether the child began any batch: its first one begins at once.
     pub(crate) fn had_batch(&self) -> bool {
         self.next_id > 0
     }
@@ -182,7 +182,7 @@ impl OpenBatches {
         self.is_stuck |= matches!(frames.try_send(frame), Err(mpsc::error::TrySendError::Full(_)));
     }
 
-    /// Tells the child that these callers have left: later, if it does not read for now.
+    /// Tells the child that these callers left: later, if it does not read at the moment.
     pub(crate) fn cancel(&mut self, frames: &mpsc::Sender<OutgoingFrame>, id: u64, items: impl Iterator<Item = usize>) {
         self.pending_cancels.extend(items.map(|item| ToChild::Cancel { id, item }));
         self.send_cancels(frames);

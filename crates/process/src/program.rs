@@ -27,7 +27,7 @@ pub(crate) const END_GRACE: Duration = Duration::from_millis(500);
 /// The longest line of output that is logged whole.
 const MAX_LINE_BYTES: usize = 8 * 1024;
 
-/// What a process that has ended leaves behind may print for this long. Its pipe and the thread that reads it end then.
+/// How long descendants of an ended process may print. Then the pipe and the thread that reads it end.
 const LEFT_BEHIND: Duration = Duration::from_secs(2);
 
 /// Names the stage of a replica. Variables that begin with `CALLBOARD_` are settings.
@@ -53,7 +53,7 @@ const LAST_WORDS: &str = "callboard.worker: ";
 /// The most characters of each of them in an error.
 const KEPT_LINE_CHARS: usize = 400;
 
-/// What a process printed last.
+/// The last lines that a process printed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
@@ -155,8 +155,8 @@ impl LastLines {
         Ok((last_lines, read))
     }
 
-    /// Reads lines until the last process that may print has ended. `end` ends with the first one: a process that it
-    /// has left behind is heard for [`LEFT_BEHIND`] more. A stack of Rust or JavaScript is logged only: it would push
+    /// Reads lines until the last process that may print ends. `end` closes with the first process: its descendants are
+    /// read for [`LEFT_BEHIND`] more. A stack of Rust or JavaScript is logged only: it would push
     /// out the message before it.
     pub(crate) fn read(&self, mut lines: PipeReader, end: &PipeReader, mut log: impl FnMut(&str)) {
         let (mut buffer, mut line, mut last) = ([0; 4096], Vec::new(), None);

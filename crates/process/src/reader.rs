@@ -1,9 +1,9 @@
 //! The task that reads what a child says, and ends it.
 //!
-//! * **Full:** outputs that are not read pause the child; results that it does not read end it.
-//! * **Late:** a child whose batch lasts longer than the stage's timeout is killed when its callers have been answered;
-//!   one that works on several batches, if it says nothing for as long, not even after a ping.
-//! * **Ended:** batches that have begun are lost with the reason, and those that have not are given back.
+//! * **Full:** unread outputs pause the child; results that the child does not read end it.
+//! * **Late:** a child whose batch exceeds the stage's timeout is killed after its callers were answered. A child that
+//!   works on several batches is killed if it is silent for as long, even after a ping.
+//! * **Ended:** batches that began are lost with the reason; the others are given back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// Outputs are counted in units of this many bytes.
 const UNREAD_UNIT: u64 = 1024;
 
-/// How long a child with open batches has said nothing.
+/// How long a child with open batches has been silent.
 #[derive(Default)]
 struct Silence {
     since: Option<Instant>,
@@ -186,13 +186,13 @@ impl Reader {
             if since.elapsed() >= limit {
                 return Err(Lost::does_not_read());
             }
-            // What it says is not read meanwhile.
+            // Its frames are not read meanwhile.
             self.look(frames, &mut Silence::default())?;
         }
         Ok(())
     }
 
-    /// What is to be looked at from time to time, also while the child talks.
+    /// Periodic checks, also while the child sends.
     fn look(&self, frames: &mpsc::Sender<OutgoingFrame>, silence: &mut Silence) -> Result<(), Lost> {
         // A child that has ended reads nothing either, and its last frames and its end say more.
         if self.writer.is_finished() && !self.connection.child.has_ended() {
@@ -247,7 +247,7 @@ impl Reader {
                 drop(cancelled);
                 Ok(())
             }
-            // Another thread of the child may have said it while it became ready.
+            // Another thread of the child may have sent it while it became ready.
             FromChild::Starting(_) => Ok(()),
             FromChild::Pong if !self.open.lock().is_serial => Ok(()),
             FromChild::Pong => Err(Lost::unexpected_answer()),
@@ -272,7 +272,7 @@ impl Reader {
             Ok(()) if answers.capacity() == 0 => {
                 Err(Lost::Broken(format!("it sent more than {CREDIT} outputs of an item that were not asked for")))
             }
-            // The caller has left.
+            // The caller left.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
             Err(TrySendError::Full(_)) => Err(Lost::unexpected_answer()),
         }
@@ -328,7 +328,7 @@ impl Reader {
         if self.is_streaming && parts > 0 {
             return Err(Lost::broken("it answered with single outputs, and the stage streams"));
         }
-        // Any outcome will do where nobody waits for it.
+        // The number of outcomes does not matter if no caller waits for them.
         if !self.is_streaming && parts != successes && !batch.answers.is_closed() {
             return Err(Lost::broken("it answered another number of outputs than of successes"));
         }

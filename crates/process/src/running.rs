@@ -8,9 +8,9 @@
 //!
 //! The reader task owns the child; both tasks end with it.
 //!
-//! * **Full:** a batch waits until the child has room: for as many as it works on, and the one that it takes ahead.
+//! * **Full:** a batch waits until the child has room: for the batches that it works on, and one ahead.
 //! * **Late:** its callers are answered, and it is cancelled.
-//! * **Cancelled:** the child is told. The place is free when it has answered.
+//! * **Cancelled:** the child is told. The room is free when the child answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use crate::writer::OutgoingFrame;
 /// nothing gets little credit.
 const FRAMES_OF_BATCH: usize = 8;
 
-/// How often the callers of a batch of several items are looked at: one that leaves is noticed within this time.
+/// The interval at which a batch of several items checks whether a caller left.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The callers' side of a child.
@@ -142,7 +142,7 @@ pub(crate) struct RunningPart<'c> {
     pub(crate) indices: Vec<usize>,
     pub(crate) contexts: Vec<CallContext>,
     answers: mpsc::Receiver<Answer>,
-    /// Of each item, whether the child knows that its caller has left.
+    /// For each item, whether the child knows that its caller left.
     is_cancelled: Vec<bool>,
     /// Outputs taken since the child was last given credit.
     taken: usize,
@@ -150,7 +150,7 @@ pub(crate) struct RunningPart<'c> {
 }
 
 impl RunningPart<'_> {
-    /// What the child says next.
+    /// The next answer of the child.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl RunningPart<'_> {
         }
     }
 
-    /// Tells the child of callers that have left.
+    /// Tells the child which callers left.
     fn cancel_unwanted(&mut self) {
         let now = Instant::now();
         self.cancel(|context| !context.is_wanted(now));

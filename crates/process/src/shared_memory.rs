@@ -36,7 +36,7 @@ const IS_NEW: u8 = 0x80;
 /// Frames with fewer bytes go through the socket, which is as fast.
 const LEAST_BYTES: usize = 256 * 1024;
 
-/// Where the first part begins. The first byte is not 0 while the receiver uses the memory.
+/// The offset of the first part. The first byte is not 0 while the receiver uses the memory.
 const FIRST_PART: usize = 64;
 
 /// Each part begins at a multiple of this, as envelopes need it.
@@ -108,7 +108,7 @@ pub(crate) struct Outgoing {
     oldest: usize,
 }
 
-/// What a frame says about its memory.
+/// The fields of a frame about its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Placed {
     /// Its number, and whether it is new. 0: the parts go through the socket.
@@ -427,7 +427,7 @@ fn allocate(file: &File, end: u64) -> io::Result<()> {
 #[cfg(target_os = "linux")]
 fn is_sealed_memory(descriptor: &OwnedFd) -> bool {
     use rustix::fs::{FsWord, SealFlags, fcntl_get_seals, fstatfs};
-    // Of the two file systems that have seals, hugetlbfs may lack a page although the file has its size.
+    // Two file systems have seals. On hugetlbfs a page may be missing although the file has its size.
     const TMPFS: FsWord = 0x0102_1994;
     fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
         && fstatfs(descriptor).is_ok_and(|system| system.f_type == TMPFS)

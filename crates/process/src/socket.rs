@@ -5,8 +5,8 @@ use std::io::{self, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Descriptors that no frame has taken yet. Between two reads there is at most the one of a frame that has begun, and
-/// a read returns at most one more.
+/// The most descriptors without a frame. Between two reads a partly read frame has at most one, and a read returns at
+/// most one more.
 const MAX_WAITING: usize = 2;
 
 /// The sender broke the rules of descriptors. The descriptors that were received are closed.
@@ -14,14 +14,14 @@ const MAX_WAITING: usize = 2;
 #[error("it sent more than one descriptor with a frame, or this process has no descriptor left")]
 struct TooManyDescriptors;
 
-/// What frames are read from: bytes, and the descriptors that came with them.
+/// The source of frames: bytes, and the descriptors that arrived with them.
 pub(crate) trait Source: Read {
     /// The first descriptor that no frame has taken.
     fn take_descriptor(&mut self) -> Option<OwnedFd> {
         None
     }
 
-    /// Whether a descriptor has come that belongs to no byte that is still to be read.
+    /// Whether a descriptor arrived without a frame to claim it.
     fn has_stray_descriptor(&self) -> bool {
         false
     }

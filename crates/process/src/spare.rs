@@ -27,12 +27,12 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// A child that is ready.
 pub(crate) type ReadyChild = (Connection, FrameWriter, Agreed);
 
-/// How the children of a stage are started, and the one that waits.
+/// Starts the children of a stage, and keeps the spare.
 pub(crate) struct Children {
     pub(crate) config: ProcessConfig,
     fork_server: Arc<ForkServer>,
     spare: Arc<Spare>,
-    /// What keeps a spare.
+    /// The task that keeps a spare.
     keeper: OnceLock<AbortHandle>,
 }
 

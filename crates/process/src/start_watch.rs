@@ -1,9 +1,9 @@
-//! What is said of a start that takes long, and when it is given up.
+//! Logs about a long start, and when the start is given up.
 //!
-//! * **Every [`TELL_INTERVAL`]:** a line with what the child does and for how long, as far as it says so.
+//! * **Every [`TELL_INTERVAL`]:** a line with the phase of the child, if it reports one, and its age.
 //! * **Late:** after `start_timeout`, where it is set. Without one, when there was no sign of life for [`MAX_SILENCE`]:
-//!   the child has said nothing, and neither it nor a process that it has started has used a processor. An import may
-//!   hold the interpreter for minutes, in which it cannot say anything.
+//!   the child reported nothing, and neither it nor a process that it started used a processor. An import may hold the
+//!   interpreter for minutes, in which it cannot report anything.
 
 use std::fmt;
 use std::fs;
@@ -32,7 +32,7 @@ pub(crate) struct StartWatch {
     began: Instant,
     /// The setting.
     limit: Option<Duration>,
-    /// What the child does, if it has said so.
+    /// The phase of the child, if it reported one.
     phase: String,
     told: Instant,
     looked: Instant,
@@ -59,7 +59,7 @@ impl StartWatch {
         Self { began: now, limit, phase: String::new(), told: now, looked: now, lived: now, processor_time: None }
     }
 
-    /// The child has said what it does.
+    /// Records the phase that the child reported.
     pub(crate) fn says(&mut self, phase: &str, now: Instant) {
         self.lived = now;
         if self.phase != phase {
@@ -103,7 +103,7 @@ impl StartWatch {
     }
 }
 
-/// The time in which a process and those that it has started were on a processor. `None`: this system does not tell.
+/// The processor time of a process and the processes that it started. `None`: this system does not tell.
 pub(crate) fn processor_time(pid: Pid) -> Option<u64> {
     let (mut waiting, mut seen, mut total) = (vec![pid.as_raw_pid()], 0, None);
     while let Some(pid) = waiting.pop() {

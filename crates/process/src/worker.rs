@@ -100,8 +100,8 @@ async fn run_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> 
 }
 
 impl ChildEnd {
-    /// What the end means for items that have no answer. Of a child that has said that it ends, they have not begun:
-    /// the first part goes back to the queue with its batch, and the items of a later one fail alone.
+    /// The outputs of items without an answer. If the child announced its end, they did not begin: the first part goes
+    /// back to the queue with its batch, and the items of a later part fail alone.
     fn of_items(self, is_first: bool, indices: Vec<usize>) -> Vec<Output> {
         if is_first || !self.is_announced {
             self.exit.unwind();
@@ -177,7 +177,7 @@ fn stream_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> imp
                 let failed = failed.filter_map(|(index, error)| Some((*index, Err(failure(error?)))));
                 Some((failed.collect(), Step::Over))
             }
-            // It may not have begun: another batch of the child came before it.
+            // It may not have begun: another batch of the child may be ahead of it.
             Err(end) => Some((end.of_items(is_first, running.indices.clone()), Step::Over)),
         }
     });

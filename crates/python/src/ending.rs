@@ -2,7 +2,8 @@
 //!
 //! Before Python 3.14 the interpreter ends such a thread by unwinding its stack, which must not go through Rust. So the
 //! extension counts the threads that are inside it and may run Python. When the interpreter begins to end, it waits for
-//! them to leave, and no other thread but its own comes in. What waits for the network is not counted, and stays away.
+//! them to leave, and lets no other thread in but its own. Threads that wait for the network are not counted; they stay
+//! outside.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -44,7 +45,7 @@ impl Inside {
 
     fn counted() -> Self {
         INSIDE.fetch_add(1, Ordering::SeqCst);
-        // With the fence of `end`: this thread sees that it must stop, or the one that ends sees that it is inside.
+        // With the fence of `end`: this thread sees that it must stop, or the ending thread sees that it is inside.
         fence(Ordering::SeqCst);
         Self(())
     }
@@ -56,7 +57,7 @@ impl Drop for Inside {
     }
 }
 
-/// For `atexit`: waits until other threads have left.
+/// For `atexit`: waits until other threads are outside.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
     let _ = LAST.set(thread::current().id());

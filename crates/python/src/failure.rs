@@ -66,7 +66,7 @@ impl Fault {
     }
 }
 
-/// What user code attached to its error, as a Python value.
+/// The details that user code attached to its error, as a Python value.
 fn details<'py>(py: Python<'py>, error: &CallError) -> PyResult<Option<Bound<'py, PyAny>>> {
     static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // Details came over the wire, so they can be written.

@@ -17,7 +17,7 @@ use crate::own::Own;
 /// How often a waiting thread looks for signals, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
-/// Where to connect, and how.
+/// The address to connect to, and the settings of the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) url: String,

@@ -1,7 +1,7 @@
-//! What belongs to one process. A fork copies it, and the copy is of no use.
+//! State that belongs to one process. A fork copies it, and the copy is useless.
 //!
-//! A thread that did not survive the fork may have held a lock in it, which nobody frees. So the forked process neither
-//! reads nor drops its copy: the copy is leaked.
+//! A thread that did not survive the fork may have held a lock in it, which no thread frees. So the forked process
+//! neither reads nor drops its copy: the copy is leaked.
 
 use std::mem::ManuallyDrop;
 use std::process;

@@ -1,9 +1,9 @@
 //! Operators that mix the items of a batch.
 //!
-//! Follows the axis of the batch from the inputs through the nodes. Where an operator computes over that axis, such as
-//! a sum or a softmax over it, the answer to an item depends on the others. Where the axis goes cannot be told behind
-//! every operator; nothing is found there, and the [trial](super::trial) decides alone. So it does for a file with more
-//! nodes or values than any model, or one that costs more than its [`Budget`].
+//! Follows the axis of the batch from the inputs through the nodes. If an operator computes over that axis, such as
+//! a sum or a softmax over it, the answer to an item depends on the others. Some operators hide where the axis goes;
+//! nothing is found behind them, and the [trial](super::trial) decides alone. The trial also decides alone about a file
+//! with more nodes or values than any model has, or that costs more than its [`Budget`].
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(super) fn find_within(budget: &Budget, file: &[u8], signature: &Signature) -
     find_in(budget, graph, opset, places, None, MAX_DEPTH)
 }
 
-/// Where the items of a batch lie in a value.
+/// The place of the items of a batch in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Along this axis.
@@ -61,7 +61,7 @@ fn find_in<'g>(
     for bytes in std::mem::take(&mut values.graph.nodes) {
         let node = Node::read(bytes)?;
         let mixes = values.mixes(&node);
-        // What is unknown because of the budget must not be taken for a finding.
+        // A value that the budget left unknown must not become a finding.
         if budget.is_spent() {
             return None;
         }
@@ -169,7 +169,7 @@ impl<'g> Values<'g> {
         }
         for (index, output) in node.outputs.iter().enumerate() {
             self.budget.value()?;
-            // What is known of the first output holds for the parts of a split, too.
+            // All parts of a split are like its first output.
             let is_like_first = index == 0 || place == Nowhere || node.operator == "Split";
             self.places.insert(output, if is_like_first { place } else { Unknown });
             if let Some(rank) = rank.filter(|_| is_like_first) {
@@ -179,7 +179,7 @@ impl<'g> Values<'g> {
         Some(())
     }
 
-    /// Where the items lie in the first output, and its number of axes.
+    /// The place of the items in the first output, and its number of axes.
     fn made(&self, node: &Node<'g>) -> (Place, Option<usize>) {
         let inputs = || (0..node.inputs.len()).filter(|index| !node.inputs[*index].is_empty());
         if matches!(node.operator, "Shape" | "Size") || inputs().all(|index| self.place(node, index) == Nowhere) {
@@ -401,7 +401,7 @@ fn keeps_axes(node: &Node<'_>) -> bool {
     node.int("keepdims") != Some(0)
 }
 
-/// Where the items lie after a reduction of other axes.
+/// The place of the items after a reduction of other axes.
 fn reduced(place: Place, rank: Option<usize>, axes: Axes, keeps_axes: bool) -> (Place, Option<usize>) {
     let (Axis(batch), Axes::Known(axes)) = (place, axes) else { return (Unknown, None) };
     if keeps_axes {

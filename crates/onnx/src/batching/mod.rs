@@ -12,7 +12,7 @@ use crate::signature::{Axis, BatchAxis, Signature};
 
 pub(crate) use self::trial::try_beside_others;
 
-/// What in the file makes the answer to an item depend on the others, if anything does.
+/// The part of the file that makes the answer to an item depend on the others, if there is one.
 pub(crate) fn read(file: &[u8], signature: &Signature) -> Option<String> {
     if signature.batch_axis() != BatchAxis::Stacked {
         return None;

@@ -17,7 +17,7 @@ const MAX_INTS: usize = 64;
 /// The fields of a constant: with its axes and numbers. Each node that has it looks at them.
 const MAX_FIELDS: usize = 256;
 
-/// What the reading of one file may cost beyond one walk over its bytes. When it is spent, no more is found.
+/// The cost that reading one file may have beyond one walk over its bytes. When it is spent, no more is found.
 ///
 /// A few bytes of a node name a constant, whose fields are read for each node, so the cost of a file is not bounded by
 /// its length.

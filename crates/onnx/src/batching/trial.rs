@@ -24,8 +24,8 @@ const MAX_BYTES: usize = 16 << 20;
 /// How much larger the numbers of the companions are.
 const LOUD: f32 = 100.0;
 
-/// What becomes of an item beside others that does not become of it alone; `None` if nothing does, or if no item that
-/// the model takes can be made up.
+/// The difference between the answer to an item alone and beside others. `None` if there is none, or if no valid item
+/// can be made up.
 pub(crate) fn try_beside_others(model: &Model) -> Option<String> {
     if model.signature().batch_axis() != BatchAxis::Stacked {
         return None;
@@ -94,7 +94,7 @@ fn differing_numbers(alone: &Tensor, beside: &Tensor) -> Option<String> {
     };
     match tolerance(alone.dtype()) {
         Some(tolerance) => differing(wide(alone), wide(beside), tolerance),
-        // Of bytes, which are often rounded floats, one more or less is no difference.
+        // Bytes are often rounded floats: a difference of one is none.
         None if matches!(alone.dtype(), DType::U8 | DType::I8) => {
             let wraps = alone.dtype() == DType::I8;
             let widen = |byte: u8| if wraps { f64::from(byte as i8) } else { f64::from(byte) };
@@ -127,7 +127,7 @@ fn differing(
     let pairs = alone.into_iter().zip(beside);
     let is_far = |(alone, beside): &(f64, f64)| {
         let is_same = alone == beside || alone.is_nan() && beside.is_nan();
-        // No number is near to one that is none.
+        // False if one of them is NaN.
         let is_near = (alone - beside).abs() <= allowed;
         !is_same && !is_near
     };
@@ -135,7 +135,7 @@ fn differing(
     farthest.map(|(alone, beside)| format!("{beside:.5} instead of {alone:.5}"))
 }
 
-/// One item of numbers by chance. Whole numbers are 0 or 1, which most models take: as an index, a mask, a kind.
+/// One item of random numbers. Whole numbers are 0 or 1, which most models take: as an index, a mask, a kind.
 fn made_up(model: &Model, length: usize, scale: f32, chance: &mut Chance) -> Option<Values> {
     let signature = model.signature();
     let input = |(spec, dtype): (&TensorSpec, Option<DType>)| {

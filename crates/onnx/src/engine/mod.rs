@@ -22,7 +22,7 @@ pub use self::onnxruntime::LibraryError;
 ///   for the declared one; if it [goes beyond numbers](Self::goes_beyond_numbers) also arrays of texts, lists for
 ///   sequences and maps.
 /// * The same inputs give the same outputs, and a run leaves nothing behind: stages are idempotent because engines are.
-/// * Shapes are checked against the signature by the caller. Whatever else a model may object to is an [`EngineError`].
+/// * The caller checks shapes against the signature. Every other objection of a model is an [`EngineError`].
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The engine's name, for people.
     fn name(&self) -> &'static str;
@@ -32,7 +32,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         self.name().to_owned()
     }
 
-    /// The dtype in which this engine computes a declared one: the same, one that holds the same numbers, or `None`.
+    /// The dtype in which this engine computes a declared one: the same, another with the same numbers, or `None`.
     fn dtype(&self, declared: DType) -> Option<DType>;
 
     /// Whether it takes and gives texts, sequences and maps.

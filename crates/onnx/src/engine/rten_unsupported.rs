@@ -1,9 +1,9 @@
-//! What rten 0.27 loads and computes otherwise than ONNX defines it. A model with such a node is refused as it is
-//! loaded: a wrong answer looks like a right one.
+//! Nodes that rten 0.27 loads and computes otherwise than ONNX defines them. A model with such a node is refused as it
+//! is loaded: a wrong answer looks like a right one.
 //!
 //! The table was made by comparing rten with ONNX Runtime (docs/testing.md, "Models of other tools"). Ranks and types
-//! are those that the file declares; a rule that needs an undeclared one says which way it decides. After an update of
-//! rten, run the comparison again and remove the rules that are not needed any more.
+//! are as the file declares them; a rule that needs an undeclared rank or type says which way it decides.
+//! After an update of rten, run the comparison again and remove the rules that are not needed any more.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -35,9 +35,9 @@ pub(super) enum Unsupported {
         operator: String,
         /// The name of the node, if it has one.
         name: Option<String>,
-        /// What about it: an attribute, an input.
+        /// The part of it, such as an attribute or an input.
         what: &'static str,
-        /// What rten would do.
+        /// The behaviour of rten.
         does: &'static str,
     },
 }
@@ -85,7 +85,7 @@ fn warn_of_ties(path: &Path, graph: &OperatorGraph) {
     }
 }
 
-/// What a file says about a value.
+/// The declaration of a value in the file.
 #[derive(Default)]
 struct Value {
     elements: Option<ElementType>,
@@ -96,7 +96,7 @@ struct Value {
 /// The values that the nodes of a graph can name.
 struct Scope<'g> {
     own: HashMap<&'g str, Value>,
-    /// Those of the graph around the body of a loop or branch.
+    /// The values of the graph around the body of a loop or branch.
     outer: Option<&'g Self>,
 }
 
@@ -284,7 +284,7 @@ fn weight_value(weight: &TensorProto) -> Value {
     Value { elements, axes: Some(weight.dims.iter().copied().map(Some).collect()) }
 }
 
-/// What the operator of a node tells about its first output.
+/// The facts about the first output that follow from the operator of its node.
 fn made_value(node: &NodeProto) -> Option<Value> {
     match node.op_type.as_deref()? {
         "Constant" => node.attribute.iter().find_map(|attribute| attribute.t.as_ref()).map(weight_value),

@@ -40,7 +40,7 @@ pub struct TensorSpec {
     shape: Option<Vec<Axis>>,
 }
 
-/// What an input or output is made of.
+/// The kind of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -228,7 +228,7 @@ impl TensorSpec {
         &self.name
     }
 
-    /// What the file declares it to be.
+    /// The kind that the file declares.
     #[must_use]
     pub fn kind(&self) -> &Kind {
         &self.kind

@@ -41,7 +41,7 @@ pub enum SignatureError {
     /// A file of another kind that is often found under the name of a model.
     #[error("not an ONNX file, but {what}")]
     Foreign {
-        /// What it is, and the remedy.
+        /// The kind of the file, and the remedy.
         what: &'static str,
     },
     /// Weights in more files than a model has.
@@ -189,7 +189,7 @@ fn tensors(graph: &[u8]) -> Result<Declared<'_>, SignatureError> {
     Ok(Declared { inputs, more_inputs, outputs })
 }
 
-/// What a signature needs to know of the weights.
+/// The facts about the weights that a signature needs.
 struct Weights<'a> {
     /// Before IR version 4 every weight was listed as an input, too. Callers do not send those.
     are_listed: HashSet<&'a [u8]>,
@@ -243,7 +243,7 @@ fn text(bytes: &[u8]) -> Result<&str, SignatureError> {
     str::from_utf8(bytes).map_err(|_| not_onnx("a name is not UTF-8"))
 }
 
-/// The name of an input or output; one that cannot be read has its error in `read_one`.
+/// The name of an input or output; `read_one` reports a name that cannot be read.
 fn name_of(info: &[u8]) -> &[u8] {
     let fields = Fields::new(info).map_while(Result::ok);
     fields.filter_map(|field| if let (1, Field::Bytes(name)) = field { Some(name) } else { None }).last().unwrap_or(b"")
@@ -312,7 +312,7 @@ impl<'a> Type<'a> {
         Ok(Self::Tensor { elements, shape })
     }
 
-    /// What an optional value is if it is there.
+    /// The kind of an optional value that is present.
     fn without_optional(self) -> Result<Self, SignatureError> {
         match self {
             Self::Optional(Some(element)) => Self::read(element),
@@ -341,7 +341,7 @@ impl<'a> Type<'a> {
 /// A sequence of maps of tensors is 3 deep.
 const MAX_DEPTH: usize = 4;
 
-/// The count of axes, and the axes: none beyond those that a tensor may have.
+/// The count of axes, and the axes, up to the most that a tensor may have.
 fn read_axes(shape: &[u8]) -> Result<(usize, Vec<Axis>), SignatureError> {
     let (mut rank, mut axes) = (0, Vec::new());
     for field in Fields::new(shape) {

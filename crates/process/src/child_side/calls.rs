@@ -5,7 +5,7 @@
 //!
 //! * **Full:** the node refuses the call.
 //! * **Late:** the caller drops the call, at its own deadline or that of its item.
-//! * **Cancelled:** dropping a call tells the node. The calls of a batch end with it, as they do on the node.
+//! * **Cancelled:** dropping a call tells the node. The calls of a batch end with it, as on the node.
 
 use std::collections::HashMap;
 

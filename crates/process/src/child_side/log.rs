@@ -22,7 +22,7 @@ pub(crate) fn send_by(send: impl Fn(&FromChild) + Send + Sync + 'static) {
 
 impl<F: Fn(&FromChild) + Send + Sync + 'static> Subscriber for ReplicaLog<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Those of `debug` come from the code that sends as well.
+        // Records of `debug` stay here: sending one makes others.
         metadata.is_event() && *metadata.level() <= Level::INFO
     }
 

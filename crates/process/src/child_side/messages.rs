@@ -1,4 +1,4 @@
-//! What the node says, as it comes: its batches in order, and which of their callers have left.
+//! Decodes frames from the node: its batches in order, and which of their callers left.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufReader};
@@ -24,7 +24,7 @@ use crate::message::{self, CREDIT, CallHead, FromChild, Start, ToChild};
 use crate::shared_memory::{self, Incoming, Reading};
 use crate::socket::Inbox;
 
-/// The most bytes of the first frame, before the node has said its limit.
+/// The most bytes of the first frame, in which the node sends its limit.
 const START_BYTES: u64 = 1024 * 1024;
 
 /// The reading side of the socket.
@@ -35,7 +35,7 @@ pub(super) struct Messages {
     has_started: bool,
     /// Batches that the worker has not begun.
     waiting: VecDeque<Batch>,
-    /// Those that it has not answered, by their ids.
+    /// The batches without an answer, by their ids.
     open: HashMap<u64, Weak<OpenBatch>>,
     /// The outputs of an item that may be sent before the node asks for more.
     credit: usize,
@@ -64,7 +64,7 @@ pub(super) struct Batch {
 /// A batch that is not answered.
 pub(super) struct OpenBatch {
     pub(super) calls: Vec<IsolatedCall>,
-    /// A caller has left.
+    /// A caller left.
     pub(super) cancelled: Notify,
     /// The outputs that a stream may still send.
     pub(super) credit: Semaphore,
@@ -107,13 +107,13 @@ impl Messages {
         Ok(None)
     }
 
-    /// The next batch, after all that has come was read: a call of it may have been cancelled ahead of its turn.
+    /// The next batch, after draining the buffer: a call of it may have been cancelled ahead of its turn.
     pub(super) fn next(&mut self) -> Result<Option<Batch>, ServeWorkerError> {
         self.look()?;
         Ok(self.waiting.pop_front())
     }
 
-    /// Reads what has come.
+    /// Reads the frames that arrived.
     pub(super) fn look(&mut self) -> Result<(), ServeWorkerError> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         while self.end.is_none()
@@ -185,7 +185,7 @@ impl Messages {
 }
 
 impl Batch {
-    /// Its items in order, with their calls. One whose caller has left before its turn, or that cannot be read, fails.
+    /// Its items in order, with their calls. An item fails if it cannot be read, or if its caller left before its turn.
     pub(super) fn items(
         &self,
         limits: &DecodeLimits,

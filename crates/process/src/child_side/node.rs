@@ -1,4 +1,4 @@
-//! What is said to the node.
+//! Encodes frames for the node.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -36,7 +36,7 @@ struct Writer {
 pub(super) struct Outcomes {
     items: Vec<Option<ItemError>>,
     parts: Vec<Envelope>,
-    /// The bytes that a frame has left for outputs.
+    /// The bytes of a frame that are free for outputs.
     room: usize,
 }
 
@@ -46,7 +46,7 @@ impl Node {
         Self(Arc::new(NodeParts { writer, calls: OpenCalls::default() }))
     }
 
-    /// The node has said how many bytes a frame may have.
+    /// Sets the most bytes of a frame, as the node announced them.
     pub(super) fn set_max_bytes(&self, max_bytes: usize) {
         self.0.writer.lock().max_bytes = max_bytes;
     }

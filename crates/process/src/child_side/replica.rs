@@ -103,7 +103,7 @@ fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
 }
 
 impl Shared {
-    /// The next batch, when it comes. `None`: there will be none.
+    /// Waits for the next batch. `None`: the node sends no more.
     fn next(&self) -> Option<Batch> {
         let mut messages = self.messages.lock();
         loop {
@@ -135,8 +135,8 @@ fn start_worker(
             }
         };
         let max_batches = max_batches.filter(|_| code.is_async()).unwrap_or(1) as usize;
-        // Asynchronous code begins with each batch as it comes, and answers in any order. So the node could not tell
-        // whether a batch ahead has begun when the child dies: it runs elsewhere only if it has not.
+        // Asynchronous code begins each batch when it arrives, and answers in any order. So the node could not tell
+        // whether a batch ahead began before the child died: only a batch that did not begin runs elsewhere.
         let ahead = if code.is_async() { 0 } else { start.ahead.unwrap_or_default().min(AHEAD) };
         or_end(node.ready(start.shared_memory, max_batches, ahead));
         // A panic ends the replica. It has been printed.
@@ -229,7 +229,7 @@ fn prepare(code: &StageCode, batch: &Batch, limits: &DecodeLimits) -> Prepared {
     prepared
 }
 
-/// Of a batch of streams, those with an output that cannot be sent, by the index of their item.
+/// The streams of a batch with an output that cannot be sent, by the index of their item.
 type Broken = Option<HashMap<usize, Box<ErrorParts>>>;
 
 /// Sends the outputs of streams as they come, until all of them have ended.

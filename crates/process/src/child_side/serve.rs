@@ -50,7 +50,7 @@ pub fn serve_worker<W>(
         for (input, _) in batch.items(&limits) {
             let output = input.and_then(|input| run(&mut worker, &input).map_err(error));
             outcomes.push(output.map(|output| Some(Payload::new(output))));
-            // The caller of the next item may have left meanwhile.
+            // The caller of the next item may be gone by now.
             messages.look()?;
         }
         outcomes.send(batch.id, &node)?;

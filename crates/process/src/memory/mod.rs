@@ -7,7 +7,7 @@
 //!    └── callboard-PID-0        a child and its processes: memory.max, no swap, ended together
 //! ```
 //!
-//! Groups of a node that was killed are removed by the next one that starts in the same place.
+//! The next node that starts in the same place removes the groups of a node that was killed.
 
 use std::fmt::Debug;
 use std::io;
@@ -49,7 +49,7 @@ impl MemoryLimit {
     }
 }
 
-/// What is done to the files of control groups.
+/// The operations on files of control groups.
 trait Files: Send + Sync + Debug {
     fn make(&self, group: &Path) -> io::Result<()> {
         std::fs::create_dir(group)
@@ -60,7 +60,7 @@ trait Files: Send + Sync + Debug {
     }
 
     fn write(&self, file: &Path, text: &str) -> io::Result<()> {
-        // The files are there. One that the kernel does not have is not to be made.
+        // The kernel made the files. A missing file must not be created.
         io::Write::write_all(&mut std::fs::File::options().write(true).open(file)?, text.as_bytes())
     }
 
@@ -150,8 +150,8 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Removes what a node has left that was killed. A new one may have its number. Groups with processes stay: a node
-    /// that is alive in another container looks dead from here.
+    /// Removes the groups of nodes that were killed, whose number a new process may have. Groups with processes stay: a
+    /// node that is alive in another container looks dead from here.
     fn remove_stale(&self, is_alive: impl Fn(u32) -> bool) {
         for entry in std::fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::process::Pid;
 
-/// Of four parts of the memory, three are for the children of one stage. The last is for the node, for what its other
-/// stages hold, and for what a child takes between two looks at it.
+/// The children of one stage get three of four parts of the memory. The last part is for the node, for its other
+/// stages, and for the growth of a child between two measurements.
 const PARTS: u64 = 4;
 const OF_STAGE: u64 = 3;
 
@@ -68,7 +68,7 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
 pub(crate) struct WatchedMemory {
     pid: Pid,
     limit: u64,
-    /// What it had from its fork server at its start.
+    /// The bytes that it shared with its fork server at its start.
     inherited: u64,
     measured_at: Mutex<Instant>,
 }
@@ -79,7 +79,7 @@ impl WatchedMemory {
         Self { pid, limit, inherited, measured_at: Mutex::new(Instant::now()) }
     }
 
-    /// Why the process is to end, if it holds too much. One that `is_idle` is measured now and then.
+    /// The reason to end the process, if it holds too much. An idle process is measured less often.
     pub(crate) fn excess(&self, is_idle: bool) -> Option<String> {
         let (now, mut measured_at) = (Instant::now(), self.measured_at.lock());
         if is_idle && now.duration_since(*measured_at) < IDLE_INTERVAL {

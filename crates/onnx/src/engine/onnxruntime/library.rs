@@ -1,4 +1,4 @@
-//! Where the library of ONNX Runtime is, and the one that this process has loaded.
+//! Finds the library of ONNX Runtime, and loads it once per process.
 //!
 //! A process has one ONNX Runtime at most: its threads and allocators are the process's. The first model that needs it
 //! loads it; a later model that names another file is an error that names both.
@@ -174,7 +174,7 @@ fn open(path: &Path) -> Result<Library, LibraryError> {
     Ok(Library { path: path.to_owned(), environment })
 }
 
-/// A message of the library. What it calls an error it also returns, and a caller's wrong input is one.
+/// Logs a message of the library. It also returns its errors, and a caller's wrong input is such an error.
 fn log(level: LogLevel, _category: &str, _id: &str, place: &str, message: &str) {
     match level {
         LogLevel::Fatal => tracing::error!(place, "{message}"),

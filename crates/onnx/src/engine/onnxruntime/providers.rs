@@ -7,7 +7,7 @@ use super::{NAME, failed};
 use crate::config::{OnnxConfig, Provider};
 use crate::engine::EngineError;
 
-/// Registers the providers, and gives the names of those that will run. `cpu` takes what the others leave.
+/// Registers the providers, and returns the names of the providers that will run. `cpu` runs the remaining operators.
 ///
 /// A provider that this library or machine lacks is an error, unless `cpu` follows: then the loss is logged.
 pub(super) fn register(

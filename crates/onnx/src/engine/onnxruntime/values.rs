@@ -35,7 +35,7 @@ const MAX_DEPTH: usize = 4;
 pub(super) struct Names {
     inputs: Vec<CString>,
     outputs: Vec<CString>,
-    /// Where borrowed inputs lie: in main memory.
+    /// The memory of borrowed inputs: main memory.
     memory: MemoryInfo<'static>,
 }
 
@@ -175,7 +175,7 @@ fn copy_texts(texts: &StrTensor) -> Result<Owned, EngineError> {
     Ok(value)
 }
 
-/// What outputs are taken over with.
+/// Takes outputs over from the library.
 struct Taking {
     session: Arc<SharedSessionInner>,
     /// The memory of the inputs, whose borrow ends with the run.
