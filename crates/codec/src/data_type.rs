@@ -57,7 +57,7 @@ struct Description {
     formats: fn() -> Vec<Format>,
     tensors: Option<TensorFields>,
     decode: fn(&Self, Format, &Bytes, &DecodeLimits) -> Result<Payload, DecodeError>,
-    /// Of a dynamic value, the numbers of JSON that keep their digits.
+    /// The numbers of a dynamic value in JSON that keep their digits.
     decimals: Option<Decimals>,
     finish: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     from_value: fn(Value) -> Result<Payload, DecodeError>,
@@ -118,8 +118,8 @@ impl DataType {
         Self::for_type::<Value>()
     }
 
-    /// Replaces the schema by a better one, such as a model's signature, and removes the arrays by name. Where it says
-    /// `"format": "decimal"`, a dynamic value has the digits of a number of JSON as text.
+    /// Replaces the schema by a better one, such as a model's signature, and removes the arrays by name. For a
+    /// schema with `"format": "decimal"`, a dynamic value has the digits of a number of JSON as text.
     ///
     /// ```
     /// use callboard_codec::{DataType, DecodeLimits, Format, Value};

@@ -88,7 +88,7 @@ impl Default for DecodeLimits {
 }
 
 impl DecodeLimits {
-    /// No limit but the depth, for bytes that are our own or were checked before. What is decoded is still charged.
+    /// No limit but the depth, for bytes of this process or that were checked before. Decoded values are still charged.
     pub const UNLIMITED: Self = Self {
         max_bytes: usize::MAX,
         max_depth: MAX_DEPTH,

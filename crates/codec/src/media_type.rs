@@ -92,7 +92,7 @@ impl MediaType {
         let ranges: Vec<Self> = split_outside_quotes(accept, ',').take(MAX_RANGES).filter_map(Self::parse).collect();
         let quality = |offer: &str| {
             let deciding = ranges.iter().filter(|range| range.includes(offer));
-            // Of equally specific ranges the one with the highest quality.
+            // Among equally specific ranges the highest quality decides.
             deciding
                 .max_by_key(|range| (specificity(&range.essence, offer), range.quality))
                 .map_or(0, |range| range.quality)

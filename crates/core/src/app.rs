@@ -1,4 +1,4 @@
-//! What to serve: routes over pipelines, and the node's bounds. Nothing runs before [`App::start`].
+//! An app: routes over pipelines, and the node's bounds. Nothing runs before [`App::start`].
 
 use std::fmt;
 

@@ -47,7 +47,7 @@ impl CaughtPanic {
         }
     }
 
-    /// What happened to the worker.
+    /// The panic as the reason of a worker's end.
     pub(crate) fn in_worker(&self) -> String {
         let verb = if self.is_exit { "ended" } else { "panicked" };
         format!("the worker {verb}: {}", self.message)
@@ -129,7 +129,7 @@ pub async fn contain_future<T>(code: impl Future<Output = T>) -> Result<T, Caugh
 }
 
 thread_local! {
-    /// Where this thread panicked last.
+    /// The place of this thread's last panic.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

@@ -13,7 +13,7 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// The instant after which the caller stops waiting.
 ///
-/// A deadline covers the whole call: all stages, all retries. Where two deadlines meet, the smaller one wins.
+/// A deadline covers the whole call: all stages, all retries. Of two deadlines the earlier one counts.
 ///
 /// ```
 /// use std::time::Duration;

@@ -231,7 +231,7 @@ impl IsolatedReplica {
 }
 
 impl IsolatedCall {
-    /// A call with this deadline. Of its options it has the priority, the session, the request id, the
+    /// A call with this deadline and, from its options, the priority, the session, the request id, the
     /// trace, the caller, headers and tags. Its code makes inner calls with the client of this process's
     /// [node](IsolatedNode::client), if there is one.
     #[must_use]
@@ -253,7 +253,7 @@ impl IsolatedCall {
         self.0.is_wanted(now)
     }
 
-    /// Its caller has left, or its deadline has passed.
+    /// Cancels the call: its caller left, or its deadline passed.
     pub fn cancel(&self) {
         self.0.abandon();
     }

@@ -52,7 +52,7 @@ impl EnvelopeDecoder {
         Self { limits: limits.clone(), received: 0, state: DecoderState::Unread(Vec::new()) }
     }
 
-    /// The chunks of an [unread](Self::unread) envelope as they came; none of one that was read.
+    /// The chunks of an [unread](Self::unread) envelope as they arrived; empty for an envelope that was read.
     #[must_use]
     pub fn into_chunks(self) -> Vec<Bytes> {
         match self.state {
@@ -81,7 +81,7 @@ impl EnvelopeDecoder {
         matches!(&self.state, DecoderState::Body { layout, .. } if layout.total == self.received)
     }
 
-    /// The length of the envelope, once it is known; of an unread one, what has come so far.
+    /// The length of the envelope, once it is known; for an unread envelope, the length that arrived so far.
     #[must_use]
     pub fn total_bytes(&self) -> Option<usize> {
         match &self.state {

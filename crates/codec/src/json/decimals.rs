@@ -1,4 +1,4 @@
-//! Where a JSON Schema says that a number is a decimal: its digits are kept as text, since a float would lose some.
+//! Numbers that a JSON Schema declares as decimals: their digits are kept as text, since a float would lose some.
 
 use std::collections::HashMap;
 

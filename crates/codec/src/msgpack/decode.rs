@@ -48,7 +48,7 @@ pub(crate) fn check(bytes: &Bytes, limits: &DecodeLimits) -> Result<(), DecodeEr
 struct MsgpackDecoder<'a> {
     bytes: &'a Bytes,
     at: usize,
-    /// Where the next value must end: the end of the input, or of the enclosing tuple.
+    /// The end of the next value at the latest: the end of the input, or of the enclosing tuple.
     end: usize,
     budget: Budget<'a>,
     /// The segments for references, in an envelope.

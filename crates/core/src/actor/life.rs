@@ -136,7 +136,7 @@ pub trait Actor: Send + Sized + 'static {
 /// How each life is built.
 pub(super) type ActorFactory<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Sync>;
 
-/// What the engine runs for one life.
+/// One life of an actor, as the engine runs it.
 pub(super) struct ActorLife<A: Actor> {
     pub(super) build: ActorFactory<A>,
     pub(super) node: OpaqueHandle,

@@ -29,7 +29,7 @@ pub(super) struct Delivery<M> {
     message: Option<M>,
     place: Option<OwnedSemaphorePermit>,
     way_back: Option<ReturnPort<M>>,
-    /// Of a message that no sender waits for.
+    /// The next life, for a message without a waiting sender.
     next_life: Option<NextLife<M>>,
 }
 
@@ -50,7 +50,7 @@ impl<M> Delivery<M> {
         Self { message: Some(message), place: Some(place), way_back: None, next_life: None }
     }
 
-    /// The message, unless its waiting sender has gone. Frees the place in the mailbox.
+    /// The message, unless its waiting sender left. Frees the place in the mailbox.
     pub(super) fn open(mut self) -> Option<M> {
         let has_sender = self.way_back.take().is_none_or(|way_back| way_back.send(None).is_ok());
         self.message.take().filter(|_| has_sender)
@@ -357,7 +357,7 @@ impl<T> ReplyPort<T> {
         (Self { sender: Some(sender), crash: Some(crashed), deadline }, AnswerReceiver { answer, crash })
     }
 
-    /// Sends the answer. If the asker has gone, the answer is dropped.
+    /// Sends the answer. If the asker left, the answer is dropped.
     pub fn send(self, answer: T) {
         self.end(Ok(answer));
     }

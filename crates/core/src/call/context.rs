@@ -107,7 +107,7 @@ impl CallContext {
         self.flight.origin.iter().flat_map(|origin| pairs(&origin.headers))
     }
 
-    /// All that the caller attached, by name. Of two values of one name the first counts.
+    /// All tags of the caller, by name; the first of each name counts.
     pub fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
         self.flight.origin.iter().flat_map(|origin| pairs(&origin.tags))
     }
@@ -130,7 +130,7 @@ impl CallContext {
         self.flight.deadline
     }
 
-    /// Whether its caller has gone: the work on this item is wasted.
+    /// Whether its caller left: the work on this item is wasted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.flight.is_abandoned()

@@ -29,7 +29,7 @@ pub(crate) struct Flight {
     /// Whether it waits for a permit of a full queue instead of being refused.
     pub(crate) is_patient: bool,
     abandoned: AtomicBool,
-    /// Whether it was given up because of its deadline, not because its caller had left.
+    /// Whether it was given up because of its deadline, not because its caller left.
     late: AtomicBool,
     /// Whether its stages run on this node only.
     pub(crate) stays_here: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Flight {
     pub(crate) origin: Option<Arc<Origin>>,
     /// Whether a stage has run for it on another node that must not run it a second time.
     ran_once: AtomicBool,
-    /// What the caches of its stages did: 0, or the place of a [`CacheUse`] from 1 on.
+    /// The use of its stages' caches: 0, or the place of a [`CacheUse`] from 1 on.
     cache_use: AtomicU8,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
@@ -187,13 +187,13 @@ impl Flight {
         }
     }
 
-    /// What the caches of its stages did; `None` without a cache.
+    /// The use of its stages' caches; `None` without a cache.
     pub(crate) fn cache_use(&self) -> Option<CacheUse> {
         let place = self.cache_use.load(Ordering::Relaxed).checked_sub(1)?;
         CacheUse::ALL.get(usize::from(place)).copied()
     }
 
-    /// Where its time went so far, for an error without an outcome.
+    /// Its times so far, for an error without an outcome.
     pub(crate) fn spent(&self, now: Instant) -> Timing {
         self.account.spent(self.deadline, now)
     }
@@ -217,7 +217,7 @@ impl Flight {
         self.permit.as_ref().map(|permit| Arc::clone(permit) as Arc<dyn callboard_codec::Account>)
     }
 
-    /// The caller has left. Work that has not begun must not begin.
+    /// Marks that the caller left. Work for the call must not begin after this.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
     }
@@ -228,7 +228,7 @@ impl Flight {
         self.abandon();
     }
 
-    /// Whether its time is up; false if only its caller has left.
+    /// Whether its deadline passed; false if only its caller left.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         self.late.load(Ordering::Acquire) || self.deadline.is_expired(now)
     }

@@ -20,7 +20,7 @@ pub trait InnerCalls: Send + Sync + 'static {
     fn call(&self, route: &str, input: Payload) -> BoxFuture<'static, Result<Payload, CallError>>;
 }
 
-/// What a call in an isolated replica has of its node.
+/// The node, as a call in an isolated replica reaches it.
 #[derive(Clone)]
 pub(crate) struct NodeElsewhere {
     /// The client of this process.

@@ -189,7 +189,7 @@ impl CallOptions {
         self.telling(|origin| origin.headers.push((name.into(), value.into())))
     }
 
-    /// Sets a tag for user code on this node: a tenant, a feature flag. Of two tags of one name the first counts.
+    /// Sets a tag for user code on this node: a tenant, a feature flag. The first tag of each name counts.
     #[must_use]
     pub fn with_tag(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.telling(|origin| origin.tags.push((name.into(), value.into())))

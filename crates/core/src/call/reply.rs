@@ -16,7 +16,7 @@ use crate::timeline::Timing;
 pub struct Reply {
     /// The output of the last stage.
     pub payload: Payload,
-    /// Where the time went.
+    /// The times of the call.
     pub timing: Timing,
 }
 

@@ -67,7 +67,7 @@ impl EdgeHandle<'_> {
         self.0.let_in(clock::now(), self.0.hold_route(route, session)?, bytes)
     }
 
-    /// Takes the permits for a call that arrived earlier than this: its body has begun. See [`admit`](Self::admit).
+    /// Takes the permits for a call that arrived earlier than this: its body began. See [`admit`](Self::admit).
     ///
     /// # Errors
     ///
@@ -196,13 +196,13 @@ impl EdgeHandle<'_> {
     }
 }
 
-/// A call whose outcome its edge has to write. If it is dropped before, its caller has left.
+/// A call whose outcome its edge has to write. Dropping it before means that its caller left.
 #[derive(Debug)]
 #[must_use = "dropped, it counts as cancelled"]
 pub struct PendingOutcome(AdmittedCall);
 
 impl PendingOutcome {
-    /// What the response caches of the call's stages did; `None` if no stage has one.
+    /// The use of the response caches of the call's stages; `None` if no stage has one.
     #[must_use]
     pub fn cache_use(&self) -> Option<CacheUse> {
         self.0.flight.cache_use()

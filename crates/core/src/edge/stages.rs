@@ -103,7 +103,7 @@ impl EdgeHandle<'_> {
                 if open && names.insert(name.to_owned()) {
                     offered.push(OfferedStage {
                         name: name.to_owned(),
-                        // Of a stream this is for the time before its first output; see `StageSpec::contract`.
+                        // For a stream, this holds until its first output; see `StageSpec::contract`.
                         contract: pool.settings().contract(),
                         streams: pool.spec.is_streaming(),
                         revision: pool.settings().revision(),

@@ -21,7 +21,7 @@ pub enum ErrorTraces {
 }
 
 impl ErrorTraces {
-    /// Whether callers of a listener are sent traces, of one that only this machine can reach or of another one.
+    /// Whether callers of a listener get traces, if only this machine can reach the listener or if others can.
     #[must_use]
     pub fn are_sent(self, is_loopback: bool) -> bool {
         match self {

@@ -12,11 +12,12 @@ pub enum AskError {
     /// The actor has ended and will not start again. The message was not handled.
     #[error("the actor has ended")]
     Over,
-    /// The actor dropped the answer's port, or was ended with the message in hand. It may have acted on it.
+    /// The actor dropped the port of the answer, or ended while it handled the message. The message may have had an
+    /// effect.
     #[error("the actor was lost before it answered")]
     Lost,
-    /// An actor crashed with the message: the one that was asked, or one that it handed the message on to. It may have
-    /// acted on it.
+    /// An actor crashed with the message: the asked actor, or an actor that got the message from it. The message may
+    /// have had an effect.
     #[error("actor `{actor}` crashed before it answered: {reason}")]
     Crashed {
         /// The actor that crashed.
@@ -24,11 +25,12 @@ pub enum AskError {
         /// Its error, or the text of its panic.
         reason: String,
     },
-    /// The deadline passed.
+    /// The deadline passed before the answer.
     #[error("the deadline passed before {}", if *taken { "the answer" } else { "the actor took the message" })]
     DeadlineExceeded {
-        /// Whether the actor took the message. It may act on it, unless it checks
-        /// [`ReplyPort::is_wanted`](crate::actor::ReplyPort::is_wanted). A message that was not taken is never handled.
+        /// Whether the actor took the message. It may act on a message that it took, unless it checks
+        /// [`ReplyPort::is_wanted`](crate::actor::ReplyPort::is_wanted). A message that it did not take is never
+        /// handled.
         taken: bool,
     },
     /// The actor answered [with a failure](crate::actor::ReplyPort::fail).
@@ -37,8 +39,7 @@ pub enum AskError {
 }
 
 impl AskError {
-    /// Whether the actor took the message, and may have acted on it. If not, the message was not handled and never will
-    /// be.
+    /// Whether the actor took the message, which may have had an effect. A message that was not taken is never handled.
     #[must_use]
     pub fn was_taken(&self) -> bool {
         match self {

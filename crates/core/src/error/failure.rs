@@ -60,16 +60,17 @@ impl Failure {
         Self::with_kind(kind, error.to_string())
     }
 
-    /// There is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded), with a second until it may be
-    /// sent again unless [`with_retry_after`](Self::with_retry_after) says otherwise. It says that nothing was done for
-    /// the item, so the caller [may send it again](CallError::is_retryable).
+    /// A refusal, because there is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded). The stage did
+    /// nothing for the item, so the caller [may send it again](CallError::is_retryable): after one second, or after the
+    /// time of [`with_retry_after`](Self::with_retry_after).
     #[must_use]
     pub fn overloaded(message: impl Into<String>) -> Self {
         Self::not_done(ErrorKind::Overloaded, message).with_retry_after(RETRY_AFTER)
     }
 
-    /// A resource that the item needs is not available: kind [`Unavailable`](ErrorKind::Unavailable). It says that
-    /// nothing was done for the item, so the caller [may send it again](CallError::is_retryable), elsewhere or later.
+    /// A refusal, because a resource that the item needs is not available: kind
+    /// [`Unavailable`](ErrorKind::Unavailable). The stage did nothing for the item, so the caller
+    /// [may send it again](CallError::is_retryable), elsewhere or later.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::not_done(ErrorKind::Unavailable, message)
@@ -155,7 +156,7 @@ impl Failure {
         *self.0
     }
 
-    /// An inner call's error as the outer call's own. What the outer call did beside it is not known: the contract of
+    /// An inner call's error as the outer call's own. The other effects of the outer call are unknown: the contract of
     /// its stage says whether it may be repeated.
     fn passed_on(error: &CallError) -> Self {
         let mut parts = error.clone().into_parts();
@@ -167,7 +168,7 @@ impl Failure {
         Self(Box::new(parts))
     }
 
-    /// The failure of an actor's answer, as that of the stage that asked: the stage had begun.
+    /// The failure of an actor's answer as a failure of the asking stage, which had begun.
     fn handed_on(&self) -> Self {
         let mut failure = self.clone();
         failure.0.may_repeat = false;

@@ -329,8 +329,8 @@ impl CallError {
         self.0.retry_after
     }
 
-    /// The HTTP headers that user code chose for its failure, in order. Core passes them on and does not read them; an
-    /// edge without headers drops them, and that of HTTP drops those that are its own.
+    /// The HTTP headers that user code chose for its failure, in order. Core passes them on without reading them. An edge
+    /// without headers drops them, and the HTTP edge drops headers of its own.
     #[must_use]
     pub fn headers(&self) -> &[(String, String)] {
         &self.0.headers
@@ -366,19 +366,17 @@ impl CallError {
         self.0.started || self.0.kind.comes_after_start()
     }
 
-    /// Where the call's time went, if it was admitted: summed over its stages, including the elapsed part of the last
-    /// one.
+    /// The times of the call, if it was admitted: summed over its stages, including the elapsed part of the last one.
     #[must_use]
     pub fn timing(&self) -> Option<Timing> {
         self.0.timing
     }
 
-    /// Whether the same request may succeed if it is sent again unchanged, without harm. So it is with a
-    /// [refusal](Self::is_refusal). It is so, too, with `Overloaded`, `Unavailable` and `WorkerFailed` after a start,
-    /// if each stage that may have run has a [contract](crate::Contract) that lets it run again, or says itself that it
-    /// did [nothing](Failure::overloaded). A closure without a contract before it counts as one that must not run
-    /// again: a harmless one needs [`pure`](crate::Stage::pure). An input that kills its worker each time is not worth
-    /// sending again.
+    /// Whether the same request may be sent again unchanged, without harm, and may succeed then. True for a
+    /// [refusal](Self::is_refusal). Also true for `Overloaded`, `Unavailable` and `WorkerFailed` after a start, if each
+    /// stage that may have run has a [contract](crate::Contract) that lets it run again, or reports that it did
+    /// [nothing](Failure::overloaded). A closure has the contract that it must not run again; a harmless closure needs
+    /// [`pure`](crate::Stage::pure). False for an input that kills its worker each time.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         let may_pass = matches!(self.0.kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::WorkerFailed);

@@ -123,7 +123,7 @@ impl Actor for WorkerActor {
 }
 
 /// The port by which a worker reports its end. Its message may come before the batches that end with the worker, so the
-/// report says whether one had begun.
+/// report says whether a batch began.
 fn exit_port(handle: Arc<ReplicaHandle>) -> ExitPort {
     ExitPort::new(move |words, had_batch| {
         if had_batch {

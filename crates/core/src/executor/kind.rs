@@ -1,4 +1,4 @@
-//! Where a worker's code runs: inline on the runtime, on its own OS thread, or as futures on the runtime.
+//! The place where a worker's code runs: inline on the runtime, on its own OS thread, or as futures on the runtime.
 //!
 //! A task or thread runs one batch at a time. Threads and futures answer the entries themselves and notify their actor
 //! only of a crash. When the actor stops, its thread finishes its batch, cleans up and ends. A hung thread is
@@ -37,7 +37,7 @@ impl ExecutorContext {
     }
 }
 
-/// Where the code of one replica runs.
+/// The place where the code of one replica runs.
 pub(crate) enum Executor {
     /// On the runtime, watched by the watchdog.
     Task { worker: Box<dyn DynWorker>, watched: Arc<WatchedTask> },

@@ -1,4 +1,4 @@
-//! Where a replica's code runs: its actor, and the runtime or thread that runs it.
+//! The place where a replica's code runs: its actor, and the runtime or thread that runs it.
 //!
 //! * **Full:** an executor has no queue; it gets a batch from the batcher only when a slot is free.
 //! * **Late:** a thread that exceeds the stage's timeout is abandoned, and its callers get their answer.

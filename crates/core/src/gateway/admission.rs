@@ -27,9 +27,9 @@ pub struct Limits {
     pub max_in_flight_bytes: u64,
     /// The timeout of calls that set none. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
     pub default_timeout: Duration,
-    /// The most stages that are loaded at the same time, of those that [may have no
+    /// The most loaded stages, among stages that [may have no
     /// replica](crate::Stage::replicas_between) or are [pinned](crate::Stage::pinned). Default `None`: no limit. A call
-    /// for one more waits, within its deadline, until the least recently used one without calls has left.
+    /// for one more waits, within its deadline, until the least recently used one without calls is unloaded.
     pub max_loaded: Option<usize>,
     /// The most bytes of these stages together, as far as [they are known](crate::Stage::memory). Default `None`: no
     /// limit. See [`max_loaded`](Self::max_loaded).

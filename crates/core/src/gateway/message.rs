@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 pub(crate) enum GatewayMessage {
     /// Refuse new calls, and notify when no call is in flight. From the node.
     Drain(oneshot::Sender<()>),
-    /// The last call in flight has left while draining. From its admission.
+    /// The last call in flight ended while draining. From its admission.
     Emptied,
     /// Look for calls that are older than possible. From the gateway's own timer.
     Sweep,

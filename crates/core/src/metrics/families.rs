@@ -146,7 +146,7 @@ impl EndedNames {
 /// The words for a good and a bad call of a revision.
 const ROLLOUT_OUTCOMES: [&str; 2] = ["ok", "failed"];
 
-/// The words for an answer of a shadow that agrees, and for one that does not.
+/// The words for an answer of a shadow that agrees, and for an answer that differs.
 const COMPARISONS: [&str; 2] = ["agrees", "differs"];
 
 fn route_labels(name: &str) -> Labels {
@@ -283,7 +283,7 @@ impl NodeMetrics {
         families.rollout_share.remove(route);
     }
 
-    /// The last revision of a stage is over: its gauges end, and its counters stay for when it comes back.
+    /// Ends the gauges of a stage after its last revision; its counters stay for a later one.
     pub(crate) fn forget_stage(&self, name: &StageName) {
         // An unused stage, such as for a change that failed, has no counts to continue.
         let was_used = self.stage(name).batches() > 0;
@@ -339,7 +339,7 @@ impl NodeMetrics {
         }
     }
 
-    /// The last revision of a route is over: it counts no more, and its counters stay for when it comes back.
+    /// Ends the gauges of a route after its last revision; its counters stay for a later one.
     pub(crate) fn forget_route(&self, route: &str, outcomes: u64) {
         let Some((oldest, outcomes)) = self.ended_routes.lock().add(route, outcomes) else { return };
         self.past_outcomes.fetch_add(outcomes, Ordering::Relaxed);

@@ -23,7 +23,7 @@ pub use self::statistics::{RouteStatistics, StageStatistics};
 pub(crate) const COUNTING: bool = !cfg!(callboard_no_metrics);
 
 words! {
-    /// What the response caches of a call's stages did for it. Of several, the last here counts.
+    /// The use of the response caches of a call's stages. Of several uses, the last in this order counts.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum CacheUse {
         /// The answer was kept.
@@ -45,7 +45,7 @@ words! {
 }
 
 words! {
-    /// What a rollout ends with.
+    /// The end of a rollout.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub(crate) enum Verdict {
         Promote => "promoted",
@@ -71,7 +71,7 @@ words! {
 }
 
 words! {
-    /// Where an entry was when it was discarded.
+    /// The place of an entry when it was discarded.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub(crate) enum DiscardPlace {
         Queue => "queue",
@@ -128,7 +128,7 @@ words! {
 }
 
 words! {
-    /// What a replica does at the moment.
+    /// The state of a replica.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum ReplicaState {
         /// It waits for a batch.

@@ -38,7 +38,7 @@ impl fmt::Debug for Join {
 pub struct MemberError {
     /// The class of the error, as [`ErrorKind::as_str`].
     pub kind: String,
-    /// What happened.
+    /// The message of the error.
     pub message: String,
 }
 

@@ -5,7 +5,7 @@ use callboard_codec::Data;
 use super::{Pipeline, StreamPipeline};
 use crate::stage::{Stage, StreamStage};
 
-/// What can be a part of a pipeline, or a route: a stage or a pipeline that takes `In`.
+/// A part of a pipeline, or a route: a stage or a pipeline that takes `In`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a stage or pipeline that takes `{In}`",
     label = "does not take `{In}`",
@@ -37,7 +37,7 @@ impl<In: Data, Out: Data> IntoPipeline<In> for Stage<In, Out> {
     }
 }
 
-/// What can be the streaming part of a pipeline, or a streaming route: a streaming stage or pipeline that takes `In`.
+/// The streaming part of a pipeline, or a streaming route: a streaming stage or pipeline that takes `In`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a streaming stage or pipeline that takes `{In}`",
     label = "does not take `{In}`, or does not stream",

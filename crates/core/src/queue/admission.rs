@@ -74,7 +74,7 @@ impl DeadlineCheck {
     /// The end of the entry's batch, in nanoseconds from now.
     fn finish(&self, policy: &BatchPolicy) -> f64 {
         let slots = self.slots.max(1) as f64;
-        // Of n batches that began at random times, the first is expected to end after 1/(n + 1) of its duration.
+        // The first of n batches that began at random times is expected to end after 1/(n + 1) of its duration.
         let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (slots + 1.0));
         let batches = self.before.batches(policy);
         let (start, own) = if batches < 1.0 {

@@ -49,7 +49,7 @@ impl OutcomePort {
         (Self(sender), receiver)
     }
 
-    /// Ready when the caller has left; the task is woken then.
+    /// Ready when the caller left; the task is woken then.
     pub(crate) fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.0.poll_closed(context)
     }

@@ -1,7 +1,7 @@
 //! The queue of a stage as its replicas see it: a common queue, and one for the sessions of each replica. Pure.
 //!
-//! An entry with a session key waits for one replica: the one that rendezvous hashing (Thaler and Ravishankar, 1998)
-//! picks among the running replicas. All other entries wait for any of them. A replica takes from its own queue and the
+//! An entry with a session key waits for one replica, which rendezvous hashing (Thaler and Ravishankar, 1998) picks
+//! among the running replicas. All other entries wait for any of them. A replica takes from its own queue and the
 //! common one in the order of both together, so a busy replica delays only its own sessions.
 //!
 //! When a replica ends, its sessions, and only those, move to others; when one comes up, it takes a share from all.
@@ -109,7 +109,7 @@ impl<T> SessionQueues<T> {
         entry
     }
 
-    /// Removes an entry whose caller has left.
+    /// Removes an entry whose caller left.
     pub(crate) fn remove(&mut self, key: EntryKey) -> Option<T> {
         if let Some(entry) = self.common.remove(key) {
             return Some(entry);

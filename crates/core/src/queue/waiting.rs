@@ -4,7 +4,7 @@
 //! starve it: after two ageing times every entry is in the first class, where only entries with an earlier deadline
 //! precede it.
 //!
-//! The queue itself has no bound: admission holds a place for every entry before it comes here.
+//! The queue itself has no bound: every entry here holds a permit of a bounded queue.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ struct Waiter<T> {
     later: Link,
 }
 
-/// A linked list through the waiters, the one that has waited longest first.
+/// A linked list through the waiters, the longest wait first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     first: Link,
@@ -106,7 +106,7 @@ impl<T> BatchQueue<T> {
         self.remove_node(head.id).0
     }
 
-    /// Removes an entry whose caller has left.
+    /// Removes an entry whose caller left.
     pub(crate) fn remove(&mut self, key: EntryKey) -> Option<T> {
         self.remove_with_cost(key).map(|(entry, _)| entry)
     }

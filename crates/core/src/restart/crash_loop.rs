@@ -1,14 +1,14 @@
-//! What the end of a replica's life means for its stage: a pure decision.
+//! Decides what the end of a replica means for its stage. Pure.
 //!
-//! A life that has begun a batch is charged to the batch: an input may end or block any worker, and no caller may take
-//! a stage out of service. Only lives that began nothing can be a loop, because no input is to blame for them.
+//! The end of a replica that began a batch is charged to the batch: an input may end or block any worker, and no caller
+//! may take a stage out of service. Only replicas that began no batch can be in a loop: no input is to blame for them.
 
 /// How one life of a replica has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LifeEnd {
-    /// It had begun a batch, this one or an earlier one.
+    /// The replica had begun a batch, now or earlier.
     Worked,
-    /// It was up and had begun no batch.
+    /// The replica was up, and had begun no batch.
     Unused,
     /// It could not be built or warmed up.
     NotStarted,

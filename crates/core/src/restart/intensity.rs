@@ -7,7 +7,7 @@ use crate::clock::Instant;
 
 /// The restart intensity of a stage: the stage fails after more than `max_restarts` counted crashes `within` this time.
 ///
-/// Only crash *loops* count: a replica that ends before it has begun a batch, from the second time in a row, or in
+/// Only crash *loops* count: a replica that ends before it begins a batch, from the second time in a row, or in
 /// construction or warm-up. An end with a batch is charged to the batch. Default 5 in 10 s, as in OTP's supervisors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartIntensity {
@@ -23,7 +23,7 @@ impl Default for RestartIntensity {
     }
 }
 
-/// What to do after a crash.
+/// The decision after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RestartDecision {
     Restart,

@@ -1,7 +1,7 @@
 //! When a part that has failed tries again: a pure decision.
 //!
-//! The part is half-open then: one replica is started, and if it comes up, the part serves again. A failure soon after
-//! that goes on with the longer waits, so a part that fails again and again is tried once a minute.
+//! The part is half-open then: one replica is started, and if it comes up, the part serves again. After a failure
+//! soon after that, the waits go on from there, so a part that always fails is tried once a minute.
 
 use std::time::Duration;
 

@@ -206,7 +206,7 @@ impl RouterState {
             let outcome = tokio::select! {
                 biased;
                 outcome = all_started(starts) => outcome,
-                // The caller has left: undo the change before it takes effect.
+                // The caller left: undo the change before it takes effect.
                 () = caller_left(&mut reply) => Err(ChangeError::Superseded),
             };
             let _ = myself.cast(RouterMessage::Started(outcome, reply));
@@ -485,7 +485,7 @@ async fn all_started(starts: Vec<(StageName, Result<FirstStart, ChangeError>)>) 
     Ok(())
 }
 
-/// Ends when the caller has left; never without a caller.
+/// Resolves when the caller leaves; never without a caller.
 async fn caller_left(reply: &mut Option<ChangeReply>) {
     match reply {
         Some(reply) => reply.closed().await,

@@ -103,8 +103,8 @@ impl AppliedChange {
         self.revision
     }
 
-    /// Waits until replaced or removed parts are over: the last call has left, and unused stages have cleaned up and
-    /// ended. At most for the deadlines of those calls and the stop time of their workers.
+    /// Waits until replaced or removed parts end: the last call ended, and unused stages cleaned up and ended. Waits at
+    /// most for the deadlines of those calls and the stop time of their workers.
     ///
     /// # Cancellation
     ///
@@ -161,7 +161,7 @@ pub enum ChangeError {
     BadRollout {
         /// The name.
         route: RouteName,
-        /// What is wrong.
+        /// The reason.
         message: String,
     },
     /// One rollout at a time: promote or roll back the running one first, or replace the route.
@@ -175,7 +175,7 @@ pub enum ChangeError {
     NoRollout {
         /// The name.
         route: RouteName,
-        /// What there is not.
+        /// The missing route or stage.
         wanted: &'static str,
     },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot

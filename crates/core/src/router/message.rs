@@ -32,7 +32,7 @@ pub(crate) enum RouterMessage {
     Order {
         /// The route.
         route: RouteName,
-        /// What to do.
+        /// The order.
         verdict: Verdict,
         /// Gets the outcome when callers see it.
         reply: oneshot::Sender<Result<(), ChangeError>>,
@@ -45,7 +45,7 @@ pub(crate) enum RouterMessage {
     KeptLongEnough(RouteName),
     /// The starting stages are warm, or one of them failed. From the task that waited.
     Started(Result<(), ChangeError>, Option<ChangeReply>),
-    /// The last call has left this closed route. From the task that waited.
+    /// The last call of this closed route ended. From the task that waited.
     RouteEmptied(RouteIndex, SettlementGuard),
     /// A stage has ended. From the task that waited.
     StageEnded(Arc<DeployedStage>, Option<SettlementGuard>),

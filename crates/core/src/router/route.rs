@@ -106,7 +106,7 @@ impl RouteParts {
         }
     }
 
-    /// What callers would notice if one route took the place of the other.
+    /// The difference that callers would notice if one route took the place of the other.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         let same = |first: &DataType, second: &DataType| {
             first.rust_name() == second.rust_name() && first.schema() == second.schema()
@@ -207,7 +207,7 @@ impl Route {
         self.emptied.notify_waiters();
     }
 
-    /// Waits until the last call of a closed route has left.
+    /// Waits until the last call of a closed route ends.
     pub(super) async fn emptied(&self) {
         loop {
             // Created before the check, so that the end of a call in between is noticed.

@@ -1,7 +1,7 @@
 //! The table: the served routes and their stages. A plain value; every change makes the next version of it.
 //!
 //! A stage is **starting** until its change takes effect, then **serving** while a route uses it or calls of a closed
-//! route still run through it, then **ending**. A closed route is **retiring** until its last call has left.
+//! route still run through it, then **ending**. A closed route is **retiring** until its last call ends.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Table {
         &self.retiring
     }
 
-    /// The stages of the open routes, and those that closed routes still run through.
+    /// The stages of the open routes, and of closed routes with calls.
     pub(crate) fn serving(&self) -> &[Arc<DeployedStage>] {
         &self.serving
     }

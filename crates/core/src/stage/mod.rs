@@ -89,10 +89,10 @@ impl StageSpec {
         self.is_streaming
     }
 
-    /// What a replica that dies may do with its calls.
+    /// Whether the calls of a replica that dies may run again.
     pub(crate) fn contract(&self) -> Contract {
-        // Outputs that have left cannot be taken back. Only between nodes it is known that none has left: there the
-        // contract of the settings counts until the first output.
+        // A sent output cannot be taken back. Only between nodes it is known that none was sent: there the contract of
+        // the settings counts until the first output.
         if self.is_streaming { Contract::AtMostOnce } else { self.settings.contract() }
     }
 

@@ -95,7 +95,7 @@ macro_rules! common_setters {
                 self.change(|settings| settings.with_memory(bytes))
             }
 
-            /// What operators should know of the stage; see [`StageSettings::note`].
+            /// A note about the stage for operators; see [`StageSettings::note`].
             #[must_use]
             pub fn note(self, note: &str) -> Self {
                 self.change(|settings| settings.with_note(note))

@@ -34,7 +34,7 @@ pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
 /// enough to waste little when the reader leaves.
 pub const DEFAULT_CREDIT: usize = 16;
 
-/// Where a stage's code runs.
+/// The place where a stage's code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
@@ -266,8 +266,8 @@ impl StageSettings {
         self.placement == Placement::Task
     }
 
-    /// What operators should know of the stage: it is in the node's description. None by default. It is set before the
-    /// stage starts, so what only the load of a worker shows is in the log alone.
+    /// A note about the stage for operators, in the node's description. None by default. It is set before the stage
+    /// starts, so a finding of a worker's load is only in the log.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
@@ -325,7 +325,7 @@ settings! {
     /// into latency, up to the callers' deadlines.
     queue, with_queue(queue: NonZeroUsize);
 
-    /// Where the code runs.
+    /// The place where the code runs.
     placement, with_placement(placement: Placement);
 
     /// The crash rate above which the stage is `Failed`.

@@ -1,8 +1,8 @@
 //! The supervisor of one stage: starts its batcher and replicas, and starts replicas again.
 //!
 //! Construction runs in separate tasks, so a loading model does not block the supervisor. In the first start, one
-//! replica that cannot be built fails the stage with its own message, without a second attempt. What happens to a stage
-//! that has failed later is in `recovery.rs`.
+//! replica that cannot be built fails the stage with its own message, without a second attempt. A stage that fails
+//! later is the subject of `recovery.rs`.
 
 use std::ops::Range;
 use std::sync::Arc;

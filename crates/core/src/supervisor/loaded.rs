@@ -4,7 +4,7 @@
 //!
 //! * **Full:** the stage that has waited longest gets the next places. To make room, the least recently used stages
 //!   without calls leave, but only if that is enough.
-//! * **Late or cancelled:** a stage whose callers have left withdraws.
+//! * **Late or cancelled:** a stage without waiting callers withdraws.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(crate) struct LoadedLimits {
 /// The number of a place, in the order of the requests.
 pub(super) type PlaceId = u64;
 
-/// What one stage has.
+/// The state of one stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlaceState {
     /// It waits for its place.
@@ -49,7 +49,7 @@ pub(super) struct PlaceUse {
     pub(super) last: Option<Instant>,
 }
 
-/// What to do next.
+/// The next step of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlaceStep {
     /// This stage may load.
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked for, used and given back: the limits hold, pinned stages and stages with calls stay, and
+        /// For every order of requests, uses and returns: the limits hold, pinned stages and stages with calls stay, and
         /// the first that waits is the first that loads.
         #[test]
         fn the_limits_hold_and_the_first_to_wait_is_the_first_to_load(

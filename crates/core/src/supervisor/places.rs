@@ -1,8 +1,7 @@
 //! The places of loaded stages, as the supervisors of a node share them.
 //!
 //! A supervisor looks at its own place; a message to it is only a hint to look again. While a stage waits, its
-//! supervisor asks for the next step some times a second, because no message tells that another stage's last call
-//! ended.
+//! supervisor asks for the next step every [`ASK_EVERY`], because no message tells that another stage's last call ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +41,7 @@ pub(super) struct HeldPlace {
     id: PlaceId,
 }
 
-/// What a stage may do.
+/// The permission of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PlaceOrder {
     /// Wait for its place.
@@ -99,7 +98,7 @@ impl Places {
 }
 
 impl HeldPlace {
-    /// What it has to do now.
+    /// The next step of the stage.
     pub(super) fn order(&self) -> PlaceOrder {
         let table = self.places.0.lock();
         match table.stages.state(self.id) {

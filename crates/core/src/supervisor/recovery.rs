@@ -4,7 +4,7 @@
 //!   `Unavailable` with the time of the next try.
 //! * **Half-open:** after a wait one replica is started. If it comes up the stage serves again, and its other replicas
 //!   start; else the next wait is longer ([`Recovery`]).
-//! * While another replica is up, the stage is only degraded, and the one in the loop has these waits.
+//! * While another replica is up, the stage is only degraded, and the replica in the loop has these waits.
 //! * A stage that may have no replica is unloaded instead: its next call after the wait is the try.
 
 use ractor::ActorRef;
@@ -23,7 +23,7 @@ const TRIAL: usize = 0;
 /// the tries of a stage whose every call hangs must not add threads for ever.
 const THREADS_CEILING: usize = 2;
 
-/// What a supervisor knows about the failures of its stage.
+/// The failures of a stage, as its supervisor knows them.
 #[derive(Debug, Default)]
 pub(super) struct FailedStage {
     recovery: Recovery,

@@ -14,7 +14,7 @@ use super::scaler::{ReplicaLoad, ScaleDecision, Scaler};
 use crate::clock::{self, Instant};
 use crate::pool::{BatcherMessage, FailedStart, Pool, ReplicaHandle, ScaleChange, StageState};
 
-/// What a supervisor knows about the number of its replicas.
+/// The number of a stage's replicas, as its supervisor knows it.
 pub(super) struct Scale {
     /// `None`: the number is fixed.
     scaler: Option<Scaler>,
@@ -365,7 +365,7 @@ impl DeploymentState {
         delay
     }
 
-    /// Answers the callers that wait for the first replica, and those that come during the back-off.
+    /// Answers the callers that wait for the first replica, or call during the back-off.
     fn refuse_callers(&mut self, now: Instant, reason: String) {
         let until = now + self.back_off(now);
         self.pool.tell_batcher(BatcherMessage::RefuseUntil(FailedStart { reason, until }));
@@ -376,7 +376,7 @@ fn is_leaving(place: &HeldPlace) -> bool {
     matches!(place.order(), PlaceOrder::Go(_))
 }
 
-/// What the scaler sees of a stage.
+/// The load of a stage, as the scaler reads it.
 fn replica_load(pool: &Pool) -> ReplicaLoad {
     let busy = pool.replicas.all().into_iter().filter(|handle| !handle.is_leaving());
     let busy = busy.map(|handle| f64::from(handle.running()) / handle.slots() as f64).sum();

@@ -36,7 +36,7 @@ const SPARE_BELOW: f64 = 0.7;
 /// The time over which the utilisation is averaged: many batches for most stages, and short against [`SPARE_FOR`].
 const AVERAGED_OVER: Duration = Duration::from_secs(5);
 
-/// What is seen of a stage at one moment.
+/// The load of a stage at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplicaLoad {
     /// The target number of replicas, all of which are up or on their way.

@@ -18,7 +18,7 @@ use crate::id::StageName;
 use crate::node::{Node, StartError};
 use crate::pipeline::{RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget};
 
-/// How long calls wait for a peer that was connected until a moment ago, as they do over a network.
+/// How long calls wait for a peer that was connected until a moment ago, as over a network.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
 
 /// The retry time in refusals.

@@ -1,4 +1,4 @@
-//! Where a call's time went so far. Every call has an account, so that an error without an outcome can report it.
+//! The times of a call so far. Every call has such an account, so that an error without an outcome can report it.
 //!
 //! A call is in one phase at a time, and each move books the phase that ends. If parts of a call run concurrently, the
 //! last part that moved decides the phase; the sum is still the elapsed time. Time after the deadline is not booked.

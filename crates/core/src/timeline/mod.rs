@@ -59,7 +59,7 @@ pub struct StageVisit {
 pub struct NodeFacts {
     /// Its name, or its address where it has none.
     pub node: String,
-    /// Where the time went there, for all stages of this call on that node; only in the first visit.
+    /// The times there, for all stages of this call on that node; only in the first visit.
     pub timing: Option<Timing>,
 }
 

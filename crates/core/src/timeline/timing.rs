@@ -1,10 +1,10 @@
-//! Where a call's time went.
+//! The times of a call.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Where a call's time went, summed over its stages.
+/// The times of a call in queue, batch and code, summed over its stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Timing {
     /// From arrival at a stage until a batch took the entry.

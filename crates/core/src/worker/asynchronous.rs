@@ -1,7 +1,7 @@
 //! Asynchronous workers: for code that mostly waits, such as calls of other services.
 //!
 //! An asynchronous worker runs several batches at once on the runtime. Its code can be cancelled: when all callers of a
-//! batch have left or are late, the batch's future is dropped.
+//! batch left or are late, the batch's future is dropped.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::id::StageName;
 ///     type Out = String;
 ///
 ///     async fn call(&self, cities: Batch<String>) -> Vec<Result<String, Failure>> {
-///         tokio::time::sleep(Duration::from_millis(1)).await; // Ask somebody who knows.
+///         tokio::time::sleep(Duration::from_millis(1)).await; // Ask a weather service.
 ///         cities.iter().map(|city| Ok(format!("fair in {city}"))).collect()
 ///     }
 /// }
@@ -50,7 +50,7 @@ use crate::id::StageName;
 ///
 /// # Cancellation
 ///
-/// The future of `call` is dropped when all callers of its batch have left, and after the stage's timeout.
+/// The future of `call` is dropped when all callers of its batch left, and after the stage's timeout.
 ///
 /// # Panics
 ///

@@ -30,8 +30,8 @@ impl ExitPort {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// The worker has ended. `had_batch` says whether it had begun any batch: such an end is charged to the batch. A
-    /// worker that ends twice in a row without one is in a crash loop, and may fail its stage.
+    /// Reports the end of the worker. `had_batch` says whether it began any batch: such an end is charged to the batch.
+    /// A worker that ends twice in a row without a batch is in a crash loop, and may fail its stage.
     pub fn report(&self, exit: &WorkerExit, had_batch: bool) {
         (self.report)(exit.to_string(), had_batch);
     }

@@ -101,8 +101,8 @@ pub trait StreamWorker: Send + 'static {
 /// Asynchronous user code that answers each item with a stream of outputs, built inside its replica.
 ///
 /// Up to [`concurrency`](crate::StreamStage::concurrency) batches stream at once. A batch has one item, unless the
-/// stage is made by [`async_batch_worker`](crate::StreamStage::async_batch_worker). Its stream is polled when the
-/// reader of the last output had credit for it, and dropped when all callers have left.
+/// stage is made by [`async_batch_worker`](crate::StreamStage::async_batch_worker). Its stream is polled while the
+/// reader has credit for an output, and dropped when all callers left.
 ///
 /// ```
 /// use callboard_core::{App, AsyncStreamWorker, Batch, Failure, StreamStage};
@@ -455,10 +455,10 @@ impl<W: AsyncStreamWorker> DynAsyncWorker for ErasedAsyncStream<W> {
 
 /// The readers and outcomes of a batch that one stream answers.
 struct StreamedBatch<'o> {
-    /// Of each item of the batch: the place of its outcome, its outputs while they have a reader, and its deadline.
+    /// For each item of the batch: the index of its outcome, its outputs while they have a reader, and its deadline.
     ports: Vec<(usize, Option<OutputSender>, Instant)>,
     outcomes: &'o mut [ItemOutcome],
-    /// As of [`Outputs`].
+    /// When the wait for credit ends; see [`Outputs`].
     patience: Option<Instant>,
 }
 

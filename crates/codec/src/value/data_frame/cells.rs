@@ -87,7 +87,7 @@ pub(super) fn slices(frame: &DataFrame, index: usize) -> impl Iterator<Item = Re
     })
 }
 
-/// The cells that are made at once. Those of a struct count separately.
+/// The cells that are made at once. Cells of a struct count separately.
 const SLICE_CELLS: usize = 1024;
 const LEAST_SLICE_ROWS: usize = 16;
 

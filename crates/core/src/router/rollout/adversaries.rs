@@ -145,7 +145,7 @@ async fn no_caller_with_half_of_the_traffic_prevents_the_promotion_of_a_sound_ca
     for attack in ATTACKS {
         let verdicts = verdicts(attack, 0.01);
         let (promoted, rolled_back) = (count(&verdicts, Verdict::Promote), count(&verdicts, Verdict::RollBack));
-        // Where half of all calls fail, a few rollouts take longer.
+        // If half of all calls fail, a few rollouts take longer.
         assert!(rolled_back == 0 && promoted >= verdicts.len() * 9 / 10, "{attack:?}: {verdicts:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What counts of failures prove about a rate of failures, at every moment at once.
+//! Bounds of a failure rate from a count of failures, valid at every moment at once.
 //!
 //! A rollout is looked at after each call. A test that is made for one look, such as a 99.9 % Wilson interval, would
 //! sooner or later find by chance a difference that does not exist. This test may be looked at after each call:

@@ -5,9 +5,9 @@
 //! calls. A promotion asks for a number of calls with observed rates within the limits. Between the two it waits, up to
 //! the time limit.
 //!
-//! Callers are not trusted. Both revisions get a random sample of the same calls (`draw.rs`), so whatever a caller
-//! sends, it sends to both in the same proportion; what it does after it can know its revision does not count
-//! (`trial.rs`). What it decides alone, such as its own deadline, is no fault of a revision.
+//! Callers are not trusted. Both revisions get a random sample of the same calls (`draw.rs`), so a caller sends
+//! the same mix to both. Calls that could know their revision are not judged (`trial.rs`). A decision of the caller, such
+//! as its own deadline, is no fault of a revision.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ const MIN_QUANTILE_CALLS: u64 = 100;
 /// compared. One caller with half of the calls can let half of them fail on both, and that must not decide.
 const MAX_OWN_ERROR_RATE: f64 = 0.75;
 
-/// The largest standard error of the difference between the rates of both revisions, for a promotion. Where many calls
-/// fail, `min_calls` are too few to tell a revision that fails more. 200 calls are enough for a rate of 8 %.
+/// The largest standard error of the difference between the rates of both revisions, for a promotion. If many calls
+/// fail, `min_calls` are too few to find the worse revision. 200 calls are enough for a rate of 8 %.
 const MAX_NOISE: f64 = 0.02;
 
 /// The end of a rollout, with its reason.
@@ -56,7 +56,7 @@ impl Decision {
     }
 }
 
-/// What the end of one call says about its revision.
+/// The evidence of one call about its revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Observation {
     /// It succeeded, after this time.
@@ -88,15 +88,15 @@ impl Observation {
     }
 }
 
-/// What one revision did.
+/// Observations of one revision.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     pub(super) outcomes: Tally,
-    /// Of its successful calls, and of late ones that were slow.
+    /// Latencies of successful calls, and of calls that were late because they were slow.
     pub(super) latencies: Latencies,
 }
 
-/// What both revisions did since the rollout began, and the limits for it.
+/// Observations of both revisions since the rollout began, and their limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
     policy: Rollout,
@@ -173,7 +173,7 @@ impl Judge {
         }
     }
 
-    /// What is proven against the candidate.
+    /// The reason to roll back, if the observations prove one.
     fn proof(&self) -> Option<(DecisionCause, String)> {
         let (current, candidate) = (self.current.outcomes, self.candidate.outcomes);
         let allowed = self.policy.max_error_rate;
@@ -192,7 +192,7 @@ impl Judge {
         self.compared.proves_above(differing).then(|| (DecisionCause::Agreement, differences(self.compared)))
     }
 
-    /// What a promotion still needs.
+    /// The reason to wait with a promotion, if there is one.
     fn missing(&self) -> Option<String> {
         let (current, candidate, needed) = (self.current.outcomes, self.candidate.outcomes, self.policy.min_calls);
         if candidate.calls < needed {

@@ -1,4 +1,4 @@
-//! What the user asks of a rollout.
+//! The settings of a rollout.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::router::ChangeError;
 ///
 /// Only failures that a revision is responsible for count: `WorkerFailed`, `Internal`, `Unavailable`, `Failed` without
 /// a status of 4xx, and `DeadlineExceeded` of a call that had at least the default timeout of the route. Invalid
-/// inputs, cancelled calls and full queues say nothing about a revision. Of a session only the first call is judged,
-/// because the caller knows where the others go. Nothing is promoted while more than three of four calls fail.
+/// inputs, cancelled calls and full queues say nothing about a revision. Only the first call of a session is judged,
+/// because its caller knows where the others go. Nothing is promoted while more than three of four calls fail.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

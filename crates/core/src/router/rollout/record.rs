@@ -93,9 +93,9 @@ pub struct RolloutDescription {
     pub revision: u64,
     /// The calls of the candidate that a promotion needs.
     pub min_calls: u64,
-    /// What the current revision did while the rollout ran.
+    /// Observations of the current revision during the rollout.
     pub current: RevisionDescription,
-    /// What the candidate did while the rollout ran.
+    /// Observations of the candidate during the rollout.
     pub candidate: RevisionDescription,
     /// The answers of a shadow that were compared.
     pub compared: u64,
@@ -107,7 +107,7 @@ pub struct RolloutDescription {
     pub can_roll_back: bool,
 }
 
-/// What one revision did while a rollout ran.
+/// Observations of one revision during a rollout.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct RevisionDescription {

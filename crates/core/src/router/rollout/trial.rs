@@ -1,4 +1,4 @@
-//! What both revisions of a route share while a rollout runs: which of them takes a call, and the judge.
+//! The state that both revisions of a route share during a rollout: which revision takes a call, and the judge.
 //!
 //! A call is judged only if its caller could not know which revision it would get. Calls without a session are drawn
 //! one by one. All calls of a session go to one revision, so the end of the first one tells which: only that one is
@@ -176,7 +176,7 @@ impl Trial {
         }
     }
 
-    /// What a revision did so far.
+    /// Observations of a revision so far.
     pub(crate) fn describe(&self, role: TrialRole) -> RevisionDescription {
         let judge = self.judge.lock();
         let Observed { outcomes, latencies } = judge.observed(role);

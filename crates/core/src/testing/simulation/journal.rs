@@ -32,7 +32,7 @@ pub struct SimulationRun {
 }
 
 impl SimulationRun {
-    /// What happened, in order, with the virtual time of each event. The same seed gives the same trace.
+    /// The events in order, with the virtual time of each. The same seed gives the same trace.
     #[must_use]
     pub fn trace(&self) -> &[String] {
         &self.trace

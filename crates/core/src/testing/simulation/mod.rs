@@ -327,7 +327,7 @@ impl World {
         }
     }
 
-    /// When every caller has an answer or has left, nothing may remain: at once, except entries that wait for a worker
+    /// After every caller has an answer or left, nothing may remain: at once, except entries that wait for a worker
     /// that restarts.
     async fn come_to_rest(&self) {
         let end = clock::now() + FOREVER;
