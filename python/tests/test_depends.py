@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,6 @@ def test_a_route_that_only_a_node_knows_says_so() -> None:
         Lonely().other(1)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not know whether it is cancelled")
 def test_a_limit_around_a_call_is_a_timeout_as_on_a_node() -> None:
     with cb.test_client(composed.Hurried) as client:
         assert client.call(0.0) == "done"

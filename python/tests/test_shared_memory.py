@@ -94,7 +94,8 @@ def test_a_thousand_frames_leave_no_descriptor() -> None:
     before = descriptors()
     for first in range(1000):
         pair.send(numbers(first))
-    assert descriptors() == before
+    # The parts of earlier tests may end meanwhile.
+    assert descriptors() <= before
 
 
 def test_a_forked_process_does_not_free_memory() -> None:

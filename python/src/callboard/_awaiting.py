@@ -6,7 +6,8 @@ import asyncio
 import concurrent.futures
 import contextvars
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 
@@ -61,3 +62,65 @@ async def _put(outcomes: list[tuple[Any, Exception | None]], awaitable: Awaitabl
         outcomes.append((await awaitable, None))
     except Exception as error:
         outcomes.append((None, error))
+
+
+# ---- Cancellation ----------------------------------------------------------------------------------------------------
+
+
+class _OwnCancellation(asyncio.CancelledError):
+    """The task that awaits is cancelled, and not the awaited one."""
+
+
+class _Apart:
+    """A task for Python 3.10, where no task knows whether it is cancelled: the cancellation of the task that awaits
+    this one has a class of its own."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._error: asyncio.CancelledError | None = None
+        self._task = asyncio.ensure_future(self._run(coroutine))
+        self.cancel = self._task.cancel
+
+    async def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await coroutine
+        except asyncio.CancelledError as error:
+            # A cancelled task loses its message and its traceback.
+            self._error = error
+            raise
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        try:
+            # Unlike `await`, it leaves the task alone when it is cancelled.
+            yield from asyncio.wait({self._task}).__await__()
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise _OwnCancellation from None
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return self._task.result()
+        finally:
+            # A frame that has its own error is a cycle.
+            del error
+
+
+_TASKS_KNOW = sys.version_info >= (3, 11)
+# Starts a coroutine, so that `is_own_cancellation` knows about the errors of its `await`.
+start: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.ensure_future if _TASKS_KNOW else _Apart
+
+
+def apart(code: Callable[..., Any]) -> Callable[..., Any]:
+    """Asynchronous code whose `await` has errors that `is_own_cancellation` knows about."""
+    return code if _TASKS_KNOW else lambda **arguments: _Apart(code(**arguments))
+
+
+def is_own_cancellation(error: BaseException) -> bool:
+    """Whether the running task is cancelled: the event loop ends, as after `sys.exit` in other code, or a test has a
+    limit for the call. Else the awaited code was cancelled, or raised the error itself."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    if sys.version_info < (3, 11):
+        return isinstance(error, _OwnCancellation)
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -7,13 +7,12 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from callboard._api import Context, SetupContext, nearest_name
-from callboard._awaiting import settled
+from callboard._awaiting import apart, is_own_cancellation, settled, start
 from callboard._current import running
 from callboard._fetch import FileRules, Files, fetch_all, taken
 from callboard._media import has_url, resolving
@@ -48,7 +47,8 @@ class Runner:
         self.concurrency = route.method.concurrency
         self.name = route.signature.where
         self.encode = route.signature.encode_output
-        self._call = route.bind(instance)
+        call = route.bind(instance)
+        self._call = apart(call) if route.signature.batched and route.signature.is_async else call
         # When it looks again for callers that have left.
         self._next_look = 0.0
         # Which files may be fetched.
@@ -128,8 +128,7 @@ class Runner:
             return await self._batch_async(arguments, contexts)
         room = asyncio.Semaphore(self.concurrency)
         tasks = [
-            asyncio.ensure_future(self._one_async(index, item, contexts[index], emit, room))
-            for index, item in enumerate(arguments)
+            start(self._one_async(index, item, contexts[index], emit, room)) for index, item in enumerate(arguments)
         ]
         started(lambda index: _cancel(tasks[index]))
         try:
@@ -166,7 +165,7 @@ class Runner:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                if _is_cancelled(error):
+                if is_own_cancellation(error):
                     raise
                 outputs = [_failure(error, contexts[index]) for index in good]
         return _merge(arguments, good, outputs)
@@ -255,13 +254,13 @@ def _merge(arguments: list[Any], good: list[int], outputs: list[Any]) -> list[An
     return results
 
 
-async def _result(task: asyncio.Future[Any], context: Context) -> Any:
+async def _result(task: Awaitable[Any], context: Context) -> Any:
     try:
         return await task
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        if _is_cancelled(error):
+        if is_own_cancellation(error):
             raise
         return _failure(error, context)
 
@@ -269,15 +268,6 @@ async def _result(task: asyncio.Future[Any], context: Context) -> Any:
 def _failure(error: BaseException, context: Context) -> Failure:
     """The failure of an item. `CancelledError` does not tell whose task was cancelled: it may be one of the code."""
     return Failure(Cancelled() if isinstance(error, asyncio.CancelledError) and context._cancelled else error)
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    """Whether the task that awaits the items is cancelled: the event loop ends, as after `sys.exit` in other code, or
-    a test has a limit for the call. Before Python 3.11 a task does not know."""
-    if not isinstance(error, asyncio.CancelledError) or sys.version_info < (3, 11):
-        return False
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _cancel(task: asyncio.Future[Any]) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import json
 import os
+import re
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 from callboard._api import CallError, timeout_ms
 from callboard._envelope import Buffer
@@ -237,24 +237,25 @@ def _write(path: Path, rows: Rows) -> None:
 
 
 def _write_csv(path: Path, rows: Rows) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(_Lines(file))
-        writer.writerow(rows)
-        writer.writerows(zip(*rows.values(), strict=True))
+    """Fields as RFC 4180 has them, and a line feed after each row.
 
-
-class _Lines:
-    """Rows that end with a line feed.
-
-    The writer of Python quotes only the characters of its line end. With a line feed alone a text with a carriage
-    return would not be quoted, and readers would take what follows it for a row.
+    The writer of Python quotes only the characters of its own line end: a text with the other one would be a row of its
+    own for a reader. That of Python 3.10 refuses a text with a NUL.
     """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        for row in (rows, *zip(*rows.values(), strict=True)):
+            file.write(",".join(map(_field, row)) + "\n")
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
 
-    def write(self, row: str) -> None:
-        self._file.write(row.removesuffix("\r\n") + "\n")
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    text = str(value)
+    return '"' + text.replace('"', '""') + '"' if _QUOTED.search(text) else text
+
+
+# An empty text could be the only one of its line.
+_QUOTED = re.compile(r'[",\r\n]|^$')
 
 
 def _write_parquet(path: Path, rows: Rows) -> None:
