@@ -329,8 +329,8 @@ impl CallError {
         self.0.retry_after
     }
 
-    /// The HTTP headers that user code chose for its failure, in order. Core passes them on without reading them. An edge
-    /// without headers drops them, and the HTTP edge drops headers of its own.
+    /// The HTTP headers that user code chose for its failure, in order. Core passes them on without reading them. An
+    /// edge without headers drops them, and the HTTP edge drops headers of its own.
     #[must_use]
     pub fn headers(&self) -> &[(String, String)] {
         &self.0.headers
@@ -375,7 +375,7 @@ impl CallError {
     /// Whether the same request may be sent again unchanged, without harm, and may succeed then. True for a
     /// [refusal](Self::is_refusal). Also true for `Overloaded`, `Unavailable` and `WorkerFailed` after a start, if each
     /// stage that may have run has a [contract](crate::Contract) that lets it run again, or reports that it did
-    /// [nothing](Failure::overloaded). A closure has the contract that it must not run again; a harmless closure needs
+    /// [nothing](Failure::overloaded). A closure without a contract must not run again; a harmless closure needs
     /// [`pure`](crate::Stage::pure). False for an input that kills its worker each time.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

@@ -255,8 +255,8 @@ mod tests {
     }
 
     proptest! {
-        /// For every order of requests, uses and returns: the limits hold, pinned stages and stages with calls stay, and
-        /// the first that waits is the first that loads.
+        /// For every order of requests, uses and returns: the limits hold, pinned stages and stages with calls stay,
+        /// and the first that waits is the first that loads.
         #[test]
         fn the_limits_hold_and_the_first_to_wait_is_the_first_to_load(
             max in 1usize..5, steps in prop::collection::vec((0u8..3, 0usize..8, 1u64..50, any::<u8>()), 1..200),

@@ -1,7 +1,8 @@
 //! The places of loaded stages, as the supervisors of a node share them.
 //!
 //! A supervisor looks at its own place; a message to it is only a hint to look again. While a stage waits, its
-//! supervisor asks for the next step every [`ASK_EVERY`], because no message tells that another stage's last call ended.
+//! supervisor asks for the next step every [`ASK_EVERY`], because no message tells that another stage's last call
+//! ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

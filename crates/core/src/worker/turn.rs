@@ -4,9 +4,9 @@ use tokio::sync::oneshot;
 
 /// The turn of a batch of a stage that [hands batches ahead](crate::StageSettings::hands_ahead).
 ///
-/// The worker says by [`begin`](Self::begin) that the batch runs. If the worker ends before that, the batch goes back to
-/// the queue, under every contract. The stage's timeout counts from this call. In other stages a batch begins when its
-/// worker gets it, and this call has no effect.
+/// The worker says by [`begin`](Self::begin) that the batch runs. If the worker ends before that, the batch goes back
+/// to the queue, under every contract. The stage's timeout counts from this call. In other stages a batch begins when
+/// its worker gets it, and this call has no effect.
 #[derive(Debug, Default)]
 pub struct Turn(Option<oneshot::Sender<()>>);
 

@@ -226,8 +226,8 @@ impl BufferWalk<'_> {
 const SIZE_BYTES: usize = 8;
 
 /// The bytes that lz4_flex allocates while it unpacks a frame: one compressed and one unpacked block, of the size in
-/// the frame's descriptor. If blocks refer to earlier blocks, also a second block and the window. Source: the LZ4 frame format,
-/// 1.6.4.
+/// the frame's descriptor. If blocks refer to earlier blocks, also a second block and the window. Source: the LZ4 frame
+/// format, 1.6.4.
 fn lz4_working_bytes(frame: &[u8]) -> usize {
     const WINDOW: usize = 64 * 1024;
     const INDEPENDENT: u8 = 1 << 5;

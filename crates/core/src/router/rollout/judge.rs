@@ -5,8 +5,8 @@
 //! calls. A promotion asks for a number of calls with observed rates within the limits. Between the two it waits, up to
 //! the time limit.
 //!
-//! Callers are not trusted. Both revisions get a random sample of the same calls (`draw.rs`), so a caller sends
-//! the same mix to both. Calls that could know their revision are not judged (`trial.rs`). A decision of the caller, such
+//! Callers are not trusted. Both revisions get a random sample of the same calls (`draw.rs`), so a caller sends the
+//! same mix to both. Calls that could know their revision are not judged (`trial.rs`). A decision of the caller, such
 //! as its own deadline, is no fault of a revision.
 
 use std::time::Duration;
