@@ -14,7 +14,7 @@ use callboard_process::{Isolate as _, MemoryLimit};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// What the process of a model is told.
+/// The instructions for the process of a model.
 #[derive(Serialize, Deserialize)]
 struct IsolatedModel {
     config: OnnxConfig,

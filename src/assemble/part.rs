@@ -13,7 +13,7 @@ use super::types::Needs;
 use crate::config::replica_settings;
 use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
 
-/// What the processes of several stages have in common.
+/// The parts that processes of several stages share.
 #[cfg(feature = "process")]
 pub(super) type Processes = callboard_process::ForkServers;
 
@@ -31,7 +31,7 @@ pub(super) struct Part {
     pub(super) output: DataType,
     /// The routes that its code calls, by the attributes that name them.
     pub(super) calls: Vec<(String, String)>,
-    /// What runs its model, if it has one.
+    /// The engine of its model, if it has one.
     pub(super) engine: Option<String>,
 }
 
@@ -107,7 +107,7 @@ impl Part {
     }
 }
 
-/// The most that a batch of one item has besides the body that it comes from.
+/// The most bytes of a batch of one item beside its body.
 #[cfg(feature = "process")]
 const ITEM_BYTES: u64 = 1 << 20;
 
@@ -179,7 +179,7 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
         // Rows are counted but items are never split: only the model knows whether the rows of an item are independent.
         CostUnit::Rows => stage = stage.cost(|item: &Value| item.rows().unwrap_or(1) as u64),
         CostUnit::Entries if is_set(&planned.cost.source) => stage = stage.cost(|_: &Value| 1),
-        // What a padded model costs by default.
+        // The default of a padded model.
         CostUnit::Tokens | CostUnit::Entries => {}
     }
     if let Some(bytes) = planned.memory.value {

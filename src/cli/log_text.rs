@@ -1,8 +1,8 @@
 //! Escapes the text of callers and children in the lines of the log: here for all records of `tracing`, in each format.
 //! Access records escape the few texts that they have by the same rule.
 //!
-//! A text that ends its line could go on with a line that looks like the node's own, and one that moves the cursor or
-//! turns the direction of text could hide another. The formatter's own colours stay.
+//! A line end in a text could begin a line that looks like the node's own. A character that moves the cursor or turns
+//! the direction of text could hide another line. The formatter's own colours stay.
 
 use std::io::Write as _;
 

@@ -55,7 +55,7 @@ impl ConfiguredRoutes {
         Ok(())
     }
 
-    /// Builds all routes of the configuration again, and removes those that it no longer has.
+    /// Builds all routes of the configuration again, and removes the other routes.
     pub(crate) async fn load_all(&self) -> Result<(), RepositoryError> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let reload = Arc::clone(&self.reload);

@@ -15,7 +15,7 @@ use crate::config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, 
 pub(crate) struct Service {
     pub(crate) app: App,
     pub(crate) plan: Plan,
-    /// What runs each model, a line for each.
+    /// The engine of each model, a line for each.
     pub(crate) engines: Vec<String>,
 }
 

@@ -169,7 +169,7 @@ impl<'d> Entry<'d> {
         self.document.place(self.line, &self.part)
     }
 
-    /// What a value from here says of its place.
+    /// The source of a value from here.
     pub(crate) fn source(&self) -> Source {
         if self.document.has_defaults {
             Source::ModelDefaults { line: self.line }

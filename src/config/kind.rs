@@ -44,7 +44,7 @@ pub enum StageKind {
 /// A small model is loaded within this time on a busy machine.
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a cold disk gives at least.
+/// The least rate of a cold disk.
 const BYTES_PER_SECOND: u64 = 16 << 20;
 
 const KINDS: [&str; 6] = ["image", "onnx", "labels", "process", "python", "remote"];
@@ -164,7 +164,7 @@ impl StageKind {
     }
 
     /// The default contract: the results of all built-in kinds depend on their items only, so entries may run again. A
-    /// remote stage has the contract of the node that runs it. What users' processes do is not known.
+    /// remote stage has the contract of the node that runs it. The effects of users' processes are unknown.
     pub(crate) fn contract(&self) -> Contract {
         match self {
             Self::Image(_) | Self::Labels(_) | Self::Remote(_) => Contract::Pure,

@@ -185,7 +185,7 @@ pub struct Settings {
     pub max_in_flight: Sourced<usize>,
     /// The bytes of calls in flight on the node.
     pub max_in_flight_bytes: Sourced<u64>,
-    /// Stages in memory, of those that may be out of it.
+    /// The most loaded stages, among stages that may be unloaded.
     pub max_loaded: Sourced<Option<usize>>,
     /// Their bytes.
     pub max_loaded_bytes: Sourced<Option<u64>>,

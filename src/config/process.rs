@@ -26,7 +26,7 @@ pub struct ProcessKeys {
     /// The device that a replica is told. By default what the program says.
     #[serde(default)]
     pub device: Option<String>,
-    /// What a replica is told besides, by name.
+    /// Other settings for a replica, by name.
     #[serde(default)]
     pub settings: BTreeMap<String, Value>,
     /// Variables beside those of this process.
@@ -70,7 +70,7 @@ pub struct PythonKeys {
     /// The device that a replica is told. By default what the program says.
     #[serde(default)]
     pub device: Option<String>,
-    /// What a replica is told besides, by name.
+    /// Other settings for a replica, by name.
     #[serde(default)]
     pub settings: BTreeMap<String, Value>,
     /// Variables beside those of this process.
@@ -114,7 +114,7 @@ macro_rules! apply {
     }};
 }
 
-/// What each replica is told at its start: the settings, and the device among them.
+/// The settings that each replica gets at its start, with the device.
 pub(crate) fn replica_settings(device: Option<&str>, settings: &BTreeMap<String, Value>) -> Vec<Map> {
     let device = device.map(|device| ("device".to_owned(), Value::from(device)));
     let told: Map = settings.iter().map(|(name, value)| (name.clone(), value.clone())).chain(device).collect();
@@ -173,7 +173,7 @@ fn memory_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<MemoryLimi
     read_memory_limit(&text).ok_or_else(|| D::Error::custom(format!("expected {MEMORY_LIMIT}")))
 }
 
-/// What a memory limit is.
+/// The form of a memory limit.
 pub(crate) const MEMORY_LIMIT: &str = "a size such as \"2GiB\", or \"none\"";
 
 /// Reads a memory limit that is set.

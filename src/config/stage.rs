@@ -116,7 +116,7 @@ pub struct OwnKey {
     pub key: String,
     /// Its value on one line.
     pub text: String,
-    /// Where it is set.
+    /// The source of the value.
     pub source: Source,
 }
 
@@ -192,9 +192,9 @@ fn read(section: Section<'_>, queue: &Sourced<usize>) -> Result<StagePlan, Confi
     Ok(stage)
 }
 
-/// Reads the settings of a model in a directory of models into its stage: the keys of a stage of kind `onnx` without
-/// those that the directory says, and without `other`, the keys of something else. A key that is not there is taken
-/// from `defaults`, which were read alone before.
+/// Reads the settings of a model in a directory of models into its stage: the keys of a stage of kind `onnx`, without
+/// the keys that the directory decides and without `other`, which have other readers. A missing key is taken from
+/// `defaults`, which were read alone before.
 pub(crate) fn read_model(
     section: &Section<'_>,
     defaults: Option<&Section<'_>>,

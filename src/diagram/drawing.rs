@@ -142,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever a name contains, it cannot end its quotes or its line.
+        /// No character of a name can end its quotes or its line.
         #[test]
         fn a_label_cannot_end_its_quotes(label in ".*") {
             prop_assert!(!mermaid(&label).contains(['"', '\n', '<', '`']));

@@ -30,11 +30,11 @@ pub struct Ratio {
 /// The ratios that the report shows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratios {
-    /// Of answers per second.
+    /// The ratio of answers per second.
     pub requests_per_second: Option<Ratio>,
-    /// Of the medians of latencies.
+    /// The ratio of the medians of latencies.
     pub p50: Option<Ratio>,
-    /// Of the 99th percentiles.
+    /// The ratio of the 99th percentiles of latencies.
     pub p99: Option<Ratio>,
 }
 

@@ -26,7 +26,7 @@ pub trait ModelRepository: fmt::Debug + Send + Sync + 'static {
     /// `/NAME/versions/V` of their own, which are not listed.
     fn routes(&self) -> Vec<String>;
 
-    /// Its models in the order of their names, those that cannot be served included. Default: none of them has
+    /// Its models in the order of their names, with the models that cannot be served. Default: none of them has
     /// versions.
     fn models(&self) -> Vec<RepositoryModel> {
         let mut models: Vec<_> = self.routes().iter().map(|route| RepositoryModel::without_versions(route)).collect();
@@ -35,7 +35,7 @@ pub trait ModelRepository: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Serves a route. A served route is made again, and replaced when the new one is warm. No call fails because of
-    /// it. Of a model with versions, those that have changed are made again.
+    /// it. Of a model with versions, only the changed versions are made again.
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a>;
 
     /// Closes a route, of a model with versions the routes of all of them. Its calls finish. A route that is not served
@@ -101,7 +101,7 @@ impl ModelUpload {
     ///
     /// # Errors
     ///
-    /// Those of the file system; there must be no such directory.
+    /// Errors of the file system; there must be no such directory.
     pub fn create(name: &str, version: u64, directory: PathBuf, file: &str) -> io::Result<Self> {
         fs::create_dir(&directory)?;
         let parent = directory.join(version.to_string());
@@ -124,12 +124,12 @@ impl ModelUpload {
     ///
     /// # Errors
     ///
-    /// Those of the file system, such as a full disk.
+    /// Errors of the file system, such as a full disk.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)
     }
 
-    /// Where the file is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -140,7 +140,7 @@ impl ModelUpload {
     ///
     /// # Errors
     ///
-    /// Those of the file system. The place is unchanged, unless only the last step fails, which makes the move outlast
+    /// Errors of the file system. The place is unchanged, unless only the last step fails, which makes the move outlast
     /// a loss of power.
     pub fn put(self, place: &Path) -> io::Result<()> {
         self.file.sync_all()?;
@@ -169,7 +169,7 @@ pub struct RepositoryModel {
     pub default_version: Option<u64>,
     /// Its versions, numbers first.
     pub versions: Vec<RepositoryVersion>,
-    /// What is wrong with the model as a whole, if anything is.
+    /// The reason why the model as a whole cannot be served, if there is one.
     pub reason: Option<String>,
     /// How long its load has taken so far, while there is one.
     pub loading: Option<Duration>,
@@ -205,8 +205,8 @@ pub enum RepositoryError {
     /// The repository knows the model, but does not serve this version of it.
     #[error("version {0} is not served")]
     NotServed(u64),
-    /// The route cannot be made: the configuration or the model is wrong. Of a model with versions the others may have
-    /// changed.
+    /// The route cannot be made: the configuration or the model is wrong. Other versions of the model
+    /// may have changed.
     #[error("{0}")]
     Source(String),
     /// The node refuses the change.

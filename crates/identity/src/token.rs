@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The secret is the seed of a signing key (Ed25519, RFC 8032). The authority stores only the public key, so its files
-//! let nobody join. The signed text contains a secret of the TLS connection (an exporter, RFC 9266), so a recorded or
-//! forwarded proof is invalid on another connection; and the certificate request, so the proof is invalid for another
-//! key.
+//! are not enough to join. The signed text contains a secret of the TLS connection (an exporter, RFC 9266), so a
+//! recorded or forwarded proof is invalid on another connection; and the certificate request, so the proof is invalid
+//! for another key.
 
 use std::fmt;
 use std::str::FromStr;

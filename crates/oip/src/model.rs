@@ -2,7 +2,7 @@
 //!
 //! A model's name is its route's path without the leading slash. Its version is the `revision` of its stages, at least
 //! 1: a client that requests a version by number finds it after a restart or a reload. A route `/NAME/versions/V` is
-//! version V of the model NAME, which may have several; `/NAME` is the one that clients get who ask for none.
+//! version V of the model NAME, which may have several; `/NAME` is the version of requests without a version.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +71,7 @@ fn version_of(route: &Route) -> u64 {
     route.stage_revision().max(1)
 }
 
-/// What is between the name of a model and the number of a version in a route.
+/// The text between the name of a model and the number of a version in a route.
 const VERSIONS: &str = "/versions/";
 
 /// The model of a route, and its version if the route says one.

@@ -79,7 +79,7 @@ fn apps(typed: Option<&Path>) -> Vec<(PythonConfig, PathBuf)> {
     }
     let Ok(target) = target::open(Program::Callboard, typed.map(Path::to_owned)) else { return Vec::new() };
     let base = target.base().to_owned();
-    // What is wrong with the file is told later.
+    // Another check reports errors of the file.
     let Ok(plan) = Plan::resolve(target, &Flags::new(), &Environment::default()) else { return Vec::new() };
     secrets::withhold(&plan);
     let mut apps: Vec<(PythonConfig, PathBuf)> = Vec::new();
@@ -96,7 +96,7 @@ fn apps(typed: Option<&Path>) -> Vec<(PythonConfig, PathBuf)> {
     apps
 }
 
-/// What the tool of the package says of an app and its interpreter; of an interpreter without the tool, why.
+/// The report of the package's tool about an app and its interpreter, or why there is none.
 fn tool_lines(python: &PythonConfig, base: &Path) -> Vec<String> {
     let mut command = python.tool(base, TOOL);
     let interpreter = python.interpreter(base).display().to_string();
@@ -116,7 +116,7 @@ fn tool_lines(python: &PythonConfig, base: &Path) -> Vec<String> {
     }
 }
 
-/// What the machine has for these settings.
+/// The facts about this machine for these settings.
 fn machine(settings: &Settings) -> Vec<String> {
     let address = settings.http.value;
     let port = match TcpListener::bind(address) {

@@ -11,7 +11,7 @@ use super::super::table::{Table, items, or_dash, text};
 use super::super::{output, plain};
 use super::admin_client::AdminClient;
 
-/// What to do with the models of a node.
+/// An order for the models of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ModelsArgs {
     action: Action,

@@ -23,7 +23,7 @@ const END_GRACE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// What is wrong with it, in the words of its stage.
+/// The error of the model, in the words of its stage.
 #[cfg(feature = "process")]
 pub(super) async fn check(mut plan: Plan) -> Result<(), String> {
     let stage = &mut plan.stages[0];

@@ -3,12 +3,11 @@
 //!
 //! A version is built and warmed up before callers see it, and all changes of one model take effect together. A version
 //! that cannot be built or warmed up is left out, with its reason, and is not tried again before its files change or
-//! somebody asks for it. A version whose files did not change keeps its stage.
+//! an operator asks for it. A version whose files did not change keeps its stage.
 //!
 //! * **Full:** see [`Turns`].
-//! * **Late:** a version that is not served within the time of its start is one that cannot be loaded. Its thread is
-//!   abandoned.
-//! * **Cancelled:** the new stages end, and nothing has changed.
+//! * **Late:** a version that is not served within the time of its start counts as broken. Its thread is abandoned.
+//! * **Cancelled:** the new stages end, and nothing changes.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -313,7 +312,7 @@ impl ModelDirectory {
                 Some(after) if is_open && before.is_some_and(|before| before.life == after.life) => continue,
                 Some(after) if is_open => change.replace_route(after.stage.route(&route)?),
                 Some(after) => change.add_route(after.stage.route(&route)?),
-                // Also one that a load has opened and could not note, because it was ended at this moment.
+                // A load may have opened the route, and ended before it noted that.
                 None if is_open => change.remove_route(&route),
                 None => continue,
             };
@@ -372,7 +371,7 @@ impl ModelDirectory {
         RepositoryError::Source(format!("{}: {error}", self.root.display()))
     }
 
-    /// A stage that has failed is made again if somebody asks for it.
+    /// Forgets failed stages, so that an order makes them again.
     fn forget_failed_stages(&self, name: &str, state: &mut ModelState) {
         let failed = |version: &u64| {
             let stage = stage_name(name, *version);

@@ -65,7 +65,7 @@ impl Look {
             if self.entries > MAX_ENTRIES {
                 return Err(io::Error::other(format!("it has more than {MAX_ENTRIES} entries")));
             }
-            // It may have gone since the directory was read.
+            // It may be gone since the directory was read.
             if let Some(node) = self.node(&entry.path(), &name, depth)? {
                 listing.insert(name, node);
             }
@@ -87,7 +87,7 @@ impl Look {
         } else if metadata.is_dir() {
             match depth {
                 0 | 1 => self.below(path, depth + 1)?,
-                // Of files below a version only the model counts, which is none if it is a directory.
+                // Below a version only the file of the model counts; a directory is none.
                 _ => Node::Directory(Listing::new()),
             }
         } else {
@@ -95,7 +95,7 @@ impl Look {
         }))
     }
 
-    /// A subdirectory. One that this user may not read does not hide the others.
+    /// A subdirectory. An unreadable one does not hide the others.
     fn below(&mut self, path: &Path, depth: usize) -> io::Result<Node> {
         match self.directory(path, depth, &|_| true) {
             Ok(listing) => Ok(Node::Directory(listing)),

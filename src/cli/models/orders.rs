@@ -1,4 +1,4 @@
-//! What operators order of a directory of models: loads, unloads, rollouts, uploads and removals.
+//! The orders of operators to a directory of models: loads, unloads, rollouts, uploads and removals.
 //!
 //! An upload is checked before it has its turn. An unload and a removal wait for no load; see [`ModelDirectory`] for
 //! what happens when it is full or cancelled.
@@ -25,7 +25,7 @@ impl ModelRepository for ModelDirectory {
 
     fn models(&self) -> Vec<RepositoryModel> {
         let (models, loading) = (self.states(), self.turns.loading());
-        // One that is loaded for the first time has no state yet.
+        // A model in its first load has no state yet.
         let names: BTreeSet<&String> = models.keys().chain(loading.keys()).collect();
         let described = |name: &String| {
             let known = models.get(name).map(|state| state.describe(name, self.served_default(name)));
@@ -85,7 +85,7 @@ impl ModelDirectory {
 
     async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
         let name = route.trim_start_matches('/');
-        // One that is loaded for the first time has no state yet.
+        // A model in its first load has no state yet.
         let first = self.turns.loading().contains_key(name).then(ModelState::default);
         let unload = async {
             let mut state = self.states().get(name).cloned().or(first).ok_or(RepositoryError::Unknown)?;

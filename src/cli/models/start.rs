@@ -24,7 +24,7 @@ const MAX_LOADS_AT_ONCE: u32 = 32;
 /// A model with a larger version loads alone at the start, because a load takes more memory than the loaded model.
 const ALONE_BYTES: u64 = 256 << 20;
 
-/// Of the `all` places of the loads at the start, those that this model takes.
+/// The places that the load of this model takes at the start, of `all`.
 fn places_of(model: &FoundModel, all: u32) -> u32 {
     if model.versions.values().any(|version| version.bytes() > ALONE_BYTES) { all } else { 1 }
 }

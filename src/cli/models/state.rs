@@ -1,4 +1,4 @@
-//! What is known about a model of the directory: what was found, what runs, what failed and why.
+//! The state of a model of the directory: its found, running and failed versions, with reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -71,7 +71,7 @@ pub(super) struct ModelState {
     pub(super) failures: u64,
 }
 
-/// What to do for a version that was chosen.
+/// The next step for a chosen version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// It runs from this file, or its new file is broken.
@@ -81,7 +81,7 @@ pub(super) enum Step {
 }
 
 impl ModelState {
-    /// The versions that can be served: those with a file that has not failed, and those that run.
+    /// The versions that can be served: versions with a file that did not fail, and running versions.
     pub(super) fn usable(&self, found: &FoundModel, settings: &ModelSettings) -> BTreeSet<u64> {
         let is_usable = |version: u64| {
             let print = VersionPrint::new(found, version, settings);
@@ -91,7 +91,7 @@ impl ModelState {
         found.versions.keys().copied().filter(|version| is_usable(*version)).collect()
     }
 
-    /// What to do for a version that can be served.
+    /// The next step for a version that can be served.
     pub(super) fn step(&self, found: &FoundModel, version: u64, settings: &ModelSettings) -> Step {
         let print = VersionPrint::new(found, version, settings);
         let is_broken = found.versions.get(&version).is_none_or(|found| found.problem.is_some());

@@ -1,4 +1,4 @@
-//! What a directory of models says of itself: in the log, in the lines of a node that serves, in `/metrics`.
+//! The reports of a directory of models: in the log, in the start lines of a node, in `/metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

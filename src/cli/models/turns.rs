@@ -2,7 +2,7 @@
 //!
 //! * **Full:** more than [`MAX_LOADS`] loads at a time wait for a place.
 //! * **Cancelled:** an unload or a removal ends a load of its model that is not done. Its change may have taken effect
-//!   just before, so the routes to close are those that the node has.
+//!   just before, so all routes that the node has for the model are closed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ impl Turns {
     ///
     /// # Errors
     ///
-    /// Those of the load, and an order that ends it.
+    /// Errors of the load, and an order that ends it.
     pub(super) async fn load(
         &self,
         name: &str,
@@ -81,7 +81,7 @@ impl Turns {
         change.await
     }
 
-    /// A place for the work of a load, which keeps it also when its caller has left.
+    /// A place for the work of a load, which keeps it even if its caller leaves.
     pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
@@ -131,7 +131,7 @@ mod tests {
     async fn an_unload_ends_the_load_of_its_model_and_waits_for_no_other() {
         let turns = Turns::default();
         let unloads = async {
-            // Both loads have begun: futures are polled in order.
+            // Both loads began: futures are polled in order.
             assert_eq!(turns.loading().keys().collect::<Vec<_>>(), ["loops", "other"]);
             turns.at_once("loops", async {}).await;
             assert_eq!(turns.loading().keys().collect::<Vec<_>>(), ["other"]);

@@ -2,8 +2,8 @@
 //!
 //! A file arrives in a hidden directory of its own in the directory of models, which no look sees, and gets its place
 //! by a rename in the same file system. Nothing lies beside it: a model with weights in other files is refused. A name
-//! or version that could lead out of the directory is refused before a file is made. What a node leaves that was killed
-//! is removed by the next one that starts.
+//! or version that could lead out of the directory is refused before a file is made. The next node that starts
+//! removes the uploads of a node that was killed.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,14 +15,14 @@ use callboard_http::ModelUpload;
 
 use crate::config::models::listing::{MODEL_FILE, check_name, parse_version};
 
-/// What the name of the directory of an upload begins with.
+/// The beginning of the name of an upload's directory.
 const PREFIX: &str = ".upload-";
 
-/// A directory without a file is one that is being made, for less than this time.
+/// A younger directory without a file may still get one.
 const MAKING: Duration = Duration::from_secs(60);
 
-/// Removes what uploads of processes have left that have ended without removing it. An upload of a process that is
-/// alive, which may be another node of this directory, has its file locked.
+/// Removes the uploads of ended processes. A live process, which may be another node of this directory, holds a lock on
+/// the file of its upload.
 pub(super) fn remove_leftovers(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let path = entry.path();

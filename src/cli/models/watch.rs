@@ -1,8 +1,8 @@
 //! `--watch`: takes new and changed models while the node serves.
 //!
-//! * **Full:** models are loaded beside each other. One that is loading is looked at again when its load has ended.
-//! * **Half-written:** a model is loaded when two looks in a row have found the same files.
-//! * **Broken:** what was served stays, the log has the reason once, and the next change is tried.
+//! * **Full:** models are loaded beside each other. A loading model is looked at again after its load.
+//! * **Half-written:** a model is loaded when two looks in a row find the same files.
+//! * **Broken:** the served versions stay, the log has the reason once, and the next change is tried.
 //! * **Unreadable:** a directory that cannot be read, such as a file system that is away, or is empty, changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,7 @@ const EMPTY: &str = "there is none in the directory";
 
 type Found = BTreeMap<String, FoundModel>;
 
-/// The models to look at: those that have changed since they were last taken, and that have not changed since the
-/// last look.
+/// The models to load: they changed since they were last taken, and did not change since the last look.
 fn changed(taken: &Found, before: &Found, now: &Found) -> BTreeSet<String> {
     let names: BTreeSet<&String> = taken.keys().chain(now.keys()).collect();
     let is_due = |name: &&&String| taken.get(**name) != now.get(**name) && before.get(**name) == now.get(**name);

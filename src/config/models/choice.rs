@@ -13,7 +13,7 @@ pub(crate) enum VersionPolicy {
     Listed(BTreeSet<u64>),
 }
 
-/// What is served of a model.
+/// The served versions of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) versions: BTreeSet<u64>,

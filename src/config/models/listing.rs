@@ -1,7 +1,7 @@
 //! The names in a directory, read as models and versions. Pure.
 //!
-//! A name that begins with a dot is ignored, and so is what looks like no model: a README, a script, a directory
-//! without a version. What looks like a model and cannot be one is named with its reason.
+//! A name that begins with a dot is ignored, and so is a file or directory that does not look like a model: a README, a
+//! script, a directory without a version. One that looks like a model and is none is named with its reason.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub(crate) enum Node {
 /// The entries of a directory.
 pub(crate) type Listing = BTreeMap<String, Node>;
 
-/// What tells one content of a file from another without reading it.
+/// Tells whether the content of a file changed, without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Print {
     /// Its size.
@@ -69,7 +69,7 @@ pub struct FoundModel {
     pub settings: Option<(PathBuf, Result<String, String>)>,
     /// Its versions.
     pub versions: BTreeMap<u64, FoundVersion>,
-    /// What looks like a version and is none.
+    /// Entries that look like a version and are none.
     pub refused: Vec<RefusedVersion>,
     /// Why none of it can be served.
     pub problem: Option<String>,
@@ -138,7 +138,7 @@ pub(crate) fn models(root: &Path, listing: &Listing) -> BTreeMap<String, FoundMo
 ///
 /// # Errors
 ///
-/// What is wrong with it, and the limit.
+/// Checks the name; the error has the limit.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.len() > MAX_NAME_BYTES {
         return Err(format!("its name has {} bytes, more than the {MAX_NAME_BYTES} allowed", name.len()));
@@ -153,7 +153,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Parses a version; the error says what is wrong.
 pub(crate) fn parse_version(text: &str) -> Result<u64, String> {
     let wrong = || format!("a version is a whole number from 1 to {MAX_VERSION} without leading zeros, not `{text}`");
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');

@@ -35,7 +35,7 @@ impl ModelDefaults {
     /// The table of the defaults.
     pub(crate) const TABLE: [&str; 2] = ["models", "defaults"];
 
-    /// Those of this file, if it has any.
+    /// The settings of this file, if it has any.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl ModelSettings {
         Ok(read)
     }
 
-    /// The versions to serve of those that can be served.
+    /// Chooses the versions to serve among the usable ones.
     pub(crate) fn choose(&self, usable: &BTreeSet<u64>, before: Option<u64>) -> Choice {
         choose(&self.policy, self.default, usable, before)
     }

@@ -252,13 +252,12 @@ settings! {
     FILE_TIMEOUT: Span = Span(Duration::from_millis(100)..=Duration::from_secs(600)),
         key "files.timeout", flag "file-timeout",
         value "DURATION", default "10s", "Longest time to fetch a file, within the call's own deadline";
-    /// Off: what is served changes when somebody says so. Below a tenth of a second looks would cost more than they
-    /// find.
+    /// Off: the served models change by order only. Below a tenth of a second looks would cost more than they find.
     WATCH: OrNone<Interval> = OrNone(Interval(Span(Duration::from_millis(100)..=HOUR))),
         key "models.watch", flag "watch",
         value "DURATION", default "none",
         "How often to look for new and changed models in a directory of models; without a value: 2s; none to disable";
-    /// None: what is served is changed by those who may write the directory.
+    /// None: only users who may write the directory change the models.
     MODEL_UPLOADS: OrNone<Bytes> = OrNone(Bytes(SIZE_RANGE)), key "models.uploads", flag "model-uploads",
         value "SIZE", default "none",
         "Largest model file that the admin listener takes into a directory of models; none to take none";

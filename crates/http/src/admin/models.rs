@@ -12,7 +12,7 @@
 //!   `DELETE` of the same path.
 //!
 //! * **Full:** [`MAX_UPLOADS`] at a time; another one is refused with 429, before its body is read.
-//! * **Late:** a body that stops arriving, or arrives too slowly, is 408. What has arrived is removed.
+//! * **Late:** a body that stops arriving, or arrives too slowly, is 408. Its bytes are removed.
 //!
 //! The name of a model may contain slashes, as its route does.
 
@@ -75,7 +75,7 @@ impl PageQuery {
 #[derive(Serialize)]
 struct Page {
     models: Vec<ListedModel>,
-    /// What to send as `after` for the next page.
+    /// The value of `after` for the next page.
     next: Option<String>,
 }
 
@@ -132,10 +132,10 @@ fn version_of(query: &str) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// What follows the name of a model in the path of a change.
+/// The last part of the path of a change, after the name of the model.
 pub(super) const VERBS: [&str; 7] = ["load", "unload", "canary", "shadow", "promote", "rollback", "scale"];
 
-/// What is below `/v1/models/`.
+/// Answers the paths below `/v1/models/`.
 pub(super) async fn below(
     State(admin): State<Admin>,
     method: Method,

@@ -37,7 +37,7 @@ struct ProblemDocument<'a> {
 }
 
 impl ApiError {
-    /// The document alone, for a response that has begun. Its caller may read the trace, or must not.
+    /// The document alone, for a response that began. `sends_trace`: its caller may read the trace.
     pub(crate) fn to_problem(&self, request_id: &str, sends_trace: bool) -> Vec<u8> {
         let error = &*self.0;
         let kind = error.kind.as_str();

@@ -180,7 +180,7 @@ impl Linger {
     }
 }
 
-/// The body of a request. What was not read of it when it is dropped is read and discarded, within limits.
+/// The body of a request. If it is dropped before its end, the rest is read and discarded, within limits.
 pub(crate) struct ReceivedBody {
     /// `None` after its end, and of a request without a body: such a request pays for no count of references.
     body: Option<(Incoming, Transport)>,

@@ -194,7 +194,7 @@ impl Drop for RestReader {
     }
 }
 
-/// What a refusal says about its connection.
+/// The fate of a connection after a refusal.
 ///
 /// Our listener reads a short rest, and tells by itself if a rest is long. It does not know the clients that want no
 /// further request, nor the client that waits for `100 Continue` before it sends its body: that one may send it now, or

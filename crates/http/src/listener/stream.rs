@@ -119,7 +119,7 @@ impl<S: Socket> Stream<S> {
         &self.activity
     }
 
-    /// Waits for the first bytes of the next request, without hyper. `false` if the client has left.
+    /// Waits for the first bytes of the next request, without hyper. `false` if the client left.
     pub(crate) async fn wake(&mut self) -> io::Result<bool> {
         let mut head = [0; FIRST_BYTES];
         let filled = self.socket.inner_mut().read(&mut head).await?;

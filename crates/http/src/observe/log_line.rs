@@ -119,7 +119,7 @@ impl<'a> PendingLogLine<'a> {
     }
 }
 
-/// The client has left.
+/// A line that is still pending means that the client left.
 impl Drop for PendingLogLine<'_> {
     fn drop(&mut self) {
         if !self.is_written {

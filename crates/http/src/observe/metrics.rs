@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(["x", "y", "callboard_http_panics"].map(count), [1, 1, 1], "{told}");
     }
 
-    /// What a subscriber writes.
+    /// The text that a subscriber writes.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

@@ -1,7 +1,7 @@
 //! The access record of a streamed response: written at its end, with the number of items and the whole time.
 //!
-//! The [body](LoggedBody) owns the record, because the request's future is over by then. **Cancelled**: dropped before
-//! its end, the client has left, and the record has status 499.
+//! The [body](LoggedBody) owns the record, because the request's future is over by then. **Cancelled**: if it is
+//! dropped before its end, the client left, and the record has status 499.
 
 use std::net::IpAddr;
 use std::pin::Pin;

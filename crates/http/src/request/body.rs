@@ -102,7 +102,7 @@ pub struct IncomingBody<'a, 'r, B> {
     body: B,
     arrival: &'a mut PendingAdmission<'r>,
     limits: BodyLimits,
-    /// Of a compressed body. `compressed_bytes` counts its compressed bytes.
+    /// The decoder of a compressed body. `compressed_bytes` counts its compressed bytes.
     decoder: Option<Box<BodyDecoder>>,
     compressed_bytes: u64,
     announced: Option<u64>,

@@ -6,7 +6,7 @@
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_DISPOSITION;
 
-/// What a part says about itself.
+/// The `content-disposition` of a part.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Disposition {
     pub(super) name: Option<String>,

@@ -90,7 +90,7 @@ impl<'a> SchemaFit<'a> {
         if allowed.says_nothing() || text.len() > MAX_TEXT_BYTES {
             return None;
         }
-        // Of all schemas, only those with decimals change what is read.
+        // Only schemas with decimals change how a value is read.
         let described = self.has_decimals.then(|| ANY_VALUE.clone().with_schema(schema.clone()));
         let kind = described.as_ref().unwrap_or(&ANY_VALUE);
         let bytes = bytes::Bytes::copy_from_slice(text.as_bytes());

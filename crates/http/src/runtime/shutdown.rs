@@ -22,7 +22,7 @@ impl ShutdownSignal {
         self.begin_notice.notify_waiters();
     }
 
-    /// Whether it has begun. Connections then close with their next response.
+    /// Whether the shutdown began. Connections then close with their next response.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Acquire)
     }

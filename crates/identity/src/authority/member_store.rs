@@ -66,7 +66,7 @@ pub(super) struct MemberRecord {
     pub(super) certificate_life: u64,
 }
 
-/// Records by name, and the errors of those that cannot be read.
+/// Records by name, and the errors of records that cannot be read.
 pub(super) type MemberRecords = (Vec<(String, MemberRecord)>, Vec<IdentityError>);
 
 /// The directory of an authority.

@@ -51,7 +51,7 @@ impl Identity {
     }
 }
 
-/// Of several processes, the first makes it; the others find it complete.
+/// Makes the authority. The first of several processes makes it; the others find it complete.
 fn make_authority(directory: &Path) -> Result<(), IdentityError> {
     let key = KeyPair::generate().map_err(unusable)?;
     let certificate = authority().self_signed(&key).map_err(unusable)?;

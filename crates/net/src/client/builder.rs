@@ -287,7 +287,7 @@ mod tests {
         let client = patient(identity).attempts(1).connect_to(resolver).await.unwrap();
         assert_eq!(client.call::<_, String>("/shout", "a".to_owned()).await.unwrap(), "A");
         before.shutdown(LONG).await;
-        // The node has left, and the name still has its address.
+        // The node ended, and the name still has its address.
         let error = client.call::<_, String>("/shout", "a".to_owned()).await.unwrap_err();
         assert_eq!(
             (CallFailure::classify(&error), lookups.load(Ordering::SeqCst)),

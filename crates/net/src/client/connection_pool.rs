@@ -224,7 +224,7 @@ impl PoolState {
         if is_same || found.is_empty() {
             return None;
         }
-        // Connections to addresses that stay are kept, also those that are draining.
+        // Connections to addresses that stay are kept, also while they drain.
         let nodes = found.iter().map(|address| {
             let connection = known(address).and_then(|node| node.connection.load_full());
             NodeEntry { address: *address, connection: ArcSwapOption::new(connection) }

@@ -1,6 +1,6 @@
 //! Load balancing: the peer for the next call, and the decision whether a call leaves this node. Pure decisions.
 //!
-//! Of two random peers, the one with less expected work gets the call: the power of two choices. A session goes to the
+//! The better of two random peers gets the call, by expected work: the power of two choices. A session goes to the
 //! peer of its key (rendezvous hashing), unless that peer has much more work than the others. Peers with an open
 //! breaker are ejected, but never so many that the rest would be overloaded.
 
@@ -66,8 +66,8 @@ fn session_bound(loads: &[PeerLoad]) -> usize {
     (total * SESSION_BOUND.0).div_ceil(loads.len().max(1) * SESSION_BOUND.1) + 1
 }
 
-/// The ejected peers, given the end of each open breaker: those that stay open the longest. At most three of ten, but
-/// one of two or three, and never the only one.
+/// The ejected peers, given the end of each open breaker: the longest first. At most three of ten, but one of two or
+/// three, and never the only peer.
 pub(super) fn ejected(until: &[Option<Instant>]) -> Vec<bool> {
     let most = (until.len() * EJECTED_OF_TEN / 10).max(1).min(until.len().saturating_sub(1));
     let mut open: Vec<_> = until.iter().enumerate().filter_map(|(at, until)| Some(((*until)?, at))).collect();

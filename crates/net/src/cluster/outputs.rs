@@ -87,7 +87,7 @@ impl RemoteOutputs {
         Ok(Some(Payload::new(value)))
     }
 
-    /// The error of a stream that has begun, which is never retried.
+    /// The error of a stream that began, which is never retried.
     fn stream_error(&self, fault: CallFault) -> CallError {
         let was_lost = fault.is_lost();
         let mut parts = fault.into_error().into_parts();

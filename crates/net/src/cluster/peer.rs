@@ -171,7 +171,7 @@ impl Peer {
 pub(super) struct InFlight {
     peer: Arc<Peer>,
     stage: String,
-    /// Whether its stream of outputs has begun.
+    /// Whether its stream of outputs began.
     is_streaming: bool,
 }
 

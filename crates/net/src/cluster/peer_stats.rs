@@ -2,7 +2,7 @@
 //!
 //! Old values decay: a reported queue counts half after a quarter of a second, a latency after four times itself. So a
 //! slow peer is tried again when it may have recovered, and a peer that stays slow gets few tries. A peer with calls in
-//! flight that does not answer is considered as slow as its silence is long. A stream that has begun does not count as
+//! flight that does not answer is rated by the time of its silence. A stream that began does not count as
 //! silence: its reader may have paused.
 
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl PeerStats {
         self.unanswered += 1;
     }
 
-    /// Records that a stream has begun, which continues at the pace of its reader.
+    /// Records that a stream began, which continues at the pace of its reader.
     pub(super) fn stream_began(&mut self, now: Instant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         self.progressed(now);

@@ -16,7 +16,7 @@ pub(super) struct RevisionSplit {
 }
 
 impl RevisionSplit {
-    /// Begins at this turn. A weight of 0 gets no calls. Of two weights for one revision, the last counts.
+    /// Begins at this turn. A weight of 0 gets no calls. The last weight of a revision counts.
     pub(super) fn new(weights: impl IntoIterator<Item = (u64, u32)>, turn: u64) -> Self {
         let mut each: Vec<(u64, u32)> = Vec::new();
         for (revision, weight) in weights {

@@ -65,7 +65,7 @@ pub(crate) fn flush_now() {
     WOKEN.set(Some(Vec::new()));
 }
 
-/// Drivers that were woken in a scope. Those that remain at the drop, as after a panic, are scheduled on the thread.
+/// Drivers that were woken in a scope. The drop schedules the rest on the thread, as after a panic.
 struct WokenTasks(std::vec::IntoIter<Arc<InlineDriver>>);
 
 impl WokenTasks {

@@ -113,8 +113,8 @@ pub(crate) trait ConnectedIssuers: Fn() -> Vec<SocketAddr> + Send + Sync + 'stat
 
 impl<C: Fn() -> Vec<SocketAddr> + Send + Sync + 'static> ConnectedIssuers for C {}
 
-/// Sends requests to issuers from this endpoint: to those that the member's directory names, else to connected ones.
-/// The authority's node may have moved and connected again before anybody has edited that directory.
+/// Sends requests to issuers from this endpoint: to the issuers in the member's directory, else to connected issuers.
+/// The authority's node may have moved and connected again before an operator edited that directory.
 pub(crate) struct QuicIssuers<C> {
     pub(crate) endpoint: Endpoint,
     pub(crate) connected: C,
@@ -136,7 +136,7 @@ impl<C: ConnectedIssuers> IssuerClient for QuicIssuers<C> {
         };
         let mut connected = (self.connected)();
         connected.retain(|address| !named.contains(address));
-        // The error of the named ones is the one that an operator can mend.
+        // An operator can mend the error of the named issuers.
         Ok(ask_issuers(&self.endpoint, identity, &connected, request).await.map_err(|_| error)?)
     }
 }

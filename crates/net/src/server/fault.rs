@@ -26,7 +26,7 @@ pub(super) enum StreamRefusal {
     TooManyEntries,
     /// A call with the number of a call that is not answered yet.
     EntryTwice,
-    /// A call after the one that was marked as the last.
+    /// A call after the call that was marked as the last.
     CallAfterLast,
     /// A streaming call on a stream with other calls.
     StreamingOnSharedStream,

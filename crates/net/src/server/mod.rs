@@ -299,7 +299,7 @@ impl QuicEdge {
         self.server.generation
     }
 
-    /// Introduces the connected nodes, and those that connect from now on, to `view`. Only the first view counts.
+    /// Introduces the connected nodes, and all later ones, to `view`. Only the first view counts.
     pub(crate) fn introduce_to(&self, view: Arc<dyn ClusterView>) {
         if self.server.view.set(view).is_ok() {
             self.server.introduce_connected();

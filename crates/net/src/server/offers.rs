@@ -20,7 +20,7 @@ use crate::offers::{MAX_OFFERED_STAGES, MAX_OFFERS_BYTES};
 use crate::stream::FrameSender;
 use crate::wire::{self, EmptyHeader};
 
-/// How often the offers are compared with those that were sent.
+/// The interval at which the offers are compared with the sent offers.
 const OFFERS_EVERY: Duration = Duration::from_millis(100);
 
 /// The longest time for sending to one caller. Threat: a caller that reads nothing.

@@ -33,7 +33,7 @@ pub(crate) const BARE_INPUT: &str = "input";
 pub(crate) const BARE_OUTPUT: &str = "output";
 
 impl Signature {
-    /// What `data_type` is, with this name for its only array if it has no names.
+    /// The signature of `data_type`, with this name for its only array if it has no names.
     pub(crate) fn new(data_type: &DataType, bare_name: &str) -> Self {
         match data_type.tensors() {
             Some(tensors) => Self::from_tensors(tensors).unwrap_or_else(|| Self::from_schema(data_type, bare_name)),

@@ -12,9 +12,9 @@
 //! * **Hostile input:** the header is read first, and a picture that declares more than [`ImageConfig::max_pixels`] is
 //!   refused before anything is allocated for its pixels. Memory per picture is at worst 12 bytes per declared pixel,
 //!   and what the configured size needs.
-//! * **Where it runs:** on threads of its own. A small icon takes microseconds, but a photograph takes a tenth of a
+//! * **Threads:** it runs on threads of its own. A small icon takes microseconds, but a photograph takes a tenth of a
 //!   second, and the sender chooses which.
-//! * **Transparency** is dropped, and 16 bits per channel become 8. Of an animation the first frame counts.
+//! * **Transparency** is dropped, and 16 bits per channel become 8. Only the first frame of an animation counts.
 
 mod complete;
 mod config;

@@ -55,7 +55,7 @@ impl LabelLookup {
         Ok(answer.into())
     }
 
-    /// Where in an item the scores are.
+    /// The place of the scores in an item.
     fn path_in(&self, item: &Value) -> String {
         match (&self.field, item.as_map()) {
             (Some(field), Some(_)) => format!("$.{field}"),

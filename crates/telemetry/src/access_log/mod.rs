@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub use self::record::AccessRecord;
 
-/// Where access records go.
+/// The destination of access records.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum AccessLog {

@@ -36,7 +36,7 @@ pub struct AccessRecord<'a> {
     pub key: Option<&'a str>,
     /// The `x-request-id` of the response: visible ASCII.
     pub request_id: &'a str,
-    /// The id of the trace: of the client's trace, or of the one that the request was sampled into.
+    /// The id of the client's trace, or of the trace that sampling began for the request.
     pub trace_id: Option<&'a str>,
 }
 

@@ -41,8 +41,8 @@ impl OtlpConfig {
     }
 
     /// Takes headers, timeout and the attributes of the service from `OTEL_EXPORTER_OTLP_HEADERS`,
-    /// `OTEL_EXPORTER_OTLP_TIMEOUT` (milliseconds), `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`. What is unset
-    /// stays.
+    /// `OTEL_EXPORTER_OTLP_TIMEOUT` (milliseconds), `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME`. A field
+    /// without a variable stays.
     ///
     /// ```
     /// use callboard_telemetry::OtlpConfig;

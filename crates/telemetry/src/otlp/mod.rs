@@ -52,7 +52,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The longest response that is read. Its content is ignored.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
-/// Where spans go, and which requests are sampled.
+/// The destination of spans, and which requests are sampled.
 #[derive(Clone)]
 pub struct OtlpConfig {
     /// The collector, such as `http://127.0.0.1:4318`; spans are posted to `/v1/traces` below it.

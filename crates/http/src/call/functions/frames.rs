@@ -4,7 +4,7 @@
 //!   charged as it arrives, not by its announced length, and takes no permit of its route. Without room it waits like a
 //!   call of a stream, and is refused (429) after the timeout of a call.
 //! * **Over its limit:** with a limited key each frame waits until it is allowed, and is refused (429) in the same way.
-//! * **Late:** a frame that has begun has the limits of any body (408). Between frames a client may be silent while
+//! * **Late:** a frame that began has the limits of any body (408). Between frames a client may be silent while
 //!   calls of its stream are open, and for `body_timeout` otherwise.
 //! * **Broken:** an invalid frame ends the stream; `StreamState::fault` has the error.
 

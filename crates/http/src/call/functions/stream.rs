@@ -142,7 +142,7 @@ impl CallStreamBody {
                         None
                     }
                 },
-                // The client has left: no call needs to continue.
+                // The client left: no call needs to continue.
                 () = self.shared.truncated.notified() => {
                     self.outcomes = Box::pin(stream::empty());
                     self.leaving.abandon();

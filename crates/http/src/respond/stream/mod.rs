@@ -1,4 +1,4 @@
-//! A streamed response: the outcomes of one call of a streaming route, as they come.
+//! A streamed response: the outcomes of one call of a streaming route, as they arrive.
 //!
 //! * **Begun:** the status waits for the first item, so that a call that fails at once has an error status. An event
 //!   stream waits at most for its heartbeat; then it begins, and an error is an event in it.
@@ -135,7 +135,7 @@ struct ReplyStreamBody {
     deadline: Deadline,
     aborting: Arc<ShutdownSignal>,
     writer: StreamWriter,
-    /// A large item that is ready: it is written when earlier items have left.
+    /// A large item that is ready: it is written after the earlier items.
     held: Option<Payload>,
     /// Pieces of earlier items.
     send_buffer: SendBuffer,
@@ -299,7 +299,7 @@ impl AbandonGuard {
         Self { abandoned, ended: false }
     }
 
-    /// The reader has left before the end.
+    /// Records that the reader left before the end.
     pub(crate) fn abandon(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
             self.abandoned.inc();

@@ -138,7 +138,7 @@ impl SharedStream {
         }
     }
 
-    /// Cancels the calls whose callers have left.
+    /// Cancels the calls whose callers left.
     fn cancel_dropped(&mut self) {
         for entry in 0..self.calls.len() {
             if self.calls[entry].as_ref().is_none_or(|call| !call.is_cancelled()) {

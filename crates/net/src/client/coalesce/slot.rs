@@ -82,7 +82,7 @@ impl Drop for PendingResponse {
 }
 
 impl ResponseSlot {
-    /// Whether its caller has left.
+    /// Whether its caller left.
     pub(super) fn is_cancelled(&self) -> bool {
         matches!(*self.0.lock(), SlotState::Left)
     }
