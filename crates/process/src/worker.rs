@@ -79,7 +79,8 @@ impl AsyncWorker for ProcessWorker {
     }
 }
 
-/// Runs a part of a batch. The first has the turn of the batch: if it does not begin, nothing of the batch has run.
+/// Runs a part of a batch. The first part has the turn of the batch: if that part does not begin, no item of the batch
+/// ran.
 async fn run_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> Vec<Output> {
     let (is_first, indices) = (turn.is_some(), part.indices.clone());
     let mut running = match child.begin(part, turn.unwrap_or_default()).await {

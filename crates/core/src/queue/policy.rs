@@ -105,8 +105,9 @@ impl BatchPolicy {
         Release::Now(ReleaseReason::Idle)
     }
 
-    /// Whether one of `replicas` busy replicas gets the next batch ahead: it is full, so that it cannot grow; the other
-    /// replicas find as much if they are free first; and no deadline passes while the batch in hand and this one run.
+    /// Whether one of `replicas` busy replicas gets the next batch ahead: the queue has a full batch for each replica,
+    /// so that this batch cannot grow and another replica that is free first gets a full one; and no deadline passes
+    /// while the running batch and this one run.
     pub(crate) fn hands_ahead(&self, now: Instant, waiting: &QueueState, replicas: usize) -> bool {
         let ((max, max_cost), Load { entries, cost }) = (self.bounds(), waiting.load);
         let is_full =

@@ -1,4 +1,5 @@
-//! The routes of a node in another process. The names are known there only, so each name is a route here.
+//! The routes of a node in another process, for code that runs isolated. Only that node knows its routes, so this
+//! process takes every name for one and asks the node.
 
 use std::sync::Arc;
 
