@@ -84,7 +84,7 @@ impl Caller {
         Ok(())
     }
 
-    /// A call has its outcome. Nothing is said about a call that is no longer open.
+    /// Sends the outcome of a call, unless the call is no longer open.
     fn end(&self, id: u64, outcome: Result<Value, CallError>) {
         let is_begun = outcome.as_ref().map_or_else(CallError::was_started, |_| true);
         let outcome = match if is_begun { None } else { self.make_again(id) } {

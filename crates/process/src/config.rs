@@ -25,10 +25,10 @@ const DEFAULT_MAX_BATCH_BYTES: u64 = 256 * 1024 * 1024;
 pub struct ProcessConfig {
     /// The program and its arguments. A program without a slash is looked up in `PATH`.
     pub command: Vec<OsString>,
-    /// The name that the program is told as its own, and that messages have. By default the first word of the command.
+    /// The name of the program, as its first argument and in messages. By default the first word of the command.
     pub name: Option<OsString>,
-    /// The command of a fork server for the same worker, which has done once what takes long at its start: children
-    /// are forked from it, and `command` starts a child where it says that a fork is not safe. None by default. Linux
+    /// The command of a fork server for the same worker, which does the slow part of the start once: children are
+    /// forked from it, and `command` starts a child if it reports that a fork is not safe. None by default. Linux
     /// only; see the worker protocol.
     pub fork_server: Option<Vec<OsString>>,
     /// The target of a child, if its fork server has the children of several stages: the stages of the same
@@ -42,7 +42,7 @@ pub struct ProcessConfig {
     /// The time until it must be ready. Default 60 s. `None`: as long as it gives signs of life, by a message of the
     /// worker protocol or by work on a processor.
     pub start_timeout: Option<Duration>,
-    /// The time for which it may clean up before it is killed. Default 5 s.
+    /// The time that it has for its clean-up before it is killed. Default 5 s.
     pub stop_timeout: Duration,
     /// The most bytes of a batch, and of its outcomes; a larger batch is divided. Default 256 MiB.
     pub max_batch_bytes: u64,
@@ -54,9 +54,9 @@ pub struct ProcessConfig {
     pub shared_memory: bool,
     /// The hosts from which a worker may fetch files, if a client sends a URL; none by default.
     pub files: FilesConfig,
-    /// Whether one child more is kept, ready, and takes the place of a replica that is lost: then the time of a start
-    /// is not missed. It has the memory of a replica. It is told the index of the replica that started last; replicas
-    /// that are pinned to a core have none. Default false.
+    /// Whether a further child is kept ready, which takes the place of a lost replica without the time of a start. It
+    /// costs the memory of a replica. It gets the index of the replica that started last; replicas that are pinned to
+    /// a core have no spare. Default false.
     pub spare: bool,
     /// Its name in errors of its start, by default its command.
     pub label: Option<String>,

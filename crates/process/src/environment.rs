@@ -9,7 +9,7 @@ use std::process::Command;
 
 use parking_lot::Mutex;
 
-/// Settings, of which some are secrets, and what a node tells its own children: a child's children are something else.
+/// Prefixes of withheld variables: settings, some of them secrets, and messages of a node to its own children.
 const PREFIXES: [&str; 2] = ["CALLBOARD_", "_CALLBOARD_"];
 
 /// The headers of OpenTelemetry's exporters are credentials: for all signals, and for each, such as `TRACES_HEADERS`.

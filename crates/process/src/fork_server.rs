@@ -179,8 +179,8 @@ impl ForkServer {
         Self { config: config.clone(), state: Mutex::new(State::Idle) }
     }
 
-    /// Forks a child of `replica`, which serves `target` if the fork server has several. `None`: it is to be started by
-    /// its command.
+    /// Forks a child of `replica`, which serves `target` if the fork server has several. `None`: start it by its
+    /// command.
     pub(crate) fn fork(
         &self,
         target: Option<&str>,
@@ -399,7 +399,7 @@ impl Drop for Parent {
 }
 
 impl Forked {
-    /// Waits for the end on a thread of its own, and then tells it.
+    /// Waits for the end on a thread of its own, and then calls `tell`.
     pub(crate) fn wait_on_thread(&self, thread: String, tell: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let descriptor = self.descriptor.try_clone()?;
         thread::Builder::new().name(thread).spawn(move || {

@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// A frame with one part of 64 bytes in memory, sent with these descriptors: what the reader says.
+    /// The reader's answer to a frame with one part of 64 bytes in memory, sent with these descriptors.
     #[cfg(target_os = "linux")]
     fn sent_with(memory: u8, descriptors: &[File], memories: Option<Incoming>) -> String {
         let (ours, theirs) = UnixStream::pair().unwrap();

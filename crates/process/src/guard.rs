@@ -58,7 +58,7 @@ fn guard() -> io::Result<i32> {
     Ok(end_as(helper.wait()?))
 }
 
-/// Passes signals on until the node is gone. When the helper has ended, this process ends as well, with this thread.
+/// Passes signals on until the node ends. When the helper ends, this process ends as well, with this thread.
 fn pass_signals(mut node: UnixStream, helper: Pid) {
     let mut byte = [0];
     while node.read_exact(&mut byte).is_ok() {

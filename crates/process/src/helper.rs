@@ -227,7 +227,7 @@ struct Running {
     ended: watch::Receiver<bool>,
     logged: watch::Receiver<bool>,
     last_lines: LastLines,
-    /// A line had the text that says that it is ready.
+    /// A line had the text of `ready`.
     has_line: Arc<AtomicBool>,
 }
 
@@ -283,7 +283,7 @@ impl Running {
         match &mut self.guard {
             Some(guard) => {
                 let byte = u8::try_from(signal.as_raw()).unwrap_or_default();
-                // A guard that is gone has ended with its helper.
+                // Without a reader the guard ended with its helper.
                 let _ = guard.write_all(&[byte]);
             }
             // It keeps its number until it is waited for.

@@ -1,4 +1,4 @@
-//! Why a child does not answer any more, and what its replica says about its end.
+//! The reasons why a child no longer answers, and how its replica reports the end.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -16,17 +16,17 @@ const LEAVE_GRACE: Duration = Duration::from_millis(500);
 /// Why a child did not answer.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// It has ended, or closed its socket.
+    /// It ended, or closed its socket.
     Ended,
     /// It must be killed.
     Broken(String),
-    /// It says that it cannot start.
+    /// It reported that it cannot start.
     NotStarted { message: String, trace: String },
     /// It announced its end.
     Leaving,
 }
 
-/// How a child has ended.
+/// How a child ended.
 #[derive(Clone, Debug)]
 pub(crate) struct ChildEnd {
     pub(crate) exit: WorkerExit,
@@ -47,7 +47,7 @@ impl Lost {
         Self::broken("it did not read what it was sent")
     }
 
-    /// A child that streams several items at once waits for credit, which one with a single batch does not know.
+    /// A child that streams several items at once waits for credit, which a child with a single batch does not know.
     pub(crate) fn knows_no_credit(calls: NonZeroU32) -> Self {
         let message = format!(
             "the stage has a concurrency of {calls}, and its worker streams one batch at a time (it says no \
@@ -56,7 +56,7 @@ impl Lost {
         Self::NotStarted { message, trace: String::new() }
     }
 
-    /// Ends the child and says how it ended. Waits for this, briefly.
+    /// Ends the child, waits for that briefly, and returns how it ended.
     pub(crate) fn end(self, child: &mut ChildProcess) -> WorkerExit {
         match self {
             Self::Broken(cause) => child.kill_for(cause),

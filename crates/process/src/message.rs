@@ -19,10 +19,10 @@ pub(crate) const PROTOCOL: u32 = 1;
 /// The most items of a frame: their heads fit into the head of a frame.
 pub(crate) const MAX_ITEMS: usize = 4_096;
 
-/// The outputs of one item that a child with several open batches may send before their reader has taken them.
+/// The outputs of one item that a child with several open batches may send ahead of their reader.
 pub(crate) const CREDIT: usize = 16;
 
-/// The batches that a child with one batch at a time may have beside it, so that it does not wait for the next.
+/// The batches ahead of a child with one batch at a time, so that it does not wait for the next.
 pub(crate) const AHEAD: usize = 1;
 
 /// The status of an input that does not have the service's type.

@@ -177,7 +177,7 @@ impl OpenBatches {
         waiting
     }
 
-    /// Queues a frame. Without a writer there is no child, and its callers are told so.
+    /// Queues a frame. Without a writer the child ended, and its callers learn that from its end.
     pub(crate) fn send(&mut self, frames: &mpsc::Sender<OutgoingFrame>, frame: OutgoingFrame) {
         self.is_stuck |= matches!(frames.try_send(frame), Err(mpsc::error::TrySendError::Full(_)));
     }

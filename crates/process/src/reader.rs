@@ -1,4 +1,4 @@
-//! The task that reads what a child says, and ends it.
+//! The task that reads the frames of a child, and ends the child.
 //!
 //! * **Full:** unread outputs pause the child; results that the child does not read end it.
 //! * **Late:** a child whose batch exceeds the stage's timeout is killed after its callers were answered. A child that
@@ -38,14 +38,14 @@ struct Silence {
     is_pinged: bool,
 }
 
-/// When a child is looked at, and what is found.
+/// The periodic checks of a child, and their findings.
 struct Looks {
     last: Instant,
-    /// The last look has found that the child is to be ended.
+    /// The last check found a reason to end the child.
     is_suspected: bool,
 }
 
-/// Reads what the child says, and ends it.
+/// Reads the frames of the child, and ends the child.
 pub(crate) struct Reader {
     pub(crate) connection: Connection,
     pub(crate) open: Arc<Shared>,
@@ -99,8 +99,8 @@ impl Silence {
 }
 
 impl Looks {
-    /// Looks, if it is time, also at a child that is never silent: that has until the next look, because what it has
-    /// said already is read first.
+    /// Checks the child, if it is time, also if it is never silent. Such a child has until the next check, because the
+    /// frames that it already sent are read first.
     fn at(&mut self, now: Instant, is_silent: bool, look: impl FnOnce() -> Result<(), Lost>) -> Result<(), Lost> {
         if now.duration_since(self.last) < LOOK_INTERVAL {
             return Ok(());
@@ -117,7 +117,7 @@ impl Looks {
 }
 
 impl Reader {
-    /// Reads until the end, and tells its reason.
+    /// Reads until the end, and publishes its reason.
     pub(crate) async fn run(mut self, ended: watch::Sender<Option<ChildEnd>>) {
         let lost = self.read().await;
         let Self { mut connection, open, writer, exit_port, .. } = self;

@@ -75,7 +75,7 @@ pub(crate) enum MemoryError {
     Io(#[from] io::Error),
 }
 
-/// Does work on this many bytes, which would hold a thread of the runtime for long: the runtime goes on elsewhere.
+/// Does work on this many bytes. Long work would block a thread of the runtime, so the runtime moves to another one.
 pub(crate) fn off_the_runtime<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     let has_others = || Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread);
     if bytes >= LARGE_BYTES && has_others() { block_in_place(work) } else { work() }
@@ -92,7 +92,7 @@ fn places(lengths: impl IntoIterator<Item = usize>) -> Option<Vec<Range<usize>>>
     lengths.into_iter().map(place).collect()
 }
 
-/// The most bytes of a memory for frames of at most these bytes and parts: senders double what they need at most.
+/// The most bytes of a memory for frames of at most these bytes and parts: senders at most double their need.
 fn most_bytes((max_bytes, max_parts): (u64, usize)) -> usize {
     let between = max_parts.saturating_mul(ALIGNMENT).saturating_add(FIRST_PART);
     usize::try_from(max_bytes).unwrap_or(usize::MAX).saturating_add(between).saturating_mul(2)

@@ -18,7 +18,7 @@ use crate::connection::{Agreed, Connection};
 use crate::fork_server::ForkServer;
 use crate::writer::FrameWriter;
 
-/// How often it is looked whether a spare still runs: an ended one is replaced within this time and its start.
+/// The interval at which a spare is checked: an ended spare is replaced within this time and its start.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A start that fails is seldom better at once.
@@ -39,9 +39,9 @@ pub(crate) struct Children {
 #[derive(Default)]
 struct Spare {
     child: Mutex<Option<ReadyChild>>,
-    /// The replica that has started last. Weak: it has a client of its node.
+    /// The replica that started last. Weak: it has a client of its node.
     replica: Mutex<Weak<Replica>>,
-    /// A replica has started.
+    /// A replica started.
     is_taken: Notify,
 }
 
@@ -99,7 +99,7 @@ impl Spare {
     }
 }
 
-/// Starts a spare, and another one when it is gone. It is told the index of the replica that has started last.
+/// Starts a spare, and another one when it is taken or ends. It gets the index of the replica that started last.
 async fn keep(spare: Arc<Spare>, config: ProcessConfig, fork_server: Arc<ForkServer>, is_streaming: bool) {
     loop {
         let Some(replica) = spare.replica.lock().upgrade() else {

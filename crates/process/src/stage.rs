@@ -69,14 +69,14 @@ impl ForkServers {
     }
 }
 
-/// A stage with one child process for each replica. Batches, replicas, queue, timeout and
-/// contract are the stage's settings; see [`Stage`].
+/// A stage with one child process for each replica. Batches, replicas, queue, timeout and contract are the stage's
+/// settings; see [`Stage`].
 ///
 /// A child that ends during a batch is a crash: the contract says what runs again. A child that ends between batches is
 /// started again at once. After the stage's timeout, its callers are answered and the child is killed.
 ///
 /// With a [`concurrency`](field@ProcessConfig::concurrency) the child works on several calls at once. After the stage's
-/// timeout a call is cancelled; a child that then says nothing at all for as long is killed.
+/// timeout a call is cancelled; a child that is then silent for as long is killed.
 #[must_use]
 pub fn stage(name: &str, config: &ProcessConfig) -> Stage<Value, Value> {
     ForkServers::default().stage(name, config)

@@ -14,16 +14,16 @@ use rustix::process::Pid;
 /// Long enough for most starts to need no line.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often it is asked whether a child has used a processor.
+/// The interval at which the processor time of a child is read.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A live child says every second that it is one.
+/// The longest silence of a live child, which reports every second.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
-/// Processes that are looked at: a child that starts more of them lives.
+/// The most processes whose time is read: a child that starts more of them lives.
 const MAX_PROCESSES: usize = 64;
 
-/// The most characters of what a child says that it does.
+/// The most characters of a reported phase.
 const MAX_PHASE_CHARS: usize = 40;
 
 /// A start as it is seen from outside.
@@ -67,8 +67,8 @@ impl StartWatch {
         }
     }
 
-    /// Whether the child is to be given up, and why; else a line, if it is time for one. `processor_time` is what the
-    /// child has used so far, if that is known.
+    /// The reason to give the child up, as an error; else a line, if it is time for one. `processor_time` is the time
+    /// that the child used so far, if it is known.
     pub(crate) fn look(
         &mut self,
         now: Instant,

@@ -211,7 +211,7 @@ pub(super) fn is_readable(socket: &impl AsFd, within: Option<&Timespec>) -> io::
     Ok(retry_on_intr(|| poll(&mut sockets, within))? > 0)
 }
 
-/// The call of an item, as its head tells of it.
+/// The call of an item, from its head.
 fn call(head: &CallHead, inner: Option<(&LocalClient, Arc<dyn InnerCalls>)>) -> IsolatedCall {
     let remaining = head.remaining_ms.map_or(MAX_TIMEOUT, Duration::from_millis);
     let mut options = CallOptions::new();

@@ -34,7 +34,7 @@ pub enum ServeWorkerError {
     /// The socket failed.
     #[error("the socket of the node failed")]
     Socket(#[from] io::Error),
-    /// The node said something unexpected.
+    /// The node sent something unexpected.
     #[error("the node broke the protocol: {0}")]
     Protocol(String),
 }

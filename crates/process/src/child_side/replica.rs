@@ -67,10 +67,10 @@ struct Shared {
     has_come: Condvar,
 }
 
-/// Reads messages until the node says stop, or is gone.
+/// Reads messages until the node sends `stop`, or ends.
 fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
     let (mut messages, node) = connect()?;
-    // The node tells a program that does not come here from a worker that is not ready.
+    // By this message the node knows that the program reached its stage.
     let (level, message) = ("debug".to_owned(), "the program has come to its stage".to_owned());
     node.send(&FromChild::Log(LogMessage { level, message, ..LogMessage::default() }), &[])?;
     let records = node.clone();
