@@ -76,10 +76,10 @@ fn a_long_start_says_what_it_waits_for_and_a_failed_one_has_one_record_with_its_
     assert_eq!(traces.len(), 1, "{log}");
     assert!(traces[0].contains("in setup") && traces[0].contains("RuntimeError: no weights"), "{log}");
 
-    let late = code.replace("30s", "2s");
+    let late = code.replace("30s", "10s").replace("sleep(7)", "sleep(600)");
     let Some(mut serving_late) = serving(&format!("{HEAD}{late}"), &[]) else { return };
     let message = String::from_utf8(serving_late.output().unwrap().stderr).unwrap();
-    assert!(message.contains("it was not ready within 2s (start_timeout); it was setup"), "{message}");
+    assert!(message.contains("it was not ready within 10s (start_timeout); it was setup"), "{message}");
 }
 
 /// All descendants of a process.
