@@ -1,23 +1,13 @@
 //! Replays every stored input (made by hand, by other software or by a fuzzer) through the properties of every decoder.
 
-#![cfg(feature = "arrow")]
-
-#[path = "common/fuzz.rs"]
-mod fuzz;
-#[path = "common/heap.rs"]
-mod heap;
-#[path = "common/ledger.rs"]
-mod ledger;
-#[path = "common/mutate.rs"]
-mod mutate;
-
 use std::fs;
 use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fuzz::TARGETS;
-use mutate::{Random, mutate};
+use crate::fuzz::TARGETS;
+use crate::heap;
+use crate::mutate::{Random, mutate};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -127,6 +117,7 @@ const OTHERS: [&str; 1] = ["oip"];
 /// The list of targets, the fuzz crate and the seed directories agree.
 #[test]
 fn every_decoder_has_its_fuzz_target() {
+    let _turn = heap::turn();
     let manifest = fs::read_to_string(root().join("../../fuzz/Cargo.toml")).expect("the fuzz crate");
     let declared: Vec<&str> =
         manifest.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')).skip(1).collect();

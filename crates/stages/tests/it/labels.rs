@@ -1,7 +1,5 @@
 //! The `labels` stage in a node.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
-
 use callboard_codec::{Format, Map, Tensor, Value};
 use callboard_core::{App, CallError, ErrorKind, Node};
 use callboard_stages::labels::{self, LabelsConfig};

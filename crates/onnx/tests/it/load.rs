@@ -1,13 +1,10 @@
 //! Loading a model: valid files, and the errors of invalid files.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod support;
-
 use std::error::Error as _;
 
 use callboard_onnx::{BatchAxis, EngineChoice, LoadError, Model, OnnxConfig};
-use support::{F32, Fixed, Graph, Named, TempFile, U32, abs, add};
+
+use crate::support::{F32, Fixed, Graph, Named, TempFile, U32, abs, add};
 
 /// The whole chain in one line, as a command line prints it.
 fn error_line(error: &LoadError) -> String {

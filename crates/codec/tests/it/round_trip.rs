@@ -1,13 +1,13 @@
 //! Encoded values decode to the same value with the same bits.
 
-mod common;
-
 use bytes::Bytes;
 #[cfg(feature = "arrow")]
 use callboard_codec::DataFrame;
 use callboard_codec::{DType, DecodeLimits, Format, Scalar, Tensor, Value};
 use ndarray::array;
 use proptest::prelude::*;
+
+use crate::common;
 
 fn through(format: Format, value: &Value) -> Value {
     let bytes = value.encode(format).expect("every part has a form");

@@ -1,9 +1,5 @@
 //! Items of different lengths in one run: the answer of each is that of the item alone.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod support;
-
 use std::sync::{Arc, Mutex};
 
 use callboard_codec::{DType, Map, Tensor, Value};
@@ -13,7 +9,8 @@ use callboard_onnx::{
 };
 use proptest::prelude::*;
 use serde_json::Number;
-use support::{Axis, F32, Fixed, Graph, I64, Named, TempFile, add, compare, library, lookup};
+
+use crate::support::{self, Axis, F32, Fixed, Graph, I64, Named, TempFile, add, compare, library, lookup};
 
 /// Attention over word vectors, with a mask; three outputs, of which two have the axis, one of them twice.
 fn encoder() -> Graph {

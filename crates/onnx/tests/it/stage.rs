@@ -1,9 +1,5 @@
 //! The stage in a node: forms of items, errors of wrong items, and which items share a run.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod support;
-
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -11,7 +7,8 @@ use callboard_codec::{DType, Map, Tensor, Value};
 use callboard_core::{App, CallError, ErrorKind, LocalClient, Node, Stage, StartError};
 use callboard_onnx::{DEFAULT_MAX_BATCH_SIZE, Engine, EngineChoice, EngineError, Model, OnnxConfig, Signature};
 use ndarray::array;
-use support::{Axis, F32, F64, Fixed, Graph, Named, TempFile, abs, add, compare, lookup, mixing};
+
+use crate::support::{Axis, F32, F64, Fixed, Graph, Named, TempFile, abs, add, compare, lookup, mixing};
 
 async fn start(model: &Model, max_batch_size: usize) -> Result<Node, StartError> {
     start_stage(model, callboard_onnx::stage("model", model).max_batch_size(max_batch_size)).await

@@ -1,7 +1,5 @@
 //! Compares docs/wire.md with the types that the code writes and reads.
 
-#![cfg(feature = "arrow")]
-
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! The envelope: values round-trip through any chunks, the bytes are those of docs/wire.md, and false lengths are
 //! refused.
 
-mod common;
-
 use bytes::Bytes;
 use callboard_codec::{
     DType, DataType, DecodeErrorKind, DecodeLimits, Envelope, EnvelopeDecoder, Format, Map, Payload, Scalar, StrTensor,
@@ -11,6 +9,8 @@ use callboard_codec::{
 use proptest::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::common;
 
 /// A value with leaves on both sides of the limit between tree and segment.
 fn mixed() -> Value {
@@ -66,7 +66,7 @@ fn large_segments_round_trip_through_small_and_large_chunks() {
 
 #[test]
 fn golden_bytes_change_only_with_the_version() {
-    let golden = include_bytes!("golden/envelope-v1.bin");
+    let golden = include_bytes!("../golden/envelope-v1.bin");
     let value = mixed();
     assert_eq!(&envelope_of(&value)[..], golden, "the format has changed: that takes a new version");
     let bytes = Bytes::from_static(golden);

@@ -3,18 +3,15 @@
 //! The library is the one of `ORT_DYLIB_PATH` or of the active virtual environment. Without one a test is skipped with
 //! one line, unless `CALLBOARD_REQUIRE` names `onnxruntime`: then it fails.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod support;
-
 use std::path::PathBuf;
 
 use callboard_codec::{DType, Map, Scalar, StrTensor, Tensor, Value};
 use callboard_core::{App, Node};
 use callboard_onnx::{EngineChoice, LoadError, Model, OnnxConfig, Provider};
 use ndarray::array;
-use support::library::{config, load, load_graph};
-use support::{BOOL, F32, F64, Fixed, Graph, I64, Listed, Named, TempFile, abs, add, lookup};
+
+use crate::support::library::{config, load, load_graph};
+use crate::support::{BOOL, F32, F64, Fixed, Graph, I64, Listed, Named, TempFile, abs, add, lookup};
 
 async fn serve(model: &Model) -> Node {
     let stage = callboard_onnx::stage("model", model);

@@ -1,13 +1,10 @@
 //! A model that is loaded when a replica needs it.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod support;
-
 use callboard_codec::{Tensor, Value};
 use callboard_core::{App, CallError, ErrorKind, Node};
 use callboard_onnx::{EngineChoice, Model, OnnxConfig};
-use support::{F32, Fixed, Graph, Named, TempFile, abs, add};
+
+use crate::support::{F32, Fixed, Graph, Named, TempFile, abs, add};
 
 fn config(file: &TempFile) -> OnnxConfig {
     let mut config = OnnxConfig::new(&file.0);

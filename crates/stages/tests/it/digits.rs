@@ -1,8 +1,6 @@
 //! The digits example through all three of its stages: every held-out picture, compared with what its training script
 //! recorded. Equal, not about.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers fail as its assertions do")]
-
 use base64::Engine as _;
 use bytes::Bytes;
 use callboard_codec::Value;

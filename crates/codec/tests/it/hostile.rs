@@ -1,10 +1,10 @@
 //! Hostile input ends in a typed error that names limit, place and byte, at a cost in proportion to its size.
 
-mod common;
-
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeErrorKind, DecodeLimits, Format, MAX_DEPTH, Value};
 use proptest::prelude::*;
+
+use crate::common;
 
 use DecodeErrorKind::{LimitExceeded, Malformed, Unsupported};
 

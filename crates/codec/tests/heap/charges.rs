@@ -1,15 +1,7 @@
 //! Decoding and encoding charge the call's account before they allocate.
 //!
 //! The inputs are small and would take gigabytes. Each ends in an error that names its cause, with the heap below the
-//! charge. The allocator counts for the whole binary, so the tests take turns.
-
-#![cfg(feature = "arrow-compression")]
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-#[path = "common/heap.rs"]
-mod heap;
-#[path = "common/ledger.rs"]
-mod ledger;
+//! charge.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,8 +19,10 @@ use bytes::Bytes;
 use callboard_codec::{
     DecodeError, DecodeErrorKind, DecodeLimits, EncodeError, EncodeErrorKind, Format, Map, StrTensor, Tensor, Value,
 };
-use ledger::{LIMIT, charged};
 use serde::de::IgnoredAny;
+
+use crate::heap;
+use crate::ledger::{LIMIT, charged};
 
 const MIB: usize = 1 << 20;
 const SLACK: usize = 64 * 1024;

@@ -1,18 +1,14 @@
 //! What a run copies, counted in bytes that Rust allocates: inputs are used in place, a batch is stacked once, outputs
 //! stay where ONNX Runtime has put them. Skipped without its library, as `onnxruntime.rs`. And what a header costs.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-#[path = "../../codec/tests/common/heap.rs"]
-mod heap;
-mod support;
-
 use callboard_codec::{Tensor, Value};
 use callboard_core::{App, Node};
 use callboard_onnx::Signature;
-use support::library::load_graph;
-use support::{F32, Fixed, Named, abs};
 use tokio::runtime::{Builder, Runtime};
+
+use crate::heap;
+use crate::support::library::load_graph;
+use crate::support::{F32, Fixed, Named, abs};
 
 const WIDTH: usize = 256 * 1024;
 const BYTES: usize = 4 * WIDTH;

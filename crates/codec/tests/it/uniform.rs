@@ -1,7 +1,5 @@
 //! A Rust type has one form on every way: within a process as a [`Value`], and as an envelope or MessagePack.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
-
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::IpAddr;

@@ -1,13 +1,10 @@
 //! Models that rten would compute wrongly are refused as they are loaded, and no others.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
-
-mod support;
-
 use std::error::Error as _;
 
 use callboard_onnx::{EngineChoice, Model, OnnxConfig};
-use support::{BOOL, F32, F64, Fixed, Graph, I32, I64, Named, TempFile};
+
+use crate::support::{self, BOOL, F32, F64, Fixed, Graph, I32, I64, Named, TempFile};
 
 /// Why rten does not load it; `None` if it does.
 fn refusal(graph: &Graph, opset: i64) -> Option<String> {

@@ -1,13 +1,9 @@
 //! The memory of decoding: bytes are copied at most once, and the heap stays in proportion to the input.
-//!
-//! The allocator counts for the whole binary, so the tests take turns.
-
-#[path = "common/heap.rs"]
-mod heap;
 
 use bytes::Bytes;
 use callboard_codec::{DType, DecodeLimits, EnvelopeDecoder, Format, Map, StrTensor, Tensor, Value};
-use heap::{measured, turn};
+
+use crate::heap::{measured, turn};
 
 const MIB: usize = 1 << 20;
 const SLACK: usize = 64 * 1024;
