@@ -9,7 +9,7 @@ use callboard::http::HttpConfig;
 use crate::openapi::app;
 use crate::process;
 use crate::python::Python;
-use crate::support::{self, TEST_TIMEOUT};
+use crate::support;
 use crate::tool::CHROMIUM;
 
 /// The names of the program in distributions.
@@ -31,9 +31,9 @@ fn executing_the_route_of_the_main_example_shows_the_digit() {
 
 /// Opens the documentation, presses *Execute* on a route, and expects this text in the answer. Keeps a screenshot.
 fn execute(address: &str, route: &str, expected: &str, picture: &str) {
-    let version = |name: &&str| process::run(Command::new(name).arg("--version"), TEST_TIMEOUT).is_ok();
-    let program = NAMES.into_iter().find(version).ok_or_else(|| format!("none of {}", NAMES.join(", ")));
-    let Some(chromium) = CHROMIUM.or_skip(program) else { return };
+    let version = |name: &&str| process::run(Command::new(name).arg("--version")).is_ok();
+    let program = || NAMES.into_iter().find(version).ok_or_else(|| format!("none of {}", NAMES.join(", ")));
+    let Some(chromium) = CHROMIUM.if_required(program) else { return };
     let Some(python) = Python::with("browser") else { return };
     let screenshot = Path::new(env!("CARGO_TARGET_TMPDIR")).join(picture);
     python.run("browser.py", &[chromium, address, route, expected, screenshot.to_str().unwrap()]);

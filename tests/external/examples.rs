@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process;
-use crate::support::{Server, TEST_TIMEOUT, callboard, directory};
-use crate::tool::{CURL, EXAMPLES, PYTHON, Tool};
+use crate::support::{Server, callboard, directory};
+use crate::tool::{CURL, EXAMPLES, PYTHON};
 
 /// The served configuration, and the number of replies to its examples.
 const SERVED: [(&str, usize); 3] = [("examples/digits", 1), ("examples/graph", 4), ("examples/digits/digits.onnx", 1)];
@@ -33,19 +33,15 @@ fn run_all(language: &str, interpreter: &[&str]) -> Vec<(String, (&'static str, 
         let mut command = Command::new(interpreter[0]);
         command.args(&interpreter[1..]).arg(program(served, language, &server, keys));
         command.env("API_KEY", KEY).current_dir(env!("CARGO_MANIFEST_DIR"));
-        process::run(&mut command, TEST_TIMEOUT).unwrap_or_else(|error| panic!("{served} {keys:?}: {error}"))
+        process::run(&mut command).unwrap_or_else(|error| panic!("{served} {keys:?}: {error}"))
     };
     let cases = SERVED.into_iter().flat_map(|served| [(served, &keys[..]), (served, &[])]);
     cases.map(|(served, keys)| (run(served.0, keys), served)).collect()
 }
 
-fn is_installed(tool: Tool, program: &str) -> bool {
-    tool.or_skip(process::run(Command::new(program).arg("--version"), TEST_TIMEOUT)).is_some()
-}
-
 #[test]
 fn the_lines_for_curl_run() {
-    if !is_installed(CURL, "curl") {
+    if !CURL.is_required_as("curl") {
         return;
     }
     // Treats the status of an error as a failure, which curl does not do by default.
@@ -58,7 +54,7 @@ fn the_lines_for_curl_run() {
 
 #[test]
 fn the_programs_for_python_run() {
-    if !is_installed(PYTHON, "python3") {
+    if !PYTHON.is_required_as("python3") {
         return;
     }
     for (printed, (served, replies)) in run_all("python", &["python3", "-B"]) {
@@ -74,14 +70,14 @@ fn the_programs_for_rust_run() {
     let examples = Path::new(env!("CARGO_BIN_EXE_callboard")).parent().unwrap().join("examples");
     for (served, replies) in &SERVED[..2] {
         let program = examples.join(served.replace("examples/", "") + "_client");
-        let is_built = program.is_file().then_some(()).ok_or_else(|| format!("no {}", program.display()));
-        if EXAMPLES.or_skip(is_built).is_none() {
+        let is_built = || program.is_file().then_some(()).ok_or_else(|| format!("no {}", program.display()));
+        if EXAMPLES.if_required(is_built).is_none() {
             return;
         }
         let server = Server::start(callboard(["serve", served, "--http", "127.0.0.1:0"]));
         let mut command = Command::new(program);
         command.arg(format!("http://{}", server.address)).current_dir(env!("CARGO_MANIFEST_DIR"));
-        let printed = process::run(&mut command, TEST_TIMEOUT).unwrap_or_else(|error| panic!("{served}: {error}"));
+        let printed = process::run(&mut command).unwrap_or_else(|error| panic!("{served}: {error}"));
         assert_eq!(printed.lines().count(), *replies, "{served}: {printed}");
         assert!(printed.contains("\"7\""), "{served}: {printed}");
     }

@@ -3,13 +3,12 @@
 use std::process::Command;
 
 use crate::process;
-use crate::support::{Server, TEST_TIMEOUT, directory};
+use crate::support::{Server, directory};
 use crate::tool::PROMTOOL;
 
 #[test]
 fn promtool_finds_no_error_in_the_metrics_of_a_used_server() {
-    let version = process::run(Command::new("promtool").arg("--version"), TEST_TIMEOUT);
-    if PROMTOOL.or_skip(version).is_none() {
+    if !PROMTOOL.is_required_as("promtool") {
         return;
     }
     // With QUIC too, so that all families exist.
@@ -26,6 +25,6 @@ fn promtool_finds_no_error_in_the_metrics_of_a_used_server() {
 
     let mut promtool = Command::new("sh");
     promtool.args(["-c", "exec promtool check metrics <\"$0\""]).arg(&file);
-    let output = process::run(&mut promtool, TEST_TIMEOUT).unwrap_or_else(|error| panic!("{error}"));
+    let output = process::run(&mut promtool).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(output, "");
 }

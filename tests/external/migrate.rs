@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::process::run;
 use crate::python::Python;
 use crate::python_apps::{package, python, serve};
-use crate::support::{Server, TEST_TIMEOUT, directory};
+use crate::support::{Server, directory};
 use crate::tool::JAVA;
 
 #[test]
@@ -49,7 +49,7 @@ fn an_unpacked_model_archive_answers_the_same() {
     let in_python = |arguments: &[&str]| {
         let mut command = Command::new(python.program("python"));
         command.args(arguments).current_dir("examples/migrate/torchserve/model");
-        run(command.env("PYTHONPATH", package().join("src")), TEST_TIMEOUT).unwrap_or_else(|error| panic!("{error}"))
+        run(command.env("PYTHONPATH", package().join("src"))).unwrap_or_else(|error| panic!("{error}"))
     };
     let (archive, unpacked) = (made.join("reviews.mar"), made.join("reviews"));
     let (archive, unpacked) = (archive.to_str().unwrap(), unpacked.to_str().unwrap());
@@ -86,8 +86,8 @@ fn the_page_names_the_versions_that_were_compared() {
 /// The one "before" that needs Java.
 #[test]
 fn multi_model_server_answers_as_recorded() {
-    let java = run(Command::new("java").arg("-version"), TEST_TIMEOUT);
-    let (Some(_), Some(python)) = (JAVA.or_skip(java), Python::with("multi-model-server")) else { return };
+    let java = || run(Command::new("java").arg("-version"));
+    let (Some(_), Some(python)) = (JAVA.if_required(java), Python::with("multi-model-server")) else { return };
     python.run("model_server.py", &[]);
 }
 

@@ -4,16 +4,9 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::process::run;
 use crate::tool::NODE;
-
-/// The limit of downloading and unpacking the packages, on a slow line and a busy machine.
-const SET_UP_LIMIT: Duration = Duration::from_secs(900);
-
-/// The limit of a command, on a busy machine.
-const COMMAND_LIMIT: Duration = Duration::from_secs(300);
 
 /// A folder with packages.
 #[derive(Debug)]
@@ -22,9 +15,9 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The packages of `requirements/{requirements}.json`; `None` after a line with the reason.
+    /// The packages of `requirements/{requirements}.json`; `None` if Node.js is not required.
     pub(crate) fn with(requirements: &str) -> Option<Self> {
-        NODE.or_skip(set_up(requirements))
+        NODE.if_required(|| set_up(requirements))
     }
 
     /// An empty folder below the packages, in which modules find them.
@@ -60,7 +53,7 @@ impl Node {
         let variables = [("REDOCLY_TELEMETRY", "off"), ("REDOCLY_SUPPRESS_UPDATE_NOTICE", "true"), ("NO_COLOR", "1")];
         let command = command.envs(variables).current_dir(directory);
         let program = format!("{command:?}");
-        run(command, COMMAND_LIMIT).unwrap_or_else(|error| panic!("{program}: {error}"))
+        run(command).unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 }
 
@@ -74,14 +67,14 @@ fn set_up(requirements: &str) -> Result<Node, String> {
     fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
     let lock = File::create(directory.with_extension("lock")).map_err(|error| error.to_string())?;
     lock.lock().map_err(|error| error.to_string())?;
-    run(Command::new("node").arg("--version"), SET_UP_LIMIT)?;
+    run(Command::new("node").arg("--version"))?;
     if fs::read_to_string(&marker).is_ok_and(|marker| marker == manifest) {
         return Ok(Node { directory });
     }
     fs::write(directory.join("package.json"), &manifest).map_err(|error| error.to_string())?;
     let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]).current_dir(&directory);
-    run(&mut npm, SET_UP_LIMIT)?;
+    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "http"]).current_dir(&directory);
+    run(&mut npm)?;
     fs::write(marker, manifest).map_err(|error| error.to_string())?;
     Ok(Node { directory })
 }

@@ -2,7 +2,6 @@
 //! measures.
 
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -18,7 +17,7 @@ fn callboard_is_measured_alone() {
     command.args(["-B", "benches/peers/run.py", "--only", "callboard", "--cases", "echo", "--rounds", "1"]);
     command.args(["--seconds", "1", "--callboard", env!("CARGO_BIN_EXE_callboard"), "--out"]).arg(&out);
     command.arg("--environment").arg(python.environment()).current_dir(env!("CARGO_MANIFEST_DIR"));
-    let printed = process::run(&mut command, Duration::from_secs(120)).unwrap_or_else(|error| panic!("{error}"));
+    let printed = process::run(&mut command).unwrap_or_else(|error| panic!("{error}"));
     assert!(printed.contains("**echo of 100 bytes of JSON**") && printed.contains("\n| Callboard | "), "{printed}");
 
     let results: Value = serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap();
@@ -42,6 +41,6 @@ fn the_comparison_is_checked_as_the_package_is() {
     ] {
         let mut command = Command::new(python.program("python"));
         command.args(["-B", "-m"]).args(args).current_dir(&peers);
-        process::run(&mut command, Duration::from_secs(300)).unwrap_or_else(|error| panic!("{args:?}: {error}"));
+        process::run(&mut command).unwrap_or_else(|error| panic!("{args:?}: {error}"));
     }
 }

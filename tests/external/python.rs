@@ -8,19 +8,12 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::process::run;
 use crate::tool::PYTHON;
 
-/// The limit of downloading and unpacking an environment, on a slow line and a busy machine.
-const SET_UP_LIMIT: Duration = Duration::from_secs(900);
-
 /// The environment of the installer itself.
 const INSTALLER: &str = "uv";
-
-/// The limit of a script, on a busy machine.
-const SCRIPT_LIMIT: Duration = Duration::from_secs(600);
 
 /// The interpreter of an environment.
 #[derive(Debug)]
@@ -29,14 +22,15 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// The environment with the packages of `requirements/{requirements}.txt`; `None` after a line with the reason.
+    /// The environment with the packages of `requirements/{requirements}.txt`; `None` if Python is not
+    /// required.
     ///
     /// ```ignore
     /// let Some(python) = Python::with("requests") else { return };
     /// python.run("upload.py", &[&server.address]);
     /// ```
     pub(crate) fn with(requirements: &str) -> Option<Self> {
-        PYTHON.or_skip(set_up(requirements))
+        PYTHON.if_required(|| set_up(requirements))
     }
 
     /// The directory of the environment.
@@ -59,7 +53,7 @@ impl Python {
         // No byte code next to the scripts, and unbuffered output.
         command.args(["-B", "-u"]).arg(external_directory().join("scripts").join(script)).args(args);
         command.current_dir(env!("CARGO_MANIFEST_DIR"));
-        run(&mut command, SCRIPT_LIMIT).unwrap_or_else(|error| panic!("{script}: {error}"))
+        run(&mut command).unwrap_or_else(|error| panic!("{script}: {error}"))
     }
 }
 
@@ -86,14 +80,14 @@ fn set_up(requirements: &str) -> Result<Python, String> {
     lock.lock().map_err(|error| error.to_string())?;
     let is_complete = fs::read_to_string(&marker).is_ok_and(|marker| marker == text);
     // An environment refers to the interpreter that created it, which may be removed.
-    if is_complete && run(Command::new(&interpreter).arg("--version"), SET_UP_LIMIT).is_ok() {
+    if is_complete && run(Command::new(&interpreter).arg("--version")).is_ok() {
         return Ok(Python { interpreter });
     }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory), SET_UP_LIMIT)?;
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory))?;
     if requirements == INSTALLER || install_with_uv(&interpreter, &file).is_err() {
         let mut pip = Command::new(&interpreter);
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]);
-        run(pip.arg("--requirement").arg(&file), SET_UP_LIMIT)?;
+        pip.args(["-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]);
+        run(pip.arg("--requirement").arg(&file))?;
     }
     fs::write(marker, text).map_err(|error| error.to_string())?;
     Ok(Python { interpreter })
@@ -102,8 +96,8 @@ fn set_up(requirements: &str) -> Result<Python, String> {
 /// Installs packages with their byte code, which scripts do not write.
 fn install_with_uv(interpreter: &Path, requirements: &Path) -> Result<(), String> {
     let mut uv = Command::new(set_up(INSTALLER)?.program("uv"));
-    uv.args(["pip", "install", "--quiet", "--compile-bytecode", "--only-binary", ":all:", "--python"]);
-    run(uv.arg(interpreter).arg("--requirement").arg(requirements), SET_UP_LIMIT).map(drop)
+    uv.args(["pip", "install", "--compile-bytecode", "--only-binary", ":all:", "--python"]);
+    run(uv.arg(interpreter).arg("--requirement").arg(requirements)).map(drop)
 }
 
 fn external_directory() -> PathBuf {

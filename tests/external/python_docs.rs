@@ -3,20 +3,16 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::process::run;
 use crate::python::Python;
 use crate::python_apps::{package, python};
 
-/// The limit of one page or example, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
-
 fn in_python(python: &Python, arguments: &[&str]) -> String {
     let mut command = Command::new(python.program("python"));
-    command.arg("-B").args(arguments);
+    command.args(["-B", "-u"]).args(arguments);
     command.env("VIRTUAL_ENV", python.environment()).env("PYTHONPATH", package().join("src"));
-    run(&mut command, LIMIT).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+    run(&mut command).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
 }
 
 fn follow(page: &str) {
@@ -78,7 +74,7 @@ fn the_site_is_built_without_warnings() {
     let site = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-docs");
     let mut mkdocs = Command::new(python.program("mkdocs"));
     mkdocs.args(["build", "--strict", "--quiet", "--config-file", "python/mkdocs.yml", "--site-dir"]).arg(&site);
-    let printed = run(&mut mkdocs, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    let printed = run(&mut mkdocs).unwrap_or_else(|error| panic!("{error}"));
     for page in ["index.html", "python/guide.html", "python/package.html"] {
         assert!(site.join(page).is_file(), "{page} is not on the site\n{printed}");
     }

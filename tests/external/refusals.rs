@@ -11,10 +11,7 @@ use std::time::Duration;
 use crate::process::run;
 use crate::python::{Python, go_settings};
 use crate::support::{Server, callboard, directory, directory_with};
-use crate::tool::{CURL, JAVA, NGINX, NODE, PYTHON, Tool};
-
-/// The limit of some hundred bodies of five megabytes, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(300);
+use crate::tool::{CURL, JAVA, NGINX, NODE, PYTHON};
 
 const BODY_BYTES: usize = 5_000_000;
 
@@ -90,20 +87,15 @@ fn full() -> Server {
     server
 }
 
-/// Whether this program is installed.
-fn is_installed(tool: Tool, program: &str) -> bool {
-    tool.or_skip(run(Command::new(program).arg("--version"), LIMIT)).is_some()
-}
-
 fn run_client(program: &str, first: &[&str], args: &[&str]) -> String {
-    run(Command::new(program).args(first).args(args), LIMIT).unwrap_or_else(|error| panic!("{error}"))
+    run(Command::new(program).args(first).args(args)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn the_python_client_reads_every_refusal_of_a_large_body() {
-    if is_installed(PYTHON, "python3") {
+    if PYTHON.is_required_as("python3") {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/scripts/refusals.py");
-        RefusingServers::start().each(REQUESTS, |args| run_client("python3", &["-B", script], args));
+        RefusingServers::start().each(REQUESTS, |args| run_client("python3", &["-B", "-u", script], args));
     }
 }
 
@@ -116,7 +108,7 @@ fn httpx_reads_every_refusal_of_a_large_body_over_http2() {
 
 #[test]
 fn fetch_reads_every_refusal_of_a_large_body() {
-    if is_installed(NODE, "node") {
+    if NODE.is_required_as("node") {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/scripts/refusals.mjs");
         RefusingServers::start().each(REQUESTS, |args| run_client("node", &[script], args));
     }
@@ -130,7 +122,7 @@ fn go(version: &str) {
     let mut build = Command::new(go.program("go"));
     build.args(["build", "-o"]).arg(&client).arg("tests/external/scripts/refusals.go");
     build.current_dir(env!("CARGO_MANIFEST_DIR")).envs(go_settings(&go));
-    run(&mut build, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+    run(&mut build).unwrap_or_else(|error| panic!("{error}"));
     RefusingServers::start().each(REQUESTS, |args| run_client(client.to_str().unwrap(), &[version], args));
 }
 
@@ -149,7 +141,7 @@ fn curl(version: &str) {
     // header curl would wait for `100 Continue` and send nothing.
     let script = "for n in $(seq $3); do curl $0 -sS -o /dev/null -w '%{http_code}\\n' -H expect: -H 'content-type: image/png' \
                   --data-binary @$2 $1 2>&1; done; true";
-    if is_installed(CURL, "curl") {
+    if CURL.is_required_as("curl") {
         RefusingServers::start().each(REQUESTS, |args| run_client("sh", &["-c", script, version], args));
     }
 }
@@ -187,12 +179,12 @@ fn python_client_keeping_alive(url: &str, requests: &str) -> String {
 }
 
 fn python_client(kind: &str, url: &str, requests: &str) -> String {
-    run_client("python3", &["-B", &script("kept_alive.py"), kind], &[url, requests])
+    run_client("python3", &["-B", "-u", &script("kept_alive.py"), kind], &[url, requests])
 }
 
 #[test]
 fn the_python_client_loses_no_request_after_a_refusal() {
-    if is_installed(PYTHON, "python3") {
+    if PYTHON.is_required_as("python3") {
         loses_nothing(python_client_keeping_alive);
     }
 }
@@ -212,7 +204,7 @@ fn httpx_loses_no_request_after_a_refusal() {
 
 #[test]
 fn node_loses_no_request_after_a_refusal() {
-    if is_installed(NODE, "node") {
+    if NODE.is_required_as("node") {
         loses_nothing(|url, requests| run_client("node", &[&script("kept_alive.mjs")], &[url, requests]));
     }
 }
@@ -220,7 +212,7 @@ fn node_loses_no_request_after_a_refusal() {
 #[test]
 fn java_loses_no_request_after_a_refusal() {
     // With a compiler, which a runtime alone lacks.
-    if is_installed(JAVA, "javac") {
+    if JAVA.is_required_as("javac") {
         loses_nothing(|url, requests| run_client("java", &[&script("KeptAlive.java")], &[url, requests]));
     }
 }
@@ -239,7 +231,7 @@ impl Drop for Nginx {
 /// without a word if it has not read a body to its end when the response is sent, so they keep no connection.
 #[test]
 fn nginx_loses_no_request_after_a_refusal() {
-    if NGINX.or_skip(run(Command::new("nginx").arg("-v"), LIMIT)).is_none() {
+    if NGINX.if_required(|| run(Command::new("nginx").arg("-v"))).is_none() {
         return;
     }
     let server = Server::digits(&["--access-log", "false"]);
