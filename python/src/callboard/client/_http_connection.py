@@ -14,10 +14,13 @@ from typing import Any, cast
 import httpcore
 import httpx
 
-from callboard.client._http_deadline import Backend
+from callboard.client._http_deadline import Backend, Deadline
 from callboard.client._http_early import AsyncBackend
 from callboard.client._http_request import Endpoint
 from callboard.client.transport import Settings
+
+# The extension of a request that has the end of its call, on the monotonic clock.
+END = "callboard.end"
 
 # A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. The kernel
 # sends no such probes while sent data is unacknowledged. On Linux `TCP_USER_TIMEOUT` (ms) bounds that case. It also
@@ -34,9 +37,11 @@ class Connection(httpx.BaseTransport):
 
     def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
         kinds = httpcore.ConnectionPool, httpcore.HTTPProxy, httpcore.SOCKSProxy
-        self._pool = _pool(endpoint, settings, Backend(httpcore.SyncBackend()), *kinds)
+        self._deadline = Deadline()
+        self._pool = _pool(endpoint, settings, Backend(httpcore.SyncBackend(), self._deadline), *kinds)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self._deadline.end = request.extensions.get(END)
         with _errors_of_httpx():
             found = self._pool.handle_request(_request(request))
         return _response(found, Body(found.stream))
@@ -50,9 +55,11 @@ class AsyncConnection(httpx.AsyncBaseTransport):
 
     def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
         kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy
-        self._pool = _pool(endpoint, settings, AsyncBackend(httpcore.AnyIOBackend()), *kinds)
+        self._deadline = Deadline()
+        self._pool = _pool(endpoint, settings, AsyncBackend(httpcore.AnyIOBackend(), self._deadline), *kinds)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self._deadline.end = request.extensions.get(END)
         with _errors_of_httpx():
             found = await self._pool.handle_async_request(_request(request))
         return _response(found, AsyncBody(found.stream))

@@ -1,7 +1,7 @@
-"""Connections of threads that end a call at its deadline, whatever the server sends.
+"""Connections that end a call at its deadline, whatever the server sends.
 
-A blocking socket has a timeout for each step, and a server that sends a byte before each timeout never ends. These
-connections give each step what is left of the call: `Left` carries the end through httpcore, which takes a number.
+httpcore has a timeout for each step, and a server that sends a byte before each timeout never ends. So the steps of a
+connection share the `Deadline` of the call that has it. `Backend` keeps it for threads.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ from callboard._look_up import TooManyLookups, look_up
 _CLOCK = time.monotonic
 
 
-class Left(float):
-    """The seconds that a step may take, as httpcore knows them, and when the call ends."""
+class Deadline:
+    """When the call ends that has the connection."""
 
-    until: float
+    def __init__(self) -> None:
+        self.end: float | None = None
 
-    @classmethod
-    def until_time(cls, until: float, most: float | None = None) -> Left:
-        left = max(0.001, until - _CLOCK())
-        found = cls(left if most is None else min(left, most))
-        found.until = until
-        return found
+    def left(self, limit: float | None, late: type[Exception]) -> float | None:
+        """The seconds that a step may take, at most its limit. Raises `late` if there are none."""
+        if self.end is None:
+            return limit
+        left = self.end - _CLOCK()
+        if left <= 0:
+            raise late("timed out")
+        return left if limit is None else min(left, limit)
 
 
 class Backend(httpcore.NetworkBackend):
     """Connections that keep the deadline of a call over all of its steps, from the look-up of the name on."""
 
-    def __init__(self, inner: httpcore.NetworkBackend) -> None:
+    def __init__(self, inner: httpcore.NetworkBackend, deadline: Deadline) -> None:
         self._inner = inner
+        self._deadline = deadline
 
     def connect_tcp(
         self,
@@ -50,6 +54,7 @@ class Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
+        timeout = self._deadline.left(timeout, httpcore.ConnectTimeout)
         end = None if timeout is None else _CLOCK() + timeout
         failed: Exception = httpcore.ConnectTimeout("timed out")
         for address in _addresses(host, port, timeout):
@@ -57,7 +62,8 @@ class Backend(httpcore.NetworkBackend):
             if left is not None and left <= 0:
                 break
             try:
-                return _Stream(self._inner.connect_tcp(address, port, left, local_address, socket_options))
+                found = self._inner.connect_tcp(address, port, left, local_address, socket_options)
+                return _Stream(found, self._deadline)
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failed = error
         try:
@@ -71,22 +77,23 @@ class Backend(httpcore.NetworkBackend):
 
 
 class _Stream(httpcore.NetworkStream):
-    def __init__(self, inner: httpcore.NetworkStream) -> None:
+    def __init__(self, inner: httpcore.NetworkStream, deadline: Deadline) -> None:
         self._inner = inner
+        self._deadline = deadline
         self._socket: Any = inner.get_extra_info("socket")
         # TLS inside of the TLS of a proxy has no socket of its own.
         self._is_direct = isinstance(self._socket, ssl.SSLSocket) or inner.get_extra_info("ssl_object") is None
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._inner.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+        return self._inner.read(max_bytes, self._deadline.left(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if not isinstance(timeout, Left) or not self._is_direct:
-            return self._inner.write(buffer, _left(timeout, httpcore.WriteTimeout))
+        if self._deadline.end is None or not self._is_direct:
+            return self._inner.write(buffer, self._deadline.left(timeout, httpcore.WriteTimeout))
         rest = memoryview(buffer)
         try:
             while len(rest):
-                self._socket.settimeout(_left(timeout, httpcore.WriteTimeout))
+                self._socket.settimeout(self._deadline.left(timeout, httpcore.WriteTimeout))
                 rest = rest[self._socket.send(rest) :]
         except TimeoutError as error:
             raise httpcore.WriteTimeout(str(error)) from error
@@ -100,20 +107,12 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
+        timeout = self._deadline.left(timeout, httpcore.ConnectTimeout)
         with _ended(self._socket, timeout):
-            return _Stream(self._inner.start_tls(ssl_context, server_hostname, timeout))
+            return _Stream(self._inner.start_tls(ssl_context, server_hostname, timeout), self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
-
-
-def _left(timeout: float | None, late: type[Exception]) -> float | None:
-    if not isinstance(timeout, Left):
-        return timeout
-    left = timeout.until - _CLOCK()
-    if left <= 0:
-        raise late("timed out")
-    return left
 
 
 def _addresses(host: str, port: int, timeout: float | None) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpcore
 
+from callboard.client._http_deadline import Deadline
 from callboard.client._http_request import SMALL_BYTES
 
 # As many as httpcore asks for.
@@ -22,10 +23,11 @@ _INFORMATIONAL = b"HTTP/1.1 1"
 
 
 class AsyncBackend(httpcore.AsyncNetworkBackend):
-    """Connections that read while they send."""
+    """Connections that read while they send, and keep the deadline of a call."""
 
-    def __init__(self, inner: httpcore.AsyncNetworkBackend) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkBackend, deadline: Deadline) -> None:
         self._inner = inner
+        self._deadline = deadline
 
     async def connect_tcp(
         self,
@@ -35,15 +37,18 @@ class AsyncBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        timeout = self._deadline.left(timeout, httpcore.ConnectTimeout)
+        found = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
+        return _Stream(found, self._deadline)
 
     async def sleep(self, seconds: float) -> None:
         await self._inner.sleep(seconds)
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, inner: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkStream, deadline: Deadline) -> None:
         self._inner = inner
+        self._deadline = deadline
         # Bytes since the last answer.
         self._sent = 0
         # What came while the call was sent.
@@ -55,6 +60,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         if self._received:
             received, self._received = self._received, b""
             return received
+        timeout = self._deadline.left(timeout, httpcore.ReadTimeout)
         if self._reading is None:
             return await self._inner.read(max_bytes, timeout)
         done, _ = await asyncio.wait([self._reading], timeout=timeout)
@@ -78,7 +84,7 @@ class _Stream(httpcore.AsyncNetworkStream):
                     # httpcore goes on to read the answer.
                     raise httpcore.WriteError("there was an answer before the call was sent")
                 self._reading = asyncio.ensure_future(self._inner.read(_READ_BYTES))
-        await self._inner.write(buffer, timeout)
+        await self._inner.write(buffer, self._deadline.left(timeout, httpcore.WriteTimeout))
 
     async def aclose(self) -> None:
         reading, self._reading = self._reading, None
@@ -91,7 +97,8 @@ class _Stream(httpcore.AsyncNetworkStream):
     async def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+        timeout = self._deadline.left(timeout, httpcore.ConnectTimeout)
+        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout), self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

@@ -23,8 +23,7 @@ import httpx
 
 from callboard._envelope import Buffer
 from callboard._errors import forget
-from callboard.client._http_connection import AsyncConnection, Connection
-from callboard.client._http_deadline import Left
+from callboard.client._http_connection import END, AsyncConnection, Connection
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
@@ -106,7 +105,7 @@ class HttpTransport:
     def _send(self, route: str, body: Body, options: Options, attempts: Attempts, accept: bytes) -> httpx.Response:
         remaining = attempts.remaining(_CLOCK())
         request = self._endpoint.request(route, body, options, remaining, accept)
-        request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
+        request.extensions.update(_extensions(self._settings, attempts.deadline))
         try:
             response = self._client().send(request, stream=True)
         except _ERRORS as error:
@@ -213,7 +212,7 @@ class AsyncHttpTransport:
     ) -> httpx.Response:
         remaining = attempts.remaining(_CLOCK())
         request = self._endpoint.request(route, body, options, remaining, accept)
-        request.extensions["timeout"] = _Timeouts(self._settings, attempts.deadline)
+        request.extensions.update(_extensions(self._settings, attempts.deadline))
         try:
             return await self._client().send(request, stream=True)
         except _ERRORS as error:
@@ -242,6 +241,13 @@ class AsyncHttpTransport:
             await self._whole(response, attempts)
         attempts.answered()
         return response, attempts
+
+
+def _extensions(settings: Settings, deadline: float | None) -> dict[str, Any]:
+    """How long a request may wait for a connection, and when it ends."""
+    end = None if deadline is None else deadline + _GRACE
+    wait = None if end is None else max(0.0, end - _CLOCK())
+    return {"timeout": {"connect": settings.connect_timeout, "pool": wait}, END: end}
 
 
 def _outcome(reply: Reply, endpoint: Endpoint, attempts: Attempts) -> Buffer:
@@ -281,17 +287,3 @@ class _NoCookies(CookieJar):
 
     def extract_cookies(self, response: Any, request: Any) -> None:
         pass
-
-
-class _Timeouts(dict[str, float | None]):
-    """The timeouts that httpx looks up before each step: what is left by then."""
-
-    def __init__(self, settings: Settings, deadline: float | None) -> None:
-        super().__init__(connect=settings.connect_timeout, read=None, write=None, pool=None)
-        self._deadline = deadline
-
-    def get(self, key: str, default: Any = None) -> Any:
-        limit = super().get(key, default)
-        if self._deadline is None:
-            return limit
-        return Left.until_time(self._deadline + _GRACE, limit)
