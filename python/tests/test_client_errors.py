@@ -47,9 +47,9 @@ def test_an_error_without_a_status_has_that_of_its_kind() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]*?\b([45]\d\d)\b(?!xx)", ERRORS.read_text(), re.MULTILINE)
     assert [kind for kind, _ in rows] == list(CLASSES)
     for kind, status in rows:
-        assert to_error(Failure(kind, "m")).status == int(status)
-        assert to_error(Failure(kind, "m", status=418)).status == 418
-    assert to_error(Failure("of_tomorrow", "m")).status is None
+        assert to_error(Failure(kind, "m")).status_code == int(status)
+        assert to_error(Failure(kind, "m", status=418)).status_code == 418
+    assert to_error(Failure("of_tomorrow", "m")).status_code is None
 
 
 def test_an_error_tells_all_that_the_problem_document_tells() -> None:
@@ -61,7 +61,7 @@ def test_an_error_tells_all_that_the_problem_document_tells() -> None:
     with Node(answer) as node, Client(node.url) as client, pytest.raises(FailedError) as raised:
         client.call("/echo", 1)
     error = raised.value
-    assert (error.kind, error.status, error.type, error.stage) == ("failed", 418, "ValueError", "a > b")
+    assert (error.kind, error.status_code, error.type, error.stage) == ("failed", 418, "ValueError", "a > b")
     assert (error.details, error.request_id, error.was_started) == ({"n": [1]}, "r-7", True)
     if sys.version_info >= (3, 11):
         assert "Traceback: line 1" in error.__notes__[0]
@@ -73,7 +73,7 @@ def test_a_call_of_a_streaming_route_says_how_to_read_it() -> None:
     with Node(lambda _: response(text, 406, "application/problem+json")) as node, Client(node.url) as client:
         with pytest.raises(InvalidInputError, match="this route answers with a stream: use `replies`") as raised:
             client.call("/count", 3)
-        assert raised.value.status == 406
+        assert raised.value.status_code == 406
 
 
 @pytest.mark.parametrize("broken", [{}, {"kind": 3, "message": None}, {"details": [1], "status": "x"}])

@@ -39,7 +39,7 @@ def test_code_that_takes_a_client_is_tested_without_a_node() -> None:
         assert list(client.stream("/half", [{"x": 2.0}, {"x": "a"}, {"x": 4.0}]))[::2] == [1.0, 2.0]
         with pytest.raises(FailedError, match="below zero") as raised:
             client.send("half", -1.0)
-        assert (raised.value.status, raised.value.retry_after) == (409, 3.0)
+        assert (raised.value.status_code, raised.value.retry_after) == (409, 3.0)
         with pytest.raises(InvalidInputError, match="argument `y`"):
             client.send("half", 1.0, y=2)
         with pytest.raises(NotFoundError):

@@ -540,7 +540,7 @@ def test_a_node_that_refuses_a_body_before_it_has_come_is_understood(kind: Any, 
     url = f"{'https' if is_tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
     with kind(url, verify=False) as client, pytest.raises(InvalidInputError, match="told so") as raised:
         client.call("/echo", np.zeros(256 << 20, np.uint8))
-    assert raised.value.status == 413 and len(connections) == 1
+    assert raised.value.status_code == 413 and len(connections) == 1
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     thread.join(LIMIT)

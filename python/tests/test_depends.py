@@ -38,7 +38,7 @@ def test_a_failed_call_raises_what_it_would_behind_a_node() -> None:
     with cb.test_client(composed.Search) as client:
         with pytest.raises(cb.CallError) as failed:
             client.call("bad")
-        assert (failed.value.kind, failed.value.status_code, failed.value.retry_after_ms) == ("failed", 429, 3000)
+        assert (failed.value.kind, failed.value.status_code, failed.value.retry_after) == ("failed", 429, 3)
 
 
 def test_a_test_puts_a_stand_in_in_the_place_of_a_dependency() -> None:
@@ -83,7 +83,14 @@ def test_an_error_has_the_form_that_it_has_on_a_node() -> None:
             try:
                 self.inner(how)
             except cb.CallError as error:
-                return [error.kind, error.status_code, error.type, error.message, error.details, bool(error.trace)]
+                return [
+                    error.kind,
+                    error.status_code,
+                    error.type,
+                    error.message,
+                    error.details,
+                    bool(error.remote_traceback),
+                ]
             return []
 
     with cb.test_client(Outer) as client:

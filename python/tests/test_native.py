@@ -78,10 +78,10 @@ def test_a_failure_has_its_fields(client: Client) -> None:
     assert "native_app.py" in str(error.remote_traceback)
     with pytest.raises(FailedError) as refused:
         client.call("/refuse", "room")
-    assert (refused.value.status, refused.value.retry_after) == (429, 3)
+    assert (refused.value.status_code, refused.value.retry_after) == (429, 3)
     with pytest.raises(NotFoundError) as unknown:
         client.call("/unknown")
-    assert not unknown.value.was_started and (unknown.value.status, error.status) == (404, 500)
+    assert not unknown.value.was_started and (unknown.value.status_code, error.status_code) == (404, 500)
     with pytest.raises(Exception, match=r"\$\.a") as invalid:
         client.call("/add", {"a": "three"})
     assert invalid.value.details["fields"][0]["path"] == "$.a"

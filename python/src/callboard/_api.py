@@ -70,10 +70,10 @@ class HTTPException(Exception):
         return self.detail if isinstance(self.detail, str) else _phrase(self.status_code)
 
     @property
-    def retry_after_ms(self) -> int | None:
-        """`Retry-After` in milliseconds; None without that header."""
+    def retry_after(self) -> int | None:
+        """`Retry-After` in seconds; None without that header."""
         seconds = next((value for name, value in self.headers if name.lower() == "retry-after"), "")
-        return int(seconds) * 1000 if seconds.isdecimal() else None
+        return int(seconds) if seconds.isdecimal() else None
 
     @property
     def other_headers(self) -> list[tuple[str, str]]:
@@ -120,11 +120,11 @@ class CallError(Exception):
     """The class of the exception that the service raised, such as `"KeyError"`, or a type of `docs/errors.md`."""
     details: Any
     """More about the error as plain data, such as `{"fields": [{"path": "$.a", "message": "…"}]}`; often None."""
-    retry_after_ms: int | None
-    """Milliseconds after which the call may be made again; None if the node did not say."""
+    retry_after: float | None
+    """Seconds after which the call may be made again; None if the node did not say."""
     headers: list[tuple[str, str]]
     """The headers that a called service gave its `HTTPException`; empty for the errors of a client."""
-    trace: str | None
+    remote_traceback: str | None
     """The traceback of the service, if its code raised."""
     stage: str | None
     """The stage that failed."""
@@ -135,35 +135,35 @@ class CallError(Exception):
     was_started: bool
     """Whether code of the service may have run."""
 
-    def __init__(self, message: str, *, kind: str = "failed", status_code: int | None = None, **more: Any) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str = "failed",
+        status_code: int | None = None,
+        type: str | None = None,
+        details: Any = None,
+        retry_after: float | None = None,
+        headers: Headers | None = None,
+        remote_traceback: str | None = None,
+        stage: str | None = None,
+        request_id: str | None = None,
+        retryable: bool = False,
+        was_started: bool = True,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.kind = kind
         self.status_code = status_code
-        self.type = more.get("type")
-        self.details = more.get("details")
-        self.retry_after_ms = more.get("retry_after_ms")
-        self.headers = pairs_of(more.get("headers"))
-        self.trace = more.get("trace")
-        self.stage = more.get("stage")
-        self.request_id = more.get("request_id")
-        self.retryable = more.get("retryable", False)
-        self.was_started = more.get("was_started", True)
-
-    @property
-    def status(self) -> int | None:
-        """The same as `status_code`."""
-        return self.status_code
-
-    @property
-    def retry_after(self) -> float | None:
-        """`retry_after_ms` in seconds."""
-        return None if self.retry_after_ms is None else self.retry_after_ms / 1000
-
-    @property
-    def remote_traceback(self) -> str | None:
-        """The same as `trace`."""
-        return self.trace
+        self.type = type
+        self.details = details
+        self.retry_after = retry_after
+        self.headers = pairs_of(headers)
+        self.remote_traceback = remote_traceback
+        self.stage = stage
+        self.request_id = request_id
+        self.retryable = retryable
+        self.was_started = was_started
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"

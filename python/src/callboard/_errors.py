@@ -44,11 +44,19 @@ def failed(error: BaseException) -> dict[str, Any]:
 
 def error_of(error: dict[str, Any]) -> CallError:
     """The protocol's map as the error of a call."""
-    known = ("type", "details", "retry_after_ms", "trace", "stage", "headers")
-    more = {name: error[name] for name in known if name in error}
-    kind = error.get("kind") or ("invalid_input" if error.get("invalid") else "failed")
-    status = error.get("status") or (422 if error.get("invalid") else None)
-    return CallError(str(error.get("message", "")), kind=kind, status_code=status, **more)
+    is_invalid = error.get("invalid")
+    millis = error.get("retry_after_ms")
+    return CallError(
+        str(error.get("message", "")),
+        kind=error.get("kind") or ("invalid_input" if is_invalid else "failed"),
+        status_code=error.get("status") or (422 if is_invalid else None),
+        type=error.get("type"),
+        details=error.get("details"),
+        retry_after=None if millis is None else millis / 1000,
+        headers=error.get("headers"),
+        remote_traceback=error.get("trace"),
+        stage=error.get("stage"),
+    )
 
 
 def error_map(error: BaseException) -> dict[str, Any]:
@@ -86,8 +94,8 @@ def _http_error(error: HTTPException) -> dict[str, Any]:
     found: dict[str, Any] = {"message": clip(error.message), "status": error.status_code}
     if not isinstance(error.detail, str):
         found["details"] = _details(error.detail)
-    if error.retry_after_ms is not None:
-        found["retry_after_ms"] = error.retry_after_ms
+    if error.retry_after is not None:
+        found["retry_after_ms"] = error.retry_after * 1000
     if error.other_headers:
         found["headers"] = error.other_headers
     return found
@@ -98,7 +106,7 @@ def _passed_on(error: CallError) -> dict[str, Any]:
     more = {
         "status": error.status_code,
         "type": error.type,
-        "retry_after_ms": error.retry_after_ms,
+        "retry_after_ms": None if error.retry_after is None else round(error.retry_after * 1000),
         "stage": error.stage,
         "headers": error.headers,
     }
@@ -106,7 +114,7 @@ def _passed_on(error: CallError) -> dict[str, Any]:
     if error.details is not None:
         found["details"] = _details(error.details)
     # Where the call was made is no part of why it failed.
-    return {**found, "trace": clip(error.trace)} if error.trace else found
+    return {**found, "trace": clip(error.remote_traceback)} if error.remote_traceback else found
 
 
 def _details(detail: Any) -> Any:

@@ -272,18 +272,18 @@ def functions(client):
 
 def failures(client):
     error = refused(errors.FailedError, lambda: client.call("/fail", "no", request_id="mine"))
-    assert (error.status, error.type, error.stage, error.request_id) == (500, "ValueError", "fail", "mine")
+    assert (error.status_code, error.type, error.stage, error.request_id) == (500, "ValueError", "fail", "mine")
     assert "in fail" in error.remote_traceback and error.was_started
     error = refused(errors.InvalidInputError, lambda: client.call("/add", {"a": "x"}))
-    assert error.status == 422 and error.details["fields"][0]["path"] == "$.a"
+    assert error.status_code == 422 and error.details["fields"][0]["path"] == "$.a"
     assert not refused(errors.NotFoundError, lambda: client.call("/nothing")).was_started
     error = refused(errors.InvalidInputError, lambda: client.call("/count", 1))
-    assert (error.status, error.message) == (406, "this route answers with a stream: use `replies`")
+    assert (error.status_code, error.message) == (406, "this route answers with a stream: use `replies`")
     # 2 GiB of zeros, which take no memory here: the node refuses them by their announcement.
     error = refused(errors.InvalidInputError, lambda: client.call("/echo", np.zeros(2**31, np.uint8), timeout=LIMIT))
-    assert error.status == 413 and "67108864" in str(error), error
+    assert error.status_code == 413 and "67108864" in str(error), error
     (error,) = client.stream("/echo", [np.zeros(2**31, np.uint8)])
-    assert isinstance(error, errors.InvalidInputError) and error.status == 413, error
+    assert isinstance(error, errors.InvalidInputError) and error.status_code == 413, error
 
 
 def streams(client):

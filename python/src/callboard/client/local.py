@@ -115,7 +115,7 @@ def _failure(error: Exception) -> Failure:
         found.kind,
         found.message,
         details=found.details,
-        remote_traceback=found.trace,
+        remote_traceback=found.remote_traceback,
         retry_after=found.retry_after,
         status=found.status_code,
         error_type=found.type,
