@@ -180,6 +180,25 @@ def test_a_call_that_is_cancelled_in_any_turn_of_its_loop_leaves_room_for_the_ne
         asyncio.run(main(node))
 
 
+def test_an_event_loop_that_ends_in_any_turn_cancels_its_calls() -> None:
+    is_over = threading.Event()
+
+    def answer(request: Request) -> bytes | None:
+        is_over.wait(LIMIT)
+        return None
+
+    async def main(turns: int) -> asyncio.Future[Any]:
+        call = asyncio.ensure_future(AsyncClient(node.url, timeout="10s").call("/echo", 1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return call
+
+    with Node(answer) as node:
+        for turns in range(1, 40):
+            assert asyncio.run(main(turns)).cancelled(), turns
+        is_over.set()
+
+
 def test_a_deadline_ends_a_look_up_and_a_host_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{number}", 80)) for number in range(1, 9)]
@@ -501,7 +520,9 @@ def test_an_interpreter_ends_with_calls_in_flight(how: str) -> None:
                 if how == "async replies":
                     assert await anext(outputs) == 1
                 else:
-                    await asyncio.wait([asyncio.ensure_future(anext(outputs))], timeout=0.2)
+                    task = asyncio.ensure_future(anext(outputs))
+                    await asyncio.to_thread(sys.stdin.readline)
+                    sys.exit()
             asyncio.run(main())
         else:
             async def main():

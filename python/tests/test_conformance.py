@@ -9,7 +9,7 @@ import sys
 import pytest
 from node import ENVIRONMENT, HERE
 
-from callboard.conformance import CHECKS, SHARED_MEMORY, failure
+from callboard.conformance._checks import CHECKS, SHARED_MEMORY, failure
 
 NAMES = [name for name, _ in CHECKS]
 CALLING = ("two calls", "a call that fails", "a call whose item is cancelled", "a result of no call")

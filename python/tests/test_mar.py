@@ -17,7 +17,9 @@ import pytest
 from node import ENVIRONMENT
 
 from callboard._api import Context, HTTPException
-from callboard.mar import MANIFEST, ArchiveError, Handler, unpack
+from callboard.mar import ArchiveError, Handler
+from callboard.mar._manifest import MANIFEST
+from callboard.mar.archive import unpack
 
 MODEL = {"modelName": "noop", "handler": "noop:handle"}
 CODE = """

@@ -111,8 +111,9 @@ start: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.ensure_future if _TAS
 
 
 def apart(code: Callable[..., Any]) -> Callable[..., Any]:
-    """Asynchronous code whose `await` has errors that `is_own_cancellation` knows about."""
-    return code if _TASKS_KNOW else lambda **arguments: _Apart(code(**arguments))
+    """The code, started as by `start` where that is needed: it cannot keep a cancellation from the task that awaits it.
+    On Python 3.10 the task groups of anyio do so when all tasks of an event loop are cancelled."""
+    return code if _TASKS_KNOW else lambda *values, **named: _Apart(code(*values, **named))
 
 
 def is_own_cancellation(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpcore
 
+from callboard._awaiting import apart
 from callboard.client._http_deadline import Deadline
 from callboard.client._http_request import SMALL_BYTES
 
@@ -28,6 +29,7 @@ class AsyncBackend(httpcore.AsyncNetworkBackend):
     def __init__(self, inner: httpcore.AsyncNetworkBackend, deadline: Deadline) -> None:
         self._inner = inner
         self._deadline = deadline
+        self._connect = apart(inner.connect_tcp)
 
     async def connect_tcp(
         self,
@@ -38,7 +40,7 @@ class AsyncBackend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         timeout = self._deadline.left(timeout, httpcore.ConnectTimeout)
-        found = await self._inner.connect_tcp(host, port, timeout, local_address, socket_options)
+        found = await self._connect(host, port, timeout, local_address, socket_options)
         return _Stream(found, self._deadline)
 
     async def sleep(self, seconds: float) -> None:
