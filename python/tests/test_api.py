@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 import callboard as cb
 from callboard import _headers
-from callboard._api import hyphened, timeout_ms
-from callboard._signature import schema
+from callboard._options import hyphened, timeout_ms
+from callboard._schema import schema
 from callboard._target import TargetError, routes_of
 from callboard.client._base import BaseClient, CallSettings
 from callboard.doctor import examine

@@ -11,11 +11,7 @@ pytest.importorskip("httpx")
 
 import callboard as cb
 from callboard import CallError
-from callboard.client import (
-    FailedError,
-    InvalidInputError,
-    NotFoundError,
-)
+from callboard.client import FailedError, InvalidInputError, NotFoundError
 from callboard.client.transport import Settings, open_transport
 
 

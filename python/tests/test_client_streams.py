@@ -18,13 +18,7 @@ from http_node import LIMIT, Cut, Node, Request, echo, frames, problem, response
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import decode, encode
-from callboard.client import (
-    DeadlineExceededError,
-    FailedError,
-    InvalidInputError,
-    OverloadedError,
-    UnavailableError,
-)
+from callboard.client import DeadlineExceededError, FailedError, InvalidInputError, OverloadedError, UnavailableError
 
 HEAD_END = b"\r\n\r\n"
 

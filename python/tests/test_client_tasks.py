@@ -26,13 +26,7 @@ from node import ENVIRONMENT
 
 from callboard import AsyncClient, Client, _look_up
 from callboard._envelope import decode
-from callboard.client import (
-    DeadlineExceededError,
-    FailedError,
-    InvalidInputError,
-    InvalidOutputError,
-    UnavailableError,
-)
+from callboard.client import DeadlineExceededError, FailedError, InvalidInputError, InvalidOutputError, UnavailableError
 from callboard.client._http_connection import AsyncBody, Body
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 

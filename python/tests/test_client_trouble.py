@@ -22,11 +22,7 @@ from http_node import LIMIT, Cut, Node, Request, Slow, echo, problem, response, 
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import encode
-from callboard.client import (
-    DeadlineExceededError,
-    InvalidInputError,
-    UnavailableError,
-)
+from callboard.client import DeadlineExceededError, InvalidInputError, UnavailableError
 from callboard.client._http_connection import AsyncConnection, Connection
 from callboard.client._http_early import _has_answer
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import callboard as cb
-from callboard._api import InvalidInput
+from callboard._conversion import convert
 from callboard._envelope import EnvelopeError, TooLargeError, decode, encode
 from callboard._envelope import texts as texts_module
-from callboard._signature import convert
+from callboard._exceptions import InvalidInput
 
 # What a decoder may take that does not depend on its input: imports, caches, and the padding of short texts.
 CONSTANT = 4 << 20

@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from callboard._conversion import convert
 from callboard._envelope import Decoder, EnvelopeError, decode, encode, encode_pieces, forms_of
-from callboard._signature import convert
 
 GOLDEN = Path(__file__).parents[2] / "crates/codec/tests/golden"
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]

@@ -18,9 +18,9 @@ from node import Node
 from test_costs import peak_of
 
 import callboard as cb
-from callboard._api import InvalidInput
+from callboard._conversion import convert
 from callboard._envelope import EnvelopeError, TooLargeError, decode, encode
-from callboard._signature import convert
+from callboard._exceptions import InvalidInput
 
 
 def back(value: Any) -> Any:

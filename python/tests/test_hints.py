@@ -16,8 +16,9 @@ from node import Node
 from numpy.typing import NDArray
 
 import callboard as cb
+from callboard._conversion import convert, output_hint
 from callboard._envelope import decode, encode
-from callboard._signature import convert, output_hint, schema
+from callboard._schema import schema
 from callboard._target import TargetError
 
 

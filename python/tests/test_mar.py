@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from node import ENVIRONMENT
 
-from callboard._api import Context, HTTPException
+from callboard._context import Context
+from callboard._exceptions import HTTPException
 from callboard.mar import ArchiveError, Handler
 from callboard.mar._manifest import MANIFEST
 from callboard.mar.archive import unpack

@@ -13,9 +13,10 @@ pytest.importorskip("pydantic")
 
 import pydantic
 
-from callboard._api import InvalidInput
+from callboard._conversion import convert
 from callboard._envelope import decode, encode
-from callboard._signature import convert, schema
+from callboard._exceptions import InvalidInput
+from callboard._schema import schema
 
 
 class Named(pydantic.BaseModel):

@@ -7,10 +7,10 @@ import types
 import pytest
 
 import callboard as cb
-from callboard import _api, _runner
-from callboard._api import Context
+from callboard import _context, _runner
+from callboard._context import Context
+from callboard._conversion import converter
 from callboard._runner import Cancelled, Failure, Runner
-from callboard._signature import converter
 from callboard._target import routes_of
 
 
@@ -33,7 +33,7 @@ def run(monkeypatch: pytest.MonkeyPatch, seconds: float) -> tuple[list[object], 
         contexts[2]._cancelled = True
 
     monkeypatch.setattr(_runner, "time", types.SimpleNamespace(monotonic=monotonic))
-    monkeypatch.setattr(_api, "look", look)
+    monkeypatch.setattr(_context, "look", look)
     (route,) = routes_of(double, "test_runner:double")
     return Runner(route, route.instance()).run([1, 2, 3], contexts, lambda index, output: None), looks[0]
 

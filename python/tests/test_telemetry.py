@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from callboard._api import Context
+from callboard._context import Context
 from callboard._runner import Runner
 from callboard._target import routes_of
 

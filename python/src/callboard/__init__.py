@@ -16,22 +16,13 @@
 
 from msgspec import Meta as Field
 
-from callboard._api import (
-    CallError,
-    Context,
-    HTTPException,
-    InvalidInput,
-    SetupContext,
-    batched,
-    concurrent,
-    function,
-    nearest_name,
-    route,
-    service,
-)
+from callboard._api import batched, concurrent, function, route, service
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
+from callboard._context import Context, SetupContext
 from callboard._depends import depends
+from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._media import Audio, File, Image
+from callboard._options import nearest_name
 from callboard._run import run
 from callboard._version import __version__
 from callboard.client import AsyncClient, Client

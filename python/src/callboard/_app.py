@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from callboard._api import SERVICE, hyphened
+from callboard._api import SERVICE
 from callboard._compose import AnyStep, NodeStage, Step, parts, tree, walk
 from callboard._depends import depends_of
 from callboard._fit import Misfit, check
+from callboard._options import hyphened
 from callboard._target import Route, TargetError, load_module, main_route, named, routes_of, split
 
 

@@ -6,7 +6,7 @@ Both forms can take many times the bytes of an input, and the hint decides only 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -71,3 +71,51 @@ def array_of_lists(value: Any) -> np.ndarray[Any, Any]:
 def column_of(value: Any) -> Any:
     """A column of a frame as Arrow takes it: a list that is not of numbers as it is."""
     return value if isinstance(value, list) and not _NUMBERS.issuperset(map(type, value)) else np.asarray(value)
+
+
+# ---- Types of arrays -------------------------------------------------------------------------------------------------
+
+
+def array_dtype(hint: Any) -> Any:
+    """The scalar type of `NDArray[np.float32]`; None if it is open."""
+    arguments = get_args(hint)
+    element = get_args(arguments[-1]) if arguments else ()
+    scalar = element[0] if element else None
+    return scalar if isinstance(scalar, type) and scalar is not np.generic else None
+
+
+def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:
+    """An array of a dtype. An array must have it already; numbers in lists are converted if nothing is lost."""
+    given = isinstance(value, (np.ndarray, np.generic))
+    try:
+        array = np.asarray(value) if given else array_of_lists(value)
+    except ValueError:
+        raise WrongArray("Expected an array: the lists differ in length") from None
+    if not given and array.dtype.kind not in "biufcUT":
+        raise WrongArray("Expected an array of numbers")
+    if scalar is None or issubclass(array.dtype.type, scalar):
+        return array
+    if given:
+        raise WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype}")
+    if not _converts(array, scalar):
+        raise WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
+    return array.astype(concrete(scalar))
+
+
+def concrete(scalar: Any) -> Any:
+    """`np.floating` and the like have no dtype of their own."""
+    if scalar in (np.floating, np.inexact, np.number):
+        return np.float64
+    return np.int64 if scalar in (np.integer, np.signedinteger) else scalar
+
+
+def _converts(array: np.ndarray[Any, Any], scalar: Any) -> bool:
+    if array.size == 0:
+        return True
+    kind = array.dtype.kind
+    dtype = np.dtype(concrete(scalar))
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return kind in "iu" and int(array.min()) >= limits.min and int(array.max()) <= limits.max
+    # bfloat16 of ml_dtypes has the kind V.
+    return kind in {"f": "iuf", "V": "iuf", "c": "iufc"}.get(dtype.kind, dtype.kind)

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from callboard._api import CallError
 from callboard._awaiting import in_loop
 from callboard._current import CURRENT
 from callboard._depends import MAP_CALLS
 from callboard._envelope import Buffer, decode, encode_pieces
 from callboard._errors import error_of
+from callboard._exceptions import CallError
 from callboard._messages import Result
 from callboard._target import Route
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callboard._api import _check_names, _route, nearest_name
+from callboard._options import check_names, nearest_name, route_path
 
 # A service or function, as it was decorated, or a `Step`.
 AnyStep = Any
@@ -175,7 +175,7 @@ def onnx(model: str | os.PathLike[str], /, **options: Any) -> NodeStage:
     Raises `TypeError` for an unknown option, and `ValueError` for a path of a route that is wrong. The model is read
     when the file is served.
     """
-    _check_names("onnx", options, _ONNX_KEYS)
+    check_names("onnx", options, _ONNX_KEYS)
     path = os.fspath(model)
     name = options.pop("name", None) or re.sub(r"[^A-Za-z0-9_.~-]", "-", os.path.basename(path).removesuffix(".onnx"))
     return NodeStage(_path(options.pop("route", None)), "onnx", name, {"model": path, **options})
@@ -218,7 +218,7 @@ def _step(where: str, value: Any) -> AnyStep:
 
 
 def _path(route: str | None) -> str | None:
-    return None if route is None else _route(route)
+    return None if route is None else route_path(route)
 
 
 # ---- What they mean --------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from callboard._api import Context
+from callboard._context import Context
 
 CURRENT: contextvars.ContextVar[Context | None] = contextvars.ContextVar("callboard_current", default=None)
 

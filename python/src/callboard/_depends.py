@@ -14,12 +14,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from callboard._api import CallError, Context, InvalidInput, SetupContext, _route, nearest_name
 from callboard._awaiting import finish, in_loop, settled, wait
+from callboard._context import Context, SetupContext
+from callboard._conversion import convert, unreadable_output
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import error_map, error_of, let_go
+from callboard._exceptions import CallError, InvalidInput
+from callboard._options import nearest_name, route_path
 from callboard._runner import Emit, Failure, Runner, setup_arguments
-from callboard._signature import convert, schema, unreadable_output
+from callboard._schema import schema
 from callboard._target import Route, TargetError, main_route, routes_of
 
 # The calls of one `map` that are open at the same time. A node allows 256 for each call.
@@ -74,7 +77,7 @@ def depends(target: Any, /) -> Any:
     path, and `ValueError` for a path that is wrong.
     """
     if isinstance(target, str):
-        return Depends(_route(target))
+        return Depends(route_path(target))
     if isinstance(target, type) or inspect.isfunction(target):
         return Depends(target)
     raise TypeError(f"depends takes a service, a function or a route such as '/embedder', not {target!r}")

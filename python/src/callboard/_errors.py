@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from callboard._api import CallError, HTTPException, InvalidInput
 from callboard._arrays import plain as plain_of
 from callboard._envelope import EnvelopeError
+from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._runner import Cancelled
 from callboard._target import TargetError
 

@@ -11,8 +11,10 @@ from typing import Any, get_origin
 
 import numpy as np
 
+from callboard._arrays import array_dtype
 from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Step, Switch
-from callboard._signature import Signature, _name, array_dtype
+from callboard._signature import Signature
+from callboard._type_hints import name_of
 
 Json = dict[str, Any]
 
@@ -30,7 +32,7 @@ class Known:
     hint: Any = None
 
     def __str__(self) -> str:
-        return f"{self.said_by} gives `{_name(self.hint) if self.hint is not None else self.schema.get('type')}`"
+        return f"{self.said_by} gives `{name_of(self.hint) if self.hint is not None else self.schema.get('type')}`"
 
 
 def check(step: AnyStep, signature_of: Callable[[AnyStep], Signature], given: Known | None = None) -> Known | None:
@@ -58,7 +60,7 @@ def check(step: AnyStep, signature_of: Callable[[AnyStep], Signature], given: Kn
     needed = next(iter(signature.hints.values())) if len(signature.hints) == 1 else None
     why = given and (_arrays(given.hint, needed) or conflict(given.schema, signature.input_schema()))
     if why:
-        takes = _name(needed) if needed is not None else "an object of its parameters"
+        takes = name_of(needed) if needed is not None else "an object of its parameters"
         raise Misfit(f"{given}, and {signature.where} takes `{takes}`: {why}")
     output = signature.output_schema()
     return Known(output, signature.where, signature.output) if output else None

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from callboard._api import Context
 from callboard._awaiting import settled, wait
+from callboard._context import Context
 from callboard._envelope import decode, encode
 from callboard._errors import forget
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments

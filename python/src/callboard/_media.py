@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, g
 import numpy as np
 from numpy.typing import NDArray
 
-from callboard._api import InvalidInput
+from callboard._exceptions import InvalidInput
 from callboard._fetch import Fetched
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from callboard._api import Context
+from callboard._context import Context
 from callboard._envelope import Buffer
 from callboard._fetch import FileRules
 

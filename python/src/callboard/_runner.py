@@ -11,11 +11,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
-from callboard._api import Context, SetupContext, nearest_name
 from callboard._awaiting import apart, is_own_cancellation, settled, start
+from callboard._context import Context, SetupContext
 from callboard._current import running
 from callboard._fetch import FileRules, Files, fetch_all, taken
 from callboard._media import has_url, resolving
+from callboard._options import nearest_name
 from callboard._target import Route
 
 # Between items and outputs, how often it is asked whether callers have left.

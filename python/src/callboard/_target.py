@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from callboard._api import METHOD, SERVICE, Method, Service, hyphened, nearest_name
+from callboard._api import METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
+from callboard._options import hyphened, nearest_name
 from callboard._signature import Signature
 
 # The batch size of `@batched` without a number.

@@ -8,12 +8,13 @@ import inspect
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from callboard._api import Context, InvalidInput, SetupContext
 from callboard._awaiting import finish, settled, wait
 from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Rename, Step, Switch, walk
+from callboard._context import Context, SetupContext
 from callboard._depends import LOCAL, call_error, run_here
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import let_go
+from callboard._exceptions import InvalidInput
 from callboard._hooks import Preparation
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, routes_of

@@ -26,10 +26,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from callboard import _api, _depends
-from callboard._api import SetupContext
+from callboard import _context, _depends
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
+from callboard._context import SetupContext
 from callboard._envelope import Buffer, Decoder
 from callboard._errors import clip, error_map, failed, forget, said, said_in_line, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
@@ -107,7 +107,7 @@ class Worker:
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
         threading.Thread(target=self._watch, name="callboard-watcher", daemon=True).start()
-        _api.look = self._look
+        _context.look = self._look
         start = self._next()
         if not isinstance(start, Start):
             self._end("the first frame is not `start`", 1)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from callboard._api import _positive, nearest_name, timeout_ms
 from callboard._headers import NAME
+from callboard._options import nearest_name, positive, timeout_ms
 from callboard.client.transport import Settings
 
 # As the node reads them: visible ASCII, without a space.
@@ -30,7 +30,7 @@ def settings(**given: Any) -> Settings:
     for name in ("start_up_wait", "connect_timeout", "keep_alive"):
         given[name] = _seconds(name, given[name])
     for name in ("attempts", "max_connections", "max_reply_bytes"):
-        given[name] = _positive(name, given[name])
+        given[name] = positive(name, given[name])
     if given["api_key"] is not None and not _line("api_key", given["api_key"]):
         raise ValueError("api_key: is empty; None is no key")
     given["headers"] = _headers(given["headers"], given["api_key"])

@@ -10,9 +10,10 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from typing import TYPE_CHECKING, Any, overload
 
-from callboard._api import CallError, _route
 from callboard._envelope import Buffer
 from callboard._errors import forget
+from callboard._exceptions import CallError
+from callboard._options import route_path
 from callboard.client._background import Background
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
@@ -170,7 +171,7 @@ class Client(BaseClient):
         """
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
-        route = _route(route)
+        route = route_path(route)
         self._options(given)
         return self._stream(route, inputs, self._hint(returns), window, stop_at_error, with_inputs, progress, given)
 

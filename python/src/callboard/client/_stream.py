@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import Any
 
-from callboard._api import _positive, timeout_ms
+from callboard._options import positive, timeout_ms
 from callboard.client.errors import DeadlineExceededError
 from callboard.client.transport import Options
 
@@ -23,7 +23,7 @@ class Window:
     """The settings of one stream."""
 
     def __init__(self, look_ahead: int, timeout: str | float | None) -> None:
-        self.look_ahead = _positive("look_ahead", look_ahead)
+        self.look_ahead = positive("look_ahead", look_ahead)
         self.timeout = TIMEOUT if timeout is None else timeout_ms(timeout) / 1000
 
     def call_timeout(self, outstanding: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callboard._api import CallError
+from callboard._exceptions import CallError
 from callboard.client.transport import Failure
 
 

@@ -7,9 +7,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from callboard._api import InvalidInput
 from callboard._depends import call_error
 from callboard._envelope import Buffer, decode, encode
+from callboard._exceptions import InvalidInput
 from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:

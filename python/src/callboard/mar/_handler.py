@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from callboard._api import Context as CallContext
-from callboard._api import HTTPException
+from callboard._context import Context as CallContext
+from callboard._exceptions import HTTPException
 from callboard._version import __version__
 from callboard.mar._manifest import find_module, read_manifest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from callboard._api import CallError
+from callboard._exceptions import CallError
 from callboard.client.errors import (
     DeadlineExceededError,
     FailedError,

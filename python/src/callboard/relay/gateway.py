@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from callboard._api import CallError, timeout_ms
 from callboard._envelope import Buffer
+from callboard._exceptions import CallError
+from callboard._options import timeout_ms
 from callboard.client import Client, Prepared
 from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, RelayError, of_call
 from callboard.relay.reading import ReplyReader

@@ -1,0 +1,73 @@
+"""The call that a service runs for, and the replica that it is set up in."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def _nothing() -> None: ...
+
+
+# Reads the cancellations that have come. The worker of this process sets it.
+look: Callable[[], None] = _nothing
+
+
+@dataclasses.dataclass
+class Context:
+    """The call that a service runs for, as a parameter with this hint receives it.
+
+    A batched method receives a list of them, one for each item.
+    """
+
+    request_id: str | None = None
+    """The name of the call in logs and errors."""
+    route: str | None = None
+    """The path of the route, such as `"/sentiment"`."""
+    caller: str | None = None
+    """The name of the caller's API key; None where no key is asked for."""
+    traceparent: str | None = None
+    """The caller's place in a trace, as the header of W3C Trace Context."""
+    session: int | None = None
+    """A number that all calls of one session have. They reach the same replica while it lives."""
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The headers that the route lists in the configuration file, by their lower-case names."""
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+    """What a caller in the node's own process has attached."""
+    deadline: float | None = None
+    """Seconds on the clock of `time.monotonic()`; None without a deadline."""
+    _cancelled: bool = dataclasses.field(default=False, repr=False)
+    # The batch and the item of it, where a node is.
+    _place: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, at least 0; None without a deadline."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has left. Code that runs long without `await` should read this from time to time."""
+        if not self._cancelled:
+            look()
+        return self._cancelled
+
+
+@dataclasses.dataclass
+class SetupContext:
+    """The replica that `setup` runs in, as its parameter `context` receives it."""
+
+    stage: str = ""
+    """The name of the stage."""
+    replica: int = 0
+    """The number of the replica, from 0."""
+    generation: int = 0
+    """The count of earlier starts of this replica: 0 the first time."""
+    device: str = "cpu"
+    """The `device` of the stage in the configuration file, or of the service."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """The `settings` of the stage in the configuration file, with its `device` if it has one."""
+    cache: Path | None = None
+    """The directory that `prepare` has filled."""

@@ -1,0 +1,123 @@
+"""The values of options: durations, sizes, counts, names and paths, with errors that say how to write them."""
+
+from __future__ import annotations
+
+import difflib
+import numbers
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_MAX_TIMEOUT_MS = 10**12
+# The limits of a configuration file.
+_MAX_DELAY_MS = 60_000
+
+
+def timeout_ms(timeout: str | float, name: str = "timeout") -> int:
+    """Milliseconds of `"5s"`, `"200ms"`, `"1m"` or a number of seconds. Errors call it by its name."""
+    form = f'{name}={timeout!r}: write "5s", "200ms" or a number of seconds'
+    if isinstance(timeout, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*", timeout)
+        if not match:
+            raise ValueError(form)
+        millis: Any = float(match[1]) * _UNITS[match[2]]
+    elif isinstance(timeout, numbers.Real) and not isinstance(timeout, bool):
+        millis = timeout * 1000
+    else:
+        raise TypeError(form)
+    if not 1 <= millis <= _MAX_TIMEOUT_MS:
+        raise ValueError(f"{name}={timeout!r}: must be from a millisecond to 10^9 seconds")
+    return int(millis)
+
+
+def hyphened(name: str) -> str:
+    """`ImageSearch` and `image_search` as `image-search`; `HTTPEcho` as `http-echo`."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name)
+    return name.replace("_", "-").lower()
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant."""
+    by_fold = {each.lower().replace("_", ""): each for each in names}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), by_fold, n=1)
+    return by_fold[found[0]] if found else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    found = nearest_name(name, names)
+    return f": did you mean {found!r}?" if found else ""
+
+
+def check_names(decorator: str, options: Iterable[str], names: tuple[str, ...]) -> None:
+    for option in options:
+        if option not in names:
+            _unknown_option(decorator, option, names)
+
+
+def _unknown_option(decorator: str, option: str, names: tuple[str, ...]) -> NoReturn:
+    message = f"{decorator} has no option {option!r}{did_you_mean(option, names)}"
+    raise TypeError(f"{message} There are {', '.join(names)}" if message.endswith("?") else f"{message}: {names}")
+
+
+def examples_of(examples: Any) -> tuple[Any, ...]:
+    if not isinstance(examples, (list, tuple)):
+        raise TypeError(f"examples={examples!r}: must be a list of inputs")
+    return tuple(examples)
+
+
+def replicas_of(value: Any) -> int | tuple[int, int]:
+    if not isinstance(value, tuple):
+        return positive("replicas", value)
+    if len(value) != 2 or any(not isinstance(bound, int) or isinstance(bound, bool) for bound in value):
+        raise ValueError(f"replicas={value!r}: must be an integer from 1, or two, such as (0, 4)")
+    least, most = value
+    if not 0 <= least <= most or most < 1:
+        raise ValueError(f"replicas={value!r}: the first must be from 0, the second from 1 and not below the first")
+    return least, most
+
+
+def positive(name: str, value: Any, most: int | None = None) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
+        raise ValueError(f"{name}={value!r}: must be an integer from 1" + ("" if most is None else f" to {most}"))
+    return value
+
+
+def max_delay_ms(delay: Any) -> int | None:
+    if delay is None or (delay == 0 and not isinstance(delay, bool)):
+        return None
+    millis = timeout_ms(delay, "max_delay")
+    if millis > _MAX_DELAY_MS:
+        raise ValueError(f"max_delay={delay!r}: must be at most {_MAX_DELAY_MS // 1000} seconds")
+    return millis
+
+
+def size_of(name: str, size: str | int | None) -> str | None:
+    if isinstance(size, str) and re.fullmatch(r"none|[1-9]\d{0,11}(B|KiB|MiB|GiB)", size):
+        return size
+    if size is not None and not isinstance(size, int):
+        raise ValueError(f'{name}={size!r}: write "512MiB", "4GiB", "none" or a number of bytes')
+    return None if size is None else f"{positive(name, size)}B"
+
+
+def device_of(device: Any) -> str | None:
+    if device is not None and not (isinstance(device, str) and device):
+        raise TypeError(f'device={device!r}: write a text such as "cuda:0"')
+    return device
+
+
+def variables_of(env: Any) -> dict[str, str]:
+    pairs = [] if env is None else list(env.items()) if isinstance(env, Mapping) else [(None, None)]
+    for name, value in pairs:
+        if not (isinstance(name, str) and name and "=" not in name and isinstance(value, str)) or "\0" in name + value:
+            raise TypeError(f'env={env!r}: write names and texts such as {{"OMP_NUM_THREADS": "4"}}')
+    return dict(pairs)
+
+
+def route_path(route: str) -> str:
+    if not isinstance(route, str):
+        raise TypeError(f"route={route!r}: write a path such as '/classify'")
+    path = route if route.startswith("/") else "/" + route
+    if path.endswith("/") or not path.isprintable() or any(char in " ?#" for char in path):
+        raise ValueError(f"route {route!r}: write a path such as '/classify'")
+    return path

@@ -1,0 +1,120 @@
+"""The JSON Schema of a type hint."""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from callboard import _media, _torch
+from callboard._arrays import array_dtype, concrete
+from callboard._envelope.frames import LIBRARIES
+from callboard._unions import is_model, is_stand_in, is_union
+
+
+def schema(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a hint, without `$ref`. A type that contains itself is left open."""
+    (found,), definitions = msgspec.json.schema_components([_named_arrays(hint)], schema_hook=_schema_hook)
+    inlined: dict[str, Any] = _inline(found, definitions, ())
+    return inlined
+
+
+def _named_arrays(hint: Any) -> Any:
+    """The hint with its arrays annotated by their dtype, which msgspec does not look at."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is np.ndarray or origin is np.ndarray:
+        scalar = array_dtype(hint)
+        description = f"an array of {scalar.__name__}" if scalar else "an array"
+        example = np.ones(2, concrete(scalar) if scalar else np.float64).tolist()
+        # Shown in the documentation, where nothing says how many axes it has.
+        examples = [example] if isinstance(example[0], bool | int | float) else None
+        return Annotated[np.ndarray, msgspec.Meta(description=description, examples=examples)]
+    if origin in (list, dict, tuple, set, frozenset):
+        return origin[tuple(_named_arrays(each) for each in arguments)] if arguments else hint
+    if is_union(hint):
+        return Union[tuple(_named_arrays(each) for each in arguments)]  # noqa: UP007 - the parts are only known here
+    return hint
+
+
+def _schema_hook(kind: type) -> dict[str, Any]:
+    if kind is np.ndarray:
+        return {"type": "array"}
+    if _media.is_file(kind):
+        return _media.schema(kind)
+    if kind is io.BytesIO:
+        return schema(bytes)
+    if _torch.is_tensor(kind):
+        return {"type": "array", "description": "an array, as a tensor of PyTorch"}
+    if is_stand_in(kind) and not is_model(kind):
+        return {"anyOf": [schema(member) for member in kind.members]}  # type: ignore[attr-defined]
+    if is_model(kind):
+        model = _model_schema(kind)
+        return _inline(model, model.pop("$defs", {}), ())  # type: ignore[no-any-return]
+    if issubclass(kind, np.bool_):
+        return {"type": "boolean"}
+    if issubclass(kind, np.generic):
+        return {"type": "integer" if issubclass(kind, np.integer) else "number"}
+    if kind.__module__.partition(".")[0] in LIBRARIES:
+        return {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
+    reason = f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input"
+    if any(base.__module__.startswith("pydantic.v1") for base in kind.__mro__):
+        reason += ": it is a model of pydantic 1, and models of pydantic 2 are needed"
+    raise TypeError(reason)
+
+
+def _model_schema(kind: Any) -> dict[str, Any]:
+    model: dict[str, Any]
+    if not hasattr(kind, "__pydantic_core_schema__") and not is_stand_in(kind):
+        # A class that only looks like a model.
+        model = kind.model_json_schema()
+        return model
+    from pydantic.errors import PydanticInvalidForJsonSchema
+
+    try:
+        model = kind.model_json_schema(schema_generator=_schema_generator())
+        return model
+    except PydanticInvalidForJsonSchema as error:
+        raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` has no schema: {error.message}") from error
+
+
+@functools.lru_cache(maxsize=1)
+def _schema_generator() -> Any:
+    """The generator of pydantic's schemas that knows arrays."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class WithArrays(GenerateJsonSchema):
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Any:
+            if schema.get("cls") is np.ndarray:
+                return {"type": "array"}
+            return super().handle_invalid_for_json_schema(schema, error_info)
+
+        def decimal_schema(self, schema: Any) -> Any:
+            # By this format, and no number beside it, the node keeps the digits of a number.
+            return {"type": "string", "format": "decimal"}
+
+    return WithArrays
+
+
+def _inline(node: Any, definitions: dict[str, Any], open_names: tuple[str, ...]) -> Any:
+    if isinstance(node, list):
+        return [_inline(each, definitions, open_names) for each in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref")
+    if not isinstance(reference, str):
+        return {
+            key: _inline(value, definitions, open_names) for key, value in node.items() if not _is_mapping(key, value)
+        }
+    name = reference.rpartition("/")[2]
+    rest = {key: value for key, value in node.items() if key != "$ref"}
+    if name in open_names or name not in definitions:
+        return rest
+    return {**_inline(definitions[name], definitions, (*open_names, name)), **rest}
+
+
+def _is_mapping(key: str, value: Any) -> bool:
+    """Whether this is OpenAPI's `discriminator`, which refers to definitions, and no field of that name."""
+    return key == "discriminator" and isinstance(value, dict) and "propertyName" in value
