@@ -8,7 +8,7 @@ from typing import Any
 
 import composed
 import pytest
-from test_api import run_describe
+from test_describe import run_describe
 
 import callboard as cb
 from callboard._app import load_app

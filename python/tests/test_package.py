@@ -52,6 +52,17 @@ def test_a_private_part_is_found(line: str) -> None:
     assert len(list(private_parts(code))) == 1
 
 
+def test_no_module_of_the_package_can_read_a_pickle() -> None:
+    """Neither imports what does, nor allows NumPy to."""
+    forbidden = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not forbidden & {name.partition(".")[0] for name in names}, (file, node.lineno)
+            assert not (isinstance(node, ast.keyword) and node.arg == "allow_pickle"), (file, node.lineno)
+
+
 def private_parts(code: str) -> Iterator[str]:
     """The private names in a module with one of these packages that are not its own."""
     tree = ast.parse(code)
