@@ -22,6 +22,7 @@ from callboard._errors import error_map, error_of, let_go
 from callboard._exceptions import CallError, InvalidInput
 from callboard._options import nearest_name, route_path
 from callboard._runner import Emit, Failure, Runner, setup_arguments
+from callboard._said import said
 from callboard._schema import schema
 from callboard._target import Route, TargetError, main_route, routes_of
 
@@ -259,7 +260,7 @@ class Local:
         try:
             return self._decoded(runner.encode(outcome))
         except (TypeError, ValueError) as error:
-            raise CallError(f"the output of {runner.name}: {error}") from error
+            raise CallError(f"the output of {runner.name}: {said(error)}") from error
 
     def close(self) -> None:
         """Cleans up all instances."""

@@ -7,20 +7,19 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import msgspec
 
 from callboard._arrays import plain as plain_of
-from callboard._envelope import EnvelopeError
+from callboard._envelope import EnvelopeError, type_name
 from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._runner import Cancelled
+from callboard._said import MAX_TEXT, clip, said
 from callboard._target import TargetError
 
-# The longest text of an error or log record. A head has at most 4 MiB.
-_MAX_TEXT = 16 << 10
 # As many wrong fields as the HTTP edge lists.
 _MAX_FIELDS = 32
 # A node reads a head of 64 levels.
@@ -35,11 +34,11 @@ E = TypeVar("E", bound=BaseException)
 
 def failed(error: BaseException) -> dict[str, Any]:
     """An exception before `ready` as a message."""
-    return {
-        "type": "failed",
-        "message": clip(_message(error)),
-        "trace": clip(_trace(error) or _trace(error, whole=True) or ""),
-    }
+    try:
+        message, trace = clip(_message(error)), clip(_trace(error) or _trace(error, whole=True) or "")
+    except BaseException as second:
+        message, trace = _unsaid(error, second), ""
+    return {"type": "failed", "message": message, "trace": trace}
 
 
 def error_of(error: dict[str, Any]) -> CallError:
@@ -64,11 +63,12 @@ def error_map(error: BaseException) -> dict[str, Any]:
     try:
         return _error_map(error)
     except BaseException as second:
-        # Its attributes and texts are user code, which may raise or exit: one item has failed all the same.
-        return {
-            "message": f"{_type_name(error)}, which cannot be told: {_type_name(second)}",
-            "type": _type_name(error),
-        }
+        return {"message": _unsaid(error, second), "type": type_name(error)}
+
+
+def _unsaid(error: BaseException, second: BaseException) -> str:
+    """The attributes and texts of an error are user code, which may raise or exit. It has failed all the same."""
+    return f"{type_name(error)}, which cannot be told: {type_name(second)}"
 
 
 def _error_map(error: BaseException) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _error_map(error: BaseException) -> dict[str, Any]:
         return _passed_on(error)
     if isinstance(error, Cancelled):
         return {"message": "cancelled: the caller has left", "type": "Cancelled"}
-    found: dict[str, Any] = {"message": clip(_message(error)), "type": _type_name(error)}
+    found: dict[str, Any] = {"message": clip(_message(error)), "type": type_name(error)}
     trace = _trace(error)
     if trace:
         found["trace"] = clip(trace)
@@ -121,19 +121,11 @@ def _details(detail: Any) -> Any:
     """Details as plain MessagePack. Keys that are numbers become texts: an error must reach its caller."""
     try:
         plain = msgspec.to_builtins(plain_of(detail), str_keys=True)
-        fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode(plain)) <= _MAX_TEXT
+        fits = _is_flat(plain, _MAX_DETAIL_LEVELS) and len(_encode(plain)) <= MAX_TEXT
         return plain if fits else said(detail, repr)
     except BaseException:
         # It has values of user code, which are asked for their fields.
         return said(detail, repr)
-
-
-def said(what: object, write: Callable[[object], str] = str) -> str:
-    """What user code says of its own value. If that raises or exits, only that it did."""
-    try:
-        return clip(write(what))
-    except BaseException as error:
-        return f"<{_type_name(what)}: its {write.__name__}() raised {_type_name(error)}>"
 
 
 def _is_flat(value: Any, levels: int) -> bool:
@@ -154,11 +146,6 @@ def _message(error: BaseException) -> str:
 def said_in_line(error: BaseException) -> str:
     """The same on one line."""
     return " ".join(_message(error).split())
-
-
-def _type_name(error: object) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _trace(error: BaseException, *, whole: bool = False) -> str | None:
@@ -243,17 +230,6 @@ def _grouped(error: BaseException) -> tuple[Any, ...]:
         return tuple(members) if isinstance(members, (tuple, list)) else ()
     except BaseException:
         return ()
-
-
-# ---- Texts -----------------------------------------------------------------------------------------------------------
-
-
-def clip(text: str) -> str:
-    """A text that fits into a head, with its begin and end. It is UTF-8 even if user code made halves of characters."""
-    if len(text) > _MAX_TEXT:
-        half = _MAX_TEXT // 2
-        text = f"{text[:half]}\n… {len(text) - _MAX_TEXT} characters …\n{text[-half:]}"
-    return text.encode(errors="replace").decode()
 
 
 def shortened(item: dict[str, Any] | None, room: int) -> dict[str, Any] | None:

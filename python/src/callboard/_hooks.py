@@ -20,6 +20,7 @@ from callboard._context import Context
 from callboard._envelope import decode, encode
 from callboard._errors import forget
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments
+from callboard._said import said
 from callboard._target import Route
 
 log = logging.getLogger("callboard")
@@ -125,7 +126,7 @@ async def warm_up(route: Route, runner: Runner) -> None:
         else:
             (outcome,) = runner.run(inputs, [context], stop)
         if isinstance(outcome, Failure) and not context._cancelled:
-            log.warning("%s: example %d failed at warm-up: %s", runner.name, number, outcome.error)
+            log.warning("%s: example %d failed at warm-up: %s", runner.name, number, said(outcome.error))
         else:
             log.debug("%s: example %d ran in %.0f ms", runner.name, number, 1000 * (time.monotonic() - begin))
         if isinstance(outcome, Failure):
@@ -149,8 +150,9 @@ class Health:
         self._next = time.monotonic() + HEALTH_SECONDS
         try:
             answer = await settled(self._ask())
+            is_well = answer is None or bool(answer)
         except Exception as error:
-            reason = f"health() raised {type(error).__name__}: {error}"
+            reason = f"health() raised {type(error).__name__}: {said(error)}"
             forget(error)
             return reason
-        return None if answer or answer is None else f"health() is {answer!r}"
+        return None if is_well else f"health() is {said(answer, repr)}"

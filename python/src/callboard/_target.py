@@ -18,6 +18,7 @@ from callboard._api import METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
 from callboard._options import hyphened, nearest_name
+from callboard._said import said
 from callboard._signature import Signature
 
 # The batch size of `@batched` without a number.
@@ -64,7 +65,7 @@ class Route:
                 self.signature.arguments(value)
                 found.append(msgspec.json.decode(msgspec.json.encode(plain(value))))
             except (TypeError, ValueError) as error:
-                raise TargetError(f"{self.signature.where}: example {number}: {error}") from error
+                raise TargetError(f"{self.signature.where}: example {number}: {said(error)}") from error
         return found
 
     @property

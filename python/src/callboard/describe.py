@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import msgspec
 
 from callboard._app import load_app
+from callboard._said import said
 from callboard._target import TargetError
 from callboard.doctor import asks_for_help, package_of
 
@@ -46,7 +47,7 @@ def _told(error: BaseException) -> str:
         place = f"{os.path.relpath(error.filename)}, line {error.lineno}: "
         _, *marked, _ = traceback.format_exception_only(type(error), error)
         return f"{place}{type(error).__name__}: {error.msg}" + "".join(f"\n{line.rstrip()}" for line in marked)
-    return f"{_place(error)}{type(error).__name__}: {error}"
+    return f"{_place(error)}{type(error).__name__}: {said(error)}"
 
 
 def _place(error: BaseException) -> str:
@@ -65,7 +66,7 @@ def _cure(error: BaseException) -> str:
     return ""
 
 
-def said(error: BaseException) -> str:
+def explained(error: BaseException) -> str:
     """An error on one line; a syntax error has the line with a caret below. Standard error has the whole traceback."""
     if isinstance(error, TargetError):
         return str(error)
@@ -88,7 +89,7 @@ def main(arguments: list[str]) -> int:
     try:
         document = msgspec.json.encode(describe(arguments[0]))
     except (Exception, SystemExit) as error:
-        print(f"callboard.describe: {said(error)}", file=sys.stderr)
+        print(f"callboard.describe: {explained(error)}", file=sys.stderr)
         return 2
     with output:
         output.write(document + b"\n")

@@ -29,6 +29,7 @@ from callboard._logs import set_log_level
 from callboard._messages import PROTOCOL, Start
 from callboard._process import begin, end_with_parent, version
 from callboard._runner import setup_arguments
+from callboard._said import said
 from callboard._target import load_module, route_of, split
 from callboard.worker import Prepared
 
@@ -200,7 +201,7 @@ def _why_not(code: str) -> str | None:
         try:
             _fork_for_nothing()
         except Exception as error:
-            return f"a fork for trial has failed: {type(error).__name__}: {error}"
+            return f"a fork for trial has failed: {type(error).__name__}: {said(error)}"
     others = _threads() - 1
     return f"a fork would lose {others} threads of a library that {code} has started" if others else None
 

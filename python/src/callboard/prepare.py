@@ -12,7 +12,7 @@ import time
 from callboard._app import load_app
 from callboard._hooks import Preparation
 from callboard._target import split
-from callboard.describe import said
+from callboard.describe import explained
 from callboard.doctor import asks_for_help
 
 _USAGE = "usage: python -m callboard.prepare [--check] TARGET, such as app.py or app.py:Name"
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     try:
         return int(prepare(targets[0], only_check="--check" in arguments))
     except (Exception, SystemExit) as error:
-        print(f"callboard.prepare: {said(error)}", file=sys.stderr)
+        print(f"callboard.prepare: {explained(error)}", file=sys.stderr)
         return 2
 
 

@@ -31,7 +31,7 @@ from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
 from callboard._context import SetupContext
 from callboard._envelope import Buffer, Decoder
-from callboard._errors import clip, error_map, failed, forget, said, said_in_line, shortened
+from callboard._errors import error_map, failed, forget, said_in_line, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
 from callboard._hooks import Health, Preparation, warm_up
 from callboard._logs import LogHandler, set_log_level
@@ -50,6 +50,7 @@ from callboard._messages import (
 )
 from callboard._process import begin, version
 from callboard._runner import Failure, Runner, setup_arguments
+from callboard._said import clip, said
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
 from callboard._target import Route, TargetError, load_module, route_of, split
 

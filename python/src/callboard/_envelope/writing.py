@@ -43,6 +43,7 @@ from callboard._envelope.layout import (
     type_name,
 )
 from callboard._envelope.texts import has_texts
+from callboard._said import said
 
 # Types that MessagePack expresses as they are.
 _PLAIN = frozenset({type(None), bool, int, float, str})
@@ -317,8 +318,8 @@ def _key(key: Any, forms: int) -> str:
     if isinstance(key, str):
         return str(key)
     if not forms & KEYS and isinstance(key, (bool, int, float, np.bool_, np.integer, np.floating)):
-        cure = f"send {str(key)!r}, or give the result a hint such as dict[int, str]"
-        raise Unwritable(f"a key of type `{type_name(key)}`, {key!r}: keys are texts: {cure},")
+        cure = f"send {said(key)!r}, or give the result a hint such as dict[int, str]"
+        raise Unwritable(f"a key of type `{type_name(key)}`, {said(key, repr)}: keys are texts: {cure},")
     if isinstance(key, (bool, np.bool_)):
         return "true" if key else "false"
     if isinstance(key, (int, float, np.integer, np.floating)):
@@ -358,7 +359,7 @@ def _array_of_tensor(value: Any) -> np.ndarray[Any, Any]:
         return _torch.to_array(value)
     except TypeError as error:
         # Other errors, such as those of a device, are no fault of the value.
-        reason = (str(error).splitlines() or [""])[0]
+        reason = (said(error).splitlines() or [""])[0]
         raise Unwritable(f"a value of type `{type_name(value)}` cannot be sent: {reason}") from None
 
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from callboard._envelope import Buffer
 from callboard._exceptions import CallError
 from callboard._options import timeout_ms
+from callboard._said import said
 from callboard.client import Client, Prepared
 from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureError, RelayError, of_call
 from callboard.relay.reading import ReplyReader
@@ -182,7 +183,7 @@ class Gateway:
         if failure is None:
             result = Result(True, count, rows_count)
         else:
-            message = str(failure)[:MAX_MESSAGE]
+            message = said(failure)[:MAX_MESSAGE]
             result = Result(False, count, rows_count, failure.blame, type(failure).__name__, message)
         text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
         _replace(directory / RESULT, lambda file: file.write_text(text, encoding="utf-8"))
@@ -230,7 +231,7 @@ def _guarded(batches: Any) -> Iterator[Batch]:
 def _raised(where: str, error: Exception) -> GatewayRaised:
     # The end of a traceback is what matters; the host reads it, not the participant.
     trace = "".join(traceback.format_exception(error))
-    return GatewayRaised(f"`{where}` has raised {type(error).__name__}: {error}\n{trace[-MAX_MESSAGE // 2 :]}")
+    return GatewayRaised(f"`{where}` has raised {type(error).__name__}: {said(error)}\n{trace[-MAX_MESSAGE // 2 :]}")
 
 
 def _write(path: Path, rows: Rows) -> None:
