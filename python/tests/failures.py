@@ -12,7 +12,7 @@ from typing import Any
 
 import callboard as cb
 
-# What they held, as long as anything refers to it.
+# The arrays that they held, as long as anything refers to one.
 HELD: weakref.WeakSet[Large] = weakref.WeakSet()
 # Since Python 3.11.
 GROUP = getattr(builtins, "ExceptionGroup", ValueError)

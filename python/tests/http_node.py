@@ -79,7 +79,7 @@ class Node:
         self._tls = tls
         self.requests: list[Request] = []
         self.connections = 0
-        # Those that have not ended.
+        # The connections that have not ended.
         self.open = 0
         self._lock = threading.Lock()
         # Set when a connection has ended.

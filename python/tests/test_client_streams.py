@@ -110,7 +110,7 @@ def test_a_stream_waits_for_a_node_that_restarts() -> None:
         restarted.start()
         rest = list(results)
         restarted.join()
-    # Those in flight when the node went away may have run, so they are not made again.
+    # The calls in flight when the node went away may have run, so they are not made again.
     lost = [each for each in rest if isinstance(each, CallError)]
     assert len(lost) <= 4 and all(each.was_started for each in lost)
     assert [each for each in rest if not isinstance(each, CallError)][-1] == 39 and len(rest) == 32

@@ -21,7 +21,7 @@ from callboard._envelope import EnvelopeError, TooLargeError, decode, encode
 from callboard._envelope import texts as texts_module
 from callboard._exceptions import InvalidInput
 
-# What a decoder may take that does not depend on its input: imports, caches, and the padding of short texts.
+# The memory of a decoder that does not depend on its input: imports, caches, and the padding of short texts.
 CONSTANT = 4 << 20
 
 
@@ -224,7 +224,7 @@ def test_a_compressed_frame_is_charged_with_what_it_unpacks_to(codec: str) -> No
     pool, exact = pa.default_memory_pool(), (8 << 20) + 1024
     assert decode(envelope, exact).num_rows == 1 << 20
     before = pool.max_memory()
-    # Of one value, all frames together.
+    # All frames of one value together.
     for bad, limit in ((envelope, exact - 1), (envelope_of(b"\x92" + 2 * envelope[24:]), 2 * exact - 1)):
         with pytest.raises(TooLargeError, match=r"data frames that unpack to \d+ bytes or more exceed"):
             decode(bad, limit)

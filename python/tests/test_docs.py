@@ -64,7 +64,7 @@ def test_each_name_of_the_reference_has_a_docstring(path: str) -> None:
             assert inspect.getdoc(member), f"{path}.{name}"
 
 
-# What can be called wrongly by its arguments.
+# Callables that take wrong arguments.
 RAISING = [path for path, value in objects() if inspect.isfunction(value)]
 
 

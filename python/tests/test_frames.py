@@ -204,7 +204,7 @@ def test_a_frame_whose_library_is_not_there_or_not_known_is_a_table(monkeypatch:
             patch.setitem(sys.modules, name, None)
             assert type(decode(envelope, is_as_sent=True)) is pa.Table
     assert type(as_sent(foreign)) is pa.Table
-    # What pandas would make objects of, each with the same long text.
+    # Rows of which pandas would make objects, each with the same long text.
     words = pa.array(["x" * 100] * 3).dictionary_encode()
     nested = pa.table({"l": pa.ListArray.from_arrays([0, 3], words)})
     marked = nested.replace_schema_metadata({b"callboard": b'{"library": "pandas"}'})

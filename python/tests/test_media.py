@@ -214,7 +214,7 @@ def test_a_picture_is_bounded_by_its_bytes_in_every_mode(monkeypatch: pytest.Mon
         picture = cb.Image(saved(pillow.new(mode, (100, 100)), "PNG"))
         if taken:
             assert picture.pil().mode == mode
-            # What it is converted to counts, too.
+            # The converted bytes count, too.
             with pytest.raises(cb.InvalidInput, match=r"too many pixels \(100 by 100 of 4 bytes\)"):
                 picture.pil("RGBA")
         else:

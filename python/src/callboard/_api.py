@@ -30,7 +30,7 @@ Contract = Literal["at_most_once", "idempotent", "pure"]
 CONTRACTS = ("at_most_once", "idempotent", "pure")
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
-# The attributes that carry what a decorator was given.
+# The attributes that carry the options of a decorator.
 SERVICE = "__callboard_service__"
 METHOD = "__callboard_method__"
 _MAX_QUEUE = 1_000_000
@@ -38,7 +38,7 @@ _MAX_QUEUE = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Service:
-    """What `service` or `function` was given."""
+    """The options of `service` or `function`."""
 
     is_function: bool
     name: str
@@ -64,7 +64,7 @@ class Service:
 
 @dataclasses.dataclass
 class Method:
-    """What `batched`, `concurrent` and `route` were given for one method or function."""
+    """The options of `batched`, `concurrent` and `route` for one method or function."""
 
     batched: bool = False
     max_batch_size: int | None = None

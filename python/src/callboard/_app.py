@@ -1,9 +1,9 @@
-"""What a file serves, all together: its services and functions, its pipelines, and what they depend on.
+"""The app of a file: its services and functions, its pipelines, and their dependencies.
 
 * A service or function of the file has a route. As a step of a pipeline it has none, unless it was given one
   (`@service(route="/x")`) or another service depends on it.
 * A pipeline at the top of the file has a route, unless it is a step of another one.
-* What a service depends on is served with it, wherever it was imported from.
+* The dependencies of a service are served with it, wherever it was imported from.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class App:
 
 
 def load_app(target: str) -> App:
-    """What a file or module serves, or one name in it."""
+    """The app of a file or module, or of one name in it."""
     source, name = split(target)
     module = load_module(source)
     builder = _Builder(source, module)
@@ -79,7 +79,7 @@ class _Builder:
         values = [(name, value) for name, value in vars(self._module).items() if self._names[id(value)] == name]
         services = [(name, value) for name, value in values if SERVICE in getattr(value, "__dict__", {})]
         composed = [(name, value) for name, value in values if isinstance(value, Step)]
-        # What is imported from elsewhere is only served if the module has nothing of its own.
+        # Imported names are only served if the module has nothing of its own.
         own = [(name, value) for name, value in services if value.__module__ == self._module.__name__]
         yield from own or ([] if composed else services)
         inside = {id(part) for _, step in composed for inner in walk(step) for part in parts(inner)}
@@ -108,12 +108,12 @@ class _Builder:
         return app
 
     def _without(self, owners: list[Any], leaves: list[Any]) -> list[Any]:
-        """Those that are no steps, or have a route that was written down."""
+        """The owners that are no steps, or have a route of their own."""
         steps = {id(leaf) for leaf in leaves}
         return [owner for owner in owners if id(owner) not in steps or self.main(owner).service.has_own_route]
 
     def _depended(self, owners: list[Any]) -> list[Any]:
-        """What they depend on, and what that depends on."""
+        """Their dependencies, and those of these."""
         found: list[Any] = []
         waiting = list(owners)
         while waiting:
@@ -156,7 +156,7 @@ class _Builder:
         return route.path
 
     def _target_of(self, owner: Any) -> str:
-        """What a worker imports: a name of this module, else of the one that has it."""
+        """The name that a worker imports: of this module, else of the one that has it."""
         name = self._names.get(id(owner))
         if name is not None:
             return f"{self._source}:{name}"

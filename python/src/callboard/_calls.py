@@ -110,7 +110,7 @@ class WorkerCalls:
     # ---- For the worker ----------------------------------------------------------------------------------------------
 
     def take(self, result: Result, parts: list[Buffer]) -> None:
-        """A result has come. That of a call that was given up is nothing new."""
+        """Takes a result. That of a call that was given up is dropped."""
         call = self._open.pop(result.id, None)
         if call is not None:
             call.end(result.error, *parts)

@@ -1,6 +1,6 @@
 """Pipelines as values: what `pipeline`, `ensemble`, `switch` and the other steps were given.
 
-They only note it. What they mean is the grammar of `stages` in a configuration file, which a node checks and runs.
+They only note it. Their meaning is the grammar of `stages` in a configuration file, which a node checks and runs.
 """
 
 from __future__ import annotations

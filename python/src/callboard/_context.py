@@ -12,7 +12,7 @@ from typing import Any
 def _nothing() -> None: ...
 
 
-# Reads the cancellations that have come. The worker of this process sets it.
+# Reads the cancellations that arrived. The worker of this process sets it.
 look: Callable[[], None] = _nothing
 
 
@@ -36,7 +36,7 @@ class Context:
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     """The headers that the route lists in the configuration file, by their lower-case names."""
     tags: dict[str, str] = dataclasses.field(default_factory=dict)
-    """What a caller in the node's own process has attached."""
+    """Entries that a caller in the node's own process has attached."""
     deadline: float | None = None
     """Seconds on the clock of `time.monotonic()`; None without a deadline."""
     _cancelled: bool = dataclasses.field(default=False, repr=False)

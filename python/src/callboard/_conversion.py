@@ -67,7 +67,7 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def converter(hint: Any) -> Callable[[Any], Any]:
-    """`convert` to this hint. What msgspec has read of a Struct it keeps; any other hint it reads at each call."""
+    """`convert` to this hint. msgspec keeps what it has read of a Struct, and reads any other hint at each call."""
     holder = holder_of(hint)
 
     def converted(value: Any) -> Any:
@@ -88,7 +88,7 @@ def holder_of(hint: Any) -> Any:
 
 
 def output_hint(hint: Any) -> Any:
-    """What a caller asks for by `returns=`, as `convert` takes it. Raises `TypeError` if it is no type of values."""
+    """The hint of `returns=`, as `convert` takes it. Raises `TypeError` if it is no type of values."""
     try:
         hash(hint)
     except TypeError:
@@ -133,7 +133,7 @@ def _invalid(error: msgspec.ValidationError, hint: Any) -> InvalidInput:
 
 
 def _expected(node: Any, place: str) -> str:
-    """What a schema takes at this place: values or fields. It is not found in a union."""
+    """The values or fields that a schema takes at this place. They are not found in a union."""
     for step in re.findall(r"\[[^]]*\]|[^.\[]+", place):
         if step == "[...]":
             node = node.get("additionalProperties")
@@ -224,7 +224,7 @@ def _validated(model: Any, value: Any) -> tuple[Any, list[tuple[str, str]] | Non
         place, text = list(each["loc"]), each["msg"]
         if is_stand_in(model) and place:
             text = f"as `{place.pop(0)}`: {text}"
-        # Where an array or its list is not taken, the other one may be.
+        # If an array is not taken, its list may be, or the other way round.
         found.append(("".join(map(_step, place)), text if "too_" not in each["type"] else _Length(text)))
     return None, found
 

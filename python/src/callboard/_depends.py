@@ -31,7 +31,7 @@ MAP_CALLS = 64
 
 
 class Calls(Protocol):
-    """What makes the calls: a worker's socket, or this process."""
+    """Makes the calls: a worker's socket, or this process."""
 
     def is_async(self) -> bool:
         """Whether the code that asks awaits its calls."""

@@ -113,7 +113,7 @@ def _passed_on(error: CallError) -> dict[str, Any]:
     found = {"message": clip(error.message), "kind": error.kind, **{key: more[key] for key in more if more[key]}}
     if error.details is not None:
         found["details"] = _details(error.details)
-    # Where the call was made is no part of why it failed.
+    # The place of the call is no part of its failure.
     return {**found, "trace": clip(error.remote_traceback)} if error.remote_traceback else found
 
 
@@ -137,14 +137,14 @@ def _is_flat(value: Any, levels: int) -> bool:
 
 
 def _message(error: BaseException) -> str:
-    """What the last line of a traceback says."""
+    """The last line of a traceback."""
     if isinstance(error, TargetError):
         return said(error)
     return "".join(traceback.format_exception_only(type(error), error)).strip()
 
 
 def said_in_line(error: BaseException) -> str:
-    """The same on one line."""
+    """`_message` on one line."""
     return " ".join(_message(error).split())
 
 

@@ -82,7 +82,7 @@ class CallError(Exception):
     """
 
     message: str
-    """What went wrong, in one sentence."""
+    """The error in one sentence."""
     kind: str
     """One of the words in `docs/errors.md`, such as `"invalid_input"`, `"overloaded"` or `"failed"`."""
     status_code: int | None

@@ -45,7 +45,7 @@ class FetchError(ValueError):
 
 
 class FileRules(msgspec.Struct, frozen=True):
-    """What the operator allows: `files` of the message `start`."""
+    """The files that the operator allows: `files` of the message `start`."""
 
     hosts: tuple[str, ...]
     max_bytes: int = 16 << 20
@@ -109,7 +109,7 @@ class _Call:
             del self._open[url]
 
     def wait(self) -> None:
-        """Waits until all have come, or the time is up."""
+        """Waits until all are there, or the time is up."""
         wait(self._workers, timeout=max(0.0, self.deadline - time.monotonic()))
         self.is_over = True
         for each in self._workers:

@@ -33,7 +33,7 @@ _MAX_PIECES = 1024
 
 
 class FrameError(Exception):
-    """What came is not a frame, or exceeds a limit."""
+    """The received bytes are not a frame, or exceed a limit."""
 
 
 class Reader:
@@ -41,14 +41,14 @@ class Reader:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        # What has come and is not read yet lies from `_start` to `_end`.
+        # The received bytes that are not read yet lie from `_start` to `_end`.
         self._chunk = memoryview(bytearray(_CHUNK_BYTES))
         self._start = 0
         self._end = 0
         self.max_bytes = 0
         # Set if frames may lie in shared memory.
         self.memories: Incoming | None = None
-        # Those that came and that no frame has taken yet.
+        # The descriptors that no frame has taken yet.
         self._descriptors: deque[int] = deque()
 
     def read(self, *, wait: bool = True) -> tuple[Buffer, list[Buffer]] | None:

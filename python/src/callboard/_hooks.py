@@ -1,4 +1,4 @@
-"""What a service does besides its calls: it prepares its node, warms up, and says whether it is well."""
+"""The work of a service besides its calls: it prepares its node, warms up, and says whether it is well."""
 
 from __future__ import annotations
 

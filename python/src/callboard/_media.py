@@ -37,7 +37,7 @@ BYTES = "application/octet-stream"
 # The hints that a file may be inside of.
 _WRAPPERS = (list, tuple, types.UnionType, typing.Union)
 
-# Where a file of a media type has which bytes. The HTTP edge has the same list, in `file_type.rs`.
+# The place and the bytes by which a media type is known. The HTTP edge has the same list, in `file_type.rs`.
 _SIGNATURES = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -276,7 +276,7 @@ class Audio(File):
 
 
 def media_type_of(data: bytes) -> str:
-    """What the first bytes of a file say that it is."""
+    """The media type of a file, by its first bytes."""
     found = (name for place, mark, name in _SIGNATURES if data[place : place + len(mark)] == mark)
     return next(found, BYTES)
 
@@ -398,7 +398,7 @@ def convert(kind: type, value: Any) -> Any:
 
 # The bytes of a file that is still to be fetched.
 _PENDING = bytes(bytearray(b"pending"))
-# What a URL stands for while an input is converted: None to wait for it. Without this, URLs are refused.
+# Gives the file of a URL while an input is converted: None to wait for it. Without this, URLs are refused.
 _resolve: contextvars.ContextVar[Callable[[str], Fetched | None] | None] = contextvars.ContextVar(
     "callboard_files", default=None
 )
@@ -468,7 +468,7 @@ def _from_text(text: str) -> tuple[bytes, str | None]:
             raise ValueError(f"Expected a file, got a data URL without `;base64,` in its first {_DATA_HEAD} characters")
         media_type, text = first.lower() or None, text[len(head) + 1 :]
     try:
-        # Of bytes this needs one copy, whatever lies between the spaces.
+        # For bytes this needs one copy, whatever lies between the spaces.
         return base64.b64decode(text.encode("ascii").translate(None, b" \t\r\n"), validate=True), media_type
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"Expected a file, got a text that is not base64: {error}") from None

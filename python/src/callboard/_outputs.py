@@ -1,4 +1,4 @@
-"""Whether an output has the type that its hint says. What is inside of lists and maps is not looked at."""
+"""Whether an output has the type that its hint says. Members of lists and maps are not looked at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from callboard._media import File
 
 _INTEGERS = {np.dtype(code).type for code in "bhilqBHILQ"}
 _FLOATS = {np.dtype(code).type for code in "efdg"}
-# What fits each hint for sure. A scalar of NumPy is sent with its dtype, and read as a number.
+# The types that fit each hint for sure. A scalar of NumPy is sent with its dtype, and read as a number.
 _SCALARS: dict[Any, set[Any]] = {
     bool: {bool, np.bool_},
     int: {int, *_INTEGERS},
@@ -30,7 +30,7 @@ Encode = Callable[[Any], Sequence[Buffer]]
 
 
 def encoder(hint: Any, forms: int, convert: Callable[[Any, Any], Any], name: Callable[[Any], str]) -> Encode:
-    """What encodes the outputs of this hint, whose forms are these. It raises `TypeError` for one of another type.
+    """The encoder of the outputs of this hint, whose forms are these. It raises `TypeError` for one of another type.
 
     Nearly all outputs have exactly a type that fits. A text, number or None in the place of something else is converted
     as its caller would convert it, and so is everything in the place of one.

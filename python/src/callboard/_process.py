@@ -1,4 +1,4 @@
-"""What makes this process one of a node: the socket that is its standard input, its signals, its end with the node."""
+"""Makes this process one of a node: its socket, which is standard input, its signals, its end with the node."""
 
 from __future__ import annotations
 

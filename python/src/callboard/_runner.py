@@ -59,7 +59,7 @@ class Runner:
 
     def run(self, inputs: list[Any], contexts: list[Context], emit: Emit) -> list[Any]:
         """An output or a `Failure` for each item; None if it streams. An input may be a `Failure` already."""
-        # The batch has just come.
+        # The batch is new.
         self._next_look = time.monotonic() + _LOOK_SECONDS
         wanted = self._wanted(inputs, contexts)
         arguments = self._arguments(inputs, contexts, fetch_all(*wanted) if wanted else None)
@@ -97,7 +97,7 @@ class Runner:
             return _failure(error, context)
 
     def _has_left(self, context: Context) -> bool:
-        """Whether the caller has left. To look for what has come is a system call, so it is done now and then."""
+        """Whether the caller has left. To look for new frames is a system call, so it is done now and then."""
         now = time.monotonic()
         if now < self._next_look:
             return context._cancelled
@@ -182,7 +182,7 @@ class Runner:
         calls: list[tuple[list[str], float | None]] = []
         for value, context in zip(inputs, contexts, strict=True):
             urls: list[str] = []
-            # What is wrong with the input beside its files is found again, before they are looked at.
+            # Other errors of the input are found again, before the files are looked at.
             try:
                 with resolving(urls.append):
                     self.signature.arguments(value)

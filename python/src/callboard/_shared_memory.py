@@ -24,7 +24,7 @@ IS_NEW = 0x80
 # Frames with fewer bytes go through the socket, which is as fast.
 LEAST_BYTES = 256 << 10
 
-# Where the first part begins, and what each part's place is a multiple of.
+# The offset of the first part. The offset of each part is a multiple of the second number.
 _FIRST_PART = 64
 _ALIGNMENT = 64
 # One that the node may still read, and the next.

@@ -1,4 +1,4 @@
-"""What a method or function takes and returns, read from its type hints: how an input becomes its arguments.
+"""The signature of a route, read from the type hints of its code: how an input becomes arguments.
 
 A hint may be a builtin type, a dataclass, a TypedDict, a `msgspec.Struct`, a model of pydantic, `np.ndarray` or
 `NDArray[np.float32]`, a file such as `Image`, and any of these inside of lists, maps, `Optional` and so on.
@@ -34,7 +34,7 @@ _ASYNC_ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncGenerato
 
 
 class Signature:
-    """What a method or function takes and returns. `TypeError` says which hint cannot be served."""
+    """The parameters and the result of a method or function. `TypeError` says which hint cannot be served."""
 
     def __init__(self, fn: Callable[..., Any], where: str, *, drop_self: bool, batched: bool) -> None:
         inner = inspect.unwrap(fn)
@@ -63,7 +63,7 @@ class Signature:
         if batched and not self.hints:
             raise TypeError(f"{where}: a batched method takes a list, but there is no parameter")
         self.output = self._output(returned)
-        # What encodes the outputs, with what the hints say of keys and sets.
+        # Encodes the outputs, with the types of keys and sets in the hints.
         self.encode_output = encoder(self.output, forms_of(self.output), convert, name_of)
         # The body is one value, or an object of all parameters. A form has fields, so a file has a name, too.
         self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
@@ -127,7 +127,7 @@ class Signature:
                 return {name: converted(value)}
             except InvalidInput as error:
                 if isinstance(value, dict) and list(value) == [name]:
-                    # What most people send first.
+                    # Most people send this first.
                     rule = f"the body is the value of the one parameter `{name}`, without its name"
                     raise InvalidInput(f"{error}: {rule}", error.fields) from error
                 raise

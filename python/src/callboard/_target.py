@@ -157,7 +157,7 @@ def split(target: str) -> tuple[str, str]:
 
 
 def load_module(source: str) -> ModuleType:
-    """Imports a file or module. What its code raises is not caught."""
+    """Imports a file or module. Errors of its code are not caught."""
     if source.endswith(".py") or os.sep in source:
         return _load_file(source)
     if os.getcwd() not in sys.path:

@@ -30,7 +30,7 @@ def normal(hint: Any) -> Any:
 
 
 def unaliased(hint: Any) -> Any:
-    """What `type X = ...` stands for. `NDArray` is such an alias in newer releases of NumPy."""
+    """The type that `type X = ...` stands for. `NDArray` is such an alias in newer releases of NumPy."""
     alias = get_origin(hint) or hint
     while type(alias).__name__ == "TypeAliasType":
         arguments = get_args(hint)

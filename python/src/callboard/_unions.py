@@ -19,12 +19,12 @@ class _Union(type):
     members: tuple[Any, ...]
 
     def __instancecheck__(cls, value: Any) -> bool:
-        # What they are converted to has been checked.
+        # The converted values are checked already.
         return True
 
 
 class Misfits(list[tuple[str, str]]):
-    """What is wrong with a value as each of the types: places and texts."""
+    """The errors of a value as each of the types: places and texts."""
 
 
 def is_union(hint: Any) -> bool:

@@ -59,7 +59,7 @@ class ForkServer:
         self._control = control
         self._target = target
         self._prepared: Prepared | None = None
-        # What has run here.
+        # The code that has run here, for reasons not to fork.
         self._code = "its import"
 
     def serve(self) -> tuple[socket.socket, str, Prepared] | None:

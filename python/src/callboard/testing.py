@@ -49,7 +49,7 @@ test_client.__test__ = False  # type: ignore[attr-defined]
 
 
 class TestClient:
-    """What `test_client` gives: it holds one instance, from its `setup` to its `cleanup`."""
+    """The result of `test_client`. It holds one instance, from its `setup` to its `cleanup`."""
 
     __test__ = False
 
@@ -83,7 +83,7 @@ class TestClient:
         return Client.over(transport, ThreadedTransport(transport))
 
     def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
-        """One call, and its output as plain data; of a streaming route the list of its outputs.
+        """One call, and its output as plain data; for a streaming route the list of its outputs.
 
         `method` is the name of a method with `@route`, by default `predict`; `context` is what the code gets as its
         `Context`. Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and
@@ -103,7 +103,7 @@ class TestClient:
 
 
 class AsyncTestClient:
-    """What `async with test_client(app)` gives: the same for the event loop of a test."""
+    """The result of `async with test_client(app)`: a client for the event loop of a test."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -125,7 +125,7 @@ class AsyncTestClient:
 
 
 class App(Protocol):
-    """What runs: one service or function, or the steps of a pipeline."""
+    """The app under test: one service or function, or the steps of a pipeline."""
 
     # Whether its code is asynchronous. Else its coroutines never wait.
     waits: bool

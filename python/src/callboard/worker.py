@@ -64,13 +64,13 @@ log = logging.getLogger("callboard")
 
 @dataclasses.dataclass
 class Prepared:
-    """What a replica need not do, because the process that it was forked from has done it."""
+    """The work that a replica is spared: the process from which it was forked has done it."""
 
     module: ModuleType
     # None if replicas of several routes are forked from it.
     route: Route | None = None
     instance: Any = None
-    # What `setup` was run for; None if it was not run.
+    # The start that `setup` has run for; None if it has not run.
     set_up_for: Start | None = None
 
 
@@ -85,14 +85,14 @@ class Worker:
         self._writer = Writer(sock, self._look)
         # The thread that has it reads.
         self._reading = threading.Lock()
-        # The batches that have not begun, and `stop`.
+        # The batches that do not run yet, and `stop`.
         self._messages: deque[Start | Batch | Stop] = deque()
         self._running: dict[int, Batch] = {}
         self._max_batches = 1
         self._ahead = 0
         # Why this replica ends; all further outcomes say `last`.
         self._unwell: str | None = None
-        # What it does until it is ready, if the node wants to know it.
+        # The phase of the start, if the node wants to know it.
         self._phase: str | None = None
         # The code with which this process ends when its socket has ended.
         self.exit_code = 0
@@ -178,7 +178,7 @@ class Worker:
 
         self._loop, self._wake = loop, wake
         loop.add_reader(self._socket, self._look)
-        # What has come with `start` does not wake the loop.
+        # Frames that arrived with `start` do not wake the loop.
         self._look()
         with self._starting():
             if setup is not None:
@@ -241,7 +241,7 @@ class Worker:
             arrived.clear()
             await arrived.wait()
         if self._ahead:
-            # What has come after a batch may cancel it.
+            # A frame behind a batch may cancel it.
             self._look()
         return self._messages.popleft()
 
@@ -249,7 +249,7 @@ class Worker:
 
     def _next(self) -> Start | Batch | Stop:
         with self._reading:
-            # What has come after a batch may cancel it: a batch that came before its turn does not begin then.
+            # A frame behind a batch may cancel it: a batch that arrived before its turn does not begin then.
             while self._read(wait=False):
                 pass
             while not self._messages:
@@ -257,7 +257,7 @@ class Worker:
             return self._messages.popleft()
 
     def _look(self) -> None:
-        """Takes the frames that have come, unless another thread reads. A forked process has no socket."""
+        """Takes the frames that arrived, unless another thread reads. A forked process has no socket."""
         if self._socket.fileno() >= 0 and self._reading.acquire(blocking=False):
             try:
                 while self._read(wait=False):
@@ -465,7 +465,7 @@ def _give_credit(credit: asyncio.Semaphore, outputs: int) -> None:
 
 
 def setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
-    """Where the instance starts, with what it has prepared."""
+    """The context of `setup`, once `prepare` has run."""
     settings = start.settings or {}
     device = str(settings.get("device") or route.service.device or "cpu")
     preparation = Preparation(route.owner, settings.get("cache"))

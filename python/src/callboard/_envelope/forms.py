@@ -19,7 +19,7 @@ import msgspec
 
 from callboard._envelope.frames import LIBRARIES
 
-# What a type takes, as flags; `FRAMES` are those of a library that it names.
+# The forms that a type takes, as flags; `FRAMES` are those of a library that it names.
 KEYS, SETS, FRAMES = 1, 2, 4
 
 # Hints that cannot be read are texts.

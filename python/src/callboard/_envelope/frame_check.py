@@ -134,7 +134,7 @@ class _Table:
         return np.frombuffer(self._data, "<i8", 2 * _read(self._data, at, "<I"), at + 4).reshape(-1, 2)
 
     def _place(self, field: int) -> int:
-        """Where a field lies; 0 if it is left out."""
+        """The place of a field; 0 if it is left out."""
         entry = 4 + 2 * field
         offset = _read(self._data, self._fields + entry, "<H") if entry < self._size else 0
         return self._at + offset if offset else 0

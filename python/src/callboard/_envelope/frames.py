@@ -18,7 +18,7 @@ from callboard._envelope.frame_check import Room, pandas_bytes
 from callboard._envelope.layout import MAX_UNPACKED_BYTES, EnvelopeError, TooLargeError, Unwritable, type_name
 
 LIBRARIES = ("pandas", "polars", "pyarrow")
-# Where the mark is, in the metadata of the schema.
+# The key of the mark in the metadata of the schema.
 _MARK = b"callboard"
 
 
@@ -191,7 +191,7 @@ def _names(columns: Any) -> set[str]:
 
 
 def _is_arrow_dtype(column: dict[str, Any]) -> bool:
-    """Of what pandas has written of a column."""
+    """Whether a column has a type of Arrow, by the notes of pandas about it."""
     return str(column.get("numpy_type")).endswith("[pyarrow]") or column.get("is_arrow_dtype") is True
 
 

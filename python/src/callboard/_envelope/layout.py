@@ -1,4 +1,4 @@
-"""What the writer and the reader of envelopes agree on: structures, codes and limits; and the errors of both."""
+"""The structures, codes, limits and errors that the writer and the reader of envelopes share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = 1
 ALIGNMENT = 64
 # Leaves of this size and more become segments.
 SEGMENT_BYTES = 1024
-# What the frames of one value may unpack to, unless the reader says otherwise.
+# The most bytes that the frames of one value may unpack to, unless the reader says otherwise.
 MAX_UNPACKED_BYTES = 1 << 30
 # The deepest nesting that either side follows.
 MAX_DEPTH = 512
@@ -41,7 +41,7 @@ class EnvelopeError(ValueError):
 
 
 class TooLargeError(EnvelopeError):
-    """What the bytes unpack to exceeds the limit of the reader."""
+    """The bytes unpack to more than the limit of the reader."""
 
 
 class MissingPackageError(TypeError):
@@ -55,7 +55,7 @@ class Unwritable(TypeError):
         super().__init__(message)
         self.message = message
         self.place = ""
-        # What to give in its place, which is said behind the place.
+        # The value to send instead. The message has it behind the place.
         self.cure = cure
 
 

@@ -16,7 +16,8 @@ from callboard._envelope.layout import TEXTS_CODE, EnvelopeError
 
 # The most that a padded array takes, for each of its bytes. ASCII texts of one length take less than this.
 _MOST_FOR_A_BYTE = 4
-# What padding may take beyond that, of all arrays of an envelope together: short arrays have the dtype that users know.
+# The bytes that padding may take beyond that, in all arrays of an envelope together. So short arrays have the dtype
+# that users know.
 PADDING_BYTES = 1 << 20
 # NumPy 1 has no such dtype: there each text is an object of Python, and the dtype is marked as a dtype of texts.
 _OBJECTS: Any = np.dtype(object, metadata={"callboard": "texts"})

@@ -270,7 +270,7 @@ def _attrs_fields(value: Any) -> dict[str, Any]:
 
 
 def _cure(value: Any) -> str:
-    """What to do about a value that cannot be sent."""
+    """The cure for a value that cannot be sent."""
     if isinstance(value, (Iterator, AsyncIterator)):
         return ": a stream is of a function with `yield`, or with the hint `-> Iterator[…]`; or give a list"
     if hasattr(value, "get_secret_value"):

@@ -1,4 +1,4 @@
-"""What both clients share: their settings, the options of their calls, values as envelopes and back."""
+"""The parts that both clients share: their settings, the options of their calls, values as envelopes and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ C = TypeVar("C")
 
 
 class CallSettings(TypedDict, total=False):
-    """The options of a call. What is left out is as the client's `with_options` says."""
+    """The options of a call. Options that are left out are those of the client's `with_options`."""
 
     timeout: str | float | None
     """How long the caller waits: seconds, or a text such as `"200ms"`. The node gets what is left of it."""

@@ -51,7 +51,7 @@ class Connection(httpx.BaseTransport):
 
 
 class AsyncConnection(httpx.AsyncBaseTransport):
-    """The same for tasks."""
+    """`Connection` for tasks."""
 
     def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
         kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy

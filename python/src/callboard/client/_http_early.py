@@ -1,4 +1,4 @@
-"""Answers that come while their call is still being sent: a node refuses a body that is too long at once.
+"""Answers that arrive while their call is still sent: a node refuses a body that is too long at once.
 
 asyncio drops what it has received and not read as soon as it fails to send, and httpcore reads nothing before it has
 sent all. So these connections read while a large call is sent, and send no more once there is a final answer.
@@ -53,7 +53,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         self._deadline = deadline
         # Bytes since the last answer.
         self._sent = 0
-        # What came while the call was sent.
+        # The bytes that arrived while the call was sent.
         self._received = b""
         self._reading: asyncio.Task[bytes] | None = None
 
@@ -107,7 +107,7 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 def _has_answer(received: bytes) -> bool:
-    """Whether the final answer has begun. Informational ones may come before it."""
+    """Whether the first byte of the final answer is there. Informational answers may come before it."""
     while received.startswith(_INFORMATIONAL):
         _, end, received = received.partition(b"\r\n\r\n")
         if not end:

@@ -114,7 +114,7 @@ class PooledTransport(httpx.BaseTransport):
 
 
 class AsyncPooledTransport(httpx.AsyncBaseTransport):
-    """The same for the tasks of one event loop."""
+    """`PooledTransport` for the tasks of one event loop."""
 
     def __init__(self, make: Callable[[], httpx.AsyncBaseTransport], max_connections: int, keep_alive: float) -> None:
         self._connections = _Connections(make, keep_alive)

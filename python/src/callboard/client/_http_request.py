@@ -66,7 +66,7 @@ class Sending(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 class Endpoint:
-    """Where the calls go: the address, the headers of every request, and TLS."""
+    """The target of the calls: the address, the headers of every request, and TLS."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         shown = without_user(url)
@@ -74,7 +74,7 @@ class Endpoint:
             self.base = httpx.URL(url)
             port = self.base.port
         except (httpx.InvalidURL, ValueError) as error:
-            # What httpx says may have a part of a password.
+            # The message of httpx may have a part of a password.
             reason = error if shown == url else "its user or password must be percent-encoded"
             raise ValueError(f"url={shown!r}: {reason}") from None
         if not self.base.host or self.base.query or self.base.fragment:

@@ -136,7 +136,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """The same for tasks. Each event loop has connections of its own."""
+    """`HttpTransport` for tasks. Each event loop has connections of its own."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         self._endpoint = Endpoint(url, settings)

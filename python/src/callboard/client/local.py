@@ -78,7 +78,7 @@ class LocalTransport:
 
 
 class ThreadedTransport:
-    """The same for the ordered streams of a `Client`."""
+    """`LocalTransport` for the ordered streams of a `Client`."""
 
     def __init__(self, transport: LocalTransport) -> None:
         self._transport = transport

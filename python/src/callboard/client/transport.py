@@ -20,7 +20,7 @@ from callboard._envelope import Buffer
 
 Priority = Literal["high", "normal", "low"]
 
-# Where each scheme is: the module, its transport, its asynchronous transport.
+# For each scheme the module, its transport, and its asynchronous transport.
 _SCHEMES = {
     "http": ("callboard.client.http", "HttpTransport", "AsyncHttpTransport"),
     "https": ("callboard.client.http", "HttpTransport", "AsyncHttpTransport"),
@@ -32,7 +32,7 @@ _URLS = 'write "http://host:port", "https://host" or "quic://host:port"'
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a client was given, for all of its calls. Times are in seconds."""
+    """The settings of a client, for all of its calls. Times are in seconds."""
 
     # The key of the caller.
     api_key: str | None = dataclasses.field(default=None, repr=False)
@@ -115,7 +115,7 @@ class Failure(Exception):
         self.was_started = was_started
 
     def alone(self) -> Failure:
-        """The same without the frames that it came through, which refer to the call."""
+        """The failure without its frames, which refer to the call."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self
 

@@ -111,7 +111,7 @@ class Worker:
         self._writer = Writer(self._socket, lambda: None)
         self._memories = Outgoing()
         with theirs:
-            # What the child prints goes to standard error: standard output has the results.
+            # The output of the child goes to standard error: standard output has the results.
             self._child = subprocess.Popen(command, stdin=theirs.fileno(), stdout=2, start_new_session=True)
 
     def __enter__(self) -> Worker:
@@ -263,7 +263,7 @@ class Worker:
                 raise Violation(f"item {index}{why}")
 
     def finish(self) -> None:
-        """Sends `stop`. What the worker has sent since its last answer shows up here."""
+        """Sends `stop`. Frames that the worker has sent since its last answer show up here."""
         self.write(frame({"type": "stop"}))
         message, parts = self.receive("end of the socket after `stop`")
         if message is not None:

@@ -23,7 +23,7 @@ class _Metrics:
 
 
 class Context:
-    """What a handler reads of its server, and how it sets the status of an item."""
+    """The server as a handler sees it, with the status of each item."""
 
     def __init__(self, directory: Path, manifest: dict[str, Any], device: str) -> None:
         self.model_name = manifest["model"]["modelName"]

@@ -80,7 +80,7 @@ class GatewayRaised(GatewayError):
 
 
 class InfrastructureError(RelayError):
-    """What lies between both has failed: the node, its keys, or the disk."""
+    """The node between both, its keys, or the disk has failed."""
 
     blame: Blame = "infrastructure"
 

@@ -79,7 +79,7 @@ class ReplyReader:
         try:
             send(self._socket, msgspec.msgpack.encode([_sendable(each) for each in expected]), until)
             send(self._socket, reply, until)
-            # Of each column, the texts and some bytes for each row.
+            # For each column, the texts and some bytes for each row.
             most = (1 + len(self._names[1])) * (self._max_bytes + 16 * len(expected)) + (1 << 20)
             answer = msgspec.msgpack.decode(receive(self._socket, until, most), type=Answer)
         except TimeoutError:
