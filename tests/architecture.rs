@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use callboard::ErrorKind;
 use toml::{Table, Value};
 
 /// A crate, the workspace crates that it may use, and the external crates that it must not know.
@@ -350,6 +351,84 @@ const UNSAFE: [(&str, &str); 4] = [
     ("crates/process/src/shared_memory.rs", "memory that another process maps as well has no other form"),
     ("crates/net/tests/heap/counting.rs", "the same, and it distinguishes large blocks from small blocks"),
 ];
+
+/// A new kind of error must not fall into an arm that was written before it: a match over kinds names each, or matches
+/// `ErrorOrigin`.
+#[test]
+fn no_match_over_error_kinds_has_a_wildcard() {
+    let kinds: Vec<String> = ErrorKind::ALL.iter().map(|kind| format!("ErrorKind::{kind:?}")).collect();
+    let directories = crates().into_iter().map(|directory| directory.join("src")).chain([root().join("src")]);
+    let mut wrong = Vec::new();
+    for path in directories.flat_map(|directory| sources(&directory)) {
+        for number in wildcards_beside(&kinds, &code_of(&path)) {
+            wrong.push(format!("{}:{number}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "match `kind.row().origin` instead:\n{}", wrong.join("\n"));
+}
+
+/// The lines of arms that take everything, in matches with one of these names in a pattern.
+fn wildcards_beside(names: &[String], code: &[(usize, String)]) -> Vec<usize> {
+    let mut found = Vec::new();
+    for (start, (_, head)) in code.iter().enumerate() {
+        if !head.trim_end().ends_with('{') || !identifiers(head).any(|word| word == "match") {
+            continue;
+        }
+        // A formatted match ends where its indentation returns, and its arms are one step further in.
+        let margin = indentation(head);
+        let body =
+            code[start + 1..].iter().take_while(|(_, line)| line.trim().is_empty() || indentation(line) > margin);
+        let arms: Vec<(usize, &str)> = body
+            .filter(|(_, line)| indentation(line) == margin + 4)
+            .map(|(number, line)| (*number, line.split(" =>").next().and_then(|arm| arm.split(" if ").next())))
+            .filter_map(|(number, pattern)| Some((number, pattern?.trim())))
+            .collect();
+        let names_one = |pattern: &str| {
+            let is_whole = |at: usize| !pattern[..at].ends_with(|c: char| c == ':' || c.is_alphanumeric());
+            names.iter().any(|name| pattern.match_indices(name.as_str()).any(|(at, _)| is_whole(at)))
+        };
+        if arms.iter().any(|(_, pattern)| names_one(pattern)) {
+            let is_any = |pattern: &str| {
+                !pattern.is_empty()
+                    && pattern.chars().all(|c| matches!(c, '_' | '(' | ')' | ',' | ' ') || c.is_lowercase())
+            };
+            found.extend(arms.iter().filter(|(_, pattern)| is_any(pattern)).map(|(number, _)| *number));
+        }
+    }
+    found
+}
+
+#[test]
+fn a_wildcard_beside_a_kind_is_found() {
+    let lines = |text: &str| without_test_items(text);
+    let names = ["ErrorKind::Failed".to_owned()];
+    let text = "
+    match error.kind() {
+        ErrorKind::Failed | ErrorKind::Internal if a => 1,
+        _ => 2,
+    }
+    let x = match (error.kind(), other) {
+        (ErrorKind::Failed, _) => {
+            _ => 0
+        }
+        (kind, _) => 2,
+    };
+    match error.kind() {
+        ErrorKind::Internal
+        | ErrorKind::Failed => 1,
+        kind if a => 2,
+    }
+    match error.kind() {
+        io::ErrorKind::Failed | DecodeErrorKind::Failed => 1,
+        _ => ErrorKind::Failed,
+    }
+    match error.kind() {
+        ErrorKind::Failed => 1,
+        ErrorKind::Internal => 2,
+    }
+";
+    assert_eq!(wildcards_beside(&names, &lines(text)), [4, 10, 15]);
+}
 
 #[test]
 fn no_file_is_unsafe() {

@@ -26,27 +26,28 @@ from callboard.client import (
     UnavailableError,
 )
 from callboard.client._http_reply import failure_of_problem
-from callboard.client.errors import CLASSES, to_error
+from callboard.client.errors import KINDS, to_error
 from callboard.client.transport import Failure, Settings
 
 ERRORS = Path(__file__).parents[2] / "docs/errors.md"
 
 
 def test_each_kind_has_a_class() -> None:
-    for kind, error in CLASSES.items():
+    for kind, row in KINDS.items():
         raised = to_error(Failure(kind, "m", details={"a": 1}, request_id="r", retry_after=1.5, remote_traceback="t"))
-        assert type(raised) is error and isinstance(raised, CallError)
+        assert type(raised) is row.error and isinstance(raised, CallError)
         assert (raised.kind, raised.details, raised.request_id) == (kind, {"a": 1}, "r")
         assert (raised.retry_after, raised.remote_traceback, str(raised)) == (1.5, "t", f"{kind}: m")
     assert type(to_error(Failure("of_tomorrow", "m"))) is CallError
 
 
 @pytest.mark.skipif(not ERRORS.exists(), reason="the table is in the repository only")
-def test_an_error_without_a_status_has_that_of_its_kind() -> None:
-    """As the table says. Over QUIC a node gives one only if user code has chosen it."""
-    rows = re.findall(r"^\| `(\w+)` \| [^|]*?\b([45]\d\d)\b(?!xx)", ERRORS.read_text(), re.MULTILINE)
-    assert [kind for kind, _ in rows] == list(CLASSES)
-    for kind, status in rows:
+def test_kinds_are_those_of_the_table_with_their_status_and_retries() -> None:
+    """Over QUIC a node gives a status only if user code has chosen it."""
+    row = r"^\| `(\w+)` \| [^|]*?\b([45]\d\d)\b(?!xx)[^|]*\| (yes)?"
+    rows = re.findall(row, ERRORS.read_text(), re.MULTILINE)
+    assert [(kind, bool(yes)) for kind, _, yes in rows] == [(kind, row.is_retryable) for kind, row in KINDS.items()]
+    for kind, status, _ in rows:
         assert to_error(Failure(kind, "m")).status_code == int(status)
         assert to_error(Failure(kind, "m", status=418)).status_code == 418
     assert to_error(Failure("of_tomorrow", "m")).status_code is None

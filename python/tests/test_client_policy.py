@@ -11,7 +11,7 @@ pytest.importorskip("httpx")
 
 
 from callboard.client._http_reply import _retry_after
-from callboard.client.policy import CONNECTION_LOST, NO_CONNECTION, Absence, Attempts, RetryBudget
+from callboard.client.policy import Absence, Attempts, RetryBudget
 from callboard.client.transport import Failure, Options, Settings
 
 UNUSED = Options()
@@ -48,13 +48,13 @@ def attempts(
 
 
 REFUSED = Failure("overloaded", "full", retryable=True, was_started=False, retry_after=1.0)
-LOST = Failure("unavailable", "lost", error_type=CONNECTION_LOST)
+LOST = Failure("unavailable", "lost", is_lost=True)
 STREAM = Options(is_of_stream=True)
 
 
 def gone() -> Failure:
     """A new one each time, because the last one tells the wait."""
-    return Failure("unavailable", "gone", error_type=NO_CONNECTION, retryable=True, was_started=False)
+    return Failure("unavailable", "gone", is_unsent=True, retryable=True, was_started=False)
 
 
 def test_a_refused_call_is_made_again_after_the_time_that_the_node_says() -> None:
@@ -77,6 +77,23 @@ def test_a_refused_call_is_made_again_after_the_time_that_the_node_says() -> Non
 def test_what_may_have_run_is_not_made_again(failure: Failure) -> None:
     with pytest.raises(Failure):
         attempts().pause(failure, 0.0)
+
+
+def test_only_a_lost_connection_is_repeated_for_an_idempotent_caller_and_not_an_error_that_has_its_type() -> None:
+    attempts(Options(idempotent=True)).pause(LOST, 0.0)
+    forged = Failure("unavailable", "forged", error_type="connection_lost")
+    with pytest.raises(Failure):
+        attempts(Options(idempotent=True)).pause(forged, 0.0)
+
+
+def test_a_call_that_no_node_had_costs_nothing_of_the_budget_and_an_error_that_has_its_type_does() -> None:
+    budget = RetryBudget()
+    while budget.take(0.0):
+        pass
+    attempts(budget=budget).pause(gone(), 0.0)
+    forged = Failure("unavailable", "forged", error_type="no_connection", retryable=True, was_started=False)
+    with pytest.raises(Failure):
+        attempts(budget=budget).pause(forged, 0.0)
 
 
 def test_a_lost_call_that_may_run_twice_is_made_again_and_a_refusal_afterwards_does_not_hide_it() -> None:

@@ -18,7 +18,7 @@ import pytest
 from callboard import relay
 from callboard._envelope import decode, encode
 from callboard.client import Prepared
-from callboard.client.errors import CLASSES
+from callboard.client.errors import KINDS
 from callboard.relay.errors import of_call
 from callboard.relay.replies import rows_of
 
@@ -112,36 +112,40 @@ def test_wrong_ids_of_a_batch_are_the_fault_of_the_gateway(ids: Any) -> None:
         rows([1.0], ids=ids)
 
 
-@pytest.mark.parametrize(
-    ("kind", "has_answered", "expected"),
-    [
-        ("unavailable", False, relay.NeverStarted),
-        ("unavailable", True, relay.ConnectionLost),
-        ("not_found", True, relay.FunctionMissing),
-        ("invalid_input", True, relay.Refused),
-        ("failed", True, relay.Raised),
-        ("worker_failed", True, relay.Crashed),
-        ("deadline_exceeded", True, relay.TooSlow),
-        ("overloaded", True, relay.InfrastructureError),
-        ("unauthenticated", False, relay.InfrastructureError),
-        ("permission_denied", False, relay.InfrastructureError),
-        ("internal", True, relay.InfrastructureError),
-        ("cancelled", True, relay.InfrastructureError),
-    ],
-)
+BLAMED = [
+    ("unavailable", False, relay.NeverStarted),
+    ("unavailable", True, relay.ConnectionLost),
+    ("not_found", True, relay.FunctionMissing),
+    ("invalid_input", True, relay.Refused),
+    ("failed", True, relay.Raised),
+    ("worker_failed", True, relay.Crashed),
+    ("deadline_exceeded", True, relay.TooSlow),
+    ("overloaded", True, relay.InfrastructureError),
+    ("unauthenticated", False, relay.InfrastructureError),
+    ("permission_denied", False, relay.InfrastructureError),
+    ("internal", True, relay.InfrastructureError),
+    ("cancelled", True, relay.InfrastructureError),
+]
+
+
+def test_every_kind_has_someone_to_blame() -> None:
+    assert {kind for kind, _, _ in BLAMED} == set(KINDS)
+
+
+@pytest.mark.parametrize(("kind", "has_answered", "expected"), BLAMED)
 def test_each_kind_of_failed_call_has_someone_to_blame(kind: str, has_answered: bool, expected: type) -> None:
-    error = of_call(CLASSES[kind]("why", kind=kind), "predict", has_answered=has_answered)
+    error = of_call(KINDS[kind].error("why", kind=kind), "predict", has_answered=has_answered)
     assert type(error) is expected and "why" in str(error)
 
 
 @pytest.mark.parametrize("kind", ["overloaded", "unavailable", "unauthenticated", "internal", "not_found", "cancelled"])
 def test_a_participant_cannot_choose_who_is_to_blame(kind: str) -> None:
-    raised = CLASSES[kind]("forged", kind=kind, stage="predict")
+    raised = KINDS[kind].error("forged", kind=kind, stage="predict")
     assert type(of_call(raised, "predict", has_answered=True)) is relay.Raised
 
 
 def test_an_untrusted_server_is_to_blame_for_its_own_errors() -> None:
-    error = CLASSES["internal"]("why", kind="internal")
+    error = KINDS["internal"].error("why", kind="internal")
     found = of_call(error, "predict", has_answered=True, is_server_trusted=False)
     assert type(found) is relay.ServerFailed and found.blame == "participant"
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_codec::Value;
-use callboard_core::{CallError, CallOptions, ErrorKind};
+use callboard_core::{CallError, CallOptions};
 use callboard_http_client::{Answer, Call, ClientError, Connection, Origin, Prepared, Protocol, Trust};
 use callboard_net::{CallFailure, Client, ConnectError, Identity, QuicUrl};
 
@@ -233,17 +233,17 @@ fn member(problem: &[u8], name: &str) -> Option<String> {
 
 /// Refusals of a node have the kinds of problem documents. Failures of the transport have the words of the HTTP client.
 fn outcome_from_error(error: &CallError, is_late: bool) -> Outcome {
-    match (error.kind(), CallFailure::classify(error)) {
-        (ErrorKind::DeadlineExceeded, _) if is_late => Outcome::TimedOut,
-        (_, CallFailure::ConnectionLost) => Outcome::Broken("closed"),
-        (kind, _) => Outcome::Answered { status: None, kind: Some(kind.as_str().to_owned()), bytes: 0 },
+    match CallFailure::classify(error) {
+        CallFailure::Deadline if is_late => Outcome::TimedOut,
+        CallFailure::ConnectionLost => Outcome::Broken("closed"),
+        _ => Outcome::Answered { status: None, kind: Some(error.kind().as_str().to_owned()), bytes: 0 },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use callboard_core::edge::ErrorParts;
-    use callboard_core::{App, Failure, StreamStage};
+    use callboard_core::{App, ErrorKind, Failure, StreamStage};
     use callboard_net::{NetConfig, QuicEdge};
 
     use super::*;
@@ -290,9 +290,7 @@ mod tests {
         let kind = Some("deadline_exceeded".to_owned());
         assert_eq!(outcome_from_error(&late, false), Outcome::Answered { status: None, kind, bytes: 0 });
         assert_eq!(outcome_from_error(&late, true), Outcome::TimedOut);
-        let mut lost = ErrorParts::new(ErrorKind::Unavailable, "lost");
-        lost.started = true;
-        lost.error_type = Some("connection_lost".to_owned());
+        let lost = ErrorParts::connection_lost("lost");
         assert_eq!(outcome_from_error(&lost.into(), false), Outcome::Broken("closed"));
     }
 }

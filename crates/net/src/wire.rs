@@ -23,20 +23,12 @@ const MAX_DETAILS_BYTES: usize = 1 << 20;
 /// The most bytes of an error's texts with which its headers are sent, too.
 const MAX_TEXT_BESIDE_HEADERS: usize = 48 << 10;
 
-/// The status of each reason in a fail frame: HTTP's numbers.
-const STATUS_OF_REASON: [(ErrorKind, ErrorReason, u16); 2] =
-    [(ErrorKind::InvalidInput, ErrorReason::TooLarge, 413), (ErrorKind::Failed, ErrorReason::LoopDetected, 508)];
-
 /// The error of an input that is too large.
 pub(crate) fn too_large(message: String) -> CallError {
     let mut parts = ErrorParts::new(ErrorKind::InvalidInput, message);
     parts.reason = Some(ErrorReason::TooLarge);
-    parts.status = status_of(ErrorReason::TooLarge);
+    parts.status = ErrorReason::TooLarge.http_status();
     parts.into()
-}
-
-fn status_of(reason: ErrorReason) -> Option<u16> {
-    STATUS_OF_REASON.iter().find(|row| row.1 == reason).map(|row| row.2)
 }
 
 /// Writes a caller's options into a call's header, with the time that is left now.
@@ -124,7 +116,7 @@ pub(crate) fn fail(error: CallError, load: Load) -> (Fail, Option<Envelope>) {
         started,
         may_repeat: parts.may_repeat,
         error_type: parts.error_type,
-        status: parts.status.or_else(|| parts.reason.and_then(status_of)).unwrap_or(0),
+        status: parts.status.or_else(|| parts.reason?.http_status()).unwrap_or(0),
         // 0 means unknown, so "at once" is one millisecond.
         retry_after_millis: parts.retry_after.map_or(0, |after| millis(after).max(1)),
         headers: if has_room { parts.headers } else { Vec::new() },
@@ -143,7 +135,7 @@ pub(crate) fn error(fail: Fail, details: &Bytes) -> CallError {
     let details = if details.is_empty() { None } else { decode() };
     let kind = ErrorKind::from_name(&fail.kind);
     let mut parts = ErrorParts::new(kind.unwrap_or(ErrorKind::Internal), fail.message);
-    parts.reason = STATUS_OF_REASON.iter().find(|row| row.0 == parts.kind && row.2 == fail.status).map(|row| row.1);
+    parts.reason = ErrorReason::from_status(parts.kind, fail.status);
     (parts.started, parts.may_repeat) = (fail.started, fail.may_repeat);
     parts.error_type = fail.error_type;
     parts.status = (fail.status > 0).then_some(fail.status);

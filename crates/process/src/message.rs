@@ -6,7 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
 use callboard_core::edge::ErrorParts;
-use callboard_core::{ErrorKind, ErrorReason, Replica};
+use callboard_core::{ErrorKind, Replica};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -27,9 +27,6 @@ pub(crate) const AHEAD: usize = 1;
 
 /// The status of an input that does not have the service's type.
 pub(crate) const INVALID_STATUS: u16 = 422;
-
-/// HTTP's status of a call that came back to a stage that its outer call is in: a child knows no reasons.
-const LOOP_DETECTED: u16 = 508;
 
 /// The most bytes of an error's details: a head has at most 4 MiB.
 const MAX_DETAILS_BYTES: usize = 1024 * 1024;
@@ -293,7 +290,8 @@ impl From<ErrorParts> for ItemError {
             // A failure of this worker's own code needs no name. One of a call has its stage.
             kind: (parts.kind != ErrorKind::Failed || parts.stage.is_some()).then(|| parts.kind.as_str().to_owned()),
             stage: parts.stage.map(|stage| stage.to_string()),
-            status: parts.status.or_else(|| (parts.reason == Some(ErrorReason::LoopDetected)).then_some(LOOP_DETECTED)),
+            // A child knows no reasons.
+            status: parts.status.or_else(|| parts.reason?.http_status()),
             error_type: parts.error_type,
             details: parts.details.filter(fits),
             retry_after_ms: parts.retry_after.and_then(|after| u64::try_from(after.as_millis()).ok()),

@@ -19,7 +19,7 @@ pub use self::traces::ErrorTraces;
 pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id};
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
 pub use crate::containment::{CaughtPanic, contain, contain_future};
-pub use crate::error::ErrorParts;
+pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts};
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
 pub use crate::offload::LARGE_BYTES;

@@ -1,16 +1,17 @@
 //! The errors of calls: one small vocabulary for every edge.
 //!
-//! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share. Core only names the kinds; each
-//! edge has one `match` that translates them.
+//! [`ErrorKind`] is the word that HTTP statuses, metric labels and log fields share, and its table (`kind.rs`) has all
+//! that follows from a kind alone. [`CallError`] is one error: whether its call may be made again is in it, not in its
+//! kind or in its words.
 
 mod ask;
 mod failure;
+mod kind;
 
 use std::fmt;
 use std::time::Duration;
 
 use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Value};
-use serde::Serialize;
 
 use crate::id::StageName;
 use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
@@ -18,6 +19,7 @@ use crate::timeline::Timing;
 
 pub use self::ask::AskError;
 pub use self::failure::Failure;
+pub use self::kind::{ErrorKind, ErrorKindRow, ErrorOrigin, ErrorReason};
 
 /// The retry time of refused callers: by then a node at its bound has surely finished some calls.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -29,81 +31,6 @@ const NO_MEMORY_FOR_OUTCOME: &str = "no_memory_for_outcome";
 /// one frame.
 const MAX_HEADERS: usize = 16;
 const MAX_HEADER_BYTES: usize = 2_048;
-
-callboard_codec::words! {
-    /// The kind of error of a failed call.
-    ///
-    /// Litmus tests between look-alikes:
-    ///
-    /// * The caller can change the request and succeed: [`InvalidInput`](Self::InvalidInput). User code ran and
-    ///   refused: [`Failed`](Self::Failed). User code did not survive: [`WorkerFailed`](Self::WorkerFailed). The
-    ///   framework has a defect: [`Internal`](Self::Internal).
-    /// * Try again a little later, here: [`Overloaded`](Self::Overloaded). Try somewhere else, or much later:
-    ///   [`Unavailable`](Self::Unavailable).
-    /// * Time ran out: [`DeadlineExceeded`](Self::DeadlineExceeded). The caller left: [`Cancelled`](Self::Cancelled).
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-    #[serde(rename_all = "snake_case")]
-    #[non_exhaustive]
-    pub enum ErrorKind {
-        /// The request itself is wrong; sending it again will not help. Names the field and what was expected.
-        InvalidInput => "invalid_input",
-        /// The caller did not authenticate itself.
-        Unauthenticated => "unauthenticated",
-        /// The caller is known and may not do this.
-        PermissionDenied => "permission_denied",
-        /// No such route, stage or function.
-        NotFound => "not_found",
-        /// A bound was reached, or calls that wait before this one leave it too little time: retry after
-        /// [`CallError::retry_after`]. Nothing was started.
-        Overloaded => "overloaded",
-        /// The caller left. The answer has no reader; it is for logs and metrics.
-        Cancelled => "cancelled",
-        /// User code returned or raised an error, or gave an outcome that cannot be written. Never retried, not counted
-        /// against the worker.
-        Failed => "failed",
-        /// The worker died, or broke its contract (a wrong number of results). Carries its last message.
-        WorkerFailed => "worker_failed",
-        /// A defect of this framework; for a caller also an output that it cannot read as the type that it asks for.
-        Internal => "internal",
-        /// The node is not ready or drains, or the stage has failed. Try another node, or later.
-        Unavailable => "unavailable",
-        /// The deadline passed before there was an outcome, or it leaves too little time even for the call alone.
-        DeadlineExceeded => "deadline_exceeded",
-    }
-}
-
-impl ErrorKind {
-    /// The kind of this word.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
-    /// Whether such an error is caused by user code or by its loss.
-    const fn comes_after_start(self) -> bool {
-        matches!(self, Self::Failed | Self::WorkerFailed | Self::Internal)
-    }
-
-    /// Whether the same request may succeed if it is sent again unchanged.
-    ///
-    /// With `Overloaded` and `Unavailable` the answering stage has started nothing; [`CallError::was_started`] tells
-    /// whether an earlier one has. `WorkerFailed` says nothing about side effects: it is retryable only for callers who
-    /// know that the stage is idempotent, and so it is not marked here.
-    #[must_use]
-    pub const fn is_retryable(self) -> bool {
-        matches!(self, Self::Overloaded | Self::Unavailable)
-    }
-}
-
-/// The reason of an error, where its kind is not precise enough. Edges may translate it: HTTP has a status for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorReason {
-    /// The input is larger than a limit that waiting does not change: with [`ErrorKind::InvalidInput`].
-    TooLarge,
-    /// An inner call came back to a stage that its outer call is in: with [`ErrorKind::Failed`].
-    LoopDetected,
-}
 
 /// Why a call did not succeed.
 ///
@@ -160,6 +87,17 @@ impl ErrorParts {
             started: kind.comes_after_start(),
             may_repeat: false,
             timing: None,
+        }
+    }
+
+    /// A call that was sent, and whose connection was lost: it may have run.
+    #[must_use]
+    pub fn connection_lost(message: impl Into<String>) -> Self {
+        Self {
+            error_type: Some("connection_lost".to_owned()),
+            reason: Some(ErrorReason::ConnectionLost),
+            started: true,
+            ..Self::new(ErrorKind::Unavailable, message)
         }
     }
 }
@@ -379,7 +317,7 @@ impl CallError {
     /// [`pure`](crate::Stage::pure). False for an input that kills its worker each time.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        let may_pass = matches!(self.0.kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::WorkerFailed);
+        let may_pass = self.0.kind.is_retryable() || self.0.kind == ErrorKind::WorkerFailed;
         self.is_refusal() || (may_pass && self.0.may_repeat)
     }
 

@@ -279,10 +279,7 @@ fn not_started(message: String) -> CallError {
 /// The error of a call whose peer was lost: it may have run.
 fn connection_lost(may_repeat: bool) -> CallError {
     let message = "the call was sent, and may have run: the peer was lost";
-    let mut parts = ErrorParts::new(ErrorKind::Unavailable, message);
-    (parts.started, parts.may_repeat) = (true, may_repeat);
-    parts.error_type = Some("connection_lost".to_owned());
-    parts.into()
+    ErrorParts { may_repeat, ..ErrorParts::connection_lost(message) }.into()
 }
 
 /// The error, with the stage and a retry time if no peer has started the call.

@@ -7,7 +7,6 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::response::Response;
 use callboard_codec::Value;
-use callboard_core::ErrorKind;
 use serde::Serialize;
 
 use super::ApiError;
@@ -43,7 +42,7 @@ impl ApiError {
         let kind = error.kind.as_str();
         let problem = ProblemDocument {
             r#type: format!("urn:callboard:error:{kind}"),
-            title: title_of(error.kind),
+            title: error.kind.row().title,
             status: error.status.as_u16(),
             detail: &error.message,
             kind,
@@ -81,24 +80,6 @@ impl ApiError {
     }
 }
 
-/// One title per type (RFC 9457 §3.1.3), for every status.
-const fn title_of(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::InvalidInput => "Invalid input",
-        ErrorKind::Unauthenticated => "Unauthenticated",
-        ErrorKind::PermissionDenied => "Permission denied",
-        ErrorKind::NotFound => "Not found",
-        ErrorKind::Overloaded => "Overloaded",
-        ErrorKind::Cancelled => "Cancelled",
-        ErrorKind::Failed => "Failed",
-        ErrorKind::WorkerFailed => "Worker failed",
-        ErrorKind::Internal => "Internal error",
-        ErrorKind::Unavailable => "Unavailable",
-        ErrorKind::DeadlineExceeded => "Deadline exceeded",
-        _ => "Error",
-    }
-}
-
 /// Whole seconds, rounded up: an early retry would be refused again.
 fn insert_retry_after(headers: &mut HeaderMap, pause: Duration) {
     let seconds = pause.as_secs() + u64::from(pause.subsec_nanos() > 0);
@@ -112,10 +93,6 @@ mod tests {
     /// One kind may have several statuses, but has one title.
     #[test]
     fn a_type_has_one_title() {
-        let mut titles = std::collections::HashSet::new();
-        for kind in ErrorKind::ALL {
-            assert!(title_of(kind) != "Error" && titles.insert(title_of(kind)), "{kind}");
-        }
         let method = ApiError::method_not_allowed(&axum::http::Method::PUT, "POST").to_problem("x", true);
         let large = ApiError::body_too_large(1).to_problem("x", true);
         for problem in [method, large] {

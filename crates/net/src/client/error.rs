@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use callboard_core::{CallError, ErrorKind};
+use callboard_core::edge::ErrorOrigin;
+use callboard_core::{CallError, ErrorReason};
 use callboard_identity::{AddressError, IdentityError};
 
 use crate::endpoint::BindError;
@@ -60,9 +61,6 @@ pub enum CallFailure {
     Infrastructure,
 }
 
-/// The error type of a call whose connection was lost.
-pub(super) const CONNECTION_LOST: &str = "connection_lost";
-
 /// The error type of a call whose output exceeds the limits of its caller.
 pub(super) const REPLY_TOO_LARGE: &str = "reply_too_large";
 
@@ -78,17 +76,45 @@ impl CallFailure {
     /// ```
     #[must_use]
     pub fn classify(error: &CallError) -> Self {
-        match error.kind() {
-            ErrorKind::NotFound => Self::NoSuchRoute,
-            ErrorKind::DeadlineExceeded => Self::Deadline,
-            ErrorKind::Failed | ErrorKind::WorkerFailed => Self::Function,
-            ErrorKind::InvalidInput | ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => Self::Request,
-            _ if error.is_refusal() => Self::NeverStarted,
+        match error.kind().row().origin {
+            ErrorOrigin::Route => Self::NoSuchRoute,
+            ErrorOrigin::Time => Self::Deadline,
+            ErrorOrigin::Code => Self::Function,
+            ErrorOrigin::Request => Self::Request,
+            ErrorOrigin::Load | ErrorOrigin::Service if error.is_refusal() => Self::NeverStarted,
             // A stage in the error means that a later node lost the connection.
-            ErrorKind::Unavailable if error.error_type() == Some(CONNECTION_LOST) && error.stage().is_none() => {
+            ErrorOrigin::Service if error.reason() == Some(ErrorReason::ConnectionLost) && error.stage().is_none() => {
                 Self::ConnectionLost
             }
-            _ => Self::Infrastructure,
+            ErrorOrigin::Load | ErrorOrigin::Service | ErrorOrigin::Caller | ErrorOrigin::Framework => {
+                Self::Infrastructure
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_core::edge::ErrorParts;
+    use callboard_core::{ErrorKind, StageName};
+
+    use super::*;
+
+    #[test]
+    fn an_error_with_the_type_of_a_lost_connection_is_no_lost_connection() {
+        let lost = ErrorParts::connection_lost("lost");
+        let later = ErrorParts { stage: Some(StageName::new("far")), ..lost.clone() };
+        let forged = ErrorParts { reason: None, ..lost.clone() };
+        let classes = [lost, later, forged].map(|parts| CallFailure::classify(&parts.into()));
+        assert_eq!(classes, [CallFailure::ConnectionLost, CallFailure::Infrastructure, CallFailure::Infrastructure]);
+    }
+
+    #[test]
+    fn every_kind_has_its_class() {
+        use CallFailure::{Deadline, Function, Infrastructure, NeverStarted, NoSuchRoute, Request};
+        let classes = ErrorKind::ALL.map(|kind| CallFailure::classify(&CallError::new(kind, "no")));
+        let (requests, of_code) = ([Request, Request, Request, NoSuchRoute], [Function, Function, Infrastructure]);
+        assert_eq!(classes[..6], [&requests[..], &[NeverStarted, Infrastructure]].concat());
+        assert_eq!(classes[6..], [&of_code[..], &[NeverStarted, Deadline]].concat());
     }
 }

@@ -8,7 +8,7 @@ use callboard_core::edge::ErrorParts;
 use callboard_core::{CallError, ErrorKind};
 use quinn::{ConnectionError, ReadError};
 
-use super::error::{CONNECTION_LOST, REPLY_TOO_LARGE};
+use super::error::REPLY_TOO_LARGE;
 use crate::stream::ReadFault;
 use crate::wire::too_large;
 
@@ -25,11 +25,7 @@ pub(crate) enum CallFault {
 
 impl CallFault {
     pub(crate) fn lost(reason: &dyn fmt::Display) -> Self {
-        let mut parts =
-            ErrorParts::new(ErrorKind::Unavailable, format!("the call was sent, and may have run: {reason}"));
-        parts.started = true;
-        parts.error_type = Some(CONNECTION_LOST.to_owned());
-        Self::Lost(parts.into())
+        Self::Lost(ErrorParts::connection_lost(format!("the call was sent, and may have run: {reason}")).into())
     }
 
     pub(crate) fn no_room() -> Self {

@@ -263,18 +263,17 @@ impl Client {
     /// Whether a call of a stream waits after this error, to be made again `then`.
     fn waits_after(&self, error: &CallError, then: Instant) -> bool {
         let mut absence = self.inner.absence.lock();
-        match error.kind() {
-            // A node that names a stage is there.
-            ErrorKind::Unavailable if error.stage().is_none() => {
-                error.is_refusal() && absence.lasts(Instant::now(), then)
-            }
-            // Whether a node was there is not known: this side may have made the error.
-            ErrorKind::DeadlineExceeded | ErrorKind::PermissionDenied => false,
-            kind => {
-                absence.answered();
-                kind == ErrorKind::Overloaded
-            }
+        let kind = error.kind();
+        // A node that names a stage is there.
+        if kind == ErrorKind::Unavailable && error.stage().is_none() {
+            return error.is_refusal() && absence.lasts(Instant::now(), then);
         }
+        // Whether a node was there is not known: this side may have made the error.
+        if kind == ErrorKind::DeadlineExceeded || kind == ErrorKind::PermissionDenied {
+            return false;
+        }
+        absence.answered();
+        kind == ErrorKind::Overloaded
     }
 
     /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node.

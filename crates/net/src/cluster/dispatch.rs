@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::wire::Call;
 use callboard_codec::{Envelope, Payload};
-use callboard_core::edge::PayloadReplies;
+use callboard_core::edge::{ErrorOrigin, PayloadReplies};
 use callboard_core::remote::{StageCall, StageOutputs, StageReply};
 use callboard_core::{CallError, ErrorKind, Instant, Reply, SessionKey};
 
@@ -184,12 +184,10 @@ impl Inner {
                 Err(fault) => fault,
             };
             let is_repeatable = fault.is_lost() && may_repeat;
-            let goes_on = match fault.error().kind() {
-                // The peer never had the call, so this costs nothing of the budget.
-                ErrorKind::Unavailable if fault.error().is_refusal() => true,
-                _ if fault.error().is_refusal() || is_repeatable => self.retries.lock().take(Instant::now()),
-                _ => false,
-            };
+            let is_refusal = fault.error().is_refusal();
+            // A peer that never had the call costs nothing of the budget.
+            let is_free = is_refusal && fault.error().kind() == ErrorKind::Unavailable;
+            let goes_on = is_free || (is_refusal || is_repeatable) && self.retries.lock().take(Instant::now());
             // The error of an attempt that may have run is kept rather than a later refusal. An error that is no
             // refusal replaces either.
             if last.as_ref().is_none_or(|last| last.error().is_refusal()) || !fault.error().is_refusal() {
@@ -330,15 +328,15 @@ fn peer_outcome(fault: &CallFault) -> PeerOutcome {
 
 /// Records a fault in the peer's statistics.
 fn record_fault(stats: &mut PeerStats, fault: &CallFault, now: Instant, took: Duration) {
-    let error = fault.error();
-    match error.kind() {
-        ErrorKind::Overloaded => stats.refused(now),
-        // The connection is full of this node's own calls; the peer is healthy.
-        ErrorKind::Unavailable if matches!(fault, CallFault::NoRoom(_)) => stats.refused(now),
-        // User code of the peer has returned it.
-        ErrorKind::Unavailable if error.was_started() && !fault.is_lost() => stats.failed(now, took),
-        ErrorKind::Unavailable => stats.lost(now),
-        _ => stats.failed(now, took),
+    let row = fault.error().kind().row();
+    // A connection without room is full of this node's own calls; the peer is healthy.
+    if row.origin == ErrorOrigin::Load || matches!(fault, CallFault::NoRoom(_)) {
+        stats.refused(now);
+    } else if row.counts_for_breaker && (fault.is_lost() || !fault.error().was_started()) {
+        stats.lost(now);
+    } else {
+        // The peer has answered, perhaps with an error of its user code.
+        stats.failed(now, took);
     }
 }
 

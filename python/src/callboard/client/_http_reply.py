@@ -17,7 +17,8 @@ import numpy as np
 from callboard._envelope import Buffer, EnvelopeError, decode
 from callboard._errors import is_handled
 from callboard.client._http_request import ENVELOPE, SMALL_BYTES, Endpoint, Sending
-from callboard.client.policy import CONNECTION_LOST, NO_CONNECTION, REPLY_TOO_LARGE
+from callboard.client.errors import KINDS
+from callboard.client.policy import REPLY_TOO_LARGE
 from callboard.client.transport import Failure
 
 _STREAM_TYPE = "application/vnd.callboard.envelope-stream"
@@ -25,12 +26,13 @@ _PROBLEM = "application/problem+json"
 _FRAME = struct.Struct("<B3xI")
 _OUTPUT, _ERROR, _END = 0, 1, 2
 
+# What a status means where no kind is said.
 _KINDS = {
-    400: "invalid_input", 401: "unauthenticated", 403: "permission_denied", 404: "not_found", 405: "invalid_input",
-    406: "invalid_input", 408: "invalid_input", 411: "invalid_input", 413: "invalid_input", 414: "invalid_input",
-    415: "invalid_input", 422: "invalid_input", 429: "overloaded", 431: "invalid_input", 499: "cancelled",
-    502: "unavailable", 503: "unavailable", 504: "deadline_exceeded",
-}  # fmt: skip
+    **{row.status: kind for kind, row in KINDS.items()},
+    **dict.fromkeys((405, 406, 408, 411, 413, 414, 415, 422, 431), "invalid_input"),
+    500: "internal",
+    502: "unavailable",
+}
 
 
 # ---- Answers ---------------------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:
         status=reply.status,
         retry_after=retry_after,
         # A proxy answers 502 and 503 also after it has sent the whole call on.
-        error_type=CONNECTION_LOST if kind == "unavailable" else None,
+        is_lost=kind == "unavailable",
         retryable=reply.status == 429,
         was_started=reply.status >= 500,
     )
@@ -199,7 +201,7 @@ class FrameReader:
             self._count += 1
             yield envelope
         if chunk is None:
-            raise self.cut(self._failed(CONNECTION_LOST, "the answer ended"))
+            raise self.cut(self._failed("unavailable", "the answer ended"))
 
     def _push_single(self, chunk: bytes | None) -> Iterator[Buffer]:
         if len(self._pending) > self._max_bytes:
@@ -214,7 +216,7 @@ class FrameReader:
         if failure.kind == "deadline_exceeded":
             return failure
         message = f"the stream was cut after {self._count} outputs: {failure.message}"
-        return Failure("unavailable", message, request_id=self._request_id, status=503, error_type=CONNECTION_LOST)
+        return Failure("unavailable", message, request_id=self._request_id, status=503, is_lost=True)
 
     def _problem(self, envelope: bytes) -> Failure:
         try:
@@ -280,9 +282,9 @@ def failure_of_exception(
         "unavailable",
         f"the connection to {endpoint.name} was lost, and {words}: {reason}",
         status=503,
-        error_type=CONNECTION_LOST,
         retryable=not was_started,
         was_started=was_started,
+        is_lost=True,
     )
 
 
@@ -325,7 +327,7 @@ def _no_connection(endpoint: Endpoint, reason: str, *, retryable: bool) -> Failu
         "unavailable",
         f"no node answers at {endpoint.name}: {reason}",
         status=503,
-        error_type=NO_CONNECTION,
         retryable=retryable,
         was_started=False,
+        is_unsent=True,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from callboard._exceptions import CallError
 from callboard.client.transport import Failure
 
@@ -58,35 +60,40 @@ class DeadlineExceededError(CallError, TimeoutError):
     __str__ = CallError.__str__
 
 
-CLASSES: dict[str, type[CallError]] = {
-    "invalid_input": InvalidInputError,
-    "unauthenticated": UnauthenticatedError,
-    "permission_denied": PermissionDeniedError,
-    "not_found": NotFoundError,
-    "overloaded": OverloadedError,
-    "cancelled": CancelledCallError,
-    "failed": FailedError,
-    "worker_failed": WorkerFailedError,
-    "internal": InternalError,
-    "unavailable": UnavailableError,
-    "deadline_exceeded": DeadlineExceededError,
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What follows from a kind alone: its row in `docs/errors.md`."""
+
+    error: type[CallError]
+    # The status of an error without one of its own. Over QUIC only user code gives one.
+    status: int
+    # Whether the same call may succeed if it is made again unchanged.
+    is_retryable: bool = False
+
+
+# A new kind is a class above and a row here.
+KINDS = {
+    "invalid_input": Kind(InvalidInputError, 400),
+    "unauthenticated": Kind(UnauthenticatedError, 401),
+    "permission_denied": Kind(PermissionDeniedError, 403),
+    "not_found": Kind(NotFoundError, 404),
+    "overloaded": Kind(OverloadedError, 429, is_retryable=True),
+    "cancelled": Kind(CancelledCallError, 499),
+    "failed": Kind(FailedError, 500),
+    "worker_failed": Kind(WorkerFailedError, 500),
+    "internal": Kind(InternalError, 500),
+    "unavailable": Kind(UnavailableError, 503, is_retryable=True),
+    "deadline_exceeded": Kind(DeadlineExceededError, 504),
 }
-
-
-# The status of an error without one of its own, as `docs/errors.md` has it. Over QUIC only user code gives one.
-_STATUSES = {
-    "invalid_input": 400, "unauthenticated": 401, "permission_denied": 403, "not_found": 404, "overloaded": 429,
-    "cancelled": 499, "failed": 500, "worker_failed": 500, "internal": 500, "unavailable": 503,
-    "deadline_exceeded": 504,
-}  # fmt: skip
 
 
 def to_error(failure: Failure, request_id: str | None = None) -> CallError:
     """The error that a caller sees. The traceback of the service is shown below its own."""
-    error = CLASSES.get(failure.kind, CallError)(
+    kind = KINDS.get(failure.kind)
+    error = (CallError if kind is None else kind.error)(
         failure.message,
         kind=failure.kind,
-        status_code=_STATUSES.get(failure.kind) if failure.status is None else failure.status,
+        status_code=kind.status if failure.status is None and kind is not None else failure.status,
         details=failure.details,
         retry_after=failure.retry_after,
         type=failure.error_type,

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 import threading
 
+from callboard.client.errors import KINDS
 from callboard.client.transport import Failure, Options, Settings
 
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 # A node that asks for a longer wait is not called again: the caller decides.
 LONGEST_RETRY_AFTER = 10.0
-# The error type of a call whose connection was lost after it was sent: it may have run.
-CONNECTION_LOST = "connection_lost"
-# The error type of a call for which there was no connection.
-NO_CONNECTION = "no_connection"
 # The error type of an answer that exceeds `max_reply_bytes`.
 REPLY_TOO_LARGE = "reply_too_large"
 
@@ -127,16 +124,16 @@ class Attempts:
             finally:
                 # A frame that has its own error is a cycle, which keeps the input of the call.
                 del failure
-        if failure.error_type == CONNECTION_LOST:
+        if failure.is_lost:
             self._lost = failure.alone()
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         return wait
 
     def _may_repeat(self, failure: Failure, then: float, now: float) -> bool:
-        is_lost = failure.error_type == CONNECTION_LOST
-        if failure.kind not in ("overloaded", "unavailable"):
+        kind = KINDS.get(failure.kind)
+        if kind is None or not kind.is_retryable:
             return False
-        if not (failure.retryable or (is_lost and self._options.idempotent)):
+        if not (failure.retryable or (failure.is_lost and self._options.idempotent)):
             return False
         if self._waits_for_node(failure):
             if then <= self._absence.until(now):
@@ -148,7 +145,7 @@ class Attempts:
             return True
         if self._made >= self._settings.attempts or (failure.retry_after or 0.0) > LONGEST_RETRY_AFTER:
             return False
-        return failure.error_type == NO_CONNECTION or self._budget.take(now)
+        return failure.is_unsent or self._budget.take(now)
 
     def _waits_for_node(self, failure: Failure) -> bool:
         # A node that names a stage is there.

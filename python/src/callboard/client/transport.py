@@ -27,6 +27,11 @@ _SCHEMES = {
     "quic": ("callboard.client.quic", "QuicTransport", "AsyncQuicTransport"),
 }
 
+# The types of the errors of a connection, as `docs/errors.md` has them. People read them: whether a call may be made
+# again is decided by the attributes of `Failure`.
+CONNECTION_LOST = "connection_lost"
+NO_CONNECTION = "no_connection"
+
 _URLS = 'write "http://host:port", "https://host" or "quic://host:port"'
 
 
@@ -83,7 +88,8 @@ class Failure(Exception):
     """A failed call, as a transport raises it. The clients make a `CallError` of it.
 
     `kind` is one of the words in `docs/errors.md`, `retry_after` is in seconds, `details` is a decoded value.
-    `was_started`: user code may have run.
+    `was_started`: user code may have run. `is_lost`: the connection of this side ended before the answer.
+    `is_unsent`: there was no connection, so no node had any part of the call.
     """
 
     def __init__(
@@ -100,6 +106,8 @@ class Failure(Exception):
         stage: str | None = None,
         retryable: bool = False,
         was_started: bool = True,
+        is_lost: bool = False,
+        is_unsent: bool = False,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -109,10 +117,12 @@ class Failure(Exception):
         self.request_id = request_id
         self.retry_after = retry_after
         self.status = status
-        self.error_type = error_type
+        self.error_type = CONNECTION_LOST if is_lost else NO_CONNECTION if is_unsent else error_type
         self.stage = stage
         self.retryable = retryable
         self.was_started = was_started
+        self.is_lost = is_lost
+        self.is_unsent = is_unsent
 
     def alone(self) -> Failure:
         """The failure without its frames, which refer to the call."""

@@ -15,7 +15,8 @@ from callboard.client.errors import (
     UnavailableError,
     WorkerFailedError,
 )
-from callboard.client.policy import CONNECTION_LOST, REPLY_TOO_LARGE
+from callboard.client.policy import REPLY_TOO_LARGE
+from callboard.client.transport import CONNECTION_LOST
 
 Blame = Literal["participant", "gateway", "infrastructure"]
 

@@ -15,7 +15,7 @@ use super::confidence::Tally;
 use super::latencies::{Latencies, is_above};
 use super::policy::Rollout;
 use crate::clock::Instant;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, ErrorOrigin};
 use crate::metrics::{DecisionCause, TrialRole, Verdict};
 
 /// The quantile of the current revision's latencies that a slow call exceeds, times the factor of the policy.
@@ -72,18 +72,15 @@ pub(crate) enum Observation {
 impl Observation {
     /// The end of a call that failed after this time, on a route that allows `timeout` to calls that set none.
     pub(crate) fn of_error(kind: ErrorKind, status: Option<u16>, after: Duration, timeout: Duration) -> Self {
-        match kind {
-            ErrorKind::Failed if status.is_some_and(|status| (400..500).contains(&status)) => Self::Nothing,
-            ErrorKind::Failed | ErrorKind::WorkerFailed | ErrorKind::Internal | ErrorKind::Unavailable => Self::Failed,
+        let row = kind.row();
+        let is_chosen_4xx = row.has_chosen_status && status.is_some_and(|status| (400..500).contains(&status));
+        match row.origin {
+            ErrorOrigin::Code if is_chosen_4xx => Self::Nothing,
+            ErrorOrigin::Code | ErrorOrigin::Framework | ErrorOrigin::Service => Self::Failed,
             // The time that has passed, not the deadline: callers have other ways to shorten it.
-            ErrorKind::DeadlineExceeded if after >= timeout => Self::Failed,
-            ErrorKind::DeadlineExceeded => Self::Late(after),
-            ErrorKind::InvalidInput
-            | ErrorKind::Unauthenticated
-            | ErrorKind::PermissionDenied
-            | ErrorKind::NotFound
-            | ErrorKind::Overloaded
-            | ErrorKind::Cancelled => Self::Nothing,
+            ErrorOrigin::Time if after >= timeout => Self::Failed,
+            ErrorOrigin::Time => Self::Late(after),
+            ErrorOrigin::Request | ErrorOrigin::Route | ErrorOrigin::Load | ErrorOrigin::Caller => Self::Nothing,
         }
     }
 }
