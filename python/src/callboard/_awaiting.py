@@ -76,14 +76,14 @@ class _Apart:
     this one has a class of its own."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._error: asyncio.CancelledError | None = None
+        self._error: BaseException | None = None
         self._task = asyncio.ensure_future(self._run(coroutine))
         self.cancel = self._task.cancel
 
     async def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
             return await coroutine
-        except asyncio.CancelledError as error:
+        except BaseException as error:
             # A cancelled task loses its message and its traceback.
             self._error = error
             raise
@@ -96,15 +96,21 @@ class _Apart:
             self._task.cancel()
             raise _OwnCancellation from None
         error, self._error = self._error, None
+        context = None if error is None else _CONTEXT.__get__(error)
         try:
-            if error is not None:
+            if error is not None and self._task.cancelled():
                 raise error
             return self._task.result()
         finally:
+            if error is not None:
+                # Not the error that the caller handles.
+                _CONTEXT.__set__(error, context)
             # A frame that has its own error is a cycle.
-            del error
+            del error, context
 
 
+# A class of user code may have another attribute of this name.
+_CONTEXT: Any = BaseException.__dict__["__context__"]
 _TASKS_KNOW = sys.version_info >= (3, 11)
 # Starts a coroutine, so that `is_own_cancellation` knows about the errors of its `await`.
 start: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.ensure_future if _TASKS_KNOW else _Apart
