@@ -1,0 +1,271 @@
+//! What a Python file serves, as the interpreter says it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+/// How many replicas a service has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum PythonReplicas {
+    /// Always this many.
+    Fixed(usize),
+    /// Between these bounds.
+    Between {
+        /// The fewest.
+        min: usize,
+        /// The most.
+        max: usize,
+    },
+}
+
+impl fmt::Display for PythonReplicas {
+    /// As in a configuration file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(replicas) => replicas.fmt(f),
+            Self::Between { min, max } => write!(f, "{{ min = {min}, max = {max} }}"),
+        }
+    }
+}
+
+/// Something that a Python file serves.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[non_exhaustive]
+pub struct PythonService {
+    /// What a worker is told to serve: file or module, and name.
+    pub target: String,
+    /// The path of its route.
+    pub route: String,
+    /// The JSON schema of its input.
+    pub input: Json,
+    /// The parameter that a body without fields is.
+    #[serde(default)]
+    pub raw_body: Option<PythonRawBody>,
+    /// The names of its parameters, in their order.
+    #[serde(default)]
+    pub parameters: Option<Vec<String>>,
+    /// Whether its input is the value of its only parameter.
+    #[serde(default)]
+    pub is_value: bool,
+    /// The JSON schema of its output, or of one of its outputs.
+    pub output: Json,
+    /// Whether it answers with a stream of outputs.
+    #[serde(default)]
+    pub streams: bool,
+    /// The largest batch that it says.
+    #[serde(default)]
+    pub max_batch_size: Option<usize>,
+    /// The number of replicas that it says.
+    #[serde(default)]
+    pub replicas: Option<PythonReplicas>,
+    /// The timeout of a batch that it says.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// The contract that it says.
+    #[serde(default)]
+    pub contract: Option<String>,
+    /// Whether its replicas are forked from a process that has imported it.
+    #[serde(default = "yes")]
+    pub warm: bool,
+    /// Whether they are forked from a process that has also set it up.
+    #[serde(default)]
+    pub share_setup: bool,
+    /// The time until a replica must be ready that it says.
+    #[serde(default)]
+    pub start_timeout_ms: Option<u64>,
+    /// How long a batch that is not full may wait, as it says.
+    #[serde(default)]
+    pub max_delay_ms: Option<u64>,
+    /// The length of the queue that it says.
+    #[serde(default)]
+    pub queue: Option<usize>,
+    /// The memory of a replica that it says, as a configuration file has it.
+    #[serde(default)]
+    pub memory_limit: Option<String>,
+    /// The variables of its replicas that it says.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// How many calls a replica works on at once; 1 if it does not say.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
+    /// What it does, in one line.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Valid inputs.
+    #[serde(default)]
+    pub examples: Vec<Json>,
+    /// The routes that its code calls.
+    #[serde(default)]
+    pub depends: Vec<PythonDependency>,
+    /// Whether it is a step of pipelines, and has no route of its own.
+    #[serde(default)]
+    pub is_step: bool,
+}
+
+/// A parameter that is the whole body of some requests.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonRawBody {
+    /// The name of the parameter.
+    pub field: String,
+    /// Media types or ranges of the bodies.
+    pub media_types: Vec<String>,
+}
+
+/// A route that a service calls.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonDependency {
+    /// The attribute of the class.
+    pub attribute: String,
+    /// The path of the route.
+    pub route: String,
+}
+
+/// All that a Python file serves.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct PythonApp {
+    /// Its services and functions.
+    pub services: Vec<PythonService>,
+    /// The stages of its pipelines that are no Python.
+    #[serde(default)]
+    pub(super) stages: Vec<NodeStage>,
+    #[serde(default)]
+    pub(super) pipelines: Vec<PythonPipeline>,
+}
+
+/// A model or a built-in stage, with its keys in a configuration file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct NodeStage {
+    pub(super) name: String,
+    pub(super) kind: String,
+    pub(super) keys: serde_json::Map<String, Json>,
+}
+
+/// Steps under a route, as in a configuration file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub(super) struct PythonPipeline {
+    name: String,
+    pub(super) route: String,
+    pub(super) steps: Json,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl PythonService {
+    /// The name of its stage: its route without the slash.
+    #[must_use]
+    pub fn stage_name(&self) -> String {
+        self.route.trim_start_matches('/').replace('/', "-")
+    }
+}
+
+impl PythonApp {
+    /// The names of its services, functions and pipelines.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let class = |service: &PythonService| service.target.rsplit_once(':')?.1.split('.').next().map(str::to_owned);
+        let pipelines = self.pipelines.iter().map(|pipeline| pipeline.name.clone());
+        self.services.iter().filter_map(class).chain(pipelines).collect()
+    }
+
+    /// A service, function or pipeline of `file` alone, with what it uses; `None` if nothing has the name.
+    #[must_use]
+    pub fn only(mut self, file: &str, name: &str) -> Option<Self> {
+        let own = format!("{file}:{name}");
+        let methods = format!("{own}.");
+        let mut kept = Self::default();
+        let (mut pipelines, mut services): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
+        pipelines.extend(self.pipelines.extract_if(.., |pipeline| pipeline.name == name));
+        let is_own = |service: &mut PythonService| service.target == own || service.target.starts_with(&methods);
+        services.extend(self.services.extract_if(.., |service| is_own(service)));
+        // It is asked for by its name, as a route.
+        services.iter_mut().for_each(|service| service.is_step &= !pipelines.is_empty());
+        while !pipelines.is_empty() || !services.is_empty() {
+            let stages: Vec<&str> = pipelines.iter().flat_map(|pipeline| stages_of(&pipeline.steps)).collect();
+            kept.stages.extend(self.stages.extract_if(.., |stage| stages.contains(&&*stage.name)));
+            let routes: Vec<&str> = services.iter().flat_map(|each| &each.depends).map(|each| &*each.route).collect();
+            let is_used = |service: &mut PythonService| {
+                stages.contains(&&*service.stage_name()) || routes.contains(&&*service.route)
+            };
+            let used: Vec<_> = self.services.extract_if(.., |service| is_used(service)).collect();
+            let called: Vec<_> = self.pipelines.extract_if(.., |each| routes.contains(&&*each.route)).collect();
+            kept.pipelines.append(&mut pipelines);
+            kept.services.append(&mut services);
+            (pipelines, services) = (called, used);
+        }
+        (!kept.pipelines.is_empty() || !kept.services.is_empty()).then_some(kept)
+    }
+}
+
+/// The names of the stages of steps.
+fn stages_of(steps: &Json) -> Vec<&str> {
+    match steps {
+        Json::String(name) => vec![name],
+        Json::Array(steps) => steps.iter().flat_map(stages_of).collect(),
+        Json::Object(step) => {
+            let named = ["ensemble", "cases"].into_iter().filter_map(|key| step.get(key)?.as_object());
+            named.flat_map(serde_json::Map::values).chain(step.get("default")).flat_map(stages_of).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(in crate::python) fn app() -> PythonApp {
+        let service = |name: &str, is_step: bool, depends: &str| {
+            format!(
+                r#"{{"target": "app.py:{name}", "route": "/{name}", "input": {{}}, "output": {{}}, "is_step": {is_step},
+                    "depends": [{depends}]}}"#
+            )
+        };
+        let services = [
+            service("decode", true, ""),
+            service("best", true, r#"{"attribute": "a", "route": "/other"}"#),
+            service("other", false, ""),
+            service("alone", false, ""),
+        ];
+        let text = format!(
+            r#"{{"services": [{}],
+                "stages": [{{"name": "m", "kind": "onnx", "keys": {{"model": "m.onnx", "max_batch_size": 32}}}},
+                           {{"name": "n", "kind": "onnx", "keys": {{"model": "n.onnx"}}}}],
+                "pipelines": [
+                    {{"name": "app", "route": "/app", "steps": ["decode", "m", {{"switch": "n", "cases": {{"a b": "best"}}}}]}},
+                    {{"name": "more", "route": "/more", "steps": {{"ensemble": {{"x": ["n"]}}}}}}]}}"#,
+            services.join(",")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_name_is_served_with_all_that_it_uses() {
+        let names = |app: &PythonApp| {
+            let mut names: Vec<String> = app.services.iter().map(PythonService::stage_name).collect();
+            names.extend(app.stages.iter().map(|stage| stage.name.clone()));
+            names.join(" ")
+        };
+        assert_eq!(names(&app().only("app.py", "app").unwrap()), "decode best other m");
+        assert_eq!(names(&app().only("app.py", "more").unwrap()), "n");
+        let best = app().only("app.py", "best").unwrap();
+        assert_eq!(names(&best), "best other");
+        assert!(best.configuration().contains("path = \"/best\""), "it is asked for by name");
+        assert_eq!(app().only("app.py", "nothing"), None);
+    }
+
+    #[test]
+    fn replicas_are_a_number_or_bounds() {
+        for (described, written) in [(json!(3), "3"), (json!({ "min": 0, "max": 4 }), "{ min = 0, max = 4 }")] {
+            let replicas: PythonReplicas = serde_json::from_value(described).unwrap();
+            assert_eq!(replicas.to_string(), written);
+        }
+    }
+}

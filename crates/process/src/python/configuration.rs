@@ -1,0 +1,117 @@
+//! What a Python file serves, as the configuration file that it means.
+
+use std::fmt::Write as _;
+
+use serde_json::Value as Json;
+
+use super::app::{NodeStage, PythonApp, PythonPipeline, PythonReplicas};
+
+impl PythonApp {
+    /// The configuration file that it means.
+    #[must_use]
+    pub fn configuration(&self) -> String {
+        let mut text = String::new();
+        for service in &self.services {
+            let name = quoted(&service.stage_name());
+            let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
+            let mut line = |key: &str, value: Option<String>| {
+                let _ = value.map(|value| writeln!(text, "{key} = {value}"));
+            };
+            line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
+            line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
+            let replicas = service.replicas.filter(|replicas| *replicas != PythonReplicas::Fixed(1));
+            line("replicas", replicas.map(|replicas| replicas.to_string()));
+            let millis = |time: u64| format!("\"{time}ms\"");
+            line("timeout", service.timeout_ms.map(millis));
+            line("max_delay", service.max_delay_ms.map(millis));
+            line("queue", service.queue.map(|entries| entries.to_string()));
+            line("start_timeout", service.start_timeout_ms.map(millis));
+            line("memory_limit", service.memory_limit.as_deref().map(quoted));
+            let variables = service.env.iter().map(|(name, value)| format!("{} = {}", key_of(name), quoted(value)));
+            let variables = variables.collect::<Vec<_>>().join(", ");
+            line("env", (!variables.is_empty()).then(|| format!("{{ {variables} }}")));
+            line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
+            line("warm", (!service.warm).then(|| "false".to_owned()));
+            if !service.is_step {
+                let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
+                let summary = service.description.as_deref().filter(|text| !text.is_empty());
+                let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
+                let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
+                if !examples.is_empty() {
+                    let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();
+                    let _ = writeln!(text, "examples = [{}]", examples.join(", "));
+                }
+            }
+            text.push('\n');
+        }
+        for NodeStage { name, kind, keys } in &self.stages {
+            let _ = writeln!(text, "[[stage]]\nname = {}\nkind = {}", quoted(name), quoted(kind));
+            for (key, value) in keys {
+                let _ = inline(value).map(|value| writeln!(text, "{key} = {value}"));
+            }
+            text.push('\n');
+        }
+        for PythonPipeline { route, steps, .. } in &self.pipelines {
+            let _ =
+                writeln!(text, "[[route]]\npath = {}\nstages = {}\n", quoted(route), inline(steps).unwrap_or_default());
+        }
+        text
+    }
+}
+
+/// A text in TOML. JSON's texts are also TOML's, but for one character.
+fn quoted(text: &str) -> String {
+    Json::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// A value of TOML on one line, without what is null; `None` if nothing else would be left, or a number is too large.
+fn inline(value: &Json) -> Option<String> {
+    match value {
+        Json::Null => None,
+        Json::Bool(_) => Some(value.to_string()),
+        Json::Number(number) => (number.is_i64() || number.is_f64()).then(|| number.to_string()),
+        Json::String(text) => Some(quoted(text)),
+        Json::Array(items) => {
+            let items: Option<Vec<String>> = items.iter().map(inline).collect();
+            Some(format!("[{}]", items?.join(", ")))
+        }
+        Json::Object(entries) => {
+            let kept = entries.iter().filter(|(_, value)| !value.is_null());
+            let entries = kept.map(|(key, value)| Some(format!("{} = {}", key_of(key), inline(value)?)));
+            Some(format!("{{ {} }}", entries.collect::<Option<Vec<_>>>()?.join(", ")))
+        }
+    }
+}
+
+fn key_of(key: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if !key.is_empty() && key.chars().all(is_bare) { key.to_owned() } else { quoted(key) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::app::tests::app;
+    use super::*;
+
+    #[test]
+    fn pipelines_are_routes_and_steps_have_none() {
+        let text = app().configuration();
+        assert!(text.contains("[[stage]]\nname = \"m\"\nkind = \"onnx\"\nmodel = \"m.onnx\"\nmax_batch_size = 32\n"));
+        let steps = r#"stages = ["decode", "m", { switch = "n", cases = { "a b" = "best" } }]"#;
+        assert!(text.contains(&format!("path = \"/app\"\n{steps}\n")), "{text}");
+        assert!(text.contains("path = \"/other\"") && !text.contains("path = \"/decode\""), "{text}");
+    }
+
+    #[test]
+    fn an_example_is_a_value_of_toml_if_it_can_be() {
+        let example =
+            json!({ "text": "a\u{7f}\"", "top": 3, "scale": 0.5, "none": null, "names": [["a"], []], "on": true });
+        let expected = r#"{ text = "a\u007f\"", top = 3, scale = 0.5, names = [["a"], []], on = true }"#;
+        assert_eq!(inline(&example).as_deref(), Some(expected));
+        for none in [json!(null), json!([1, null]), json!({ "a": u64::MAX })] {
+            assert_eq!(inline(&none), None, "{none}");
+        }
+    }
+}
