@@ -45,8 +45,8 @@ fn a_model_that_never_ends() {
 
 #[test]
 fn headers_of_empty_fields() {
-    for (name, number) in [("upload: 4 MiB of empty weights", 5), ("upload: 4 MiB of empty inputs", 11)] {
-        let request = upload(empty_fields(number, 4));
+    for (name, number) in [("upload: 60 MiB of empty weights", 5), ("upload: 60 MiB of empty inputs", 11)] {
+        let request = upload(empty_fields(number, 60));
         // Whole uploads: the check of one goes on when its client has left.
         attack(name).lasting(Duration::from_secs(60)).run(|target| {
             let target = target.on_admin();

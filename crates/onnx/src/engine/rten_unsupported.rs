@@ -55,9 +55,9 @@ impl fmt::Display for Unsupported {
             Self::Node { operator, name, what, does } => {
                 write!(f, "the operator {operator}{what}")?;
                 if let Some(name) = name {
-                    // A name may be long, and be made of anything.
+                    // A name may be long. It is escaped where it is shown.
                     let name: String = name.chars().take(80).collect();
-                    write!(f, " (node `{}`)", name.escape_debug())?;
+                    write!(f, " (node `{}`)", name)?;
                 }
                 write!(f, " is not computed as ONNX defines it: {does}")
             }

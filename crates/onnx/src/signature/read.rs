@@ -22,6 +22,13 @@ const MAX_LISTED: usize = 1 << 14;
 /// Files beside a model: exporters that write one for each weight write thousands.
 const MAX_EXTERNAL_FILES: usize = 1 << 14;
 
+/// Fields of a header: a model of ten thousand operators and weights has a few hundred thousand. Two bytes are enough
+/// for a field, and each is looked at a few times.
+const MAX_FIELDS: u32 = 1 << 22;
+
+/// How deep the message of an input is: its type, in sequences and maps, its shape and its axes.
+const MAX_MESSAGE_DEPTH: u32 = 16;
+
 /// Bytes of a name: it ends up in error messages, schemas and OpenAPI documents.
 const MAX_NAME_BYTES: usize = 512;
 
@@ -44,6 +51,9 @@ pub enum SignatureError {
         /// The kind of the file, and the remedy.
         what: &'static str,
     },
+    /// More fields than any model has.
+    #[error("it has more than {MAX_FIELDS} fields")]
+    TooManyFields,
     /// Weights in more files than a model has.
     #[error("its weights are in more than {MAX_EXTERNAL_FILES} files")]
     TooManyFiles,
@@ -103,7 +113,9 @@ pub(crate) struct ModelHeader {
 }
 
 pub(crate) fn read(file: &[u8]) -> Result<ModelHeader, SignatureError> {
-    let (graph, opset) = model(file).map_err(|error| match foreign::recognize(file) {
+    let mut left = MAX_FIELDS;
+    let checked = check_fields(file, Message::Model, &mut left);
+    let (graph, opset) = checked.and_then(|()| model(file)).map_err(|error| match foreign::recognize(file) {
         Some(what) => SignatureError::Foreign { what },
         None => error,
     })?;
@@ -131,6 +143,41 @@ impl From<WireError> for SignatureError {
 
 fn not_onnx(reason: impl Into<String>) -> SignatureError {
     SignatureError::NotOnnx { reason: reason.into() }
+}
+
+/// The messages of a header.
+#[derive(Clone, Copy)]
+enum Message {
+    Model,
+    Graph,
+    Weight,
+    /// The description of an input or output, and what is in it, down to this depth.
+    Described(u32),
+}
+
+impl Message {
+    /// The message in this field, if a signature needs it.
+    fn inner(self, number: u32) -> Option<Self> {
+        match (self, number) {
+            (Self::Model, 7) => Some(Self::Graph),
+            (Self::Graph, 5) => Some(Self::Weight),
+            (Self::Model, 8) | (Self::Weight, 13) => Some(Self::Described(0)),
+            (Self::Graph, 11 | 12) => Some(Self::Described(MAX_MESSAGE_DEPTH)),
+            (Self::Described(depth), _) => depth.checked_sub(1).map(Self::Described),
+            _ => None,
+        }
+    }
+}
+
+/// Refuses what would take long: `left` is the number of fields that may come. What is wrong with them is found later.
+fn check_fields(bytes: &[u8], message: Message, left: &mut u32) -> Result<(), SignatureError> {
+    for (number, field) in Fields::new(bytes).map_while(Result::ok) {
+        *left = left.checked_sub(1).ok_or(SignatureError::TooManyFields)?;
+        if let (Field::Bytes(bytes), Some(inner)) = (field, message.inner(number)) {
+            check_fields(bytes, inner, left)?;
+        }
+    }
+    Ok(())
 }
 
 /// The graph of a model, and the version of its operators.

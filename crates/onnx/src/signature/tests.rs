@@ -155,6 +155,26 @@ fn empty_messages_are_counted_and_not_kept() {
 }
 
 #[test]
+fn more_fields_than_any_model_has_are_refused() {
+    let read = |file: &[u8]| Signature::try_from_onnx(file).unwrap_err();
+    let most = 1 << 22;
+    for field in [1, 5, 11] {
+        assert_eq!(read(&many(field, most)), SignatureError::TooManyFields);
+    }
+    // The graph is a field as well.
+    assert_eq!(read(&many(5, most - 1)), SignatureError::NoOutputs);
+    let weight = [0x42, 0].repeat(most);
+    let mut file = Vec::new();
+    for number in [5_u8, 7] {
+        let inner = if number == 5 { weight.clone() } else { std::mem::take(&mut file) };
+        file.push(number << 3 | 2);
+        prost::encoding::encode_varint(inner.len() as u64, &mut file);
+        file.extend(inner);
+    }
+    assert_eq!(read(&file), SignatureError::TooManyFields);
+}
+
+#[test]
 fn weights_in_more_files_than_any_model_has_are_refused() {
     let weight = |number: usize| TensorProto {
         external_data: vec![StringStringEntryProto { key: Some("location".into()), value: Some(number.to_string()) }],
