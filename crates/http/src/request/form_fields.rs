@@ -47,6 +47,18 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
     fields
 }
 
+/// The type of a part of this name that is JSON, if the schema has decimals. A name that comes more than once has items.
+pub(crate) fn type_with_decimals(input: &DataType, name: &str) -> Option<DataType> {
+    if !input.has_decimals() {
+        return None;
+    }
+    let root = input.schema();
+    let property = target(target(root, root).get("properties")?.get(name)?, root);
+    let either = [Some(property), property.get("items")];
+    let schema = Schema::from_iter([("anyOf", Schema::from_iter(either.into_iter().flatten().cloned()))]);
+    Some(ANY_VALUE.clone().with_schema(schema))
+}
+
 /// The conversion of one form.
 struct SchemaFit<'a> {
     root: &'a Schema,

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use callboard_codec::{Account, DecodeLimits, Format, Map, Value};
+use callboard_codec::{Account, DataType, DecodeLimits, Format, Map, Payload, Value};
 use callboard_core::edge::HeldBytes;
 use callboard_telemetry::truncate_for_log;
 use futures_util::{Stream, stream};
@@ -88,14 +88,19 @@ impl MultipartForm {
         self.read_bytes() + parts * VALUE_BYTES
     }
 
-    /// Decodes all parts.
-    pub(crate) fn decode(&self, limits: &DecodeLimits) -> Result<FormFields, ApiError> {
+    /// Decodes all parts. `exact` is the type by which a part of this name is read if it is JSON with decimals.
+    pub(crate) fn decode(
+        &self,
+        limits: &DecodeLimits,
+        exact: impl Fn(&str) -> Option<DataType>,
+    ) -> Result<FormFields, ApiError> {
         let mut remaining_limits = limits.clone();
         let mut values = Map::with_capacity(self.parts.len());
         for (name, parts) in &self.parts {
             let mut of_name = Vec::with_capacity(parts.len());
+            let exact = exact(name);
             for part in parts {
-                let value = part.decode(name, &remaining_limits)?;
+                let value = part.decode(name, &remaining_limits, exact.as_ref())?;
                 remaining_limits = remaining_limits.left_after(&value);
                 of_name.push(value);
             }
@@ -110,9 +115,12 @@ impl MultipartForm {
 }
 
 impl Part {
-    fn decode(&self, name: &str, limits: &DecodeLimits) -> Result<Value, ApiError> {
+    fn decode(&self, name: &str, limits: &DecodeLimits, exact: Option<&DataType>) -> Result<Value, ApiError> {
         if let Some(format) = self.format {
-            let value = Value::decode(format, &self.bytes, limits);
+            let value = match exact.filter(|_| format == Format::Json) {
+                Some(exact) => exact.decode(format, &self.bytes, limits).and_then(Payload::into_inner),
+                None => Value::decode(format, &self.bytes, limits),
+            };
             return value.map_err(|error| ApiError::from(error).in_part(name));
         }
         if !self.is_text {

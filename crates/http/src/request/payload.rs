@@ -86,7 +86,11 @@ pub(crate) async fn decode_form(
     let (route, limits, bytes) = (Arc::clone(route), limits.clone(), form.read_bytes());
     // Texts are copied.
     budget.charge(form.value_bytes())?;
-    let read = move || read(&route, form_fields::fit(form.decode(&limits)?, route.input()));
+    let read = move || {
+        let input = route.input();
+        let fields = form.decode(&limits, |name| form_fields::type_with_decimals(input, name))?;
+        read(&route, form_fields::fit(fields, input))
+    };
     let (admission, payload) = budget.run(admission, bytes, read).await?;
     Ok((admission, payload?))
 }

@@ -100,6 +100,16 @@ async fn decimals_keep_their_digits_on_every_way_of_json() {
         let answer = client.post(path, &[JSON], body).await;
         assert_eq!((answer.status, answer.text()), (200, expected), "{path} {body}");
     }
+    let part = |name: &str, json: &str| {
+        format!(
+            "--xyz\r\ncontent-disposition: form-data; name={name}\r\ncontent-type: application/json\r\n\r\n{json}\r\n"
+        )
+    };
+    let form = part("rate", "1.10") + &part("amount", "12345678901234567890.12") + "--xyz--\r\n";
+    for path in ["/pay", "/v1/call/pay"] {
+        let answer = client.post(path, &[("content-type", "multipart/form-data; boundary=xyz")], &*form).await;
+        assert_eq!((answer.status, answer.text()), (200, both), "{path}");
+    }
 }
 
 #[tokio::test]
