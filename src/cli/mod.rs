@@ -41,6 +41,7 @@ mod signals;
 mod snippet;
 mod table;
 mod target;
+mod turns;
 
 use std::process::ExitCode;
 

@@ -4,8 +4,9 @@
 //! stages come from it; settings are those of the start. Routes that share a stage are built and replaced together,
 //! because a stage has one queue and one set of workers.
 //!
-//! * **Full:** one load at a time; others wait for it.
-//! * **Cancelled:** the new stages end, and nothing has changed.
+//! * **Full:** a route has one change at a time, and routes do not wait for each other; a load of all routes waits for
+//!   the loads before it.
+//! * **Cancelled:** the new stages end, and nothing has changed. An unload ends a load of its route.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,9 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange, RouteSpec};
 use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, is_reserved};
+use tokio::sync::RwLock;
 use tokio::task::spawn_blocking;
 
 use super::error::CliError;
+use super::turns::Turns;
 use crate::config::Plan;
 
 /// Reads the configuration again.
@@ -27,27 +30,37 @@ pub(crate) struct ConfiguredRoutes {
     node: NodeHandle,
     /// The routes of the configuration when it was last read.
     routes: Mutex<Vec<String>>,
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turns: Turns,
+    /// Taken as a whole by a load of all routes.
+    all: Arc<RwLock<()>>,
 }
 
 impl ConfiguredRoutes {
     /// The routes of a node that was started with this plan.
     pub(crate) fn new(reload: ReloadFn, node: NodeHandle, plan: &Plan) -> Self {
-        Self { reload: Arc::new(reload), node, routes: Mutex::new(names(plan)), turn: Arc::default() }
+        Self {
+            reload: Arc::new(reload),
+            node,
+            routes: Mutex::new(names(plan)),
+            turns: Turns::default(),
+            all: Arc::default(),
+        }
     }
 
     /// With a rollout instead of that of the configuration.
-    async fn load_now(&self, route: &str, own: Option<Rollout>) -> Result<(), RepositoryError> {
-        let turn = Arc::clone(&self.turn).lock_owned().await;
-        let served: HashSet<String> = self.node.client().routes().iter().map(|route| route.name().to_owned()).collect();
+    async fn load_in_turn(&self, route: &str, own: Option<Rollout>) -> Result<(), RepositoryError> {
+        let turn = (Arc::clone(&self.all).read_owned().await, self.turns.place().await);
         let reloaded = spawn_blocking({
-            let (reload, route, served) = (Arc::clone(&self.reload), route.to_owned(), served.clone());
-            // The lock is held until the work ends, even if the request was cancelled.
+            let (reload, route, served) = (Arc::clone(&self.reload), route.to_owned(), self.served());
+            // The place is taken until the work ends, even if the request was cancelled.
             move || reload_routes(&reload, &route, &served).map(|reloaded| (reloaded, turn))
         });
         let ((all, reloaded), _turn) = reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
         *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
-        let change = reloaded?.into_iter().fold(RouteChange::new(), |change, (route, rollout)| {
+        // One that shares a stage may have been unloaded meanwhile.
+        let served = self.served();
+        let together = reloaded?.into_iter().filter(|(spec, _)| spec.name() == route || served.contains(spec.name()));
+        let change = together.fold(RouteChange::new(), |change, (route, rollout)| {
             let is_served = served.contains(route.name());
             take_over(change, (route, own.clone().or(rollout)), is_served)
         });
@@ -55,9 +68,13 @@ impl ConfiguredRoutes {
         Ok(())
     }
 
+    fn served(&self) -> HashSet<String> {
+        self.node.client().routes().iter().map(|route| route.name().to_owned()).collect()
+    }
+
     /// Builds all routes of the configuration again, and removes the other routes.
     pub(crate) async fn load_all(&self) -> Result<(), RepositoryError> {
-        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let turn = Arc::clone(&self.all).write_owned().await;
         let reload = Arc::clone(&self.reload);
         let built = spawn_blocking(move || {
             let refused = |error: CliError| RepositoryError::Source(error.to_string());
@@ -80,8 +97,7 @@ impl ConfiguredRoutes {
         Ok(())
     }
 
-    async fn unload_now(&self, route: &str) -> Result<(), RepositoryError> {
-        let _turn = self.turn.lock().await;
+    async fn unload_in_turn(&self, route: &str) -> Result<(), RepositoryError> {
         if self.node.client().route(route).is_some() {
             self.node.remove_route(route).await?;
             return Ok(());
@@ -96,11 +112,11 @@ impl ModelRepository for ConfiguredRoutes {
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
-        Box::pin(self.load_now(route, None))
+        Box::pin(self.turns.load(route, self.load_in_turn(route, None)))
     }
 
     fn unload<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
-        Box::pin(self.unload_now(route))
+        Box::pin(self.turns.at_once(route, self.unload_in_turn(route)))
     }
 
     fn roll_out<'a>(&'a self, route: &'a str, version: Option<u64>, rollout: Rollout) -> RepositoryChange<'a> {
@@ -111,7 +127,7 @@ impl ModelRepository for ConfiguredRoutes {
             if self.node.client().route(route).is_none() {
                 return Err(ChangeError::NoSuchRoute { route: route.into() }.into());
             }
-            self.load_now(route, Some(rollout)).await
+            self.turns.load(route, self.load_in_turn(route, Some(rollout))).await
         })
     }
 }
@@ -241,6 +257,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_slow_load_of_one_route_delays_no_other() {
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (go, may_go) = std::sync::mpsc::channel();
+        let first = Mutex::new(Some((begun, may_go)));
+        let (_node, mut configured, file) = node(text(&[("/a", "\"one\""), ("/b", "\"two\"")])).await;
+        configured.reload = Arc::new(Box::new(move || {
+            let first = first.lock().unwrap().take();
+            if let Some((begun, may_go)) = first {
+                begun.send(()).unwrap();
+                may_go.recv().unwrap();
+            }
+            plan(file.lock().unwrap().clone())
+        }));
+        let others = async {
+            has_begun.await.unwrap();
+            configured.load("/b").await.unwrap();
+            configured.unload("/b").await.unwrap();
+            go.send(()).unwrap();
+        };
+        let (slow, ()) = tokio::join!(configured.load("/a"), others);
+        slow.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_load_of_all_routes_replaces_adds_and_removes() {
         let (node, configured, file) = node(text(&[("/a", "\"one\""), ("/b", "\"two\"")])).await;
         let before = revisions(&node);
@@ -288,9 +328,9 @@ mod tests {
             let mut load = configured.load("/a");
             assert!(load.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             drop(load);
-            assert!(configured.turn.try_lock().is_err());
+            assert!(configured.all.try_write().is_err());
         }
-        let _next = configured.turn.lock().await;
+        let _next = configured.all.write().await;
     }
 
     #[tokio::test]

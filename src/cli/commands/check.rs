@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use callboard_codec::{Format, Value};
-use callboard_core::edge::Route;
-use callboard_core::{CallError, CallOptions, LocalClient};
+use callboard_codec::{Format, Payload, Value};
+use callboard_core::edge::{Admission, Route};
+use callboard_core::{CallError, CallOptions, Instant, LocalClient, Replies};
 
 use super::super::error::CliError;
 use super::super::output;
@@ -90,15 +90,59 @@ async fn run_example(
 ) -> Result<(String, Duration), CallError> {
     let payload = route.input().from_value(example.clone())?;
     let admission = client.edge().admit(route, payload.size_hint() as u64)?;
+    if route.streams() {
+        return run_stream(client, route.name(), admission, payload).await;
+    }
     let reply = client.edge().submit(admission, payload, CallOptions::new()).await?;
     let answer = reply.payload.encode(Format::Json)?;
     let timing = reply.timing;
     Ok((shortened(&String::from_utf8_lossy(&answer)), timing.queue + timing.batch + timing.compute))
 }
 
+/// Reads all outputs; shows the first.
+async fn run_stream(
+    client: &LocalClient,
+    route: &str,
+    admission: Admission,
+    payload: Payload,
+) -> Result<(String, Duration), CallError> {
+    let began = Instant::now();
+    let outputs = client.edge().submit_streaming(admission, payload, CallOptions::new());
+    let mut replies = Replies::<Value>::new(route, outputs);
+    let (mut first, mut count) = (String::new(), 0_u64);
+    while let Some(output) = replies.next().await {
+        let output = output?.encode(Format::Json)?;
+        if count == 0 {
+            first = format!(", the first: {}", shortened(&String::from_utf8_lossy(&output)));
+        }
+        count += 1;
+    }
+    Ok((format!("{count} outputs{first}"), began.elapsed()))
+}
+
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_core::{App, RouteSpec, StreamStage};
+    use futures_util::stream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_example_of_a_stream_is_read_to_its_end() {
+        let count = StreamStage::each("count", |to: &u64| stream::iter((0..*to).map(Ok)));
+        let app = App::new().mount(RouteSpec::streaming("/count", count).example(Value::from(3)));
+        let node = app.start().await.unwrap();
+        let client = node.client();
+        let route = client.route("/count").unwrap();
+        let (shown, _) = run_example(&client, &route, &route.examples()[0]).await.unwrap();
+        assert_eq!(shown, "3 outputs, the first: 0");
+        assert!(run_example(&client, &route, &Value::from("three")).await.is_err());
     }
 }

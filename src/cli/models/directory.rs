@@ -27,10 +27,10 @@ use tokio::time::timeout;
 
 use super::super::error::chain;
 use super::super::log_lines::LogLines;
+use super::super::turns::Turns;
 use super::check::check;
 use super::look::{look, look_at_model};
 use super::state::{Failed, ModelState, Running, Step, VersionPrint};
-use super::turns::Turns;
 use crate::assemble::{BuildError, SharedStage};
 use crate::config::models::settings::ModelSettings;
 use crate::config::models::{route_name, stage_name, version_route_name};
