@@ -116,9 +116,9 @@
 // Stages: the user's code, and its execution.
 pub use callboard_core::{
     AsyncStreamWorker, AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING, DEFAULT_CONCURRENCY,
-    DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, Failure, NotEmitted,
-    Outputs, Placement, ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName, StageSettings, StreamStage,
-    StreamWorker, Worker,
+    DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, DEFAULT_STOP_TIMEOUT,
+    Failure, NotEmitted, Outputs, Placement, ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName,
+    StageSettings, StreamStage, StreamWorker, Worker,
 };
 
 // Pipelines of stages, the app that serves them under routes, and the node that runs the app.

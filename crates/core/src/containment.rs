@@ -39,6 +39,11 @@ impl CaughtPanic {
         Self { message, place, is_exit: false }
     }
 
+    /// Whether the worker ended without a panic: other batches that it ran have ended with it.
+    pub(crate) fn is_exit(&self) -> bool {
+        self.is_exit
+    }
+
     /// Message and place, as Rust itself prints them.
     pub(crate) fn trace(&self) -> Option<String> {
         match &self.place {

@@ -54,6 +54,7 @@ mod gateway;
 mod host;
 mod id;
 pub mod isolation;
+pub mod log_limit;
 mod metrics;
 mod node;
 mod offload;
@@ -95,8 +96,8 @@ pub use restart::{BackoffPolicy, RestartIntensity};
 pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, check_route_name};
 pub use stage::{
     CacheSettings, Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_IDLE,
-    DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, DEFAULT_SCALE_DELAY, MAX_REPLICAS, Placement, Rows, Scaling,
-    Stage, StageSettings, StreamStage,
+    DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, DEFAULT_SCALE_DELAY, DEFAULT_STOP_TIMEOUT, MAX_REPLICAS,
+    Placement, Rows, Scaling, Stage, StageSettings, StreamStage,
 };
 pub use timeline::{ReleaseReason, Timing};
 pub use worker::{

@@ -7,15 +7,12 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_core::Failure;
+use callboard_core::{DEFAULT_STOP_TIMEOUT, Failure};
 
 use crate::memory::MemoryLimit;
 
 /// A large model is read from a cold disk within this time.
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Half of what orchestrators commonly allow after their signal is left for the rest.
-const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Half of the default of `limits.max_in_flight_bytes`.
 const DEFAULT_MAX_BATCH_BYTES: u64 = 256 * 1024 * 1024;

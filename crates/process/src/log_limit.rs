@@ -2,15 +2,15 @@
 //!
 //! * **Full:** lines beyond the rate are left out and counted; the count is one line, once there is room again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use callboard_core::Instant;
+use callboard_core::log_limit::{self, LogRate};
 use parking_lot::Mutex;
 
 /// A service that logs each call at full speed says less; all lines of a thousand children would fill a disk in hours,
 /// not in minutes.
-const MAX_LINES: u32 = 1_000;
-const MAX_BYTES: usize = 1024 * 1024;
-const PER: Duration = Duration::from_secs(1);
+const RATE: LogRate = LogRate { lines: 1_000, bytes: 1024 * 1024, per: Duration::from_secs(1) };
 
 /// The target of log lines that are the words of a child: what it prints, logs, and says of its errors.
 pub const OUTPUT_TARGET: &str = "callboard_process::output";
@@ -33,37 +33,12 @@ pub(crate) fn both_ends(text: &str, most: usize) -> String {
 }
 
 /// The rate of one child.
-#[derive(Debug, Default)]
-pub(crate) struct LogLimit(Mutex<Window>);
+#[derive(Debug)]
+pub(crate) struct LogLimit(Mutex<log_limit::LogLimit>);
 
-/// What was said since its begin.
-#[derive(Debug, Default)]
-struct Window {
-    begin: Option<Instant>,
-    lines: u32,
-    bytes: usize,
-    left_out: u64,
-}
-
-impl Window {
-    /// Begins with the next window, if it is time. Returns the lines that were left out of the former.
-    fn turn(&mut self, now: Instant) -> u64 {
-        if self.begin.is_some_and(|begin| now.duration_since(begin) < PER) {
-            return 0;
-        }
-        std::mem::replace(self, Self { begin: Some(now), ..Self::default() }).left_out
-    }
-
-    /// Whether a line may be written.
-    fn admit(&mut self, bytes: usize) -> bool {
-        let is_admitted = self.lines < MAX_LINES && self.bytes + bytes <= MAX_BYTES;
-        if is_admitted {
-            self.lines += 1;
-            self.bytes += bytes;
-        } else {
-            self.left_out += 1;
-        }
-        is_admitted
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self(Mutex::new(log_limit::LogLimit::new(RATE)))
     }
 }
 
@@ -84,7 +59,7 @@ impl LogLimit {
 
     /// The same at the end of the child.
     pub(crate) fn tell_at_end(&self, tell: impl FnOnce(&str)) {
-        let left_out = std::mem::take(&mut self.0.lock().left_out);
+        let left_out = self.0.lock().take_left_out();
         if left_out > 0 {
             tell(&words(left_out));
         }
@@ -92,7 +67,8 @@ impl LogLimit {
 }
 
 fn words(left_out: u64) -> String {
-    format!("{left_out} lines left out: more than {MAX_LINES} lines or {} KiB within {PER:?}", MAX_BYTES / 1024)
+    let LogRate { lines, bytes, per } = RATE;
+    format!("{left_out} lines left out: more than {lines} lines or {} KiB within {per:?}", bytes / 1024)
 }
 
 /// Cuts a text to this number of characters.
@@ -105,20 +81,6 @@ pub(crate) fn cut(text: &mut String, max_chars: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_beyond_the_rate_are_left_out_and_counted_once() {
-        let (start, mut window) = (Instant::now(), Window::default());
-        let mut say =
-            |millis: u64, bytes: usize| (window.turn(start + Duration::from_millis(millis)), window.admit(bytes));
-        for _ in 0..MAX_LINES {
-            assert_eq!(say(0, 10), (0, true));
-        }
-        assert_eq!((say(500, 10), say(999, 10)), ((0, false), (0, false)));
-        assert_eq!((say(1000, 10), say(1001, 10)), ((2, true), (0, true)));
-        assert_eq!((say(2000, MAX_BYTES), say(2001, 1), say(2002, 1)), ((0, true), (0, false), (0, false)));
-        assert_eq!((say(5000, MAX_BYTES + 1), say(5001, MAX_BYTES)), ((2, false), (0, true)));
-    }
 
     #[test]
     fn a_text_is_cut_between_characters() {

@@ -1,6 +1,7 @@
 //! The stages around child processes, and the fork servers that stages of one app share.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_core::{Replica, Stage, StreamStage};
@@ -28,7 +29,7 @@ impl ForkServers {
         let children = self.children(config);
         let calls = config.concurrency();
         let worker = move |replica: &Replica| Ok(ProcessWorker::new(&children, replica));
-        let stage = Stage::async_worker(name, worker);
+        let stage = Stage::async_worker(name, worker).stop_timeout(stop_within(config));
         match calls {
             Some(calls) => stage.concurrency(calls.get()),
             None => stage.concurrency(1).hands_ahead(),
@@ -41,10 +42,11 @@ impl ForkServers {
         let children = self.children(config);
         let calls = config.concurrency();
         let worker = move |replica: &Replica| Ok(StreamingProcessWorker::new(&children, replica));
-        match calls {
+        let stage = match calls {
             Some(calls) => StreamStage::async_worker(name, worker).concurrency(calls.get()),
             None => StreamStage::async_batch_worker(name, worker).concurrency(1).hands_ahead(),
-        }
+        };
+        stage.stop_timeout(stop_within(config))
     }
 
     fn children(&self, config: &ProcessConfig) -> Arc<Children> {
@@ -67,6 +69,11 @@ impl ForkServers {
             server
         })
     }
+}
+
+/// The time in which a replica ends: that of its child, and a second until the child is killed.
+fn stop_within(config: &ProcessConfig) -> Duration {
+    config.stop_timeout.saturating_add(Duration::from_secs(1))
 }
 
 /// A stage with one child process for each replica. Batches, replicas, queue, timeout and contract are the stage's

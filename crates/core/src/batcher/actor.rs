@@ -1,6 +1,5 @@
 //! The thin shell around queue and policy: feeds them with messages and time, and hands batches to free workers.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,9 @@ use crate::clock::{self, Instant};
 use crate::error::CallError;
 use crate::metrics::DiscardPlace;
 use crate::pool::{BatchRun, BatcherMessage, FailedStart, Pool, ReplicaHandle, WorkerMessage};
-use crate::queue::{Entry, EntryKey, QueueState, Release, SessionQueues, inbox};
+use crate::queue::{
+    Entry, EntryKey, LifeId, QueueState, Release, SessionQueues, SuspectGroup, Suspects, Suspicion, inbox,
+};
 use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
 /// The actor of one stage's queue.
@@ -23,8 +24,10 @@ pub(crate) struct BatcherState {
     /// Entries from the inbox; empty between two messages.
     arrived: Vec<Entry>,
     queue: SessionQueues<Box<Entry>>,
-    /// Halves of batches that killed their worker. Each runs by itself, before the queue.
-    suspects: VecDeque<PoisonSuspects>,
+    /// Entries that wait again; only where batches are handed ahead, and some may have left.
+    returned: Vec<EntryKey>,
+    /// `None` while there are none.
+    isolation: Option<Box<Isolation>>,
     workers: Vec<Arc<ReplicaHandle>>,
     /// Batches that were handed over.
     batches: u64,
@@ -43,11 +46,17 @@ pub(crate) struct BatcherState {
     is_closed: bool,
 }
 
-/// Entries that run together, and how often a single one has killed its worker: kept here rather than in each entry,
-/// because many entries wait.
-struct PoisonSuspects {
-    entries: Vec<Entry>,
-    lone_crashes: u32,
+/// Entries that run again apart from others, before the queue, because a worker ended with them.
+#[derive(Default)]
+struct Isolation {
+    suspects: Suspects<Entry>,
+    held: Vec<Held>,
+}
+
+/// A replica that runs one group and nothing else, or finishes what it runs before that. It is not among the workers.
+struct Held {
+    worker: Arc<ReplicaHandle>,
+    until: Instant,
 }
 
 impl Actor for BatcherActor {
@@ -65,7 +74,8 @@ impl Actor for BatcherActor {
             pool,
             failed_start: None,
             arrived: Vec::new(),
-            suspects: VecDeque::new(),
+            returned: Vec::new(),
+            isolation: None,
             workers: Vec::new(),
             batches: 0,
             last_batch: 0,
@@ -102,13 +112,16 @@ impl Actor for BatcherActor {
             }
             BatcherMessage::Leave(handle) => {
                 state.workers.retain(|worker| !Arc::ptr_eq(worker, &handle));
+                if let Some(isolation) = &mut state.isolation {
+                    isolation.held.retain(|held| !Arc::ptr_eq(&held.worker, &handle));
+                }
                 state.update_sessions();
                 // The replica reads it after the batch that it may have; an error means that it has ended.
                 let _ = handle.actor().send_message(WorkerMessage::Leave);
             }
             BatcherMessage::Free => {}
             BatcherMessage::TakeBack(entries) => state.take_back(entries),
-            BatcherMessage::Isolate { entries, lone_crashes } => state.isolate(entries, lone_crashes),
+            BatcherMessage::Isolate { entries, suspicion, life } => state.isolate(entries, suspicion, life),
             BatcherMessage::Yielded => state.end_yield(),
             BatcherMessage::Due => state.due_at = None,
             BatcherMessage::RefuseUntil(failed) => {
@@ -171,26 +184,19 @@ impl BatcherState {
 
     /// The replicas have changed: assigns each session to a running replica.
     fn update_sessions(&mut self) {
-        self.queue.set_replicas(self.workers.iter().map(|worker| worker.index()));
+        let held = self.isolation.iter().flat_map(|isolation| &isolation.held).map(|held| &held.worker);
+        self.queue.set_replicas(self.workers.iter().chain(held).map(|worker| worker.index()));
     }
 
     /// Hands out batches while the policy says so. Returns whether to yield first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
         self.forget_the_gone();
+        if self.isolation.is_some() && !self.dispatch_suspects(myself) {
+            return false;
+        }
         if self.workers.is_empty() && self.pool.settings().scaling().may_be_zero() {
             self.ask_for_replica();
             return false;
-        }
-        while let Some(mut group) = self.suspects.pop_front() {
-            let Some(worker) = self.workers.iter().find(|worker| worker.try_take()).cloned() else {
-                self.suspects.push_front(group);
-                return false;
-            };
-            for entry in &mut group.entries {
-                entry.permit = None;
-            }
-            self.pool.metrics.isolations.inc();
-            self.hand_over(&worker, group, clock::now(), None);
         }
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.
         let mut from = 0;
@@ -229,9 +235,80 @@ impl BatcherState {
         false
     }
 
-    /// No replica is there: asks for one if entries wait.
+    /// Hands out the groups under isolation. Returns whether the queue is next: false while a group waits that any
+    /// replica may take.
+    fn dispatch_suspects(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
+        let Some(mut isolation) = self.isolation.take() else { return true };
+        let (now, held) = (clock::now(), isolation.held.len());
+        isolation.held.retain(|held| !held.worker.is_gone());
+        let is_one_lost = isolation.held.len() < held;
+        let is_free = |held: &mut Held| held.worker.running() == 0 || held.until <= now;
+        self.workers.extend(isolation.held.extract_if(.., is_free).map(|held| held.worker));
+        let mut is_queue_next = true;
+        while let Some(mut group) = isolation.suspects.pop() {
+            let until = now + group.suspicion().isolated_for();
+            let mut found = self.workers.iter().position(|worker| worker.running() == 0);
+            if found.is_none() && group.needs_replica() && isolation.held.is_empty() {
+                if group.has_waited {
+                    group.join_others();
+                } else if let Some(least) = self.least_busy() {
+                    // It gets nothing more, so that it has finished what it runs in that time.
+                    isolation.held.push(Held { worker: self.workers.remove(least), until });
+                    group.has_waited = true;
+                }
+            }
+            let needs_replica = group.needs_replica();
+            if !needs_replica {
+                found = self.workers.iter().position(|worker| worker.free_slots() > 0);
+            }
+            if let Some(position) = found {
+                let worker = Arc::clone(&self.workers[position]);
+                if needs_replica {
+                    isolation.held.push(Held { worker: self.workers.remove(position), until });
+                }
+                self.hand_over_group(&worker, group, now);
+                continue;
+            }
+            is_queue_next = needs_replica;
+            isolation.suspects.put_back(group);
+            break;
+        }
+        if let Some(until) = isolation.held.iter().map(|held| held.until).min() {
+            self.arm(myself, now, until);
+        }
+        let is_over = isolation.suspects.is_empty() && isolation.held.is_empty();
+        self.isolation = (!is_over).then_some(isolation);
+        if is_one_lost {
+            self.update_sessions();
+        }
+        is_queue_next
+    }
+
+    /// The position of the worker that runs the fewest batches.
+    fn least_busy(&self) -> Option<usize> {
+        (0..self.workers.len()).min_by_key(|position| self.workers[*position].running())
+    }
+
+    /// Hands over all batches of a group. Those that find no slot wait again.
+    fn hand_over_group(&mut self, worker: &ReplicaHandle, group: SuspectGroup<Entry>, now: Instant) {
+        let suspicion = group.suspicion();
+        for mut entries in group.batches {
+            if !worker.try_take() {
+                self.pool.tell_batcher(BatcherMessage::Isolate { entries, suspicion, life: None });
+                continue;
+            }
+            for entry in &mut entries {
+                entry.permit = None;
+            }
+            self.pool.metrics.isolations.inc();
+            self.hand_over(worker, entries, suspicion, now, None);
+        }
+    }
+
+    /// No replica is there: asks for one if entries wait, and none is held.
     fn ask_for_replica(&self) {
-        if self.queue.len() > 0 || !self.suspects.is_empty() {
+        let is_one_held = self.isolation.as_ref().is_some_and(|isolation| !isolation.held.is_empty());
+        if !is_one_held && (self.queue.len() > 0 || self.isolation.is_some()) {
             self.pool.demand.wake();
         }
     }
@@ -242,11 +319,12 @@ impl BatcherState {
             return;
         }
         let (now, estimate) = (clock::now(), self.pool.cost.line().batch(self.last_cost));
+        self.forget_the_taken();
         for index in 0..self.workers.len() {
             let worker = Arc::clone(&self.workers[index]);
             let replica = worker.index();
-            let waiting =
-                QueueState { first_deadline: self.queue.first_deadline(replica), estimate, ..self.waiting(replica) };
+            let (first_deadline, has_returned) = (self.queue.first_deadline(replica), !self.returned.is_empty());
+            let waiting = QueueState { first_deadline, estimate, has_returned, ..self.waiting(replica) };
             if self.pool.policy().hands_ahead(now, &waiting, self.workers.len()) && worker.try_take_ahead() {
                 self.release(&worker, now, ReleaseReason::Full);
             }
@@ -271,6 +349,7 @@ impl BatcherState {
             last_batch: self.last_batch,
             empty_yields: self.empty_yields,
             is_draining: self.is_draining,
+            has_returned: false,
         }
     }
 
@@ -300,18 +379,18 @@ impl BatcherState {
         self.last_batch = entries.len();
         self.last_cost = entries.iter().map(|entry| entry.cost).sum();
         self.pool.metrics.released(reason, entries.len());
-        self.hand_over(worker, PoisonSuspects { entries, lone_crashes: 0 }, now, Some(reason));
+        self.hand_over(worker, entries, Suspicion::default(), now, Some(reason));
     }
 
-    /// Without a reason, the group is a part of a batch under bisection.
+    /// Without a reason, the batch is a part of a batch under bisection.
     fn hand_over(
         &mut self,
         worker: &ReplicaHandle,
-        group: PoisonSuspects,
+        entries: Vec<Entry>,
+        suspicion: Suspicion,
         now: Instant,
         reason: Option<ReleaseReason>,
     ) {
-        let PoisonSuspects { entries, lone_crashes } = group;
         self.batches += 1;
         self.pool.demand.note_batch(now);
         let (id, size, replica) = (self.batches, entries.len(), worker.index());
@@ -319,7 +398,7 @@ impl BatcherState {
         for entry in &entries {
             entry.note_taken(self.pool.name(), now, facts);
         }
-        let run = BatchRun::new(Arc::clone(&self.pool), entries, now, facts, lone_crashes);
+        let run = BatchRun::new(Arc::clone(&self.pool), entries, now, facts, suspicion);
         if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
             // The worker died after its slot was taken. The dropped run brings its entries back.
             worker.retire();
@@ -355,20 +434,23 @@ impl BatcherState {
         if let Some(entry) = self.queue.remove(key) {
             return Some(*entry);
         }
-        let find = |group: &mut PoisonSuspects| {
-            let position = group.entries.iter().position(|entry| entry.key() == key)?;
-            Some(group.entries.remove(position))
-        };
-        let entry = self.suspects.iter_mut().find_map(find)?;
-        self.suspects.retain(|group| !group.entries.is_empty());
-        Some(entry)
+        self.isolation.as_mut()?.suspects.remove(|entry| entry.key() == key)
     }
 
     /// Queues entries of a lost worker again.
     fn take_back(&mut self, entries: Vec<Entry>) {
-        for entry in self.keep_wanted(entries) {
-            self.push(entry);
+        let entries = self.keep_wanted(entries);
+        if self.pool.settings().hands_ahead() {
+            self.forget_the_taken();
+            self.returned.extend(entries.iter().map(Entry::key));
         }
+        entries.into_iter().for_each(|entry| self.push(entry));
+    }
+
+    /// Of the entries that came back, keeps those that wait.
+    fn forget_the_taken(&mut self) {
+        let Self { returned, queue, .. } = self;
+        returned.retain(|key| queue.contains(*key));
     }
 
     /// Gives returning entries a permit, and discards those whose callers have left: no message will name them again.
@@ -386,13 +468,12 @@ impl BatcherState {
         waiting
     }
 
-    /// Splits a batch that killed its worker in two. With repeated halving, one poison entry among n is alone after at
-    /// most 2·⌈log₂ n⌉ + 1 runs, the first included. A single entry stays single.
-    fn isolate(&mut self, entries: Vec<Entry>, lone_crashes: u32) {
-        let mut entries = self.keep_wanted(entries);
-        let second = entries.split_off(entries.len() / 2);
-        let halves = [entries, second].into_iter().filter(|half| !half.is_empty());
-        self.suspects.extend(halves.map(|entries| PoisonSuspects { entries, lone_crashes }));
+    /// Lets the entries of a batch that ended its worker run again apart from others.
+    fn isolate(&mut self, entries: Vec<Entry>, suspicion: Suspicion, life: Option<LifeId>) {
+        let entries = self.keep_wanted(entries);
+        if !entries.is_empty() {
+            self.isolation.get_or_insert_default().suspects.add(entries, suspicion, life);
+        }
     }
 
     /// Arms a timer that sends `Due` at `at`. An earlier timer that is already armed suffices: `Due` arms the next.
@@ -410,7 +491,9 @@ impl BatcherState {
             entry.note_end(self.pool.name(), clock::now(), RunEnd::Closed);
             entry.refuse(error());
         };
-        self.suspects.drain(..).flat_map(|group| group.entries).for_each(refuse);
+        if let Some(isolation) = &mut self.isolation {
+            isolation.suspects.drain().for_each(refuse);
+        }
         while let Some(entry) = self.queue.pop_any() {
             refuse(*entry);
         }

@@ -82,11 +82,16 @@ impl RetryPolicy {
     /// The wait after attempt number `attempt`, from 1, which ended with this error; `chance` is uniform in 0..1.
     #[must_use]
     pub fn wait(&self, error: &CallError, attempt: u32, chance: f64) -> Duration {
+        error.retry_after().unwrap_or_default().saturating_add(self.pause(attempt, chance))
+    }
+
+    /// The part of [`wait`](Self::wait) that is this policy's.
+    #[must_use]
+    pub fn pause(&self, attempt: u32, chance: f64) -> Duration {
         let factor = 2_u32.checked_pow(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
         let pause = self.first_pause.saturating_mul(factor).min(self.longest_pause);
         let drawn = pause.as_secs_f64() * (0.5 + chance.clamp(0.0, 1.0));
-        let pause = Duration::try_from_secs_f64(drawn).unwrap_or(Duration::MAX);
-        error.retry_after().unwrap_or_default().saturating_add(pause)
+        Duration::try_from_secs_f64(drawn).unwrap_or(Duration::MAX)
     }
 
     /// Whether every error is final.

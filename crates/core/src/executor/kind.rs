@@ -210,7 +210,7 @@ fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<Thread
             context.handle.retire();
             if let Some(batch) = context.handle.take_batch() {
                 context.handle.note_end_in_batch();
-                batch.after_panic(&words);
+                batch.after_panic(&words, &context.handle);
             }
             Some(words.to_string())
         }

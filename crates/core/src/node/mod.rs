@@ -23,7 +23,7 @@ use crate::gateway::{Gateway, Limits};
 use crate::host::HostNode;
 use crate::metrics::{NodeMetrics, SharedMetrics};
 use crate::pool::BatcherMessage;
-use crate::router::{RouteChange, RouteSpec, Router, RouterMessage, STOP_WITHIN};
+use crate::router::{RouteChange, RouteSpec, Router, RouterMessage};
 use crate::supervisor::{LoadedLimits, Places};
 
 pub use blocking::BlockingNode;
@@ -138,18 +138,19 @@ impl Node {
         }
     }
 
-    /// Drains, then stops every worker in good order and ends. Calls still in flight after `grace` get `Unavailable`.
+    /// Drains, then stops every worker in good order and ends. Calls still in flight after `grace` get `Unavailable`. A
+    /// worker that takes longer than its stage's [`stop_timeout`](crate::StageSettings::stop_timeout) is ended.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         let drained = self.drain(grace).await;
-        self.stop(STOP_WITHIN).await;
+        self.stop(Duration::MAX).await;
         drained
     }
 
-    /// Stops every worker in good order and ends. A worker that takes longer than `within`, or 5 s, is ended. Calls in
-    /// flight get `Unavailable`: [drain](Self::drain) first.
+    /// Stops every worker in good order and ends. A worker that takes longer than `within`, or than its stage's
+    /// [`stop_timeout`](crate::StageSettings::stop_timeout), is ended. Calls in flight get `Unavailable`:
+    /// [drain](Self::drain) first.
     pub async fn stop(self, within: Duration) {
         let (stopped, done) = oneshot::channel();
-        let within = within.min(STOP_WITHIN);
         if self.handle.shared.router.tell(RouterMessage::Stop { within, stopped }).is_ok() {
             // An error means that everything was already gone.
             let _ = done.await;

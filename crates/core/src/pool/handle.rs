@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::crash_log::CrashLog;
 use super::demand::{Demand, FailedStart};
 use super::entrance::QueueEntrance;
 use super::health::Health;
@@ -18,6 +17,7 @@ use super::retry_budget::RetryBudget;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
+use crate::log_limit::{LogLimit, LogRate};
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
 use crate::queue::{BatchPolicy, Entry, Load, SharedCost};
 use crate::stage::{StageSettings, StageSpec};
@@ -25,6 +25,11 @@ use crate::timeline::RunEnd;
 
 /// The retry time of a failed stage that is trying to start just now.
 const RETRY_SOON: Duration = Duration::from_secs(1);
+
+/// The lines about its crashes that a stage writes into the log. Inputs that end their workers come as quickly as callers
+/// send them, and each costs several lines: enough for each crash of a small accident, and a flood costs less than 20 MB
+/// in a day.
+const CRASH_LINES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
 
 /// One stage on this node.
 #[derive(Debug)]
@@ -38,7 +43,7 @@ pub(crate) struct Pool {
     pub(crate) cost: SharedCost,
     pub(crate) metrics: StageMetrics,
     retries: Mutex<RetryBudget>,
-    crash_log: Mutex<CrashLog>,
+    crash_log: Mutex<LogLimit>,
     pub(super) cache: Option<ResponseCache>,
 }
 
@@ -52,7 +57,7 @@ impl Pool {
             cost: SharedCost::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
-            crash_log: Mutex::default(),
+            crash_log: Mutex::new(LogLimit::new(CRASH_LINES)),
             cache: spec.cache().map(ResponseCache::new),
             spec,
         }
@@ -119,12 +124,16 @@ impl Pool {
 
     /// Logs a line about a crash, unless the stage has written many lately.
     pub(crate) fn log_crash(&self, line: impl FnOnce()) {
-        let admitted = self.crash_log.lock().admit(clock::now());
-        let Some(left_out) = admitted else { return };
+        let (left_out, is_admitted) = {
+            let mut log = self.crash_log.lock();
+            (log.turn(clock::now()), log.admit(0))
+        };
         if left_out > 0 {
             tracing::warn!(stage = %self.name(), left_out, "lines about its crashes were left out");
         }
-        line();
+        if is_admitted {
+            line();
+        }
     }
 
     /// The workers are built and about to warm up. Has an effect only while the stage starts.

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::handle::Pool;
 use super::message::BatcherMessage;
+use super::replica::ReplicaHandle;
 use crate::clock::{self, Instant};
 use crate::containment::CaughtPanic;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::DiscardPlace;
-use crate::queue::{Entry, EntryReply};
+use crate::queue::{Entry, EntryReply, Suspicion};
 use crate::timeline::{BatchFacts, BatchObserver, EndedBatch, RunEnd, SpanId, Timing};
 use crate::worker::{Item, ItemOutcome, WrongCount};
 
@@ -26,8 +27,7 @@ pub(crate) struct InFlightBatch {
     batch: Duration,
     formed_at: Instant,
     facts: BatchFacts,
-    /// How often its one entry was alone when a worker died.
-    lone_crashes: u32,
+    suspicion: Suspicion,
     /// Present if a member is traced.
     trace: Option<Box<BatchTrace>>,
 }
@@ -88,12 +88,13 @@ impl InFlightBatch {
             entry.note_started(pool.name(), now, facts);
         }
         let batch = now.saturating_duration_since(formed_at);
-        Self { pool: Arc::clone(pool), run, entries, batch, formed_at, facts, lone_crashes: 0, trace }
+        let suspicion = Suspicion::default();
+        Self { pool: Arc::clone(pool), run, entries, batch, formed_at, facts, suspicion, trace }
     }
 
-    /// The same batch; its only entry has killed this number of workers before.
-    pub(crate) fn after_crashes(mut self, lone_crashes: u32) -> Self {
-        self.lone_crashes = lone_crashes;
+    /// The same batch; this is known of it.
+    pub(crate) fn under(mut self, suspicion: Suspicion) -> Self {
+        self.suspicion = suspicion;
         self
     }
 
@@ -172,18 +173,25 @@ impl InFlightBatch {
 
     /// User code panicked. Where the contract allows it, each half of the batch runs again by itself, so that in the
     /// end only the poison entry fails. An entry that was alone is retried as often as the stage says: the machine may
-    /// be at fault. Under `AtMostOnce` all entries fail at once.
-    pub(crate) fn after_panic(mut self, words: &CaughtPanic) {
+    /// be at fault. Under `AtMostOnce` all entries fail at once. An exit of a worker that runs several batches may have
+    /// been caused by any of them: an entry was alone only if nothing else ran in its replica.
+    pub(crate) fn after_panic(mut self, words: &CaughtPanic, handle: &ReplicaHandle) {
         let pool = Arc::clone(&self.pool);
         let may_run_again = pool.spec.contract().may_run_again();
-        let is_alone = self.entries.len() == 1;
-        let lone_crashes = self.lone_crashes + u32::from(is_alone);
+        let is_shared = words.is_exit() && handle.slots() > 1;
+        let Suspicion { lone_crashes, shared_crashes, is_only } = self.suspicion;
+        let is_isolated = || is_only && clock::now() < self.formed_at + self.suspicion.isolated_for();
+        let is_alone = self.entries.len() == 1 && (!is_shared || is_isolated());
+        let lone_crashes = lone_crashes + u32::from(is_alone);
         let suffices = is_alone && lone_crashes > pool.settings().crash_retries();
         if may_run_again && !suffices {
             self.tell_observer(clock::now(), RunEnd::Panicked);
             let entries = self.take_entries();
             entries.iter().for_each(|entry| entry.note_again(pool.name(), RunEnd::Panicked));
-            pool.tell_batcher(BatcherMessage::Isolate { entries, lone_crashes });
+            let shared_crashes = shared_crashes.saturating_add(is_shared.into());
+            let suspicion = Suspicion { lone_crashes, shared_crashes, is_only: false };
+            let life = is_shared.then(|| handle.life());
+            pool.tell_batcher(BatcherMessage::Isolate { entries, suspicion, life });
             return;
         }
         if is_alone {

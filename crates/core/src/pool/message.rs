@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::demand::FailedStart;
 use super::replica::ReplicaHandle;
 use super::run::BatchRun;
-use crate::queue::{Entry, EntryKey};
+use crate::queue::{Entry, EntryKey, LifeId, Suspicion};
 
 /// Messages to one batcher. There are at most a few for each permit of the queue and for each replica, so their number
 /// is bounded, though ractor's mailbox has no limit. Entries come by the [`Inbox`](crate::queue::Inbox).
@@ -27,8 +27,9 @@ pub(crate) enum BatcherMessage {
     /// These entries, run together, killed their worker: run each half by itself. From the worker.
     Isolate {
         entries: Vec<Entry>,
-        /// How often a single entry was alone when a worker died; 0 for several.
-        lone_crashes: u32,
+        suspicion: Suspicion,
+        /// The life of the replica, if other batches may have ended it.
+        life: Option<LifeId>,
     },
     /// The yield is over; form a batch from the entries that came. From the batcher to itself.
     Yielded,

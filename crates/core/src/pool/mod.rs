@@ -7,7 +7,6 @@
 //! The batcher's actor forms the batches, the replica's actor runs them, the supervisor starts both; each of them knows
 //! this module, and this module knows none of them.
 
-mod crash_log;
 mod demand;
 mod entrance;
 mod handle;

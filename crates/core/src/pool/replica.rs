@@ -12,6 +12,7 @@ use ractor::ActorRef;
 use super::in_flight::InFlightBatch;
 use super::message::WorkerMessage;
 use crate::clock::{self, Instant};
+use crate::queue::LifeId;
 use crate::restart::LifeEnd;
 
 /// In place of the count of free slots: the replica has ended.
@@ -61,6 +62,11 @@ impl ReplicaHandle {
 
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// This life among those of the stage.
+    pub(crate) fn life(&self) -> LifeId {
+        LifeId { replica: self.index, generation: self.generation }
     }
 
     pub(crate) fn actor(&self) -> &ActorRef<WorkerMessage> {

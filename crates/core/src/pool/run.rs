@@ -19,7 +19,7 @@ use super::replica::ReplicaHandle;
 use crate::clock::{self, Instant};
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::metrics::DiscardPlace;
-use crate::queue::Entry;
+use crate::queue::{Entry, Suspicion};
 use crate::timeline::{BatchFacts, RunEnd};
 use crate::worker::{DynAsyncWorker, DynWorker, Item, ItemOutcome, Turn, WrongCount, span};
 
@@ -30,8 +30,7 @@ pub(crate) struct BatchRun {
     entries: Vec<Entry>,
     formed_at: Instant,
     facts: BatchFacts,
-    /// How often its only entry was alone when a worker died.
-    lone_crashes: u32,
+    suspicion: Suspicion,
     /// The number of this run among those of its replica; set by the replica's actor.
     pub(crate) number: u64,
 }
@@ -63,9 +62,9 @@ impl BatchRun {
         entries: Vec<Entry>,
         formed_at: Instant,
         facts: BatchFacts,
-        lone_crashes: u32,
+        suspicion: Suspicion,
     ) -> Self {
-        Self { pool, entries, formed_at, facts, lone_crashes, number: 0 }
+        Self { pool, entries, formed_at, facts, suspicion, number: 0 }
     }
 
     /// Runs the batch and answers every entry.
@@ -198,13 +197,13 @@ impl BatchRun {
     fn begin_lent(&mut self, now: Instant) -> InFlightBatch {
         let entries = std::mem::take(&mut self.entries);
         let batch = InFlightBatch::begin(&self.pool, entries, self.number, self.formed_at, now, self.facts);
-        batch.after_crashes(self.lone_crashes)
+        batch.under(self.suspicion)
     }
 
     fn begin(&mut self, now: Instant) -> (Vec<Item>, InFlightBatch) {
         let entries = std::mem::take(&mut self.entries);
         let (items, batch) = InFlightBatch::take(&self.pool, entries, self.number, self.formed_at, now, self.facts);
-        (items, batch.after_crashes(self.lone_crashes))
+        (items, batch.under(self.suspicion))
     }
 }
 
@@ -216,7 +215,7 @@ impl Drop for BatchRun {
             entries.iter().for_each(|entry| entry.note_again(self.pool.name(), RunEnd::NotBegun));
             // Entries under bisection stay apart from the others.
             let back = if self.facts.is_isolating() {
-                BatcherMessage::Isolate { entries, lone_crashes: self.lone_crashes }
+                BatcherMessage::Isolate { entries, suspicion: self.suspicion, life: None }
             } else {
                 BatcherMessage::TakeBack(entries)
             };
@@ -289,7 +288,7 @@ fn finish(
         Err(words) => {
             handle.retire();
             handle.note_end_in_batch();
-            batch.after_panic(&words);
+            batch.after_panic(&words, handle);
             Err(RunError::Panicked(words))
         }
     }

@@ -1,4 +1,5 @@
-//! The queue of one stage, as plain values: order, permits, cost, and when a batch leaves. No actor, no timer.
+//! The queue of one stage, as plain values: order, permits, cost, when a batch leaves, and in which
+//! groups entries run again. No actor, no timer.
 
 mod admission;
 #[cfg(feature = "testing")]
@@ -9,6 +10,7 @@ pub(crate) mod inbox;
 mod permits;
 mod policy;
 mod sessions;
+mod suspects;
 mod tree;
 mod waiting;
 
@@ -21,4 +23,5 @@ pub(crate) use inbox::Inbox;
 pub(crate) use permits::{QueuePermit, QueuePermits};
 pub(crate) use policy::{QueueState, Release};
 pub(crate) use sessions::SessionQueues;
+pub(crate) use suspects::{LifeId, SuspectGroup, Suspects, Suspicion};
 pub(crate) use waiting::EntryKey;

@@ -63,6 +63,8 @@ pub(crate) struct QueueState {
     pub(crate) empty_yields: u32,
     /// No more entries will come.
     pub(crate) is_draining: bool,
+    /// An entry waits again whose worker ended; only for a batch ahead.
+    pub(crate) has_returned: bool,
 }
 
 /// The decision, while a worker is free.
@@ -106,14 +108,17 @@ impl BatchPolicy {
     }
 
     /// Whether one of `replicas` busy replicas gets the next batch ahead: the queue has a full batch for each replica,
-    /// so that this batch cannot grow and another replica that is free first gets a full one; and no deadline passes
-    /// while the running batch and this one run.
+    /// so that this batch cannot grow and another replica that is free first gets a full one; no deadline passes while
+    /// the running batch and this one run; and no entry waits again. That entry would leave first, and the running
+    /// batch may end this replica too: behind one hung batch after the other, the entry would never run.
     pub(crate) fn hands_ahead(&self, now: Instant, waiting: &QueueState, replicas: usize) -> bool {
         let ((max, max_cost), Load { entries, cost }) = (self.bounds(), waiting.load);
         let is_full =
             entries >= max.saturating_mul(replicas) || cost >= max_cost.saturating_mul(replicas.max(1) as u64);
         let needed = waiting.estimate.saturating_mul(2);
-        is_full && waiting.first_deadline.is_none_or(|deadline| deadline.remaining(now) > needed)
+        is_full
+            && !waiting.has_returned
+            && waiting.first_deadline.is_none_or(|deadline| deadline.remaining(now) > needed)
     }
 
     /// The most entries and the most cost of one batch.
@@ -156,6 +161,7 @@ mod tests {
             last_batch: 0,
             empty_yields: 0,
             is_draining: false,
+            has_returned: false,
         }
     }
 
@@ -173,6 +179,7 @@ mod tests {
         assert!(policy.hands_ahead(now, &QueueState { load: Load::new(16, 16), ..full }, 2));
         assert!(!policy.hands_ahead(now, &QueueState { load: Load::new(7, 7), ..full }, 1), "it may grow");
         assert!(!policy.hands_ahead(now, &QueueState { first_deadline: deadline(100), ..full }, 1), "no time");
+        assert!(!policy.hands_ahead(now, &QueueState { has_returned: true, ..full }, 1), "its worker may end too");
         let by_cost = BatchPolicy { max_cost: NonZeroU64::new(7), ..policy };
         assert!(by_cost.hands_ahead(now, &QueueState { load: Load::new(2, 7), ..full }, 1));
     }
@@ -256,6 +263,7 @@ mod tests {
             let waiting = QueueState {
                 load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
                 estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, is_draining,
+                has_returned: false,
             };
             let policy = policy(max, Duration::from_millis(delay));
             match policy.decide(now, &waiting) {

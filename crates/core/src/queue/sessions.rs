@@ -123,6 +123,11 @@ impl<T> SessionQueues<T> {
         Some(entry.3)
     }
 
+    /// Whether an entry waits.
+    pub(crate) fn contains(&self, key: EntryKey) -> bool {
+        self.common.contains(key) || self.own.values().any(|lane| lane.contains(key))
+    }
+
     /// Takes any entry, when the stage ends.
     pub(crate) fn pop_any(&mut self) -> Option<T> {
         if let Some((entry, _)) = self.common.pop_any() {

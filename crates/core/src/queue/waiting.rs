@@ -112,10 +112,12 @@ impl<T> BatchQueue<T> {
     }
 
     pub(crate) fn remove_with_cost(&mut self, key: EntryKey) -> Option<(T, u64)> {
-        // It may have gained classes, never lost one.
-        let above = self.classes[..=key.priority as usize].iter().rev();
-        let id = above.copied().find_map(|root| self.arena.find(root, (key.deadline, key.sequence)))?;
+        let id = self.find(key)?;
         Some(self.remove_node(id))
+    }
+
+    pub(crate) fn contains(&self, key: EntryKey) -> bool {
+        self.find(key).is_some()
     }
 
     /// Takes any entry, with its cost.
@@ -195,6 +197,12 @@ impl<T> BatchQueue<T> {
         let cost = self.arena.cost(id);
         self.load = self.load.minus(Load::new(1, cost));
         (self.arena.unmake(id).entry, cost)
+    }
+
+    fn find(&self, key: EntryKey) -> Option<Id> {
+        // It may have gained classes, never lost one.
+        let above = self.classes[..=key.priority as usize].iter().rev();
+        above.copied().find_map(|root| self.arena.find(root, (key.deadline, key.sequence)))
     }
 
     fn place_of(&self, id: Id) -> (usize, usize) {

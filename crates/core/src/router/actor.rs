@@ -28,9 +28,6 @@ use crate::pool::StageState;
 use crate::restart::{Recovery, RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{DeploymentActor, DeploymentArgs, Places};
 
-/// How long a worker may take to clean up after its last batch.
-pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(5);
-
 /// The actor of the router.
 pub(crate) struct RouterActor;
 
@@ -400,7 +397,7 @@ impl RouterState {
 
     /// Stops an unused stage. `StageEnded` reports its end.
     fn end(&self, myself: &ActorRef<RouterMessage>, stage: Arc<DeployedStage>, unsettled: Option<SettlementGuard>) {
-        let stopped = stage.stop(STOP_WITHIN);
+        let stopped = stage.stop(Duration::MAX);
         let myself = myself.clone();
         tokio::spawn(async move {
             if let Some(stopped) = stopped {

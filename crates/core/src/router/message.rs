@@ -60,7 +60,7 @@ pub(crate) enum RouterMessage {
     },
     /// The node ends: stop all stages in good order. From the node.
     Stop {
-        /// How long a worker may take to finish its batch and clean up.
+        /// How long a worker may take to finish its batch and clean up, if its stage has no shorter time.
         within: Duration,
         /// Notified when all are stopped.
         stopped: oneshot::Sender<()>,

@@ -31,7 +31,7 @@ pub use rollout::{RevisionDescription, Rollout, RolloutDescription, RolloutState
 pub use route::Route;
 pub use spec::{RouteData, RouteSpec, check_route_name};
 
-pub(crate) use actor::{RouterActor, RouterArgs, STOP_WITHIN};
+pub(crate) use actor::{RouterActor, RouterArgs};
 pub(crate) use deployed_stage::DeployedStage;
 pub(crate) use handle::Router;
 pub(crate) use message::RouterMessage;

@@ -109,6 +109,12 @@ macro_rules! common_setters {
                 self.change(|settings| settings.with_concurrency(batches))
             }
 
+            /// How long a worker may take to clean up; see [`StageSettings::stop_timeout`].
+            #[must_use]
+            pub fn stop_timeout(self, timeout: Duration) -> Self {
+                self.change(|settings| settings.with_stop_timeout(timeout))
+            }
+
             /// Hands a full batch to an asynchronous replica while another runs there; see
             /// [`StageSettings::hands_ahead`].
             #[must_use]

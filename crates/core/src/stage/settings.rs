@@ -30,6 +30,10 @@ pub const DEFAULT_CRASH_RETRIES: u32 = 1;
 /// worker's memory.
 pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
 
+/// How long a worker may take by default to clean up after its last batch: enough for most, and less than the time after
+/// which an orchestrator kills the node.
+pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Outputs of one streaming call that may wait for their reader by default: enough to bridge a network round trip, few
 /// enough to waste little when the reader leaves.
 pub const DEFAULT_CREDIT: usize = 16;
@@ -65,6 +69,7 @@ pub struct StageSettings {
     crash_retries: u32,
     timeout: Option<Duration>,
     max_abandoned_threads: usize,
+    stop_timeout: Duration,
     concurrency: NonZeroU32,
     hands_ahead: bool,
     credit: NonZeroUsize,
@@ -94,6 +99,7 @@ impl StageSettings {
             crash_retries: DEFAULT_CRASH_RETRIES,
             timeout: None,
             max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
+            stop_timeout: DEFAULT_STOP_TIMEOUT,
             concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
             hands_ahead: false,
             credit: at_least_one(DEFAULT_CREDIT),
@@ -344,6 +350,11 @@ settings! {
     /// more makes the stage `Failed`: code that hangs on every call must not exhaust the machine. A thread that returns
     /// no longer counts. Pairs with [`timeout`](Self::timeout).
     max_abandoned_threads, with_max_abandoned_threads(threads: usize);
+
+    /// How long a worker may take to finish its batch and clean up when its stage ends. Default
+    /// [`DEFAULT_STOP_TIMEOUT`]. Then it is ended, or its thread is abandoned. At a shutdown the rest of the node's
+    /// drain counts if it is shorter.
+    stop_timeout, with_stop_timeout(timeout: Duration);
 
     /// How many batches one asynchronous replica runs at once. Default [`DEFAULT_CONCURRENCY`]. Other workers run one
     /// batch at a time: give them replicas instead.

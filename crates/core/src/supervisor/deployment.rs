@@ -19,6 +19,7 @@ use super::recovery::FailedStage;
 use super::scale::Scale;
 use crate::batcher::BatcherActor;
 use crate::clock;
+use crate::deadline::MAX_TIMEOUT;
 use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
 use crate::host::OpaqueHandle;
 use crate::pool::{BatcherMessage, Pool, ReplicaHandle, StageState, WakePort};
@@ -137,7 +138,8 @@ impl Actor for DeploymentActor {
             DeploymentMessage::Look => state.look(&myself),
             DeploymentMessage::LeftRunning(batches) => state.keep_running(batches),
             DeploymentMessage::Stop { within, stopped } => {
-                state.stop(within).await;
+                let own = state.pool.settings().stop_timeout().min(MAX_TIMEOUT);
+                state.stop(within.min(own)).await;
                 let _ = stopped.send(());
                 myself.stop(None);
             }

@@ -55,7 +55,7 @@ pub(crate) enum DeploymentMessage {
     LeftRunning(JoinSet<()>),
     /// Stop the workers in good order, each within this time, and then the stage. From the node.
     Stop {
-        /// How long a worker may take to finish its batch and clean up.
+        /// How long a worker may take to finish its batch and clean up, if its stage has no shorter time.
         within: Duration,
         /// Notified when all are stopped.
         stopped: oneshot::Sender<()>,

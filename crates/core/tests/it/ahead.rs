@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use callboard_core::{App, AsyncWorker, Batch, CallError, ErrorKind, Failure, Node, Stage, WorkerExit};
+use callboard_core::{
+    App, AsyncWorker, Batch, CallError, CallOptions, ErrorKind, Failure, Node, Priority, Stage, WorkerExit,
+};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -65,8 +67,12 @@ impl Serving {
     }
 
     fn call(&self, item: &'static str) -> JoinHandle<Result<String, CallError>> {
+        self.call_with(item, CallOptions::new())
+    }
+
+    fn call_with(&self, item: &'static str, options: CallOptions) -> JoinHandle<Result<String, CallError>> {
         let client = self.node.client();
-        tokio::spawn(async move { client.call("/serial", item.to_owned()).await })
+        tokio::spawn(async move { client.call_with("/serial", item.to_owned(), options).await })
     }
 
     /// Calls, and waits until the worker was given the item.
@@ -92,6 +98,24 @@ async fn a_batch_that_was_not_begun_outlives_its_worker_under_every_contract() {
             &["crash".to_owned(), "ahead".to_owned(), "ahead".to_owned()][..],
         )
     );
+}
+
+/// Else it would wait behind one crash after the other, while other replicas become free.
+#[tokio::test]
+async fn a_batch_that_came_back_is_not_handed_ahead_again() {
+    let serving = Serving::start(1).await;
+    let (crash, ahead) = (serving.given("crash").await, serving.given("ahead").await);
+    let urgent = CallOptions::new().with_priority(Priority::High);
+    let other = serving.call_with("crash", urgent);
+    until("it is queued", || serving.node.describe().stages[0].queued == 1).await;
+    serving.may.add_permits(1);
+    assert_eq!(crash.await.unwrap().unwrap_err().kind(), ErrorKind::WorkerFailed);
+    until("the next crash runs", || *serving.log.begun.lock() == ["crash", "crash"]).await;
+    assert_eq!(serving.node.describe().stages[0].queued, 1);
+    serving.may.add_permits(2);
+    assert_eq!(other.await.unwrap().unwrap_err().kind(), ErrorKind::WorkerFailed);
+    assert_eq!(ahead.await.unwrap().unwrap(), "ahead");
+    assert_eq!(*serving.log.given.lock(), ["crash", "ahead", "crash", "ahead"]);
 }
 
 #[tokio::test]

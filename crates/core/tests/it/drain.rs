@@ -1,11 +1,11 @@
 //! Ends in good order: running calls finish, workers clean up, new calls are refused.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::description::StageState;
-use callboard_core::{Batch, Drained, ErrorKind, Failure, Replica, Stage, Worker};
+use callboard_core::{AsyncWorker, Batch, Drained, ErrorKind, Failure, Replica, Stage, Worker};
 
 use super::support::{Gate, PATIENCE, gated, serve, until};
 
@@ -122,4 +122,36 @@ async fn a_drain_does_not_wait_for_a_full_batch() {
     until("it waits", || node.describe().stages[0].queued == 1).await;
     assert_eq!(node.shutdown(Duration::MAX).await, Drained::Completely);
     assert_eq!(call.await.unwrap().unwrap(), 1);
+}
+
+/// Takes seven seconds to clean up.
+struct Tidy(Arc<AtomicBool>);
+
+impl AsyncWorker for Tidy {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        batch.into_inputs().into_iter().map(Ok).collect()
+    }
+
+    async fn cleanup(&self) {
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_has_the_stop_timeout_of_its_stage_to_clean_up_or_the_rest_of_the_drain() {
+    let within = Duration::from_secs;
+    for (own, rest, is_tidy) in [(None, 20, false), (Some(10), 20, true), (Some(10), 3, false)] {
+        let has_ended = Arc::<AtomicBool>::default();
+        let ended = Arc::clone(&has_ended);
+        let stage = Stage::async_worker("tidy", move |_: &Replica| Ok(Tidy(Arc::clone(&ended))));
+        let stage = if let Some(own) = own { stage.stop_timeout(within(own)) } else { stage };
+        let node = serve(stage).await;
+        assert_eq!(node.client().call::<u64, u64>("/route", 1).await.unwrap(), 1);
+        node.stop(within(rest)).await;
+        assert_eq!(has_ended.load(Ordering::SeqCst), is_tidy, "{own:?} {rest}");
+    }
 }

@@ -10,6 +10,7 @@ use callboard_process::{ProcessConfig, stage, stream_stage};
 use futures_util::future::join_all;
 use rustix::process::{Signal, kill_process};
 
+use crate::ahead::new_path;
 use crate::{call, pid, restarts, until, until_gone};
 
 fn config(calls: u32) -> ProcessConfig {
@@ -131,6 +132,26 @@ async fn idempotent_calls_survive_the_death_of_their_child() {
     until_open(&node, 1).await;
     assert!(call(&node, "go").await.is_ok());
     assert_eq!(waiting.await.unwrap().unwrap(), Value::from("gone"));
+}
+
+/// The child does not say which of its calls has ended it: each runs again apart from the others before it is charged.
+#[tokio::test]
+async fn the_calls_beside_a_deadly_one_are_answered_and_it_alone_is_poison() {
+    let node = started(stage("child", &config(4)).contract(Contract::Idempotent)).await;
+    for _ in 0..5 {
+        let file = new_path();
+        let calls = ["deadly", "beside", "beside", "beside"].map(|what| format!("{what} {}", file.display()));
+        let answers = join_all(calls.iter().map(|item| call(&node, item.clone()))).await;
+        std::fs::remove_file(file).unwrap();
+        let error = answers[0].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WorkerFailed, "{error}");
+        assert!(error.message().contains("was killed by signal 6 (SIGABRT)"), "{error}");
+        for (item, answer) in calls.iter().zip(&answers).skip(1) {
+            assert_eq!(answer.as_ref().unwrap(), &Value::from(item.clone()));
+        }
+    }
+    assert!(node.metrics().contains("callboard_stage_poison_entries_total{stage=\"child\"} 5"), "{}", node.metrics());
+    assert!(restarts(&node) <= 5 * 5);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::abort;
 use std::thread;
 use std::time::Duration;
@@ -67,6 +68,7 @@ impl Worker {
             Some("cancelled") => self.answer(id, Value::from(self.cancelled))?,
             Some("pid") => self.answer(id, Value::from(u64::from(std::process::id())))?,
             Some("abort") => abort(),
+            Some(item) if item.starts_with("deadly ") || item.starts_with("beside ") => self.run_beside(id, item)?,
             Some("block") => block(),
             Some(route) if route.starts_with('/') => {
                 let head = json!({ "type": "call", "id": self.calls.len(), "batch": id, "item": 0, "route": route });
@@ -91,6 +93,22 @@ impl Worker {
             _ => self.answer(id, item)?,
         }
         Ok(())
+    }
+
+    /// Keeps these items until it has four, one of them deadly, and ends with them; it has left a file then. When the
+    /// file is there, it ends at a deadly item, and answers the others.
+    fn run_beside(&mut self, id: u64, item: &str) -> io::Result<()> {
+        let (what, file) = item.split_once(' ').unwrap();
+        let was_here = Path::new(file).exists();
+        if was_here && what == "beside" {
+            return self.answer(id, Value::from(item));
+        }
+        self.open.insert(id, Open::Waiting);
+        if !was_here && self.open.len() < 4 {
+            return Ok(());
+        }
+        File::create(file)?;
+        abort()
     }
 
     fn stream(&mut self, id: u64, outputs: u64) -> io::Result<()> {

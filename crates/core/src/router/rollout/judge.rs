@@ -93,6 +93,16 @@ pub(super) struct Observed {
     pub(super) latencies: Latencies,
 }
 
+/// The slow calls of the candidate, counted as they end: a look at all buckets is a look at hundreds of numbers.
+#[derive(Clone, Copy, Debug)]
+struct SlowCalls {
+    /// What a slow call exceeds, by what the current revision usually takes.
+    limit: Duration,
+    /// The number of calls that the limit was taken from.
+    of: u64,
+    failed: u64,
+}
+
 /// Observations of both revisions since the rollout began, and their limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
@@ -100,6 +110,7 @@ pub(crate) struct Judge {
     ends_at: Instant,
     current: Observed,
     candidate: Observed,
+    slow: Option<SlowCalls>,
     /// A failure is an answer that differs.
     compared: Tally,
 }
@@ -108,29 +119,48 @@ impl Judge {
     pub(super) fn new(policy: Rollout, now: Instant) -> Self {
         let nothing = Observed { outcomes: Tally::default(), latencies: Latencies::new() };
         let ends_at = now + policy.time_limit;
-        Self { policy, ends_at, current: nothing.clone(), candidate: nothing, compared: Tally::default() }
+        let (current, compared) = (nothing.clone(), Tally::default());
+        Self { policy, ends_at, current, candidate: nothing, slow: None, compared }
     }
 
     /// One call of a revision has ended.
     pub(super) fn observe(&mut self, role: TrialRole, observation: Observation) {
-        // A walk over all buckets: only a late call needs it.
-        let limit = if matches!(observation, Observation::Late(_)) { self.slow_limit() } else { None };
+        let is_slow = |time: Duration| self.slow.is_some_and(|slow| is_above(time, slow.limit));
+        let (is_success, time) = match observation {
+            Observation::Succeeded(latency) => (Some(true), Some(latency)),
+            Observation::Failed => (Some(false), None),
+            // It took at least this time. As a failure it would count against a candidate that is as slow as allowed.
+            Observation::Late(time) => (None, Some(time).filter(|time| is_slow(*time))),
+            Observation::Nothing => (None, None),
+        };
         let revision = match role {
             TrialRole::Current => &mut self.current,
             TrialRole::Candidate => &mut self.candidate,
         };
-        match observation {
-            Observation::Succeeded(latency) => {
-                revision.outcomes.add(false);
-                revision.latencies.observe(latency);
-            }
-            Observation::Failed => revision.outcomes.add(true),
-            // It took at least this time. As a failure it would count against a candidate that is as slow as allowed.
-            Observation::Late(time) if limit.is_some_and(|limit| is_above(time, limit)) => {
-                revision.latencies.observe(time);
-            }
-            Observation::Late(_) | Observation::Nothing => {}
+        if let Some(is_success) = is_success {
+            revision.outcomes.add(!is_success);
         }
+        let Some(time) = time else { return };
+        revision.latencies.observe(time);
+        match (role, &mut self.slow) {
+            (TrialRole::Current, _) => self.settle_limit(),
+            (TrialRole::Candidate, Some(slow)) if is_above(time, slow.limit) => slow.failed += 1,
+            (TrialRole::Candidate, _) => {}
+        }
+    }
+
+    /// Takes the limit of slow calls again when the current revision has a sixteenth more calls: until then its
+    /// quantile hardly changes.
+    fn settle_limit(&mut self) {
+        let usual = &self.current.latencies;
+        let of = usual.calls();
+        if of < self.slow.map_or(MIN_QUANTILE_CALLS, |slow| slow.of + slow.of / 16) {
+            return;
+        }
+        let Some(quantile) = usual.quantile(QUANTILE) else { return };
+        let times = quantile.as_secs_f64() * self.policy.max_latency;
+        let limit = Duration::try_from_secs_f64(times).unwrap_or(Duration::MAX).max(quantile + NOTICEABLE);
+        self.slow = Some(SlowCalls { limit, of, failed: self.candidate.latencies.above(limit) });
     }
 
     /// An answer of the candidate was compared with that of the current revision.
@@ -221,20 +251,8 @@ impl Judge {
 
     /// The limit above which a call is slow, and the slow calls of the candidate.
     fn slow(&self) -> Option<(Duration, Tally)> {
-        let limit = self.slow_limit()?;
-        let candidate = &self.candidate.latencies;
-        Some((limit, Tally { calls: candidate.calls(), failed: candidate.above(limit) }))
-    }
-
-    /// The limit above which a call is slow, by what the current revision usually takes.
-    fn slow_limit(&self) -> Option<Duration> {
-        let usual = &self.current.latencies;
-        if usual.calls() < MIN_QUANTILE_CALLS {
-            return None;
-        }
-        let usual = usual.quantile(QUANTILE)?;
-        let times = usual.as_secs_f64() * self.policy.max_latency;
-        Some(Duration::try_from_secs_f64(times).unwrap_or(Duration::MAX).max(usual + NOTICEABLE))
+        let SlowCalls { limit, failed, .. } = self.slow?;
+        Some((limit, Tally { calls: self.candidate.latencies.calls(), failed }))
     }
 
     fn summary(&self) -> String {
@@ -337,6 +355,24 @@ mod tests {
                 Observation::Succeeded(Duration::from_secs_f64(median_ms / 1e3 * tail))
             };
             prop_assert_eq!(run(&mut judge, 10_000, call, call).0, None);
+        }
+    }
+
+    proptest! {
+        /// The count of slow calls is that of the buckets, and its limit that of the current revision some calls ago.
+        #[test]
+        fn slow_calls_are_counted_as_they_end(times in prop::collection::vec((any::<bool>(), 1_u64..100), 0..1000)) {
+            let mut judge = judge(Rollout::canary(0.5));
+            for (is_candidate, millis) in times {
+                let role = if is_candidate { TrialRole::Candidate } else { TrialRole::Current };
+                judge.observe(role, Observation::Succeeded(Duration::from_millis(millis)));
+                let current = judge.current.latencies.calls();
+                prop_assert_eq!(judge.slow.is_some(), current >= MIN_QUANTILE_CALLS);
+                if let Some(slow) = judge.slow {
+                    prop_assert_eq!(slow.failed, judge.candidate.latencies.above(slow.limit));
+                    prop_assert!(current < slow.of + slow.of / 16 + 1);
+                }
+            }
         }
     }
 

@@ -68,6 +68,7 @@ impl ModelWorld {
             last_batch: self.last_batch,
             empty_yields: self.empty_yields,
             is_draining: self.is_draining,
+            has_returned: false,
         }
     }
 
