@@ -171,7 +171,7 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
     config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;
     QuicEdge::bind(address, identity, config).map(Some).map_err(|error| match error {
-        BindError::Address { address, source } => CliError::not_listening(address, "quic", &source),
+        BindError::Address { address, error } => CliError::not_listening(address, "quic", &error),
         error => failed(&error),
     })
 }

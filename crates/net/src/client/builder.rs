@@ -43,9 +43,6 @@ pub struct ClientBuilder {
 const DEFAULT_START_UP_WAIT: Duration = Duration::from_secs(10);
 /// Many round trips, even around the world.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The pauses between tries to reach the first node.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The unread outputs of a stream: hides a round trip, holds little.
 const DEFAULT_CREDIT: u32 = 16;
 
@@ -167,9 +164,10 @@ impl ClientBuilder {
             ConnectionPool::new(Arc::clone(&transport), addresses, OwnHello::default(), self.connect_timeout)
         };
         let mut pool = new_pool(addresses.clone());
-        let mut pause = FIRST_PAUSE;
         let mut last = "no answer".to_owned();
+        let mut attempt = 0_u32;
         loop {
+            attempt = attempt.saturating_add(1);
             let connected = tokio::select! {
                 biased;
                 connected = pool.connection() => connected,
@@ -179,6 +177,7 @@ impl ClientBuilder {
             };
             let Err(failure) = connected else { return Ok(pool) };
             last = failure.to_string();
+            let pause = RetryPolicy::default().pause(attempt, fastrand::f64());
             match failure {
                 ConnectFailure::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
                 // Does not happen to clients, which have no generation.
@@ -188,7 +187,6 @@ impl ClientBuilder {
                 }
                 ConnectFailure::Absent { .. } | ConnectFailure::Closed => tokio::time::sleep(pause).await,
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
             let found = tokio::select! {
                 biased;
                 found = resolver() => found?,

@@ -52,13 +52,12 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 16 << 10;
 #[non_exhaustive]
 pub enum BindError {
     /// The address could not be bound: it is in use, or not of this machine.
-    #[error("could not listen on {address}")]
+    #[error("could not listen on {address}: {error}")]
     Address {
         /// The address.
         address: SocketAddr,
         /// The system's error.
-        #[source]
-        source: io::Error,
+        error: io::Error,
     },
     /// The identity cannot be used, or not at this address.
     #[error(transparent)]
@@ -67,8 +66,8 @@ pub enum BindError {
     #[error(transparent)]
     Tuning(#[from] TuningError),
     /// The thread could not be started.
-    #[error("could not start the transport's thread")]
-    Thread(#[source] io::Error),
+    #[error("could not start the transport's thread: {0}")]
+    Thread(io::Error),
 }
 
 /// An endpoint with its thread. Dropping it closes every connection.
@@ -115,7 +114,7 @@ impl Transport {
     ) -> Result<Self, BindError> {
         let mut client = quic_client(identity.client_tls(ALPN)?)?;
         client.transport_config(tuning.calling());
-        let failed = |source| BindError::Address { address, source };
+        let failed = |error| BindError::Address { address, error };
         let socket = socket(address).map_err(failed)?;
         let bound = socket.local_addr().map_err(failed)?;
         let thread = EndpointThread::spawn().map_err(BindError::Thread)?;

@@ -231,7 +231,7 @@ impl QuicEdge {
         let issuer = identity.authority().cloned().map(Issuer::new);
         let transport = Transport::serving(address, identity.clone(), &config.tuning, config.tuning.answering())?;
         let local = transport.endpoint().local_addr();
-        let address = local.map_err(|source| BindError::Address { address, source })?;
+        let address = local.map_err(|error| BindError::Address { address, error })?;
         let windows = Arc::new(NodeWindows::new(&config.tuning));
         let sends_traces = config.error_traces.are_sent(address.ip().to_canonical().is_loopback());
         let server = Arc::new(ServerState {

@@ -152,6 +152,15 @@ async fn a_peer_may_send_little_and_on_one_stream_before_its_hello() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_taken_is_an_error_with_the_address_and_the_reason() {
+    let socket = std::net::UdpSocket::bind(loopback()).unwrap();
+    let address = socket.local_addr().unwrap();
+    let error = QuicEdge::bind(address, IDENTITY.clone(), patient()).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("could not listen on {address}: ")), "{error}");
+    assert!(error.contains("in use"), "{error}");
+}
+
+#[tokio::test]
 async fn invalid_tuning_is_an_error_that_names_the_limit() {
     let mut config = patient();
     config.tuning.keep_alive = config.tuning.idle_timeout;
