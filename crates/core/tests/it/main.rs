@@ -13,6 +13,7 @@ mod cancellation;
 mod casts;
 mod changes;
 mod chaos;
+mod compile_fail;
 mod composition;
 mod containment;
 mod context;

@@ -5,14 +5,7 @@
 //! the number of inputs, `CALLBOARD_SEED` repeats a run, and `CALLBOARD_KEEP=DIRECTORY` writes there, for each form,
 //! the input that came nearest to a bound.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on says so by panicking")]
-
-#[path = "../../../codec/tests/common/heap.rs"]
-#[allow(dead_code, reason = "shared with tests that use other parts of it")]
-mod heap;
 mod input;
-#[path = "../../../codec/tests/common/mutate.rs"]
-mod mutate;
 mod node;
 mod sums;
 
@@ -21,9 +14,10 @@ use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use input::{Coding, FORMS, Input};
-use mutate::{Random, mutate};
-use node::{Measured, Tested};
+use self::input::{Coding, FORMS, Input};
+use self::node::{Measured, Tested};
+use crate::heap;
+use crate::mutate::{Random, mutate};
 
 /// The number of inputs of an ordinary test run.
 const SHORT_RUN: u64 = 3000;

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 use tower::Service as _;
 
+use super::input::{Coding, Input};
 use crate::heap;
-use crate::input::{Coding, Input};
 
 /// The byte budget of the node; larger values are refused.
 const BUDGET: u64 = 16 << 20;

@@ -1,11 +1,5 @@
 //! The memory of a large body: one buffer, and the array is a view of it.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
-
-#[path = "../../codec/tests/common/heap.rs"]
-#[allow(dead_code, reason = "shared with tests that use other parts of it")]
-mod heap;
-
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,6 +10,9 @@ use callboard_core::{App, Stage};
 use callboard_http::{HttpConfig, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+
+use crate::heap;
 
 const ELEMENTS: usize = 8 << 20;
 const BYTES: usize = ELEMENTS * size_of::<f32>();
@@ -45,8 +42,14 @@ async fn server(measurement: &Measurement, base: &Arc<AtomicUsize>) -> SocketAdd
 
 /// One tensor at a time, so that all other allocations belong to the server: its body, and the pieces in which it
 /// arrives. A second copy of 32 MiB would exceed the bound.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_array_is_read_into_one_aligned_buffer() {
+#[test]
+fn a_large_array_is_read_into_one_aligned_buffer() {
+    let _turn = heap::turn();
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(read_large_arrays());
+}
+
+async fn read_large_arrays() {
     let tensor = Value::from(Tensor::try_new(DType::F32, &[ELEMENTS], vec![0; BYTES].into()).unwrap());
     let (measurement, base) = (Measurement::default(), Arc::default());
     let address = server(&measurement, &base).await;

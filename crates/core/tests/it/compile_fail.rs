@@ -3,8 +3,6 @@
 //! Each file in `compile_fail/` is a program with one mistake. The compiler's error must contain the texts of its lines
 //! `//~ …`. The rest of the error may change with the version of rustc, so it is not compared.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
