@@ -22,12 +22,14 @@ fn zeros(mib: usize) -> Request {
 
 #[test]
 fn unread_brackets() {
+    needs_binary!();
     let request = Request::post("/keep", NPY, array("|u1", false, &empty_axes(), &[])).gzip().accept(JSON);
     Attack::new("answers: 30 × 64 MB of JSON, unread").run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
 fn unread_padded_texts() {
+    needs_binary!();
     let lengths: Vec<usize> = std::iter::once(5000).chain(std::iter::repeat_n(0, 20_000)).collect();
     let request = Request::post("/keep", MSGPACK, texts(&lengths)).gzip().accept(NPY);
     Attack::new("answers: 30 × 400 MB of npy, unread")
@@ -37,6 +39,7 @@ fn unread_padded_texts() {
 
 #[test]
 fn unread_arrays() {
+    needs_binary!();
     let request = zeros(60).accept(NPY);
     Attack::new("answers: 30 × 60 MiB of npy, unread")
         .lasting(Duration::from_secs(2))
@@ -45,12 +48,14 @@ fn unread_arrays() {
 
 #[test]
 fn unread_numbers() {
+    needs_binary!();
     let request = zeros(8).accept(JSON);
     Attack::new("answers: 30 × 8 MiB of numbers as JSON, unread").run(|target| target.read_nothing(&request, 30));
 }
 
 #[test]
 fn unread_messagepack() {
+    needs_binary!();
     let request = zeros(60).accept(MSGPACK);
     Attack::new("answers: 30 × 60 MiB of MessagePack, unread")
         .lasting(Duration::from_secs(2))
@@ -59,6 +64,7 @@ fn unread_messagepack() {
 
 #[test]
 fn unread_envelopes() {
+    needs_binary!();
     let request = zeros(60).accept("application/vnd.callboard.envelope");
     Attack::new("answers: 30 × 60 MiB envelopes, unread")
         .lasting(Duration::from_secs(2))
@@ -67,6 +73,7 @@ fn unread_envelopes() {
 
 #[test]
 fn unread_tables() {
+    needs_binary!();
     let request = Request::post("/keep", STREAM, zstd_zeros(1, 60)).accept(STREAM);
     Attack::new("answers: 30 × 60 MiB tables, unread")
         .lasting(Duration::from_secs(2))
@@ -75,6 +82,7 @@ fn unread_tables() {
 
 #[test]
 fn unread_archives() {
+    needs_binary!();
     let bytes = 50 * MIB;
     let member = Member::deflated("x.npy".to_owned(), &array("|u1", false, &[bytes as u64], &vec![0; bytes]));
     let request = Request::post("/keep", "application/x-npz", archive(&[member])).gzip().accept("application/x-npz");
@@ -85,6 +93,7 @@ fn unread_archives() {
 
 #[test]
 fn answers_compressed_on_demand() {
+    needs_binary!();
     let request = zeros(8).accept(JSON).header("accept-encoding", "zstd, gzip;q=0.5");
     Attack::new("answers: 8 MiB of numbers as JSON, packed").run(|target| target.repeat(&request, 8));
 }
@@ -92,6 +101,7 @@ fn answers_compressed_on_demand() {
 /// Documents that cost the node more than the request costs the client.
 #[test]
 fn repeated_documents() {
+    needs_binary!();
     let paths = ["/openapi.json", "/metrics", "/", "/v2/models/stats", "/docs/"];
     let requests = paths.map(|path| Request::get(path).header("accept-encoding", "gzip"));
     Attack::new("answers: documents and metrics by 10 clients").run(|target| {
@@ -101,6 +111,7 @@ fn repeated_documents() {
 
 #[test]
 fn unread_documents() {
+    needs_binary!();
     let request = Request::get("/metrics");
     Attack::new("answers: 500 × /metrics, unread").run(|target| target.read_nothing(&request, 500));
 }

@@ -22,6 +22,7 @@ fn keys(count: usize) -> Vec<u8> {
 
 #[test]
 fn endless_brackets() {
+    needs_binary!();
     let bodies = ["/keep", "/v1/call/digits"].map(|path| Request::post(path, JSON, vec![b'['; 10 * MIB]));
     Attack::new("json: 10 MiB of opening brackets, dynamic").run(|target| {
         target.run_clients(4, |index| target.repeat(&bodies[index % 2], 1));
@@ -30,6 +31,7 @@ fn endless_brackets() {
 
 #[test]
 fn endless_brackets_for_rust_types() {
+    needs_binary!();
     let tree = nested("{\"N\":", 100_000, "\"Leaf\"", "}");
     let nodes = nested("{\"next\":", 100_000, "null", "}");
     let requests =
@@ -42,18 +44,21 @@ fn endless_brackets_for_rust_types() {
 
 #[test]
 fn a_million_keys() {
+    needs_binary!();
     let request = Request::post("/keep", JSON, keys(1_000_000));
     Attack::new("json: 8 × a million keys, dynamic").run(|target| target.repeat(&request, 8));
 }
 
 #[test]
 fn a_million_keys_for_a_typed_map() {
+    needs_binary!();
     let request = Request::post("/words", JSON, keys(4_000_000)).gzip();
     Attack::new("json: 4 × four million keys, typed map, gzip").on_types().run(|target| target.repeat(&request, 4));
 }
 
 #[test]
 fn a_million_equal_keys() {
+    needs_binary!();
     let body = format!("{{{}\"k\":0}}", "\"k\":0,".repeat(MIB));
     let requests = ["/keep", "/v1/call/digits"].map(|path| Request::post(path, JSON, body.clone()));
     Attack::new("json: a million equal keys")
@@ -62,12 +67,14 @@ fn a_million_equal_keys() {
 
 #[test]
 fn trees_of_a_million_numbers() {
+    needs_binary!();
     let request = Request::post("/keep", JSON, zeros(MIB));
     Attack::new("json: 32 × a list of 2^20 numbers").run(|target| target.repeat(&request, 32));
 }
 
 #[test]
 fn compressed_trees_of_a_million_numbers() {
+    needs_binary!();
     let request = Request::post("/pick", JSON, zeros(MIB)).gzip();
     assert!(request.body.len() < 8000, "{}", request.body.len());
     Attack::new("json: 32 × the same, gzip").run(|target| target.repeat(&request, 32));
@@ -75,6 +82,7 @@ fn compressed_trees_of_a_million_numbers() {
 
 #[test]
 fn compressed_spaces() {
+    needs_binary!();
     let mut body = vec![b' '; 63 * MIB];
     body.push(b'1');
     let request = Request::post("/keep", JSON, body).gzip();
@@ -84,12 +92,14 @@ fn compressed_spaces() {
 /// The error must not hold a message for each item.
 #[test]
 fn half_a_million_items_of_the_wrong_type() {
+    needs_binary!();
     let request = Request::post("/texts", JSON, zeros(500_000));
     Attack::new("json: 500,000 numbers for texts").on_types().run(|target| target.repeat(&request, 4));
 }
 
 #[test]
 fn one_number_of_ten_million_digits() {
+    needs_binary!();
     let digits = vec![b'1'; 10 * MIB];
     let fraction = [b"0.", digits.as_slice()].concat();
     let requests = [("/keep", digits.clone()), ("/keep", fraction.clone()), ("/honest", digits), ("/honest", fraction)];
@@ -101,6 +111,7 @@ fn one_number_of_ten_million_digits() {
 
 #[test]
 fn texts_of_only_escapes() {
+    needs_binary!();
     let body = format!("\"{}\"", "\\u0001".repeat(2 * MIB));
     let request = Request::post("/keep", JSON, body);
     Attack::new("json: 8 × texts of two million escapes").run(|target| target.repeat(&request, 8));
@@ -109,6 +120,7 @@ fn texts_of_only_escapes() {
 /// Lists at the maximum depth, repeated.
 #[test]
 fn lists_of_lists_at_the_deepest_level() {
+    needs_binary!();
     let deep = String::from_utf8(nested("[", 120, "", "]")).expect("brackets");
     let request = Request::post("/keep", JSON, format!("[{}0]", format!("{deep},").repeat(8000)));
     Attack::new("json: 16 × 8,000 lists, 120 deep").run(|target| target.repeat(&request, 16));

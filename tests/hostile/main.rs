@@ -20,6 +20,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "attacks and probes are paced by time")]
 
+/// Ends a test without a binary to attack, before it makes its bodies: they take minutes on a busy machine.
+macro_rules! needs_binary {
+    () => {
+        if !crate::attack::is_enabled() {
+            return;
+        }
+    };
+}
+
 #[path = "../cli/adder.rs"]
 #[allow(dead_code, reason = "the other target uses the rest")]
 mod adder;

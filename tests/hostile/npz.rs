@@ -26,6 +26,7 @@ fn pick_missing(archive: Vec<u8>) -> Request {
 
 #[test]
 fn sixteen_archives_of_250_mib() {
+    needs_binary!();
     let request = pick_missing(zeros(5, 50)).gzip();
     assert!(request.body.len() < 4000, "{}", request.body.len());
     Attack::new("npz: 16 × five members of 50 MiB, gzip").run(|target| target.repeat(&request, 16));
@@ -33,6 +34,7 @@ fn sixteen_archives_of_250_mib() {
 
 #[test]
 fn archives_whose_clients_leave() {
+    needs_binary!();
     let request = pick_missing(zeros(5, 50)).gzip();
     Attack::new("npz: 400 × the same, reset by the client")
         .run(|target| target.reset_early(&request, 400, Duration::ZERO));
@@ -40,6 +42,7 @@ fn archives_whose_clients_leave() {
 
 #[test]
 fn archives_whose_clients_leave_during_decompression() {
+    needs_binary!();
     let request = pick_missing(zeros(5, 50));
     Attack::new("npz: 200 × the same, reset after 20 ms")
         .run(|target| target.reset_early(&request, 200, Duration::from_millis(20)));
@@ -48,6 +51,7 @@ fn archives_whose_clients_leave_during_decompression() {
 /// Small when compressed, so it looks quick to process.
 #[test]
 fn short_bodies_at_four_kilobytes_a_second() {
+    needs_binary!();
     let request = pick_missing(zeros(2, 50)).gzip();
     Attack::new("npz: bodies of 1.4 kB at 4 kB/s").lasting(Duration::from_secs(2)).run(|target| {
         target.run_clients(3, |_| {
@@ -61,6 +65,7 @@ fn short_bodies_at_four_kilobytes_a_second() {
 
 #[test]
 fn an_archive_with_the_most_members() {
+    needs_binary!();
     let member = Member::stored("0.npy".to_owned(), &array("|u1", false, &[0], &[]));
     let members: Vec<Member> = (0..65_535).map(|index| member.named(format!("{index}.npy"))).collect();
     let requests = [&members[..65_534], &members].map(|members| pick_missing(archive(members)).gzip());
@@ -71,6 +76,7 @@ fn an_archive_with_the_most_members() {
 
 #[test]
 fn overlapping_and_false_members() {
+    needs_binary!();
     let bytes = 50 * MIB;
     let member = Member::deflated("0.npy".to_owned(), &array("|u1", false, &[bytes as u64], &vec![0; bytes]));
     let requests = [overlapping(&member, 5), zip64()].map(pick_missing);
@@ -82,6 +88,7 @@ fn overlapping_and_false_members() {
 /// Each member becomes a megabyte of brackets in the JSON answer.
 #[test]
 fn members_with_empty_axes() {
+    needs_binary!();
     let empty = array("|u1", false, &crate::payloads::npy::empty_axes(), &[]);
     let member = Member::deflated("0.npy".to_owned(), &empty);
     let members: Vec<Member> = (0..64).map(|index| member.named(format!("{index}.npy"))).collect();
