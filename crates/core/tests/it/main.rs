@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 
+mod actor_groups;
 mod actor_life;
 mod actors;
 mod admission;
