@@ -2,18 +2,12 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 
 use crate::id::{RouteIndex, RouteName};
 
-/// The node, for the gateway.
-pub(crate) trait HostNode: fmt::Debug + Send + Sync + 'static {
+/// The node, for the parts below it. They run user code, and user code calls the node: this trait opens that circle.
+/// Only `client/shared.rs` implements it, and knows the type again.
+pub(crate) trait HostNode: Any + fmt::Debug + Send + Sync {
     /// The name of a route that takes calls, or still has some.
     fn route_name(&self, index: RouteIndex) -> Option<RouteName>;
-
-    /// The node itself, for the module that knows its type.
-    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
-
-/// A handle of the node, for user code. The parts that carry it do not know its type.
-pub(crate) type OpaqueHandle = Arc<dyn Any + Send + Sync>;

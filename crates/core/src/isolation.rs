@@ -131,7 +131,7 @@ impl StageCode {
             timeout: self.0.settings().timeout(),
             // The node has pinned this process.
             core: None,
-            client: Arc::new(node.client()),
+            node: node.client().shared,
             exit: ExitPort::unconnected(),
         };
         let runtime = node.0.runtime().clone();
@@ -241,7 +241,7 @@ impl IsolatedCall {
         flight.origin = Origin::from_options(options, None);
         if let Some((client, calls)) = inner {
             let mut origin = flight.origin.map(Arc::unwrap_or_clone).unwrap_or_default();
-            origin.node = Some(NodeElsewhere { client: Arc::new(client.clone()), calls });
+            origin.node = Some(NodeElsewhere { node: Arc::clone(&client.shared) as Arc<_>, calls });
             flight.origin = Some(Arc::new(origin));
         }
         Self(Arc::new(flight))

@@ -14,7 +14,7 @@ use super::life::Actor;
 use super::mailbox::{ActorRef, Delivery};
 use crate::clock;
 use crate::containment::contain;
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 
 /// The shortest period of a repeated message.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
@@ -67,7 +67,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(1);
 /// # }
 /// ```
 pub struct ActorContext<A: Actor> {
-    pub(crate) node: OpaqueHandle,
+    pub(crate) node: Arc<dyn HostNode>,
     reference: ActorRef<A::Message>,
     /// This life only: a timer must not reach the next one.
     myself: EngineRef<Delivery<A::Message>>,
@@ -78,7 +78,7 @@ pub struct ActorContext<A: Actor> {
 
 impl<A: Actor> ActorContext<A> {
     pub(super) fn new(
-        node: OpaqueHandle,
+        node: Arc<dyn HostNode>,
         reference: ActorRef<A::Message>,
         myself: EngineRef<Delivery<A::Message>>,
         life: u64,

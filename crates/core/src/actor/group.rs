@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use super::directory::{ActorState, Directory};
 use super::spec::{ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 use crate::restart::{Recovery, RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{EarlyDeath, EarlyDeaths};
 use crate::text::limit_error_text;
@@ -22,7 +22,7 @@ pub(crate) struct GroupActor;
 
 pub(crate) struct GroupArgs {
     pub(crate) group: ActorGroup,
-    pub(crate) node: OpaqueHandle,
+    pub(crate) node: Arc<dyn HostNode>,
     pub(crate) directory: Arc<Directory>,
     /// Gets the outcome once: all actors are up, or the reason why not.
     pub(crate) started: oneshot::Sender<Result<(), ActorError>>,
@@ -43,7 +43,7 @@ pub(crate) enum GroupMessage {
 
 pub(crate) struct GroupState {
     group: ActorGroup,
-    node: OpaqueHandle,
+    node: Arc<dyn HostNode>,
     directory: Arc<Directory>,
     lives: Vec<ChildLife>,
     window: RestartWindow,

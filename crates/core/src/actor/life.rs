@@ -13,7 +13,7 @@ use super::lost::InHand;
 use super::mailbox::{ActorRef, Delivery};
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 
 /// State that handles one message at a time.
 ///
@@ -139,7 +139,7 @@ pub(super) type ActorFactory<A> = Arc<dyn Fn(&ActorContext<A>) -> A + Send + Syn
 /// One life of an actor, as the engine runs it.
 pub(super) struct ActorLife<A: Actor> {
     pub(super) build: ActorFactory<A>,
-    pub(super) node: OpaqueHandle,
+    pub(super) node: Arc<dyn HostNode>,
     pub(super) reference: ActorRef<A::Message>,
     pub(super) number: u64,
 }

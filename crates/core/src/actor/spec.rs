@@ -14,7 +14,7 @@ use super::directory::ActorStatus;
 use super::life::{Actor, ActorFactory, ActorLife};
 use super::mailbox::{ActorRef, DEFAULT_MAILBOX, Mailbox};
 use super::strategy::{RestartPolicy, RestartStrategy};
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
 /// How long an actor may take to end by default.
@@ -37,7 +37,7 @@ pub(super) struct Child {
     pub(super) stop_within: Duration,
     pub(super) mailbox: Arc<dyn Any + Send + Sync>,
     /// Starts the life with this number.
-    pub(super) start: Box<dyn Fn(OpaqueHandle, u64, ActorCell) -> StartFuture + Send + Sync>,
+    pub(super) start: Box<dyn Fn(Arc<dyn HostNode>, u64, ActorCell) -> StartFuture + Send + Sync>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
@@ -63,7 +63,7 @@ impl<M: Send + 'static> ActorSpec<M> {
         let mailbox = Mailbox::new(Arc::clone(&status));
         let build: ActorFactory<A> = Arc::new(build);
         let (up, down, over) = (Arc::clone(&mailbox), Arc::clone(&mailbox), Arc::clone(&mailbox));
-        let start = move |node: OpaqueHandle, number: u64, group: ActorCell| -> StartFuture {
+        let start = move |node: Arc<dyn HostNode>, number: u64, group: ActorCell| -> StartFuture {
             let mailbox = Arc::clone(&up);
             let life =
                 ActorLife { build: Arc::clone(&build), node, reference: ActorRef::new(Arc::clone(&mailbox)), number };

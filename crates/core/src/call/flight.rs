@@ -15,7 +15,6 @@ use crate::clock::Instant;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Permit;
-use crate::host::OpaqueHandle;
 use crate::id::{RouteName, StageName};
 use crate::metrics::CacheUse;
 use crate::timeline::{Account, Phase, Recorder, Timing};
@@ -108,9 +107,9 @@ impl Flight {
         }
     }
 
-    /// The cluster, if its stages may also run there.
-    pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
-        self.permit.as_ref().filter(|_| !self.stays_here && !self.is_on_candidate)?.cluster()
+    /// Whether none of its stages may run on another node.
+    pub(crate) fn must_stay(&self) -> bool {
+        self.stays_here || self.is_on_candidate
     }
 
     /// The called route, if it was called on this node.

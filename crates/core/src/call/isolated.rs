@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::flight::Flight;
 use crate::error::CallError;
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 
 /// Makes the inner calls of one item on the node that has sent it to this process.
 pub trait InnerCalls: Send + Sync + 'static {
@@ -23,8 +23,8 @@ pub trait InnerCalls: Send + Sync + 'static {
 /// The node, as a call in an isolated replica reaches it.
 #[derive(Clone)]
 pub(crate) struct NodeElsewhere {
-    /// The client of this process.
-    pub(crate) client: OpaqueHandle,
+    /// The node of this process.
+    pub(crate) node: Arc<dyn HostNode>,
     pub(crate) calls: Arc<dyn InnerCalls>,
 }
 

@@ -37,7 +37,7 @@ impl Replica {
     /// ```
     #[must_use]
     pub fn client(&self) -> LocalClient {
-        self.client.downcast_ref::<LocalClient>().expect("a node gives its replicas its own client").clone()
+        LocalClient::new(Shared::of(&self.node))
     }
 }
 
@@ -58,17 +58,14 @@ impl CallContext {
     /// spawned ends with the batch of its item.
     pub fn client(&self) -> Result<LocalClient, CallError> {
         if let Some(node) = self.flight().node_elsewhere() {
-            let client =
-                node.client.downcast_ref::<LocalClient>().expect("an isolated call has a client of its process");
-            return Ok(client.within(self));
+            return Ok(LocalClient::new(Shared::of(&node.node)).within(self));
         }
         if self.flight().permit.is_none() {
             let message = "this program makes no calls of the node whose stage it serves";
             return Err(CallError::new(ErrorKind::Unavailable, message));
         }
         let node = self.flight().permit.as_ref().and_then(|permit| permit.node());
-        let shared = node.and_then(|node| node.into_any().downcast::<Shared>().ok());
-        let shared = shared.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;
-        Ok(LocalClient::new(shared).within(self))
+        let node = node.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;
+        Ok(LocalClient::new(Shared::of(&node)).within(self))
     }
 }

@@ -21,9 +21,10 @@ use crate::call::{CallOptions, Flight, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::RouteName;
-use crate::pipeline::{Graph, StageOutputs, StageStep, StreamPlace, may_repeat, place_stream, stream_remote, was_lost};
+use crate::pipeline::{Graph, StageStep, StreamPlace, may_repeat, place_stream, stream_remote, was_lost};
 use crate::pool::Pool;
 use crate::queue::EntryOutcome;
+use crate::remote::StageOutputs;
 use crate::router::{Admission, HeldRoute, Route};
 
 impl LocalClient {

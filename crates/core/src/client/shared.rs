@@ -35,8 +35,12 @@ impl HostNode for Shared {
     fn route_name(&self, index: RouteIndex) -> Option<RouteName> {
         self.router.table().name_of(index).cloned()
     }
+}
 
-    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self
+impl Shared {
+    /// The state behind a handle that the parts below the client carry.
+    pub(crate) fn of(node: &Arc<dyn HostNode>) -> Arc<Self> {
+        let node: Arc<dyn Any + Send + Sync> = Arc::clone(node) as Arc<_>;
+        node.downcast().expect("no other type is a node")
     }
 }

@@ -12,7 +12,6 @@ use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::{HeldBytes, Limits, PendingBody};
 use crate::metrics::CacheUse;
-use crate::pipeline::remote_stages;
 use crate::router::{Admission, Route};
 
 /// A node as its edges use it: permits first, then the body, then the run.
@@ -39,7 +38,7 @@ impl EdgeHandle<'_> {
     /// or on every node that runs it now, and no step asks an actor.
     #[must_use]
     pub fn may_run_again(self, route: &Route) -> bool {
-        route.may_run_again(remote_stages(&self.0.shared.gateway))
+        route.may_run_again(self.0.shared.router.cluster.stages())
     }
 
     /// Takes the permits for a call before its `bytes` are read. The admission holds them, its route and the stages of

@@ -13,7 +13,7 @@ use super::message::GatewayMessage;
 use super::pending_bodies::{PendingBodies, PendingBody};
 use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind, ErrorReason, RETRY_AFTER};
-use crate::host::{HostNode, OpaqueHandle};
+use crate::host::HostNode;
 use crate::id::{CallId, RouteIndex, RouteName};
 use crate::metrics::{CallRefusal, SharedMetrics};
 use crate::offload::Offload;
@@ -29,8 +29,6 @@ pub(crate) struct Gateway {
     ledger: Mutex<Ledger>,
     pending_bodies: PendingBodies,
     actor: Mutex<Option<ActorRef<GatewayMessage>>>,
-    /// The cluster, once this node has joined one. The pipeline knows its type.
-    cluster: OnceLock<OpaqueHandle>,
     /// The node, for user code that calls it.
     node: OnceLock<Weak<dyn HostNode>>,
     metrics: SharedMetrics,
@@ -45,7 +43,6 @@ impl Gateway {
             pending_bodies: PendingBodies::new(&limits),
             ledger: Mutex::new(Ledger::new(limits)),
             actor: Mutex::default(),
-            cluster: OnceLock::new(),
             node: OnceLock::new(),
             metrics,
             offload: Offload::new(),
@@ -99,16 +96,6 @@ impl Gateway {
 
     pub(crate) fn set_actor(&self, actor: ActorRef<GatewayMessage>) {
         *self.actor.lock() = Some(actor);
-    }
-
-    /// Lets stages run on other nodes from now on. Once only: a node joins one cluster.
-    pub(crate) fn join(&self, cluster: OpaqueHandle) -> bool {
-        self.cluster.set(cluster).is_ok()
-    }
-
-    /// The cluster that this node has joined, if any.
-    pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
-        self.cluster.get()
     }
 
     pub(crate) fn set_node(&self, node: Weak<dyn HostNode>) {
@@ -275,11 +262,6 @@ impl Permit {
         if emptied && let Some(actor) = &*gateway.actor.lock() {
             let _ = actor.send_message(GatewayMessage::Emptied);
         }
-    }
-
-    /// The cluster that its node has joined, if any.
-    pub(crate) fn cluster(&self) -> Option<&OpaqueHandle> {
-        self.gateway.cluster()
     }
 
     /// The route that its call was admitted for.

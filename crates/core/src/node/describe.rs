@@ -13,8 +13,8 @@ use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
 use crate::id::{CallId, RouteName, StageName};
 use crate::metrics::{ReplicaState, StageMetrics};
-use crate::pipeline::{PeerDescription, remote_stages};
 use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
+use crate::remote::PeerDescription;
 use crate::router::{DeployedStage, RolloutDescription, Route, Table};
 use crate::timeline::ReleaseReason;
 
@@ -324,7 +324,7 @@ impl Shared {
 
     /// The stages of the open routes, each once.
     fn remote_stage_health(&self, table: &Table) -> Vec<RemoteStageHealth> {
-        let cluster = remote_stages(&self.gateway);
+        let cluster = self.router.cluster.stages();
         let mut stages: Vec<RemoteStageHealth> = Vec::new();
         for name in table.routes().iter().flat_map(|route| route.graph().remote_stages()) {
             if !stages.iter().any(|stage| stage.name == *name) {
@@ -355,7 +355,7 @@ impl Shared {
             routes: describe_routes(&table, now),
             stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
             actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
-            peers: remote_stages(&self.gateway).map(|cluster| cluster.peers()).unwrap_or_default(),
+            peers: self.router.cluster.stages().map(|cluster| cluster.peers()).unwrap_or_default(),
         }
     }
 

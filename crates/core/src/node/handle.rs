@@ -6,7 +6,7 @@ use super::{Description, Health};
 use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec};
 use crate::client::{LocalClient, Shared};
 use crate::metrics::Verdict;
-use crate::pipeline::{ClusterHandle, RemoteStages};
+use crate::remote::RemoteStages;
 use crate::router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec};
 
 /// A handle on a running node. Cloning it is cheap; it does not keep the node alive.
@@ -108,8 +108,7 @@ impl NodeHandle {
     ///
     /// When the node has joined before.
     pub fn join(&self, cluster: impl RemoteStages) -> Result<(), AlreadyJoined> {
-        let joined = self.shared.gateway.join(Arc::new(ClusterHandle::new(cluster)));
-        if joined { Ok(()) } else { Err(AlreadyJoined) }
+        if self.shared.router.cluster.join(cluster) { Ok(()) } else { Err(AlreadyJoined) }
     }
 
     /// A handle for callers.
@@ -249,7 +248,7 @@ impl<A: Actor> ActorContext<A> {
 
     /// The node.
     #[must_use]
-    pub fn node(&self) -> &NodeHandle {
-        self.node.downcast_ref().expect("a node gives its actors its own handle")
+    pub fn node(&self) -> NodeHandle {
+        NodeHandle::new(Shared::of(&self.node))
     }
 }

@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
-use super::NodeHandle;
 use crate::actor::{GroupActor, GroupArgs, GroupMessage, SpawnActors};
-use crate::client::{LocalClient, Shared};
+use crate::client::Shared;
 use crate::clock;
 use crate::executor::Watchdog;
 use crate::gateway::{GatewayActor, GatewayMessage};
@@ -77,7 +76,7 @@ impl Actor for RootActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             RootMessage::SpawnActors(SpawnActors { group, started, turn: _turn }) => {
-                let node = Arc::new(NodeHandle::new(Arc::clone(&state.shared)));
+                let node = Arc::clone(&state.shared) as Arc<_>;
                 let directory = Arc::clone(&state.shared.directory);
                 let args = GroupArgs { group, node, directory, started };
                 let (group, _) = Actor::spawn_linked(None, GroupActor, args, myself.get_cell()).await?;
@@ -185,7 +184,7 @@ async fn start_router(
         router: Arc::clone(&shared.router),
         metrics: Arc::clone(&shared.metrics),
         watchdog: Arc::clone(watchdog),
-        client: Arc::new(LocalClient::new(Arc::clone(shared))),
+        node: Arc::clone(shared) as Arc<_>,
         places: Arc::clone(&shared.places),
         root: root.clone(),
     };

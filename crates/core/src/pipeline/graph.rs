@@ -7,9 +7,11 @@ use std::sync::Arc;
 use callboard_codec::Payload;
 
 use super::ensemble::Join;
+use super::remote::RemoteStage;
 use crate::actor::AskFn;
 use crate::error::Failure;
 use crate::id::StageName;
+use crate::remote::Cluster;
 
 /// A function between stages, without its types.
 pub(crate) type MapFn = Arc<dyn Fn(Payload) -> Result<Payload, Failure> + Send + Sync>;
@@ -26,7 +28,7 @@ pub(crate) enum Graph<S> {
     /// One stage.
     Stage(S),
     /// A stage that runs on other nodes only.
-    Remote(StageName),
+    Remote(RemoteStage),
     /// Steps one after the other. Without steps, the output is the input.
     Sequence(Vec<Self>),
     /// A function that runs in the caller's own future: no queue, no worker.
@@ -81,7 +83,7 @@ impl<S> Graph<S> {
     /// The stages that run on other nodes only, in the same order.
     pub(crate) fn remote_stages(&self) -> Vec<&StageName> {
         let steps = self.single_steps().into_iter();
-        steps.filter_map(|step| if let Self::Remote(name) = step { Some(name) } else { None }).collect()
+        steps.filter_map(|step| if let Self::Remote(stage) = step { Some(&stage.name) } else { None }).collect()
     }
 
     /// Whether a step asks an actor.
@@ -93,7 +95,7 @@ impl<S> Graph<S> {
     pub(crate) fn stage_names<'a>(&'a self, name: impl Fn(&'a S) -> &'a StageName) -> Vec<StageName> {
         let named = |step: &'a Self| match step {
             Self::Stage(stage) => Some(name(stage).clone()),
-            Self::Remote(name) => Some(name.clone()),
+            Self::Remote(stage) => Some(stage.name.clone()),
             _ => None,
         };
         self.single_steps().into_iter().filter_map(named).collect()
@@ -114,6 +116,22 @@ impl<S> Graph<S> {
                     part.collect_single_steps(steps);
                 }
             }
+        }
+    }
+
+    /// The same steps in a node that reaches the stages of others by this cluster.
+    pub(crate) fn reached_by(mut self, cluster: &Cluster) -> Self {
+        self.reach_by(cluster);
+        self
+    }
+
+    fn reach_by(&mut self, cluster: &Cluster) {
+        match self {
+            Self::Remote(stage) => stage.cluster = cluster.clone(),
+            Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
+                parts.iter_mut().for_each(|part| part.reach_by(cluster));
+            }
+            Self::Stage(_) | Self::Map { .. } | Self::Ask { .. } => {}
         }
     }
 
@@ -141,7 +159,7 @@ impl<S> Graph<S> {
             },
             Self::Map { name, function } => Graph::Map { name: Arc::clone(name), function: Arc::clone(function) },
             Self::Ask { name, ask } => Graph::Ask { name: Arc::clone(name), ask: Arc::clone(ask) },
-            Self::Remote(name) => Graph::Remote(name.clone()),
+            Self::Remote(stage) => Graph::Remote(stage.clone()),
             Self::Stage(stage) => Graph::Stage(map(stage)?),
         })
     }
@@ -151,7 +169,7 @@ impl<S: fmt::Debug> fmt::Debug for Graph<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stage(stage) => f.debug_tuple("Stage").field(stage).finish(),
-            Self::Remote(name) => f.debug_tuple("Remote").field(name).finish(),
+            Self::Remote(stage) => f.debug_tuple("Remote").field(&stage.name).finish(),
             Self::Sequence(steps) => f.debug_tuple("Sequence").field(steps).finish(),
             Self::Map { name, function: _ } => f.debug_struct("Map").field("name", name).finish_non_exhaustive(),
             Self::Ask { name, ask: _ } => f.debug_struct("Ask").field("name", name).finish_non_exhaustive(),

@@ -41,14 +41,11 @@ use crate::stage::{Stage, StageSpec};
 
 pub use ensemble::{MemberError, Members};
 pub use into::{IntoPipeline, IntoStreamPipeline};
-pub use remote::{
-    PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
-};
 pub use shape::PipelineShape;
 pub use stream::StreamPipeline;
 
 pub(crate) use graph::Graph;
-pub(crate) use remote::{ClusterHandle, StageStep, StreamPlace, place_stream, remote_stages, stream_remote, was_lost};
+pub(crate) use remote::{StageStep, StreamPlace, place_stream, stream_remote, was_lost};
 pub(crate) use run::{all_may_run_again, may_repeat};
 
 /// Connected stages, from `In` to `Out`.

@@ -1,4 +1,4 @@
-//! The interface to stages on other nodes: core defines its needs and knows no network.
+//! Where the stages of a call run: on this node or on others, which [`RemoteStages`] reaches.
 //!
 //! A call stays with the node that admitted it. That node decides at each stage where the stage runs, and where it runs
 //! if that fails. A *refusal* was not started: no peer, a full or draining one. A *loss* may have run, on a connection
@@ -16,23 +16,19 @@
 //! Remote stages that follow each other run as one call where the cluster can chain them. A call that came from another
 //! node is never sent on.
 
-use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::{Account, Data, Payload};
-use serde::Serialize;
+use callboard_codec::{Data, Payload};
 
 use super::run::check_time;
 use super::{Graph, Pipeline, StreamPipeline};
-use crate::call::{CallOptions, Flight, PayloadReplies, Reply, SessionKey};
+use crate::call::{CallOptions, Flight, Reply};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
-use crate::gateway::Gateway;
-use crate::host::OpaqueHandle;
 use crate::id::StageName;
 use crate::pool::Pool;
+use crate::remote::{Cluster, RemoteStages, StageCall, StageLoad, StageOutputs, StageTarget};
 use crate::restart::BackoffPolicy;
 use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::{NodeFacts, Phase, Timing};
@@ -44,221 +40,6 @@ const ASK_AGAIN: BackoffPolicy =
 
 /// The longest retry time of another node that is respected.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(2);
-
-/// The outcome of a call to another node.
-pub type RemoteFuture<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
-
-/// The stages on other nodes, as a pipeline sees them. A node gets its cluster with
-/// [`NodeHandle::join`](crate::NodeHandle::join).
-pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
-    /// The target of the next call of a stage that also runs on this node, given its load here. Called once per call
-    /// and stage: it must not block.
-    fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> StageTarget;
-
-    /// Whether a stage may run in one call with the stage before it, on the same node. False if its node must be chosen
-    /// for this stage alone.
-    fn can_chain(&self, stage: &str) -> bool;
-
-    /// Whether a node that runs this stage can be reached.
-    fn offers(&self, stage: &str) -> bool;
-
-    /// Whether a call of this stage may run a second time wherever it runs: every node that runs it says so. False if
-    /// no such node can be reached.
-    fn may_run_again(&self, stage: &str) -> bool {
-        let _ = stage;
-        false
-    }
-
-    /// The other nodes, for descriptions. A cluster that knows none returns an empty list.
-    fn peers(&self) -> Vec<PeerDescription> {
-        Vec::new()
-    }
-
-    /// Runs the first of the call's stages on another node, and as many of the next stages as that node also runs.
-    ///
-    /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be
-    /// run here. Dropping the future cancels the call where it runs.
-    fn run(&self, call: StageCall) -> RemoteFuture<StageReply>;
-
-    /// As [`run`](Self::run), if the first stage answers with a stream: ready with its first output, or with its end.
-    /// Until then the error is as for `run`; later an error is the last item. Dropping the outputs cancels the call.
-    fn stream(&self, call: StageCall) -> RemoteFuture<StageOutputs>;
-}
-
-/// Another node, as this one knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct PeerDescription {
-    /// Its address.
-    pub address: String,
-    /// Its name; empty for a node without a name, and without a connection.
-    pub node: String,
-    /// The age of the connection; `None` without one.
-    pub connected_for: Option<Duration>,
-    /// The stages that it runs for other nodes.
-    pub stages: Vec<String>,
-}
-
-impl PeerDescription {
-    /// A node at this address without a connection.
-    #[must_use]
-    pub fn disconnected(address: impl Into<String>) -> Self {
-        Self { address: address.into(), node: String::new(), connected_for: None, stages: Vec::new() }
-    }
-
-    /// The same node with a connection: its name, the age of the connection, and its stages.
-    #[must_use]
-    pub fn connected(mut self, node: impl Into<String>, connected_for: Duration, stages: Vec<String>) -> Self {
-        (self.node, self.connected_for, self.stages) = (node.into(), Some(connected_for), stages);
-        self
-    }
-}
-
-/// The target of a stage's call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StageTarget {
-    /// Whether the call goes to another node first.
-    pub is_remote: bool,
-    /// The revision for the call, while any node runs that revision.
-    pub revision: Option<u64>,
-}
-
-/// The load of a stage on this node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StageLoad {
-    /// Whether the stage takes calls.
-    pub open: bool,
-    /// Waiting entries.
-    pub queued: usize,
-    /// The number of entries that its replicas run at once.
-    pub capacity: usize,
-    /// Its revision; see [`StageSettings::revision`](crate::StageSettings::revision).
-    pub revision: u64,
-}
-
-/// One call of a stage and of the stages after it, for another node.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct StageCall {
-    /// The stages in their order, at least one.
-    pub stages: Vec<StageName>,
-    /// The input of the first.
-    pub payload: Payload,
-    /// Deadline, priority, session and record of the call. The other node does not write that record: its part comes
-    /// with the reply.
-    pub options: CallOptions,
-    /// False if the first stage also runs on this node, with a contract that forbids a second run: then no other node
-    /// may run it again.
-    pub may_run_again: bool,
-    /// The calling node also runs the first stage, and will if no other node has capacity: do not wait for capacity.
-    pub can_run_here: bool,
-    /// The call was refused everywhere before, and this is a retry.
-    pub is_retry: bool,
-    /// The revision of the first stage that was chosen for this call.
-    pub revision: Option<u64>,
-    /// The maximum count of outputs in flight, if the first stage streams.
-    pub credit: usize,
-    flight: Arc<Flight>,
-}
-
-impl StageCall {
-    /// The account of the call on this node: decoding of the outcome is charged to it.
-    #[must_use]
-    pub fn account(&self) -> Option<Arc<dyn Account>> {
-        self.flight.account()
-    }
-
-    /// Notes that a node may have run stages that it must not run twice: errors of the call then say that it may not be
-    /// repeated.
-    pub fn set_ran_once(&self) {
-        self.flight.set_ran_once();
-    }
-
-    /// The first stage.
-    #[must_use]
-    pub fn stage(&self) -> &str {
-        self.stages.first().map_or("", StageName::as_str)
-    }
-}
-
-/// The outcome of stages that ran on another node.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct StageReply {
-    /// The output of the last stage that ran.
-    pub reply: Reply,
-    /// The number of the call's stages that ran.
-    pub stages: usize,
-    /// The node that ran them, if the call's options have a record.
-    pub node: Option<String>,
-    /// Why the next stage did not run there: the caller's error if the output cannot go back.
-    pub refused: Option<CallError>,
-}
-
-impl StageReply {
-    /// The outcome of this number of stages.
-    #[must_use]
-    pub fn new(reply: Reply, stages: usize) -> Self {
-        Self { reply, stages, node: None, refused: None }
-    }
-
-    /// Adds the error of the next stage, which refused.
-    #[must_use]
-    pub fn refused_with(mut self, refusal: CallError) -> Self {
-        self.refused = Some(refusal);
-        self
-    }
-
-    /// Adds the name of the node that ran the stages.
-    #[must_use]
-    pub fn with_node(mut self, node: Option<String>) -> Self {
-        self.node = node;
-        self
-    }
-}
-
-/// The outputs of a streaming stage on another node.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct StageOutputs {
-    /// Its outputs, sent as fast as the reader reads them.
-    pub outputs: PayloadReplies,
-    /// The number of the call's stages that each output has passed.
-    pub stages: usize,
-}
-
-impl StageOutputs {
-    /// The outputs of this number of stages.
-    #[must_use]
-    pub fn new(outputs: PayloadReplies, stages: usize) -> Self {
-        Self { outputs, stages }
-    }
-}
-
-/// The cluster, without its type, in the gateway of this node.
-#[derive(Debug)]
-pub(crate) struct ClusterHandle(Box<dyn RemoteStages>);
-
-impl ClusterHandle {
-    pub(crate) fn new(stages: impl RemoteStages) -> Self {
-        Self(Box::new(stages))
-    }
-}
-
-/// The cluster, if this node has joined one.
-pub(crate) fn remote_stages(gateway: &Gateway) -> Option<&dyn RemoteStages> {
-    stages_of(gateway.cluster()?)
-}
-
-/// The cluster, if the call may leave this node.
-fn reachable_by(flight: &Flight) -> Option<&dyn RemoteStages> {
-    stages_of(flight.cluster()?)
-}
-
-fn stages_of(cluster: &OpaqueHandle) -> Option<&dyn RemoteStages> {
-    cluster.downcast_ref::<ClusterHandle>().map(|ClusterHandle(stages)| &**stages)
-}
 
 impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// A stage of this name that runs on other nodes only. While no known node runs it, its calls are `Unavailable`.
@@ -273,7 +54,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     /// ```
     #[must_use]
     pub fn remote(stage: &str) -> Self {
-        Self::from_graph(Graph::Remote(StageName::new(stage)))
+        Self::from_graph(Graph::Remote(RemoteStage::new(stage)))
     }
 }
 
@@ -291,7 +72,21 @@ impl<In: Data, Out: Data> StreamPipeline<In, Out> {
     /// ```
     #[must_use]
     pub fn remote(stage: &str) -> Self {
-        Self::from_step(Graph::Remote(StageName::new(stage)))
+        Self::from_step(Graph::Remote(RemoteStage::new(stage)))
+    }
+}
+
+/// A stage that runs on other nodes only.
+#[derive(Clone, Debug)]
+pub(crate) struct RemoteStage {
+    pub(crate) name: StageName,
+    /// The other nodes of the node that serves the pipeline. A plan reaches none.
+    pub(crate) cluster: Cluster,
+}
+
+impl RemoteStage {
+    fn new(name: &str) -> Self {
+        Self { name: StageName::new(name), cluster: Cluster::default() }
     }
 }
 
@@ -301,7 +96,7 @@ pub(crate) enum StageStep<'a> {
     /// It runs on this node, and perhaps on others.
     Local(&'a Arc<Pool>),
     /// It runs on other nodes only.
-    Remote(&'a StageName),
+    Remote(&'a RemoteStage),
 }
 
 impl Graph<Arc<Pool>> {
@@ -309,8 +104,18 @@ impl Graph<Arc<Pool>> {
     pub(crate) fn stage_step(&self) -> Option<StageStep<'_>> {
         match self {
             Self::Stage(pool) => Some(StageStep::Local(pool)),
-            Self::Remote(name) => Some(StageStep::Remote(name)),
+            Self::Remote(stage) => Some(StageStep::Remote(stage)),
             _ => None,
+        }
+    }
+}
+
+impl<'a> StageStep<'a> {
+    /// The other nodes, if this call of the stage may run there.
+    fn cluster_for(self, flight: &Flight) -> Option<&'a dyn RemoteStages> {
+        match self {
+            Self::Local(pool) => pool.cluster.open_to(flight),
+            Self::Remote(stage) => stage.cluster.open_to(flight),
         }
     }
 }
@@ -324,15 +129,16 @@ pub(super) async fn run_stages(
     flight: &Arc<Flight>,
     now: Instant,
 ) -> Result<(Reply, usize), CallError> {
+    let cluster = first.cluster_for(flight);
     let pool = match first {
         StageStep::Local(pool) => pool,
-        StageStep::Remote(name) => {
+        StageStep::Remote(RemoteStage { name, .. }) => {
             check_time(flight, now, name.as_str())?;
-            let Some(cluster) = reachable_by(flight) else { return Err(nowhere(name)) };
+            let Some(cluster) = cluster else { return Err(nowhere(name)) };
             return leave_patiently(cluster, call_of(steps, payload, flight, None), flight).await;
         }
     };
-    let Some(cluster) = reachable_by(flight) else { return here(pool, payload, flight, now).await };
+    let Some(cluster) = cluster else { return here(pool, payload, flight, now).await };
     let name = pool.name();
     let choice = cluster.choose(name.as_str(), flight.session, &load_of(pool));
     let leave = |call| leave(cluster, call, flight);
@@ -455,7 +261,7 @@ pub(crate) fn place_stream<'a>(stage: StageStep<'a>, flight: &Flight) -> StreamP
         StageStep::Local(pool) => pool,
         StageStep::Remote(_) => return StreamPlace::Remote { revision: None, pool: None },
     };
-    let Some(cluster) = reachable_by(flight) else {
+    let Some(cluster) = pool.cluster.open_to(flight) else {
         return StreamPlace::Here { pool, may_leave: false, revision: None };
     };
     let name = pool.name().as_str();
@@ -474,8 +280,9 @@ pub(crate) async fn stream_remote(
     flight: &Arc<Flight>,
     revision: Option<u64>,
 ) -> Result<StageOutputs, CallError> {
+    let cluster = steps.first().and_then(Graph::stage_step).and_then(|stage| stage.cluster_for(flight));
     let call = call_of(steps, payload, flight, revision);
-    let Some(cluster) = reachable_by(flight) else { return Err(nowhere(&call.stage().into())) };
+    let Some(cluster) = cluster else { return Err(nowhere(&call.stage().into())) };
     let record = RemoteVisit::begin(&call, flight);
     let started = cluster.stream(call).await;
     record.end(started.as_ref().map_or(1, |started| started.stages), None);
@@ -506,8 +313,10 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, r
                 may_run_again = pool.settings().contract().may_run_again();
                 credit = pool.settings().credit().get();
             }
-            Graph::Remote(name) if position == 0 => stages.push(name.clone()),
-            Graph::Remote(name) if reachable_by(flight).is_some_and(|cluster| cluster.can_chain(name.as_str())) => {
+            Graph::Remote(stage) if position == 0 => stages.push(stage.name.clone()),
+            Graph::Remote(RemoteStage { name, cluster })
+                if cluster.open_to(flight).is_some_and(|cluster| cluster.can_chain(name.as_str())) =>
+            {
                 stages.push(name.clone());
             }
             _ => break,

@@ -56,7 +56,7 @@ impl Graph<Arc<Pool>> {
                 let now = if position == 0 { now } else { clock::now() };
                 let timing;
                 (payload, timing) = match step {
-                    Self::Stage(pool) if flight.cluster().is_none() => {
+                    Self::Stage(pool) if pool.cluster.open_to(flight).is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
                         let reply = outcome
                             .map_err(|error| error.after_runs(started, may_repeat(&steps[..position], flight)))?;
@@ -166,7 +166,7 @@ pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>], remote: &dyn Fn(&Sta
         Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
             all_may_run_again(parts, remote)
         }
-        Graph::Remote(name) => remote(name),
+        Graph::Remote(stage) => remote(&stage.name),
         Graph::Ask { .. } => false,
     })
 }

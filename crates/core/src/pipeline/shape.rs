@@ -68,7 +68,7 @@ impl<S> Graph<S> {
                     max_batch_size: settings.batching().max_batch_size.get(),
                 }
             }
-            Self::Remote(name) => PipelineShape::Remote(name.clone()),
+            Self::Remote(stage) => PipelineShape::Remote(stage.name.clone()),
             Self::Sequence(steps) => PipelineShape::Sequence(all(steps)),
             Self::Map { name, .. } => PipelineShape::Map(name.to_string()),
             Self::Ask { name, .. } => PipelineShape::Ask(name.to_string()),

@@ -20,6 +20,7 @@ use crate::id::StageName;
 use crate::log_limit::{LogLimit, LogRate};
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
 use crate::queue::{BatchPolicy, Entry, Load, SharedCost};
+use crate::remote::Cluster;
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::RunEnd;
 
@@ -35,6 +36,8 @@ const CRASH_LINES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Durati
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) spec: Arc<StageSpec>,
+    /// The other nodes, where the stage may run as well.
+    pub(crate) cluster: Cluster,
     pub(crate) health: Health,
     pub(crate) entrance: QueueEntrance,
     pub(crate) replicas: ReplicaSet,
@@ -48,8 +51,9 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(spec: Arc<StageSpec>, metrics: &NodeMetrics) -> Self {
+    pub(crate) fn new(spec: Arc<StageSpec>, cluster: Cluster, metrics: &NodeMetrics) -> Self {
         Self {
+            cluster,
             health: Health::default(),
             entrance: QueueEntrance::new(spec.settings().queue().get()),
             replicas: ReplicaSet::new(spec.settings().scaling().min()),

@@ -21,7 +21,7 @@ use super::route::Route;
 use super::table::Table;
 use crate::clock;
 use crate::executor::Watchdog;
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::{DecisionCause, SharedMetrics, Verdict};
 use crate::pool::StageState;
@@ -36,8 +36,8 @@ pub(crate) struct RouterArgs {
     pub(crate) router: Arc<Router>,
     pub(crate) metrics: SharedMetrics,
     pub(crate) watchdog: Arc<Watchdog>,
-    /// The node's client, for user code.
-    pub(crate) client: OpaqueHandle,
+    /// The node, for user code.
+    pub(crate) node: Arc<dyn HostNode>,
     /// The places in memory, which the stages share.
     pub(crate) places: Arc<Places>,
     /// Stages are the root's children: they survive a crash of the router.
@@ -184,11 +184,8 @@ impl RouterState {
                 (vec![(dead.pool.replicas.target(), Arc::clone(dead.spec()))], Work::Renew(dead), None)
             }
         };
-        let revision = self.table.next_revision();
-        let (counts, stages): (Vec<_>, Vec<_>) = specs
-            .into_iter()
-            .map(|(count, spec)| (count, DeployedStage::new(spec, revision, &self.parts.metrics)))
-            .unzip();
+        let (counts, stages): (Vec<_>, Vec<_>) =
+            specs.into_iter().map(|(count, spec)| (count, self.table.deploy(spec, &self.parts.metrics))).unzip();
         self.table.start(&stages);
         self.publish();
         self.current = Some(work);
@@ -216,7 +213,7 @@ impl RouterState {
         let args = DeploymentArgs {
             pool: Arc::clone(&stage.pool),
             watchdog: Arc::clone(&self.parts.watchdog),
-            client: self.parts.client.clone(),
+            node: Arc::clone(&self.parts.node),
             places: Arc::clone(&self.parts.places),
             started,
         };

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use crate::id::StageName;
 use crate::metrics::NodeMetrics;
 use crate::pool::{Pool, StageState};
+use crate::remote::Cluster;
 use crate::stage::StageSpec;
 use crate::supervisor::DeploymentMessage;
 
@@ -23,8 +24,8 @@ pub(crate) struct DeployedStage {
 }
 
 impl DeployedStage {
-    pub(super) fn new(spec: Arc<StageSpec>, revision: u64, metrics: &NodeMetrics) -> Arc<Self> {
-        let pool = Arc::new(Pool::new(spec, metrics));
+    pub(super) fn new(spec: Arc<StageSpec>, revision: u64, cluster: Cluster, metrics: &NodeMetrics) -> Arc<Self> {
+        let pool = Arc::new(Pool::new(spec, cluster, metrics));
         Arc::new(Self { pool, revision, supervisor: OnceLock::new() })
     }
 

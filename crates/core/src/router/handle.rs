@@ -15,6 +15,7 @@ use super::table::Table;
 use crate::call::SessionKey;
 use crate::metrics::{RouteMetrics, Verdict};
 use crate::pool::{Pool, StageState};
+use crate::remote::Cluster;
 use crate::stage::MAX_REPLICAS;
 use crate::supervisor::{DeploymentMessage, ScaleError};
 
@@ -22,6 +23,8 @@ use crate::supervisor::{DeploymentMessage, ScaleError};
 #[derive(Debug)]
 pub(crate) struct Router {
     table: ArcSwap<Table>,
+    /// The other nodes, once this one has joined them.
+    pub(crate) cluster: Cluster,
     actor: Mutex<Option<ActorRef<RouterMessage>>>,
     /// One permit per unfinished change: the bound of the actor's mailbox.
     turns: Arc<Semaphore>,
@@ -32,7 +35,9 @@ pub(crate) struct Router {
 impl Router {
     pub(crate) fn new() -> Self {
         let turns = Arc::new(Semaphore::new(MAX_WAITING_CHANGES));
-        Self { table: ArcSwap::default(), actor: Mutex::default(), turns, elsewhere: OnceLock::new() }
+        let cluster = Cluster::default();
+        let table = ArcSwap::from_pointee(Table::new(cluster.clone()));
+        Self { table, cluster, actor: Mutex::default(), turns, elsewhere: OnceLock::new() }
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {

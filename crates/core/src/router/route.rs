@@ -15,8 +15,9 @@ use crate::call::{Priority, SessionKey};
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::{RouteMetrics, TrialRole};
-use crate::pipeline::{Graph, RemoteStages, all_may_run_again};
+use crate::pipeline::{Graph, all_may_run_again};
 use crate::pool::Pool;
+use crate::remote::RemoteStages;
 
 /// This bit is set in the call count of a closed route: it takes no new calls.
 const CLOSED: usize = 1 << (usize::BITS - 1);

@@ -18,6 +18,7 @@ use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::NodeMetrics;
 use crate::pipeline::Graph;
 use crate::pool::Pool;
+use crate::remote::Cluster;
 use crate::stage::StageSpec;
 
 /// One version of the table.
@@ -25,6 +26,8 @@ use crate::stage::StageSpec;
 pub(crate) struct Table {
     revision: u64,
     next_index: u32,
+    /// The other nodes of the node that serves these routes.
+    cluster: Cluster,
     /// A fast hash without protection: callers choose the names to look up, not the names in the map.
     by_name: FxHashMap<RouteName, Arc<Route>>,
     /// The stages of the open routes, each with a route that keeps it.
@@ -42,6 +45,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    pub(super) fn new(cluster: Cluster) -> Self {
+        Self { cluster, ..Self::default() }
+    }
+
+    /// A life of this stage, of the change that is planned.
+    pub(super) fn deploy(&self, spec: Arc<StageSpec>, metrics: &NodeMetrics) -> Arc<DeployedStage> {
+        DeployedStage::new(spec, self.next_revision(), self.cluster.clone(), metrics)
+    }
+
     pub(crate) fn route(&self, name: &str) -> Option<&Arc<Route>> {
         self.by_name.get(name)
     }
@@ -449,7 +461,7 @@ impl Table {
             let deployed = self.deployed(stage).expect("a change is applied after its stages were started");
             Arc::clone(&deployed.pool)
         });
-        self.new_route(self.revision, spec.name, spec.parts, graph, metrics)
+        self.new_route(self.revision, spec.name, spec.parts, graph.reached_by(&self.cluster), metrics)
     }
 
     fn new_route(

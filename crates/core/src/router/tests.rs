@@ -163,7 +163,7 @@ proptest! {
                     if let Ok(specs) = table.plan(&change) {
                         let revision = table.next_revision();
                         let started: Vec<_> =
-                            specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &metrics)).collect();
+                            specs.into_iter().map(|spec| table.deploy(spec, &metrics)).collect();
                         table.begin(&change);
                         table.start(&started);
                         prop_assert!(table.starting().iter().map(Arc::as_ptr).eq(started.iter().map(Arc::as_ptr)));
@@ -189,9 +189,8 @@ proptest! {
                     let rollout = Rollout::canary(0.5).keep(keep);
                     let change = RouteChange::new().roll_out(RouteSpec::new(ROUTES[route], pipeline), rollout);
                     if let Ok(specs) = table.plan(&change) {
-                        let revision = table.next_revision();
                         let started: Vec<_> =
-                            specs.into_iter().map(|spec| DeployedStage::new(spec, revision, &metrics)).collect();
+                            specs.into_iter().map(|spec| table.deploy(spec, &metrics)).collect();
                         table.begin(&change);
                         table.start(&started);
                         let current = table.route(ROUTES[route]).cloned();
@@ -226,7 +225,7 @@ proptest! {
                     // The actor ends rollouts of a dead stage first.
                     let is_renewed = |dead: &Arc<DeployedStage>| table.is_routed(dead) && !table.is_beside(dead);
                     if let Some(dead) = nth(table.serving(), which).filter(is_renewed) {
-                        let life = DeployedStage::new(Arc::clone(dead.spec()), table.next_revision(), &metrics);
+                        let life = table.deploy(Arc::clone(dead.spec()), &metrics);
                         table.start(&[Arc::clone(&life)]);
                         let before = stages_of_routes(&table);
                         table.renew(&dead, &metrics);

@@ -21,7 +21,7 @@ use crate::batcher::BatcherActor;
 use crate::clock;
 use crate::deadline::MAX_TIMEOUT;
 use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 use crate::pool::{BatcherMessage, Pool, ReplicaHandle, StageState, WakePort};
 use crate::restart::{CrashLoop, LifeEnd, NextStart, RestartDecision, RestartIntensity, RestartWindow};
 use crate::stage::MAX_REPLICAS;
@@ -34,8 +34,8 @@ pub(crate) struct DeploymentActor;
 pub(crate) struct DeploymentArgs {
     pub(crate) pool: Arc<Pool>,
     pub(crate) watchdog: Arc<Watchdog>,
-    /// The node's client, for user code.
-    pub(crate) client: OpaqueHandle,
+    /// The node, for user code.
+    pub(crate) node: Arc<dyn HostNode>,
     /// The places in memory, which the node's stages share.
     pub(crate) places: Arc<Places>,
     /// Gets the outcome once: all replicas are up, or the reason why not.
@@ -45,7 +45,7 @@ pub(crate) struct DeploymentArgs {
 pub(crate) struct DeploymentState {
     pub(super) pool: Arc<Pool>,
     watchdog: Arc<Watchdog>,
-    client: OpaqueHandle,
+    node: Arc<dyn HostNode>,
     batcher: ActorRef<BatcherMessage>,
     pub(super) replicas: Vec<ReplicaRecord>,
     window: RestartWindow,
@@ -84,7 +84,7 @@ impl Actor for DeploymentActor {
         myself: ActorRef<DeploymentMessage>,
         args: DeploymentArgs,
     ) -> Result<DeploymentState, ActorProcessingErr> {
-        let DeploymentArgs { pool, watchdog, client, places, started } = args;
+        let DeploymentArgs { pool, watchdog, node, places, started } = args;
         pool.demand.set_wake(wake_port(myself.clone()));
         let (batcher, _) = Actor::spawn_linked(None, BatcherActor, Arc::clone(&pool), myself.get_cell()).await?;
         pool.entrance.set_batcher(batcher.clone());
@@ -99,7 +99,7 @@ impl Actor for DeploymentActor {
             scale: Scale::new(&pool, places),
             pool,
             watchdog,
-            client,
+            node,
             batcher,
             replicas: Vec::new(),
             started: Some(started),
@@ -228,7 +228,7 @@ impl DeploymentState {
                 settings: self.pool.settings().settings_of(index),
                 timeout: self.pool.settings().timeout(),
                 core: self.pool.settings().affinity_of(index),
-                client: self.client.clone(),
+                node: Arc::clone(&self.node),
                 exit: ExitPort::unconnected(),
             },
             watchdog: Arc::clone(&self.watchdog),

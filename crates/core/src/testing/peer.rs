@@ -16,7 +16,7 @@ use crate::edge::{OfferedStage, StageAdmission};
 use crate::error::{CallError, ErrorKind, ErrorParts};
 use crate::id::StageName;
 use crate::node::{Node, StartError};
-use crate::pipeline::{RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget};
+use crate::remote::{RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget};
 
 /// How long calls wait for a peer that was connected until a moment ago, as over a network.
 const RETURN_WAIT: Duration = Duration::from_secs(3);

@@ -1,11 +1,12 @@
 //! The data that a worker gets when it is built.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::Map;
 
 use super::exit::ExitPort;
-use crate::host::OpaqueHandle;
+use crate::host::HostNode;
 use crate::id::StageName;
 
 /// The replica that is being built: its stage, its index and its generation.
@@ -19,7 +20,7 @@ pub struct Replica {
     pub(crate) settings: Map,
     pub(crate) timeout: Option<Duration>,
     pub(crate) core: Option<usize>,
-    pub(crate) client: OpaqueHandle,
+    pub(crate) node: Arc<dyn HostNode>,
     pub(crate) exit: ExitPort,
 }
 
