@@ -22,8 +22,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The edge is a `tower::Service`. As the fallback it serves all other paths: its routes, `/docs`, `/metrics`,
     // `/livez`.
     let config = HttpConfig::default();
-    let edge = HttpEdge::try_new(node.client(), config.clone(), ApiInfo::default())?;
-    edge.add_protocol(Arc::new(InferenceProtocol::new()));
+    let edge =
+        HttpEdge::try_new(node.client(), config.clone(), ApiInfo::default(), vec![Arc::new(InferenceProtocol::new())])?;
     let router = Router::new().route("/mine", get(|| async { "a custom handler" })).fallback_service(edge);
 
     // Any server for axum works. This one has the limits of `config`, and finishes running requests at its end.

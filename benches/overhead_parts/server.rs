@@ -111,8 +111,13 @@ pub(crate) fn run(kind: Kind) {
                 let app = App::new().route("/echo", echo).route("/tensor", tensor).route_streaming("/events", events());
                 let app = app.mount(array(kind));
                 let node = app.start().await.unwrap();
-                let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
-                edge.add_protocol(Arc::new(InferenceProtocol::new()));
+                let edge = HttpEdge::try_new(
+                    node.client(),
+                    HttpConfig::default(),
+                    ApiInfo::default(),
+                    vec![Arc::new(InferenceProtocol::new())],
+                )
+                .unwrap();
                 tokio::spawn(async move {
                     serve_edge(listener, edge, orphaned.map(|()| Duration::ZERO)).await;
                     drop(node);

@@ -13,13 +13,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange, RouteSpec};
-use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, is_reserved};
+use callboard_http::{ModelRepository, RepositoryChange, RepositoryError};
 use tokio::sync::RwLock;
 use tokio::task::spawn_blocking;
 
 use super::error::CliError;
 use super::turns::Turns;
 use crate::config::Plan;
+use crate::server::own_protocols;
 
 /// Reads the configuration again.
 pub(crate) type ReloadFn = Box<dyn Fn() -> Result<Plan, CliError> + Send + Sync>;
@@ -170,9 +171,8 @@ fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Re
     let Some(together) = together(&plan, route, served) else { return Ok((all, Err(RepositoryError::Unknown))) };
     // Models of other routes are not opened.
     plan.routes.retain(|route| together.contains(&route.path.value));
-    if is_reserved(route) {
-        let message = format!("route `{route}` has a path that is reserved for the http edge");
-        return Ok((all, Err(RepositoryError::Source(message))));
+    if let Err(error) = own_protocols().check_route(route) {
+        return Ok((all, Err(RepositoryError::Source(error.to_string()))));
     }
     let reloaded = crate::assemble::routes(&plan)
         .map(|routes| with_rollouts(&plan, routes))

@@ -9,6 +9,7 @@ use callboard_http::{ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
 use super::error::CliError;
 use super::target::FILE_NAME;
 use crate::config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
+use crate::server::own_protocols;
 
 /// An app and its settings.
 #[derive(Debug)]
@@ -27,9 +28,9 @@ impl Service {
             None => crate::assemble::app_and_engines(&plan).map_err(CliError::from_build)?,
         };
         // A route of a program; the plan has checked the routes of a file.
-        if let Some(route) = app.routes().iter().find(|route| callboard_http::is_reserved(route.name())) {
-            let error = callboard_http::HttpServeError::ReservedRoute { route: route.name().to_owned() };
-            return Err(CliError::Failed(error.to_string()));
+        let protocols = own_protocols();
+        for route in app.routes() {
+            protocols.check_route(route.name()).map_err(|error| CliError::Failed(error.to_string()))?;
         }
         #[cfg(feature = "process")]
         let app = plan

@@ -20,6 +20,7 @@ use super::setting::route::{
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
+use crate::server::own_protocols;
 
 /// One route.
 #[derive(Clone, Debug)]
@@ -163,10 +164,9 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
 /// gives the same answer before a model is loaded.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     check_route_name(&RouteName::new(path)).map_err(|error| error.to_string())?;
-    if callboard_http::is_reserved(path) {
-        Err(format!("`{path}` cannot be a route: the http edge keeps that path for itself"))
-    } else {
-        Ok(())
+    match own_protocols().owner_of(path) {
+        Some(owner) => Err(format!("`{path}` cannot be a route: {owner} keeps that path for itself")),
+        None => Ok(()),
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::App;
 #[cfg(feature = "otlp")]
 use callboard_http::OtlpConfig;
 use callboard_http::axum::Router;
+use callboard_http::protocol::Protocol;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 
@@ -53,6 +55,7 @@ pub struct ServerBuilder {
     pub(super) info: ApiInfo,
     pub(super) mount: Option<Box<dyn FnOnce(HttpEdge) -> Router + Send>>,
     pub(super) metrics: Vec<Box<dyn Fn() -> String + Send + Sync>>,
+    pub(super) protocols: Vec<Arc<dyn Protocol>>,
     pub(super) drain_delay: Duration,
     #[cfg(feature = "otlp")]
     pub(super) spans: Option<OtlpConfig>,
@@ -97,6 +100,13 @@ impl ServerBuilder {
     /// says so once; the names of the node begin with `callboard_`.
     pub fn metrics(mut self, families: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics.push(Box::new(families));
+        self
+    }
+
+    /// Answers requests of this protocol over HTTP, too, beside the Open Inference Protocol. A server that gets two which
+    /// [claim](Protocol::claims) the same does not start.
+    pub fn protocol(mut self, protocol: impl Protocol) -> Self {
+        self.protocols.push(Arc::new(protocol));
         self
     }
 

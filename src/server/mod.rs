@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::{App, Drained, LocalClient, Node, StartError};
+use callboard_http::protocol::Protocol;
+#[cfg(feature = "cli")]
+use callboard_http::protocol::Protocols;
 use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, ModelRepository};
 use callboard_oip::InferenceProtocol;
 use tokio::net::{TcpListener, ToSocketAddrs};
@@ -16,6 +19,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::builder::ServerBuilder;
+
+/// The protocols of every server, without those of a program.
+#[cfg(feature = "cli")]
+pub(crate) fn own_protocols() -> Protocols {
+    Protocols::try_new(vec![Arc::new(InferenceProtocol::new())]).expect("it claims no page of the edge")
+}
 
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.
 ///
@@ -61,9 +70,11 @@ impl StartingServer {
     /// Starts to serve.
     fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(|error| ServeError::Bind { addresses: Vec::new(), error })?;
-        let edge = HttpEdge::starting(std::mem::take(&mut parts.config), std::mem::take(&mut parts.info))?;
         let inference = Arc::new(InferenceProtocol::new());
-        edge.add_protocol(Arc::clone(&inference) as Arc<_>);
+        let mut protocols: Vec<Arc<dyn Protocol>> = vec![Arc::clone(&inference) as Arc<_>];
+        protocols.append(&mut parts.protocols);
+        let (config, info) = (std::mem::take(&mut parts.config), std::mem::take(&mut parts.info));
+        let edge = HttpEdge::starting(config, info, protocols)?;
         for families in parts.metrics.drain(..) {
             edge.show_metrics_of(families);
         }

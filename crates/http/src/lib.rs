@@ -19,7 +19,7 @@
 //!
 //! let double = Stage::each("double", |number: &i64| Ok(number * 2));
 //! let node = App::new().route("/double", double).start().await?;
-//! let mut edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default())?;
+//! let mut edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), vec![])?;
 //!
 //! // curl localhost:8000/double -H 'content-type: application/json' -d 21
 //! let request = Request::post("/double").header("content-type", "application/json").body(Body::from("21"))?;
@@ -138,7 +138,6 @@ pub use callboard_telemetry::{
 pub use callboard_telemetry::{OTEL_ENDPOINT, OtlpConfig, OtlpEnvError, SpanExporter};
 pub use config::{HttpConfig, HttpConfigError, TlsConfig};
 pub use describe::curl::{curl, shell_word};
-pub use describe::is_reserved;
 pub use describe::openapi::{ApiInfo, example_of, openapi};
 pub use dispatch::HttpEdge;
 pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};

@@ -50,7 +50,7 @@ use callboard_http::axum::http::Method;
 use callboard_http::axum::http::header::ACCEPT_ENCODING;
 use callboard_http::axum::response::{IntoResponse, Response};
 use callboard_http::protocol::{
-    ApiError, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext, RequestHead,
+    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext, RequestHead,
     ResponseCompression, compressed, short_body,
 };
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ pub use callboard_http::{ModelRepository, RepositoryChange, RepositoryError};
 const READS: &str = "GET, HEAD";
 const ACTS: &str = "POST";
 
-/// The protocol, for [`HttpEdge::add_protocol`](callboard_http::HttpEdge::add_protocol).
+/// The protocol, for an [`HttpEdge`](callboard_http::HttpEdge).
 #[derive(Debug, Default)]
 pub struct InferenceProtocol {
     models: Models,
@@ -137,8 +137,12 @@ impl InferenceProtocol {
 }
 
 impl Protocol for InferenceProtocol {
-    fn owns(&self, path: &str) -> bool {
-        path::owns(path)
+    fn name(&self) -> &str {
+        "the Open Inference Protocol"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims { paths: &["/v2"], open_paths: &["/v2/health"], ..Claims::default() }
     }
 
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
@@ -156,10 +160,6 @@ impl Protocol for InferenceProtocol {
         (path == "/v2/health/live").then(|| Json(json!({ "live": true })).into_response())
     }
 
-    fn admin_paths(&self) -> &'static [&'static str] {
-        &["/v2/repository/{*rest}"]
-    }
-
     fn answer_admin<'a>(
         &'a self,
         client: &'a LocalClient,
@@ -168,14 +168,19 @@ impl Protocol for InferenceProtocol {
     ) -> ProtocolAnswer<'a> {
         Box::pin(async move {
             let endpoint = Endpoint::parse(request.head.uri.path());
-            check_method(&request.head.method, &endpoint)?;
+            let is_allowed = check_method(&request.head.method, &endpoint);
             let Endpoint::Repository(action) = endpoint else { return Err(unknown_path()) };
+            is_allowed?;
             self.view(client, config, true).answer(action, request).await
         })
     }
 
-    fn document(&self, routes: &[Arc<Route>], add_schema: &mut dyn FnMut(&str, Value) -> Value) -> ProtocolDocument {
-        document::document(routes, add_schema)
+    fn document(
+        &self,
+        routes: &[Arc<Route>],
+        add_schema: &mut dyn FnMut(&str, Value) -> Value,
+    ) -> Option<ProtocolDocument> {
+        Some(document::document(routes, add_schema))
     }
 }
 

@@ -62,11 +62,6 @@ impl Action {
     }
 }
 
-/// Whether a path belongs to the protocol: `/v2` and all paths below.
-pub(crate) fn owns(path: &str) -> bool {
-    path.strip_prefix("/v2").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 impl Endpoint {
     pub(crate) fn parse(path: &str) -> Self {
         let rest = path.strip_prefix("/v2").unwrap_or_default();
@@ -202,11 +197,5 @@ mod tests {
         assert_eq!(model("/v2/models/vision%2Fdigits/infer").0, "vision/digits");
         assert_eq!(model("/v2/models/a%2Fready"), ("a/ready".to_owned(), None, Action::Metadata));
         assert_eq!(model("/v2/models/versions/x").0, "versions/x");
-    }
-
-    #[test]
-    fn owns_only_the_paths_below_its_prefix() {
-        assert!(owns("/v2") && owns("/v2/") && owns("/v2/models"));
-        assert!(!owns("/v20") && !owns("/") && !owns("/v1"));
     }
 }

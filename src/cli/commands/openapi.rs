@@ -3,18 +3,18 @@
 use std::path::Path;
 
 use callboard_http::ApiInfo;
-use callboard_oip::InferenceProtocol;
 
 use super::super::error::CliError;
 use super::super::output;
 use super::super::service::Service;
 use super::block_on;
+use crate::server::own_protocols;
 
 /// Starts the app, because a model's schema is known once it is loaded; asks for the document; stops again.
 pub(crate) fn run(service: Service, info: &ApiInfo, output: Option<&Path>) -> Result<(), CliError> {
     let document = block_on(async {
         let node = Service::start(service.app).await?;
-        let document = callboard_http::openapi(&node.client().routes(), info, Some(&InferenceProtocol::new()));
+        let document = callboard_http::openapi(&node.client().routes(), info, &own_protocols());
         node.abort();
         Ok(document)
     })?;

@@ -105,13 +105,13 @@ pub(super) fn rollout_now(admin: &Admin, route: &str) -> Value {
 
 const ROLLOUT_PATHS: &str = "`POST /v1/routes/{route}/promote` and `POST /v1/routes/{route}/rollback` end a rollout";
 
-/// The paths of the protocol that operators may use.
-pub(super) async fn protocol(
+/// A path that is no page of the listener: a protocol may answer operators there.
+pub(super) async fn below_no_page(
     State(admin): State<Admin>,
     Extension(config): Extension<Arc<HttpConfig>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let Some(protocol) = &admin.0.protocol else { return Err(not_found(request.uri().clone()).await) };
+    let Some(protocol) = admin.protocol_of(&request) else { return Err(not_found(request.uri())) };
     let (head, body) = request.into_parts();
     let request = ProtocolRequest { head: &head, body: &mut BoxedErrors(body) };
     protocol.answer_admin(&admin.0.client, &config, request).await
@@ -123,7 +123,7 @@ pub(super) async fn drain(State(admin): State<Admin>) -> impl IntoResponse {
     (StatusCode::ACCEPTED, Json(json!({ "draining": true })))
 }
 
-pub(super) async fn not_found(uri: Uri) -> ApiError {
+fn not_found(uri: &Uri) -> ApiError {
     ApiError::no_such_page(uri.path(), "`GET /v1/status` tells what runs")
 }
 

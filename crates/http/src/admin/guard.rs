@@ -10,6 +10,7 @@ use axum::http::header::ORIGIN;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::guard::{AccessPolicy, NamedHost};
+use crate::protocol::Protocols;
 
 /// The rules of one listener.
 #[derive(Debug)]
@@ -17,11 +18,12 @@ pub(super) struct AdminGuard {
     /// Whether the listener is on loopback, where clients need no other name.
     is_local: bool,
     policy: Option<AccessPolicy>,
+    protocols: Protocols,
 }
 
 impl AdminGuard {
-    pub(super) fn new(is_local: bool, config: &HttpConfig) -> Self {
-        Self { is_local, policy: config.access_policy() }
+    pub(super) fn new(is_local: bool, config: &HttpConfig, protocols: Protocols) -> Self {
+        Self { is_local, policy: config.access_policy(), protocols }
     }
 
     /// Reloads keys when their file changes. Drop it with the listener.
@@ -41,7 +43,7 @@ impl AdminGuard {
             return Err(ApiError::forbidden("call the admin listener by its address, or as localhost"));
         }
         match &self.policy {
-            Some(policy) => policy.admit(request).map(|_| ()),
+            Some(policy) => policy.admit(request, |path| self.protocols.is_open(path)).map(|_| ()),
             None => Ok(()),
         }
     }

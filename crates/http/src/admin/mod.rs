@@ -12,7 +12,7 @@
 //!   ([`models`]).
 //! - `GET /openapi.json`: these requests as an OpenAPI document.
 //! - `POST /v1/drain`: asks the process to finish its calls and to end.
-//! - The [admin paths](crate::protocol::Protocol::admin_paths) of the edge's protocol.
+//! - What the protocols of the edge [answer to operators](crate::protocol::Protocol::answer_admin).
 //!
 //! Errors are problem documents as on the edge, or errors of the protocol at its paths. A change that the node refuses
 //! changes nothing.
@@ -49,11 +49,12 @@ use crate::describe;
 use crate::dispatch::serve::HttpServeError;
 use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
+use crate::guard::is_below;
 use crate::listener::tls::Tls;
 use crate::listener::{self, AcceptMetrics};
 use crate::model_repository::ModelRepository;
 use crate::observe::metrics::EdgeMetrics;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, Protocols};
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 
 /// The admin listener's access to a node. Clones share it.
@@ -68,7 +69,7 @@ struct AdminState {
     ids: RequestIds,
     started_at: Instant,
     drain: Notify,
-    protocol: Option<Arc<dyn Protocol>>,
+    protocols: Protocols,
     models: OnceLock<Arc<dyn ModelRepository>>,
     uploads: Semaphore,
 }
@@ -78,10 +79,10 @@ impl Admin {
     #[must_use]
     pub fn new(node: NodeHandle, edge: &HttpEdge) -> Self {
         let client = node.client();
-        let (metrics, ids, protocol) = (edge.metrics(), RequestIds::new(), edge.protocol());
+        let (metrics, ids, protocols) = (edge.metrics(), RequestIds::new(), edge.protocols().clone());
         let (started_at, drain) = (Instant::now(), Notify::new());
         let (models, uploads) = (OnceLock::new(), Semaphore::new(models::MAX_UPLOADS));
-        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocol, models, uploads }))
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocols, models, uploads }))
     }
 
     /// Lists, loads and unloads models of this repository. Another repository is ignored.
@@ -98,23 +99,27 @@ impl Admin {
         self.0.drain.notified().await;
     }
 
+    /// The protocol of a request. Paths below `/v1` are the listener's own.
+    fn protocol_of(&self, request: &Request) -> Option<&dyn Protocol> {
+        let path = request.uri().path();
+        if is_below(path, "/v1") { None } else { self.0.protocols.find(path, request.headers()) }
+    }
+
     fn router(&self, guard: AdminGuard, config: &HttpConfig) -> Router {
         let machines = describe::machine_pages(self.0.client.clone(), Arc::clone(&self.0.metrics));
-        let paths = self.0.protocol.iter().flat_map(|protocol| protocol.admin_paths());
-        let protocol = paths.fold(Router::new(), |router, path| router.route(path, any(changes::protocol)));
-        protocol
+        Router::new()
             .route("/v1/status", get(status))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
             .route("/v1/models/{*path}", any(models::below))
-            .layer(Extension(Arc::new(config.clone())))
             .route("/openapi.json", get(document::openapi))
             .route("/v1/routes/{*route}", delete(changes::remove_route).post(changes::end_rollout))
             .route("/v1/models", get(models::list))
             .route("/v1/drain", post(changes::drain))
+            .fallback(changes::below_no_page)
             .with_state(self.clone())
             .merge(machines)
-            .fallback(changes::not_found)
             .method_not_allowed_fallback(changes::method_not_allowed)
+            .layer(Extension(Arc::new(config.clone())))
             .layer(middleware::from_fn_with_state((self.clone(), Arc::new(guard)), layers))
     }
 }
@@ -137,7 +142,7 @@ pub async fn serve_admin(
 ) -> Result<(), HttpServeError> {
     config.validate()?;
     let tls = config.tls.clone().map(Tls::load).transpose()?;
-    let guard = AdminGuard::new(listener::is_local(&listener), &config);
+    let guard = AdminGuard::new(listener::is_local(&listener), &config, admin.0.protocols.clone());
     // Ends with this function.
     let mut watchers = JoinSet::new();
     guard.watch_keys().map(|fresh| watchers.spawn(fresh));
@@ -152,7 +157,7 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
     let id = id.unwrap_or_else(|| admin.0.ids.generate());
     let is_change = !request.method().is_safe();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let protocol = admin.0.protocol.as_ref().filter(|protocol| protocol.owns(&path));
+    let protocol = admin.protocol_of(&request);
     let mut response = match guard.admit(&request) {
         Ok(()) => {
             let answer = contain_future(Box::pin(next.run(request)).as_mut()).await;

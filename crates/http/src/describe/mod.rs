@@ -10,7 +10,7 @@ mod mounted;
 pub(crate) mod openapi;
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{OriginalUri, State};
@@ -28,23 +28,9 @@ use crate::call::functions::name_of as route_of_function;
 use crate::describe::openapi::{ApiInfo, openapi, openapi_for_people};
 use crate::error::ApiError;
 use crate::observe::metrics::EdgeMetrics;
-use crate::protocol::Protocol;
+use crate::protocol::Protocols;
 
-/// Paths that no user route may take, with all paths below. `/v1` has function calls, `/v2` a protocol.
-const RESERVED: [&str; 7] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1", "/v2"];
-
-/// Whether a route of this name would hide a page of the edge: its own paths and all paths below.
-///
-/// [`HttpEdge::open`](crate::HttpEdge::open) refuses such a route; a program can check before.
-#[must_use]
-pub fn is_reserved(route: &str) -> bool {
-    route == "/"
-        || RESERVED
-            .iter()
-            .any(|reserved| route.strip_prefix(reserved).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
-}
-
-type MakeDocument = fn(&[Arc<Route>], &ApiInfo, Option<&dyn Protocol>) -> serde_json::Value;
+type MakeDocument = fn(&[Arc<Route>], &ApiInfo, &Protocols) -> serde_json::Value;
 
 /// The sources of all pages.
 #[derive(Clone, Debug)]
@@ -52,7 +38,7 @@ struct PageState {
     client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     info: Arc<ApiInfo>,
-    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+    protocols: Protocols,
     document: Arc<DocumentCache>,
     metrics_page: Arc<metrics::MetricsCache>,
     /// The document for the documentation page.
@@ -60,17 +46,12 @@ struct PageState {
 }
 
 impl PageState {
-    fn new(
-        client: LocalClient,
-        metrics: Arc<EdgeMetrics>,
-        info: Arc<ApiInfo>,
-        protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
-    ) -> Self {
+    fn new(client: LocalClient, metrics: Arc<EdgeMetrics>, info: Arc<ApiInfo>, protocols: Protocols) -> Self {
         Self {
             client,
             metrics,
             info,
-            protocol,
+            protocols,
             document: Arc::default(),
             document_for_people: Arc::default(),
             metrics_page: Arc::default(),
@@ -82,7 +63,7 @@ pub(crate) fn router(
     client: LocalClient,
     metrics: Arc<EdgeMetrics>,
     info: Arc<ApiInfo>,
-    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+    protocols: Protocols,
 ) -> Router {
     machines()
         // For programs that generate clients, and for people who try calls in a browser.
@@ -96,12 +77,12 @@ pub(crate) fn router(
         .route("/favicon.ico", get(favicon))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(PageState::new(client, metrics, info, protocol))
+        .with_state(PageState::new(client, metrics, info, protocols))
 }
 
 /// The pages of the admin listener.
 pub(crate) fn machine_pages(client: LocalClient, metrics: Arc<EdgeMetrics>) -> Router {
-    machines().with_state(PageState::new(client, metrics, Arc::default(), Arc::default()))
+    machines().with_state(PageState::new(client, metrics, Arc::default(), Protocols::default()))
 }
 
 fn machines() -> Router<PageState> {
@@ -144,8 +125,7 @@ async fn metrics_page(State(sources): State<PageState>, headers: HeaderMap) -> i
 
 async fn openapi_page(State(sources): State<PageState>, uri: Uri) -> impl IntoResponse {
     let routes = sources.client.routes();
-    let protocol = sources.protocol.get().map(|protocol| &**protocol);
-    let make = |make: MakeDocument| move |routes: &[Arc<Route>]| make(routes, &sources.info, protocol);
+    let make = |make: MakeDocument| move |routes: &[Arc<Route>]| make(routes, &sources.info, &sources.protocols);
     let document = if uri.query() == Some(docs::WITH_FORMS) {
         sources.document_for_people.get(routes, make(openapi_for_people))
     } else {
@@ -229,18 +209,6 @@ mod tests {
         assert_eq!(nearly("/a%2Fb").as_deref(), Some("/a/b"));
         for other in ["/simple", "/%ff"] {
             assert_eq!(nearly(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn reserves_its_own_paths_and_the_paths_below_them() {
-        for reserved in
-            ["/", "/livez", "/readyz", "/openapi.json", "/metrics", "/docs", "/docs/mine", "/v1/call/x", "/v2"]
-        {
-            assert!(is_reserved(reserved), "{reserved}");
-        }
-        for free in ["/digits", "/metrics2", "/docsearch", "/v10", "/my/docs"] {
-            assert!(!is_reserved(free), "{free}");
         }
     }
 }

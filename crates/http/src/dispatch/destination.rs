@@ -9,8 +9,7 @@ use callboard_core::edge::Route;
 
 use super::{EdgeState, ServedNode};
 use crate::call::functions::{self, CallStyle};
-use crate::describe::is_reserved;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, Protocols};
 
 /// The target of a path. Known before any check, so that a refusal is logged and counted as well.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub(super) struct Target<'a> {
     node: Option<&'a ServedNode>,
     pub(super) route: Option<Arc<Route>>,
     style: CallStyle,
-    /// The protocol that owns the path, if it is not a route.
+    /// The protocol that claims the request, if it is not for a route.
     pub(super) protocol: Option<&'a dyn Protocol>,
 }
 
@@ -39,12 +38,12 @@ pub(super) enum Destination<'a> {
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn find(edge: &'a EdgeState, path: &str) -> Self {
-        let node = edge.node.get();
-        let (route, style) = node.map_or((None, CallStyle::Route), |node| node.find(path));
+    pub(super) fn find(edge: &'a EdgeState, path: &str, headers: &HeaderMap) -> Self {
+        let (node, protocols) = (edge.node.get(), &edge.protocols);
+        let (route, style) = node.map_or((None, CallStyle::Route), |node| node.find(path, protocols));
         let protocol = match route {
             Some(_) => None,
-            None => edge.protocol.get().map(|protocol| &**protocol).filter(|protocol| protocol.owns(path)),
+            None => protocols.find(path, headers),
         };
         Self { node, route, style, protocol }
     }
@@ -64,15 +63,15 @@ impl<'a> Target<'a> {
 
 impl ServedNode {
     /// The route of a path: by its own name, or as a function.
-    fn find(&self, path: &str) -> (Option<Arc<Route>>, CallStyle) {
-        match self.route(path) {
+    fn find(&self, path: &str, protocols: &Protocols) -> (Option<Arc<Route>>, CallStyle) {
+        match self.route(path, protocols) {
             Some(route) => (Some(route), CallStyle::Route),
-            None => (functions::name_of(path).and_then(|name| self.route(&name)), CallStyle::Function),
+            None => (functions::name_of(path).and_then(|name| self.route(&name, protocols)), CallStyle::Function),
         }
     }
 
-    /// The user's route at this path. A route that was added later does not hide a page of the edge.
-    fn route(&self, path: &str) -> Option<Arc<Route>> {
-        self.client.route(path).filter(|route| !is_reserved(route.name()))
+    /// The user's route at this path. A route that was added later hides no page of the edge or of a protocol.
+    fn route(&self, path: &str, protocols: &Protocols) -> Option<Arc<Route>> {
+        self.client.route(path).filter(|route| !protocols.is_reserved(route.name()))
     }
 }

@@ -1,4 +1,4 @@
-//! The edge as one service: user routes first, then a protocol, then the fixed pages, with the same layers around all.
+//! The edge as one service: user routes first, then protocols, then the fixed pages, with the same layers around all.
 //!
 //! `layers.rs` outlines an answer, `exchange.rs` has the facts of a request and the headers of every response,
 //! `destination.rs` finds the destination of a request, `serve.rs` serves a socket.
@@ -26,7 +26,7 @@ use crate::guard::{AccessPolicy, LoopbackGuard};
 use crate::listener::AcceptMetrics;
 use crate::listener::tls::Tls;
 use crate::observe::metrics::EdgeMetrics;
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, Protocols};
 use crate::request_id::RequestIds;
 use crate::runtime::shutdown::ShutdownSignal;
 
@@ -55,8 +55,7 @@ struct EdgeState {
     node: OnceLock<ServedNode>,
     /// Empty if spans have no sink.
     tracer: OnceLock<Arc<Tracer>>,
-    /// Shared with the pages, which describe it.
-    protocol: Arc<OnceLock<Arc<dyn Protocol>>>,
+    protocols: Protocols,
 }
 
 /// A node that has started.
@@ -70,13 +69,19 @@ struct ServedNode {
 pub(crate) const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 impl HttpEdge {
-    /// The edge of the node behind `client`.
+    /// The edge of the node behind `client`, with these [protocols](crate::protocol) beside its routes.
     ///
     /// # Errors
     ///
-    /// An invalid limit, an unusable certificate, or a route at a path of the edge's own.
-    pub fn try_new(client: LocalClient, config: HttpConfig, info: ApiInfo) -> Result<Self, HttpServeError> {
-        let edge = Self::starting(config, info)?;
+    /// An invalid limit, an unusable certificate, protocols that claim the same, or a route at a path of the edge's own
+    /// or of a protocol.
+    pub fn try_new(
+        client: LocalClient,
+        config: HttpConfig,
+        info: ApiInfo,
+        protocols: Vec<Arc<dyn Protocol>>,
+    ) -> Result<Self, HttpServeError> {
+        let edge = Self::starting(config, info, protocols)?;
         edge.open(client)?;
         Ok(edge)
     }
@@ -87,16 +92,21 @@ impl HttpEdge {
     /// # Errors
     ///
     /// An invalid limit, or an unusable certificate.
-    pub fn starting(mut config: HttpConfig, mut info: ApiInfo) -> Result<Self, HttpServeError> {
+    pub fn starting(
+        mut config: HttpConfig,
+        mut info: ApiInfo,
+        protocols: Vec<Arc<dyn Protocol>>,
+    ) -> Result<Self, HttpServeError> {
         config.validate()?;
         config.decode.max_bytes = usize::try_from(config.largest_body_bytes()).unwrap_or(usize::MAX);
         info.needs_key |= config.api_keys.is_some();
         let (policy, loopback_guard) = (config.access_policy(), config.loopback_guard());
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics, info) = (RequestIds::new(), Arc::new(EdgeMetrics::new()), Arc::new(info));
-        let (node, tracer, protocol, aborting) = (OnceLock::new(), OnceLock::new(), Arc::default(), Arc::default());
+        let (node, tracer, protocols, aborting) =
+            (OnceLock::new(), OnceLock::new(), Protocols::try_new(protocols)?, Arc::default());
         let state =
-            EdgeState { config, info, ids, metrics, tls, policy, loopback_guard, aborting, node, tracer, protocol };
+            EdgeState { config, info, ids, metrics, tls, policy, loopback_guard, aborting, node, tracer, protocols };
         Ok(Self(Arc::new(state)))
     }
 
@@ -106,17 +116,12 @@ impl HttpEdge {
     ///
     /// A route at a path of the edge's own, or an edge that serves a node already.
     pub fn open(&self, client: LocalClient) -> Result<(), HttpServeError> {
-        if let Some(route) = client.routes().iter().find(|route| describe::is_reserved(route.name())) {
-            return Err(HttpServeError::ReservedRoute { route: route.name().to_owned() });
+        let EdgeState { metrics, info, protocols, .. } = &*self.0;
+        for route in client.routes() {
+            protocols.check_route(route.name())?;
         }
-        let EdgeState { metrics, info, protocol, .. } = &*self.0;
-        let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), Arc::clone(protocol));
+        let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), protocols.clone());
         self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)
-    }
-
-    /// Lets `protocol` answer the paths that it owns. An edge has one protocol; another one is ignored.
-    pub fn add_protocol(&self, protocol: Arc<dyn Protocol>) {
-        let _ = self.0.protocol.set(protocol);
     }
 
     /// Cancels every call in progress and answers it with 503, because the node ends; a streamed reply ends with this
@@ -155,8 +160,8 @@ impl HttpEdge {
         exporter
     }
 
-    pub(crate) fn protocol(&self) -> Option<Arc<dyn Protocol>> {
-        self.0.protocol.get().cloned()
+    pub(crate) fn protocols(&self) -> &Protocols {
+        &self.0.protocols
     }
 
     pub(crate) fn config(&self) -> &HttpConfig {

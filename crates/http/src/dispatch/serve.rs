@@ -13,6 +13,7 @@ use crate::describe::openapi::ApiInfo;
 use crate::dispatch::HttpEdge;
 use crate::listener::tls::{Tls, TlsError};
 use crate::listener::{self, AcceptMetrics, Responder};
+use crate::protocol::{ProtocolError, ReservedRoute};
 
 /// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes, then finishes the requests in
 /// progress.
@@ -40,7 +41,7 @@ pub async fn serve(
         shutdown.await;
         grace
     };
-    serve_edge(listener, HttpEdge::try_new(client, config, ApiInfo::default())?, shutdown).await;
+    serve_edge(listener, HttpEdge::try_new(client, config, ApiInfo::default(), Vec::new())?, shutdown).await;
     Ok(())
 }
 
@@ -123,12 +124,12 @@ pub enum HttpServeError {
     /// Give it a certificate and the key that belongs to it, both in PEM.
     #[error("the certificate cannot be used")]
     Tls(#[from] TlsError),
-    /// Rename the route: this path is one of the edge's own pages, or below one.
-    #[error("route `{route}` has a path that is reserved for the http edge")]
-    ReservedRoute {
-        /// The route's name.
-        route: String,
-    },
+    /// Rename the route.
+    #[error(transparent)]
+    ReservedRoute(#[from] ReservedRoute),
+    /// Serve protocols that claim different requests.
+    #[error(transparent)]
+    Protocols(#[from] ProtocolError),
     /// Make an edge for each node: this edge has its node already.
     #[error("the http edge already serves a node")]
     AlreadyOpen,

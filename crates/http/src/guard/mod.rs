@@ -36,9 +36,9 @@ pub use self::rate_limit::{RateLimit, RateLimitError};
 /// The key of a client that cannot set `authorization`.
 pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Paths that need no key: health, for orchestrators, and the description of the service, which people read before they
-/// can enter a key.
-const OPEN_PATHS: [&str; 6] = ["/livez", "/readyz", "/openapi.json", "/docs", "/v2/health", "/favicon.ico"];
+/// The edge's own paths that need no key: health, for orchestrators, and the description of the service, which people
+/// read before they can enter a key. Protocols have further ones.
+const OPEN_PATHS: [&str; 5] = ["/livez", "/readyz", "/openapi.json", "/docs", "/favicon.ico"];
 
 /// The keys and the CORS rules of an edge.
 #[derive(Debug)]
@@ -64,8 +64,12 @@ impl AccessPolicy {
         self.keys.clone().map(Keyring::watch_file)
     }
 
-    /// The owner of the request's key, or a refusal.
-    pub(crate) fn admit<B>(&self, request: &Request<B>) -> Result<Option<KeyHolder>, ApiError> {
+    /// The owner of the request's key, or a refusal. `is_open` says which paths need no key.
+    pub(crate) fn admit<B>(
+        &self,
+        request: &Request<B>,
+        is_open: impl Fn(&str) -> bool,
+    ) -> Result<Option<KeyHolder>, ApiError> {
         let Some(keys) = &self.keys else { return Ok(None) };
         if is_open(request.uri().path()) {
             return Ok(None);
@@ -101,10 +105,14 @@ impl AccessPolicy {
     }
 }
 
-/// Whether this path needs no key.
+/// Whether this path of the edge needs no key.
 pub(crate) fn is_open(path: &str) -> bool {
-    let is_below = |open: &str| path.strip_prefix(open).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    path == "/" || OPEN_PATHS.into_iter().any(is_below)
+    path == "/" || OPEN_PATHS.into_iter().any(|open| is_below(path, open))
+}
+
+/// Whether a path is this one, or below it.
+pub(crate) fn is_below(path: &str, other: &str) -> bool {
+    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The key of a request: a bearer token, else `x-api-key`.
@@ -124,10 +132,10 @@ mod tests {
 
     #[test]
     fn descriptions_and_health_need_no_key_but_routes_do() {
-        for open in ["/", "/livez", "/docs", "/docs/swagger-ui.css", "/openapi.json", "/v2/health/ready"] {
+        for open in ["/", "/livez", "/docs", "/docs/swagger-ui.css", "/openapi.json"] {
             assert!(is_open(open), "{open}");
         }
-        for closed in ["/digits", "/metrics", "/v2", "/v2/models/x", "/v1/call/x", "/livezx", "//livez", ""] {
+        for closed in ["/digits", "/metrics", "/v2/health", "/v1/call/x", "/livezx", "//livez", ""] {
             assert!(!is_open(closed), "{closed}");
         }
     }

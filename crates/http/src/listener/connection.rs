@@ -366,7 +366,7 @@ mod tests {
     /// Ten thousand connections may exist without any activity.
     #[tokio::test]
     async fn a_connection_is_small_compared_with_an_active_one_of_hyper() {
-        let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
+        let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default(), vec![]).unwrap();
         let connections = ConnectionSettings::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,17 +1,19 @@
 //! The admin listener, next to a node that serves.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, Batch, Failure, Node, Replica, Rollout, RouteSpec, Stage, Worker};
 use callboard_http::{Admin, ApiInfo, ApiKeys, HttpConfig, HttpEdge, serve_admin};
+use callboard_oip::InferenceProtocol;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::support::app::app;
-use crate::support::{Answer, Raw, TEST_TIMEOUT, add_inference, bind, config};
+use crate::support::{Answer, Raw, TEST_TIMEOUT, bind, config};
 
 /// A node with an admin listener.
 pub(crate) struct AdminServer {
@@ -25,8 +27,13 @@ pub(crate) struct AdminServer {
 impl AdminServer {
     pub(crate) async fn start(app: App, config: HttpConfig) -> Self {
         let node = app.start().await.unwrap();
-        let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default()).unwrap();
-        add_inference(&edge);
+        let edge = HttpEdge::try_new(
+            node.client(),
+            HttpConfig::default(),
+            ApiInfo::default(),
+            vec![Arc::new(InferenceProtocol::new())],
+        )
+        .unwrap();
         let admin = Admin::new(node.handle(), &edge);
         let listener = bind().await;
         let address = listener.local_addr().unwrap();

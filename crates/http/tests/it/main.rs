@@ -25,6 +25,7 @@ mod oip_errors;
 mod otlp;
 mod outcomes;
 mod pages;
+mod protocols;
 mod refusals;
 mod spans;
 mod statuses;

@@ -45,7 +45,7 @@ impl Drop for Mounted {
 
 async fn edge(config: HttpConfig) -> (Node, HttpEdge) {
     let node = app().start().await.unwrap();
-    let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default()).unwrap();
+    let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), vec![]).unwrap();
     (node, edge)
 }
 

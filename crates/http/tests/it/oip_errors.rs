@@ -1,8 +1,11 @@
 //! The Open Inference Protocol by hand: refused requests, limits, and nodes that cannot answer.
 
+use std::sync::Arc;
+
 use axum::http::Request;
 use callboard_core::{App, Stage};
 use callboard_http::{ApiInfo, ApiKeys, HttpConfig, HttpEdge};
+use callboard_oip::InferenceProtocol;
 use serde_json::{Value as Json, json};
 use tower::Service as _;
 
@@ -215,8 +218,9 @@ async fn a_full_or_draining_node_answers_with_errors_of_the_protocol() {
 
 #[tokio::test]
 async fn a_node_that_is_starting_is_not_ready() {
-    let mut edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
-    crate::support::add_inference(&edge);
+    let mut edge =
+        HttpEdge::starting(HttpConfig::default(), ApiInfo::default(), vec![Arc::new(InferenceProtocol::new())])
+            .unwrap();
     let request = Request::get("/v2/health/ready").body(axum::body::Body::empty()).unwrap();
     let answer = edge.call(request).await.unwrap();
     assert_eq!(answer.status(), 503);

@@ -1,8 +1,11 @@
 //! The fixed pages: health, metrics, the OpenAPI document, the documentation, the index.
 
+use std::sync::Arc;
+
 use callboard_codec::{DataType, RawBody, Value as CodecValue};
 use callboard_core::{App, Failure, Replica, RouteSpec, Stage};
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge, serve_edge};
+use callboard_oip::InferenceProtocol;
 use serde_json::{Value, json};
 
 use crate::support::app::app;
@@ -157,8 +160,8 @@ async fn a_very_long_example_is_left_out() {
 async fn a_starting_node_is_live_not_ready_and_refuses_calls() {
     let listener = bind().await;
     let address = listener.local_addr().unwrap();
-    let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default()).unwrap();
-    crate::support::add_inference(&edge);
+    let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default(), vec![Arc::new(InferenceProtocol::new())])
+        .unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(serve_edge(listener, edge.clone(), async {
         _ = stopped.await;

@@ -391,7 +391,7 @@ async fn status_504_by_the_default_timeout_of_the_node() {
 async fn routes_may_not_take_the_paths_of_the_edge() {
     let node = App::new().route("/docs/mine", Stage::each("x", |x: &i64| Ok(*x))).start().await.unwrap();
     let refused = serve(bind().await, node.client(), HttpConfig::default(), std::future::pending()).await;
-    assert!(matches!(refused, Err(HttpServeError::ReservedRoute { route }) if route == "/docs/mine"));
+    assert!(matches!(refused, Err(HttpServeError::ReservedRoute(refused)) if refused.route == "/docs/mine"));
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use self::operation::OperationIds;
 use self::schema::Components;
-use crate::protocol::Protocol;
+use crate::protocol::Protocols;
 
 pub use self::operation::example_of;
 
@@ -47,17 +47,17 @@ impl Default for ApiInfo {
 }
 
 /// The OpenAPI 3.1 document of these routes: one `POST` per route with its schemas, forms and errors; the call of a
-/// route as a function; and the operations of a protocol.
+/// route as a function; and the operations of the protocols.
 ///
 /// Bodies are JSON only; other forms are named in an extension, because generators make a type of each form.
 #[must_use]
-pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>) -> Value {
-    document(routes, info, protocol, Audience::Programs)
+pub fn openapi(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols) -> Value {
+    document(routes, info, protocols, Audience::Programs)
 }
 
 /// The same for the documentation page, with forms for files.
-pub(crate) fn openapi_for_people(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>) -> Value {
-    document(routes, info, protocol, Audience::People)
+pub(crate) fn openapi_for_people(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols) -> Value {
+    document(routes, info, protocols, Audience::People)
 }
 
 /// The audience of a document.
@@ -69,7 +69,7 @@ enum Audience {
     People,
 }
 
-fn document(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protocol>, audience: Audience) -> Value {
+fn document(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols, audience: Audience) -> Value {
     let mut components = Components::default();
     components.insert("Problem", problem_schema());
     // Only events of a stream carry a timeline.
@@ -87,8 +87,9 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protoco
     paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::for_calls(&mut components) }));
     let mut tags = vec![json!({ "name": "routes", "description": "What this node serves." })];
     let mut error_responses = operation::error_responses();
-    if let Some(protocol) = protocol {
+    for protocol in protocols.iter() {
         let document = protocol.document(routes, &mut |name, schema| components.insert(name, schema));
+        let Some(document) = document else { continue };
         tags.push(document.tag);
         paths.extend(document.paths);
         error_responses.extend(document.responses);
@@ -112,7 +113,7 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocol: Option<&dyn Protoco
         },
     });
     if info.needs_key {
-        security::secure(&mut document);
+        security::secure(&mut document, protocols);
     }
     document
 }

@@ -145,8 +145,13 @@ impl Tested {
         let node = runtime.block_on(app().start()).unwrap();
         let client = node.client();
         *CLIENT.lock() = Some(client.clone());
-        let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
-        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
+        let edge = HttpEdge::try_new(
+            client.clone(),
+            HttpConfig::default(),
+            ApiInfo::default(),
+            vec![Arc::new(callboard_oip::InferenceProtocol::new())],
+        )
+        .unwrap();
         let tested = Self { runtime, edge, client, _node: node };
         // One-time allocations belong to no call.
         for form in 0..=u8::MAX {

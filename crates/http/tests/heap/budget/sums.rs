@@ -103,8 +103,13 @@ impl Held {
             .route("/typed", waiting::<BTreeMap<String, Vec<u32>>>("typed", &gate));
         let node = runtime.block_on(app.start()).unwrap();
         let client = node.client();
-        let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
-        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
+        let edge = HttpEdge::try_new(
+            client.clone(),
+            HttpConfig::default(),
+            ApiInfo::default(),
+            vec![Arc::new(callboard_oip::InferenceProtocol::new())],
+        )
+        .unwrap();
         Self { runtime, edge, client, gate, _node: node }
     }
 
@@ -226,8 +231,13 @@ fn a_compressed_stream_is_charged_for_its_compressor() {
         let limits = Limits { max_in_flight_bytes: 2 << 20, ..Limits::default() };
         let node = App::new().limits(limits).route_streaming("/endless", endless).start().await.unwrap();
         let client = node.client();
-        let mut edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default()).unwrap();
-        edge.add_protocol(Arc::new(callboard_oip::InferenceProtocol::new()));
+        let mut edge = HttpEdge::try_new(
+            client.clone(),
+            HttpConfig::default(),
+            ApiInfo::default(),
+            vec![Arc::new(callboard_oip::InferenceProtocol::new())],
+        )
+        .unwrap();
         let mut streams = Vec::new();
         let base = heap::live();
         for _ in 0..10 {

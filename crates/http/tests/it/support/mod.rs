@@ -21,11 +21,6 @@ pub(crate) use self::raw::{Answer, Raw};
 /// The timeout of each wait. Only a failing test reaches it.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Adds `/v2`, unless the edge has an inference protocol already.
-pub(crate) fn add_inference(edge: &HttpEdge) {
-    edge.add_protocol(Arc::new(InferenceProtocol::new()));
-}
-
 /// A server that stops on request.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -53,9 +48,10 @@ impl Server {
 
     async fn for_app_within(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge), grace: Duration) -> Self {
         let node = app.start().await.unwrap();
-        let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default()).unwrap();
+        let edge =
+            HttpEdge::try_new(node.client(), config, ApiInfo::default(), vec![Arc::new(InferenceProtocol::new())])
+                .unwrap();
         prepare(&edge);
-        add_inference(&edge);
         let serve = |listener, stopped: Stopped| async move {
             serve_edge(listener, edge, async {
                 stopped.await;

@@ -1,11 +1,58 @@
-//! The extension point for a protocol under its own path, besides the user's routes.
+//! The extension point for protocols besides the user's routes. `list.rs` decides which request belongs to which.
 //!
-//! [`HttpEdge::add_protocol`](crate::HttpEdge::add_protocol) adds one. The edge runs its layers around every answer of
-//! the protocol (ids, guards, logs, metrics, headers, panics, shutdown); the protocol reads bodies, makes calls and
-//! writes responses with the parts of this module, which the edge's own routes use as well.
+//! An edge is made with its [`Protocols`]. Each [claims](Protocol::claims) paths or media types of its own. The edge runs
+//! its layers around every answer of a protocol (ids, guards, logs, metrics, headers, panics, shutdown); the protocol
+//! reads bodies, makes calls and writes responses with the parts of this module, which the edge's own routes use as well.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use axum::response::{IntoResponse, Response};
+//! use callboard_core::{App, Stage};
+//! use callboard_http::protocol::{
+//!     ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext,
+//! };
+//! use callboard_http::{ApiInfo, HttpConfig, HttpEdge, axum};
+//!
+//! /// Tells how many routes there are, below `/count`.
+//! #[derive(Debug)]
+//! struct Count;
+//!
+//! impl Protocol for Count {
+//!     fn name(&self) -> &str {
+//!         "the counting protocol"
+//!     }
+//!
+//!     fn claims(&self) -> Claims {
+//!         Claims { paths: &["/count"], ..Claims::default() }
+//!     }
+//!
+//!     fn answer<'a>(&'a self, context: RequestContext<'a>, _: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
+//!         Box::pin(async move { Ok(context.client.routes().len().to_string().into_response()) })
+//!     }
+//!
+//!     fn error_response(&self, error: ApiError) -> Response {
+//!         error.status().into_response()
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use tower::Service as _;
+//!
+//! let node = App::new().route("/double", Stage::each("double", |n: &i64| Ok(n * 2))).start().await?;
+//! let mut edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), vec![Arc::new(Count)])?;
+//! let request = axum::http::Request::get("/count").body(axum::body::Body::empty())?;
+//! let answer = edge.call(request).await?;
+//! assert_eq!(axum::body::to_bytes(answer.into_body(), 10).await?, "1");
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! * **Full, late:** these parts admit, charge and time out a call as they do for a route; a protocol adds no queue.
 //! * **Cancelled:** when the client leaves, the edge drops the future of the answer.
+
+mod list;
 
 use std::fmt;
 use std::pin::Pin;
@@ -16,13 +63,15 @@ use axum::body::HttpBody;
 use axum::http::request::Parts;
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::LocalClient;
 use callboard_core::edge::Route;
+use callboard_core::{ErrorKind, LocalClient};
 use hyper::body::{Frame, SizeHint};
 use serde_json::{Map, Value};
 use tower::BoxError;
 
 use crate::config::HttpConfig;
+
+pub use self::list::{Claims, ProtocolError, Protocols, ReservedRoute};
 
 pub use crate::call::RequestContext;
 pub use crate::error::ApiError;
@@ -81,10 +130,13 @@ pub struct ProtocolDocument {
 
 /// A protocol besides the routes.
 pub trait Protocol: fmt::Debug + Send + Sync + 'static {
-    /// Whether a path belongs to the protocol. Routes come first; pages of the edge come after it.
-    fn owns(&self, path: &str) -> bool;
+    /// Its name in errors, such as "the Open Inference Protocol".
+    fn name(&self) -> &str;
 
-    /// Answers a request to a path that it [owns](Self::owns).
+    /// The requests that belong to it. Always the same.
+    fn claims(&self) -> Claims;
+
+    /// Answers a request that it [claims](Self::claims).
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a>;
 
     /// Renders an error as the clients of the protocol expect it.
@@ -95,22 +147,27 @@ pub trait Protocol: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The paths that the admin listener answers, too, as axum matches them.
-    fn admin_paths(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// Answers a request of an operator to one of the [`admin_paths`](Self::admin_paths).
+    /// Answers a request of an operator on the admin listener, where paths below `/v1` are that listener's own. By
+    /// default nothing is found there.
     fn answer_admin<'a>(
         &'a self,
-        client: &'a LocalClient,
-        config: &'a HttpConfig,
+        _client: &'a LocalClient,
+        _config: &'a HttpConfig,
         request: ProtocolRequest<'a>,
-    ) -> ProtocolAnswer<'a>;
+    ) -> ProtocolAnswer<'a> {
+        let message = format!("the admin listener has no page `{}`", request.head.uri.path());
+        Box::pin(async { Err(ApiError::new(ErrorKind::NotFound, message)) })
+    }
 
-    /// Describes these routes in the OpenAPI document. `add_schema` adds a schema under a name, or under a similar one
-    /// if another schema has that name, and gives a reference to it.
-    fn document(&self, routes: &[Arc<Route>], add_schema: &mut dyn FnMut(&str, Value) -> Value) -> ProtocolDocument;
+    /// Describes these routes in the OpenAPI document; by default it is not in the document. `add_schema` adds a schema
+    /// under a name, or under a similar one if another schema has that name, and gives a reference to it.
+    fn document(
+        &self,
+        _routes: &[Arc<Route>],
+        _add_schema: &mut dyn FnMut(&str, Value) -> Value,
+    ) -> Option<ProtocolDocument> {
+        None
+    }
 }
 
 /// A body whose errors are boxed, so that bodies of every transport have one type.
