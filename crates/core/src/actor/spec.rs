@@ -23,6 +23,9 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The start of one life: the running actor, or why it did not start.
 pub(super) type StartFuture = Pin<Box<dyn Future<Output = Result<ActorCell, String>> + Send>>;
 
+/// Starts a life of an actor on a node, with its number, in a group.
+type StartFn = dyn Fn(Arc<dyn HostNode>, u64, ActorCell) -> StartFuture + Send + Sync;
+
 /// The declaration of one actor: its name, how to build it for each life, and the bound of its mailbox.
 #[must_use = "an actor starts once it is given to an app or a node"]
 pub struct ActorSpec<M> {
@@ -37,7 +40,7 @@ pub(super) struct Child {
     pub(super) stop_within: Duration,
     pub(super) mailbox: Arc<dyn Any + Send + Sync>,
     /// Starts the life with this number.
-    pub(super) start: Box<dyn Fn(Arc<dyn HostNode>, u64, ActorCell) -> StartFuture + Send + Sync>,
+    pub(super) start: Box<StartFn>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
 }
