@@ -3,11 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use callboard::config::{Environment, Explanation, Flags, Plan, SETTINGS, Target};
+use callboard::edge::ErrorParts;
 use callboard::{
-    DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, DEFAULT_QUEUE_ENTRIES, DEFAULT_TIMEOUT, ErrorKind, MAX_TIMEOUT,
+    CallError, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, DEFAULT_QUEUE_ENTRIES, DEFAULT_TIMEOUT, ErrorKind,
+    MAX_TIMEOUT, RetryPolicy,
 };
+use callboard_core::RetryBudget;
 
 #[test]
 fn operations_lists_every_setting_with_its_names_and_default() {
@@ -200,6 +204,38 @@ fn errors_lists_every_kind_with_its_status_and_retryability() {
     for (cells, row) in rows.iter().zip(ErrorKind::TABLE) {
         assert!(cells[1].contains(&row.http_status.to_string()), "{row:?}: {} on the page", cells[1]);
         assert_eq!(cells[2].starts_with("yes"), row.is_retryable, "{row:?}: {} on the page", cells[2]);
+    }
+}
+
+/// Over HTTP the Python client decides on retries by itself.
+#[test]
+fn the_python_client_and_the_page_have_the_retries_of_the_policy() {
+    let sources = ["policy", "transport"].map(|name| read(&format!("python/src/callboard/client/{name}.py"))).concat();
+    let number = |name: &str| -> f64 {
+        let line = sources.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(" = "));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no number `{name}`"))
+    };
+    let policy = RetryPolicy::default();
+    let full = |after: Duration| -> CallError {
+        ErrorParts { retry_after: Some(after), ..ErrorParts::new(ErrorKind::Overloaded, "full") }.into()
+    };
+    let pause = |attempt| policy.wait(&full(Duration::ZERO), attempt, 0.5).as_secs_f64();
+    let attempts = (1..).find(|attempt| !policy.allows(&full(Duration::ZERO), *attempt)).unwrap_or(0);
+    let (first, longest, retry_after) = (pause(1), pause(40), number("LONGEST_RETRY_AFTER"));
+    assert_eq!((number("FIRST_PAUSE"), number("LONGEST_PAUSE")), (first, longest));
+    assert_eq!(number("attempts: int"), f64::from(attempts));
+    let is_allowed = |seconds| policy.allows(&full(Duration::from_secs_f64(seconds)), 1);
+    assert!(is_allowed(retry_after) && !is_allowed(retry_after + 0.001), "{retry_after}");
+    let budget = [RetryBudget::CALLS_FOR_ONE, RetryBudget::SECONDS, RetryBudget::RESERVE_PER_SECOND];
+    assert_eq!(["CALLS_FOR_ONE", "SECONDS", "RESERVE_PER_SECOND"].map(number), budget.map(|number| number as f64));
+
+    let page = read("docs/errors.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    for said in [
+        format!("up to {attempts} attempts"),
+        format!("doubles from {} ms to {longest} s", first * 1000.0),
+        format!("asks for more than {retry_after} s"),
+    ] {
+        assert!(page.contains(&said), "docs/errors.md does not say `{said}`");
     }
 }
 

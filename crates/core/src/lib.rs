@@ -63,6 +63,7 @@ mod pool;
 mod queue;
 pub mod remote;
 mod restart;
+mod retry;
 mod router;
 #[cfg(test)]
 mod simulation;
@@ -78,7 +79,7 @@ pub use app::App;
 pub use call::{CallContext, CallOptions, FunctionCall, Priority, Reply, SessionKey};
 pub use client::{
     BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, LocalClient, LocalPrepared, NO_ARGS,
-    NoPreprocess, Prepare, Preprocess, Replies, RetryPolicy, RouteService, StartedCall, TypedRoute,
+    NoPreprocess, Prepare, Preprocess, Replies, RouteService, StartedCall, TypedRoute,
 };
 pub use clock::Instant;
 pub use containment::WorkerExit;
@@ -93,6 +94,7 @@ pub use pipeline::{IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipel
 pub use queue::bench;
 pub use queue::{BatchPolicy, DEFAULT_AGEING};
 pub use restart::{BackoffPolicy, RestartIntensity};
+pub use retry::{RetryBudget, RetryPolicy};
 pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, check_route_name};
 pub use stage::{
     CacheSettings, Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_IDLE,

@@ -29,14 +29,9 @@ use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::pool::Pool;
 use crate::remote::{Cluster, RemoteStages, StageCall, StageLoad, StageOutputs, StageTarget};
-use crate::restart::BackoffPolicy;
+use crate::retry::RetryPolicy;
 use crate::stage::DEFAULT_CREDIT;
 use crate::timeline::{NodeFacts, Phase, Timing};
-
-/// How long a call that waits for capacity pauses before it asks again, in addition to the retry time of the refusal.
-/// The pause grows, because each attempt sends the whole input, and has jitter, so that calls do not return in step.
-const ASK_AGAIN: BackoffPolicy =
-    BackoffPolicy { initial: Duration::from_millis(5), max: Duration::from_secs(2), jitter: 0.2 };
 
 /// The longest retry time of another node that is respected.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -193,7 +188,9 @@ async fn leave_patiently(
             Err(full) if full.kind() == ErrorKind::Overloaded && full.is_refusal() => {
                 call.is_retry = true;
                 let retry_after = full.retry_after().unwrap_or_default().min(LONGEST_RETRY_AFTER);
-                tokio::time::sleep(retry_after + ASK_AGAIN.delay(attempt, fastrand::f64())).await;
+                // The pause grows, because each attempt sends the whole input.
+                let pause = RetryPolicy::default().pause(attempt, fastrand::f64());
+                tokio::time::sleep(retry_after + pause).await;
             }
             outcome => return outcome,
         }

@@ -12,8 +12,8 @@ use super::lifecycle::StageState;
 use super::message::BatcherMessage;
 use super::replica::ReplicaHandle;
 use super::replica_set::ReplicaSet;
+use super::rerun_budget::RerunBudget;
 use super::response_cache::ResponseCache;
-use super::retry_budget::RetryBudget;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
@@ -45,7 +45,7 @@ pub(crate) struct Pool {
     /// How long batches take, as measured.
     pub(crate) cost: SharedCost,
     pub(crate) metrics: StageMetrics,
-    retries: Mutex<RetryBudget>,
+    retries: Mutex<RerunBudget>,
     crash_log: Mutex<LogLimit>,
     pub(super) cache: Option<ResponseCache>,
 }

@@ -18,8 +18,8 @@ mod parts;
 mod poison;
 mod replica;
 mod replica_set;
+mod rerun_budget;
 mod response_cache;
-mod retry_budget;
 mod run;
 mod submission;
 
@@ -33,4 +33,4 @@ pub(crate) use replica_set::Restart;
 pub(crate) use run::{BatchRun, RunError};
 
 #[cfg(test)]
-pub(crate) use {lifecycle::Lifecycle, poison::PoisonShare, retry_budget::RetryBudget};
+pub(crate) use {lifecycle::Lifecycle, poison::PoisonShare, rerun_budget::RerunBudget};

@@ -15,7 +15,6 @@ mod encoded;
 mod error;
 mod fault;
 mod replies;
-mod retry_budget;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::edge::{ErrorParts, PayloadReplies};
 use callboard_core::{
     CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant,
-    NoPreprocess, Prepare, Replies, RetryPolicy, Timing,
+    NoPreprocess, Prepare, Replies, RetryBudget, RetryPolicy, Timing,
 };
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -43,7 +42,6 @@ pub use self::encoded::EncodedCall;
 pub use self::error::{CallFailure, ConnectError};
 pub(crate) use self::fault::{CallFault, not_started};
 pub use self::replies::ResponseStream;
-pub(crate) use self::retry_budget::RetryBudget;
 use crate::wire;
 
 /// The default number of outstanding calls of an ordered stream: enough to hide the network, few enough for the
@@ -278,14 +276,12 @@ impl Client {
 
     /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node.
     fn take_retry(&self, error: &CallError, attempt: u32) -> bool {
-        if !self.inner.retry.allows(error, attempt) {
+        let is_absent = error.kind() == ErrorKind::Unavailable && error.is_refusal();
+        // The pool looks for another node meanwhile, and the caller may have an alternative.
+        if is_absent && error.retry_after().unwrap_or_default() > LONGEST_NODE_WAIT {
             return false;
         }
-        if error.kind() == ErrorKind::Unavailable && error.is_refusal() {
-            // The pool looks for another node meanwhile, and the caller may have an alternative.
-            return error.retry_after().unwrap_or_default() <= LONGEST_NODE_WAIT;
-        }
-        self.inner.retries.lock().take(Instant::now())
+        self.inner.retry.allows(error, attempt) && self.inner.retries.lock().allows(error, Instant::now())
     }
 
     async fn attempt(

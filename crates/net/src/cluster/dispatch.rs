@@ -184,10 +184,8 @@ impl Inner {
                 Err(fault) => fault,
             };
             let is_repeatable = fault.is_lost() && may_repeat;
-            let is_refusal = fault.error().is_refusal();
-            // A peer that never had the call costs nothing of the budget.
-            let is_free = is_refusal && fault.error().kind() == ErrorKind::Unavailable;
-            let goes_on = is_free || (is_refusal || is_repeatable) && self.retries.lock().take(Instant::now());
+            let may_go_on = fault.error().is_refusal() || is_repeatable;
+            let goes_on = may_go_on && self.retries.lock().allows(fault.error(), Instant::now());
             // The error of an attempt that may have run is kept rather than a later refusal. An error that is no
             // refusal replaces either.
             if last.as_ref().is_none_or(|last| last.error().is_refusal()) || !fault.error().is_refusal() {

@@ -27,7 +27,7 @@ use callboard_codec::wire::FrameLimits;
 use callboard_core::remote::{
     PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
 };
-use callboard_core::{Instant, SessionKey};
+use callboard_core::{Instant, RetryBudget, SessionKey};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -37,7 +37,7 @@ use self::load_balance::should_forward;
 use self::peer::Peer;
 use self::reconnect::PeerConnector;
 use self::split::RevisionSplit;
-use crate::client::{OwnHello, ReplyLimits, RetryBudget};
+use crate::client::{OwnHello, ReplyLimits};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferScreening;
 use crate::server::QuicEdge;

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use callboard_codec::{Data, Payload};
 
 use crate::call::{CallOptions, Flight};
-use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, RetryPolicy, panicked, run_admitted};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, panicked, run_admitted};
 use crate::clock;
 use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::CallError;
+use crate::retry::RetryPolicy;
 
 /// What all calls of a stream need for another attempt.
 pub(super) struct Attempts {

@@ -25,11 +25,12 @@ use tokio::runtime::Handle;
 use self::driver::BoxedCall;
 use self::ordered::{CallTarget, Ordered, Settings};
 use self::window::default_look_ahead;
-use super::{LocalClient, RetryPolicy};
+use super::LocalClient;
 use crate::call::CallOptions;
 use crate::clock;
 use crate::deadline::MAX_TIMEOUT;
 use crate::error::{CallError, ErrorKind, Failure};
+use crate::retry::RetryPolicy;
 
 pub use prepare::{NoPreprocess, Prepare, PreparedInput, Preprocess};
 

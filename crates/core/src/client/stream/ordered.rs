@@ -20,10 +20,11 @@ use super::driver::{BoxedCall, Driver};
 use super::prepare::Prepare;
 use super::window::Window;
 use crate::call::{CallOptions, Flight, Priority};
-use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient, RetryPolicy};
+use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
+use crate::retry::RetryPolicy;
 use crate::router::Admission;
 use crate::timeline::Phase;
 

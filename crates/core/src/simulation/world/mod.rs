@@ -16,7 +16,7 @@ use super::trace::Trace;
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::gateway::Ledger;
-use crate::pool::{Lifecycle, PoisonShare, RetryBudget, StageState};
+use crate::pool::{Lifecycle, PoisonShare, RerunBudget, StageState};
 use crate::queue::{EntryKey, SessionQueues, SharedCost};
 use crate::restart::RestartWindow;
 use crate::testing::Chance;
@@ -60,7 +60,7 @@ pub(super) struct ModelWorld {
     cost: SharedCost,
     window: RestartWindow,
     culprits: PoisonShare,
-    budget: RetryBudget,
+    budget: RerunBudget,
     pub(super) life: Lifecycle,
     last_batch: usize,
     last_cost: u64,
@@ -109,7 +109,7 @@ impl ModelWorld {
             cost: SharedCost::default(),
             window: RestartWindow::new(script.intensity),
             culprits: PoisonShare::default(),
-            budget: RetryBudget::default(),
+            budget: RerunBudget::default(),
             life: Lifecycle::default(),
             last_batch: 0,
             last_cost: 0,

@@ -1,5 +1,4 @@
-//! Whether and when a client makes a refused call again: a pure decision, the same in process and over a network, but
-//! for the wait for a node.
+//! Whether and when one call is made again: the same in process and over a network, but for the wait for a node.
 
 use std::time::Duration;
 
@@ -95,7 +94,7 @@ impl RetryPolicy {
     }
 
     /// Whether every error is final.
-    pub(super) fn is_never(&self) -> bool {
+    pub(crate) fn is_never(&self) -> bool {
         self.attempts == 1
     }
 
@@ -106,7 +105,7 @@ impl RetryPolicy {
     }
 
     /// The same for a call of a stream on this node. What gives no time to retry after may last.
-    pub(super) fn allows_in_stream(&self, error: &CallError, attempt: u32) -> bool {
+    pub(crate) fn allows_in_stream(&self, error: &CallError, attempt: u32) -> bool {
         let waits_for_room = !self.is_never() && error.kind() == ErrorKind::Overloaded;
         waits_for_room || error.retry_after().is_some() && self.allows(error, attempt)
     }

@@ -3,8 +3,8 @@
 //! Completed entries pay for retries. A healthy stage always has retries for single losses; on a failing stage retries
 //! end before they become the load that keeps it down.
 //!
-//! The cluster's client has another budget, by time, and every call pays into it, also a lost one. Here each lost entry
-//! has cost a worker: a reserve that returns with time would let a broken stage kill one worker after the other.
+//! Clients have another budget (`retry/budget.rs`), by time, and every call pays into it, also a lost one. Here each lost
+//! entry has cost a worker: a reserve that returns with time would let a broken stage kill one worker after the other.
 
 /// The deposit of each completed entry: ten pay for one retry.
 const DEPOSIT: f64 = 0.1;
@@ -14,15 +14,15 @@ const RESERVE: f64 = 10.0;
 
 /// The retries that a stage may still make.
 #[derive(Debug)]
-pub(crate) struct RetryBudget(f64);
+pub(crate) struct RerunBudget(f64);
 
-impl Default for RetryBudget {
+impl Default for RerunBudget {
     fn default() -> Self {
         Self(RESERVE)
     }
 }
 
-impl RetryBudget {
+impl RerunBudget {
     /// Entries had their outcome.
     pub(crate) fn completed(&mut self, entries: usize) {
         self.0 = (self.0 + DEPOSIT * entries as f64).min(RESERVE);
@@ -46,7 +46,7 @@ mod tests {
         /// For any order of work and losses, retries are at most a tenth of the completed calls, plus the reserve.
         #[test]
         fn retries_are_bounded_by_completed_calls(steps in prop::collection::vec((0usize..50, 0usize..20), 0..100)) {
-            let mut budget = RetryBudget::default();
+            let mut budget = RerunBudget::default();
             let (mut completed, mut retried) = (0, 0);
             for (done, lost) in steps {
                 budget.completed(done);
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_healthy_stage_always_has_retries() {
-        let mut budget = RetryBudget::default();
+        let mut budget = RerunBudget::default();
         assert_eq!(budget.take(25), 10);
         assert_eq!(budget.take(1), 0);
         budget.completed(20);

@@ -1,31 +1,20 @@
-//! The budget of retries, over all nodes together: a pure decision.
+//! How many calls may be made again, over all nodes together.
 //!
-//! It allows a fifth of the calls of the last ten seconds, and ten a second in addition, so that a few calls can be
-//! retried too. When nodes are healthy, there is always enough; when most are not, retries end before they overload the
-//! nodes.
-//!
-//! A stage has another budget (core's `pool/retry_budget.rs`), which only completed entries refill and time does not:
-//! there a lost entry has cost a worker. Here a call was refused or a connection was lost, and a client that was idle
-//! since the last failures must be able to retry again.
+//! The budget returns with time: a call was refused or a connection was lost, which costs the node little, and a client
+//! that was idle since the last failures must be able to retry again.
 
 use std::time::Duration;
 
-use callboard_core::Instant;
+use crate::clock::Instant;
+use crate::error::{CallError, ErrorKind};
 
-/// One retry for this number of calls.
-const CALLS_FOR_ONE: usize = 5;
-
-/// The seconds for which calls count, one slot each.
-const SECONDS: usize = 10;
-
-/// Additional retries per second.
-const RESERVE_PER_SECOND: usize = 10;
-
-/// The budget.
+/// The budget of retries of a client, or of a node as the client of its peers: a fifth of the calls of the last ten
+/// seconds, and ten a second in addition, so that a few calls can be retried too. When nodes are healthy, there is always
+/// enough; when most are not, retries end before they overload the nodes.
 #[derive(Debug)]
-pub(crate) struct RetryBudget {
+pub struct RetryBudget {
     /// The calls of each second, minus the price of its retries.
-    balance: [i64; SECONDS],
+    balance: [i64; Self::SECONDS],
     /// The slot of the current second, and the begin of that second.
     newest: usize,
     since: Option<Instant>,
@@ -33,22 +22,36 @@ pub(crate) struct RetryBudget {
 
 impl Default for RetryBudget {
     fn default() -> Self {
-        Self { balance: [0; SECONDS], newest: 0, since: None }
+        Self { balance: [0; Self::SECONDS], newest: 0, since: None }
     }
 }
 
 impl RetryBudget {
-    /// Counts a call.
-    pub(crate) fn called(&mut self, now: Instant) {
+    /// The calls that pay for one retry.
+    pub const CALLS_FOR_ONE: usize = 5;
+    /// The seconds for which calls count, one slot each.
+    pub const SECONDS: usize = 10;
+    /// Additional retries per second.
+    pub const RESERVE_PER_SECOND: usize = 10;
+
+    /// Counts a call. Its retries do not count.
+    pub fn called(&mut self, now: Instant) {
         self.advance(now);
         self.balance[self.newest] += 1;
     }
 
-    /// Takes one retry. `false`: the budget is used up.
-    pub(crate) fn take(&mut self, now: Instant) -> bool {
+    /// Takes one retry of a call with this error. `false`: the budget is used up. A refusal for want of a node is free:
+    /// no node had any part of the call.
+    #[must_use]
+    pub fn allows(&mut self, error: &CallError, now: Instant) -> bool {
+        let is_free = error.kind() == ErrorKind::Unavailable && error.is_refusal();
+        is_free || self.take(now)
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
         self.advance(now);
-        let price = CALLS_FOR_ONE as i64;
-        let reserve = (RESERVE_PER_SECOND * SECONDS) as i64 * price;
+        let price = Self::CALLS_FOR_ONE as i64;
+        let reserve = (Self::RESERVE_PER_SECOND * Self::SECONDS) as i64 * price;
         let is_available = self.balance.iter().sum::<i64>() + reserve >= price;
         if is_available {
             self.balance[self.newest] -= price;
@@ -60,8 +63,8 @@ impl RetryBudget {
     fn advance(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         let seconds = now.saturating_duration_since(since).as_secs();
-        for _ in 0..seconds.min(SECONDS as u64) {
-            self.newest = (self.newest + 1) % SECONDS;
+        for _ in 0..seconds.min(Self::SECONDS as u64) {
+            self.newest = (self.newest + 1) % Self::SECONDS;
             self.balance[self.newest] = 0;
         }
         self.since = Some(since + Duration::from_secs(seconds));
@@ -73,6 +76,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::error::ErrorParts;
+
+    const CALLS_FOR_ONE: usize = RetryBudget::CALLS_FOR_ONE;
+    const SECONDS: usize = RetryBudget::SECONDS;
+    const RESERVE_PER_SECOND: usize = RetryBudget::RESERVE_PER_SECOND;
 
     proptest! {
         /// For any order of calls and losses: in any ten seconds the retries are at most a fifth of the calls, plus ten
@@ -106,6 +114,15 @@ mod tests {
         assert_eq!((0..1_000).filter(|_| retries.take(now)).count(), 10);
         let later = now + Duration::from_secs(SECONDS as u64);
         assert_eq!((0..1_000).filter(|_| retries.take(later)).count(), RESERVE_PER_SECOND * SECONDS);
+    }
+
+    #[test]
+    fn only_a_refusal_for_want_of_a_node_is_free() {
+        let (mut retries, now) = (RetryBudget::default(), Instant::now());
+        while retries.take(now) {}
+        let [full, away] = [ErrorKind::Overloaded, ErrorKind::Unavailable].map(|kind| CallError::new(kind, "no"));
+        let lost: CallError = ErrorParts::connection_lost("lost").into();
+        assert_eq!([&full, &away, &lost].map(|error| retries.allows(error, now)), [false, true, false]);
     }
 
     /// Every call is lost, and retried while that is allowed.
