@@ -14,7 +14,8 @@ trap 'git worktree remove --force "$before"' EXIT
 git worktree add --quiet --detach "$before" "$since"
 built=${CARGO_TARGET_DIR:-$now/target}/cost
 
-# The programs are those of this tree on both sides.
+# The programs are those of this tree on both sides. Each side has a target directory of its own: in a shared one, cargo
+# takes the crates of one side for those of the other.
 for program in core/examples/counted.rs http/examples/requests.rs net/examples/hops.rs; do
     mkdir -p "$before/crates/$(dirname $program)"
     cp "crates/$program" "$before/crates/$program"
@@ -23,8 +24,8 @@ done
 build() {
     cd "$2"
     for program in core:counted http:requests net:hops; do
-        CARGO_TARGET_DIR=$built cargo build --quiet --release -p "callboard-${program%:*}" --example "${program#*:}"
-        cp "$built/release/examples/${program#*:}" "$built/${program#*:}-$1"
+        CARGO_TARGET_DIR=$built/$1 cargo build --quiet --release -p "callboard-${program%:*}" --example "${program#*:}"
+        cp "$built/$1/release/examples/${program#*:}" "$built/${program#*:}-$1"
     done
     cd "$now"
 }
