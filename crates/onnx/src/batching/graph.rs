@@ -68,7 +68,7 @@ fn find_in<'g>(
         if let Some(does) = mixes {
             // A name may be long. It is escaped where it is shown.
             let name: String = node.name.chars().take(80).collect();
-            let name = if name.is_empty() { name } else { format!(" (node `{}`)", name) };
+            let name = if name.is_empty() { name } else { format!(" (node `{name}`)") };
             return Some(format!("the operator {}{name} {does}", node.operator));
         }
         for body in node.bodies() {

@@ -57,7 +57,7 @@ impl fmt::Display for Unsupported {
                 if let Some(name) = name {
                     // A name may be long. It is escaped where it is shown.
                     let name: String = name.chars().take(80).collect();
-                    write!(f, " (node `{}`)", name)?;
+                    write!(f, " (node `{name}`)")?;
                 }
                 write!(f, " is not computed as ONNX defines it: {does}")
             }
