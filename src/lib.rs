@@ -64,6 +64,7 @@
 //! | How does a crash of a C library cost one replica only? | `Isolate`: the replicas are processes |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
+//! | How do I serve another protocol? | [`edge::Edge`], `Server::builder().edge(…)`, [`EdgeServer`] |
 //! | How do I test my app? | [`testing::TestApp`] |
 //! | Which limits are there? | [`Limits`], [`StageSettings`], `http::HttpConfig` |
 //!
@@ -152,9 +153,9 @@ pub mod codec {
 }
 pub use callboard_codec::Value;
 
-// Edges: the same routes over HTTP and QUIC.
-#[cfg(feature = "http")]
+// Edges: the same routes over HTTP, QUIC, and protocols of the program.
 mod server;
+pub use server::{EdgeServer, EdgeServerError};
 #[cfg(feature = "http")]
 pub use server::{ServeError, Server, ServerBuilder, serve};
 

@@ -6,8 +6,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use callboard::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture};
 use callboard::http::{ApiInfo, HttpConfig};
-use callboard::{App, Drained, Replica, Server, Stage};
+use callboard::{App, Drained, EdgeServer, Instant, NodeHandle, Replica, Server, Stage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -344,4 +345,115 @@ async fn the_parts_of_a_server_start_and_end_in_the_documented_order() {
         }
     };
     tokio::time::timeout(TEST_TIMEOUT, ends).await.expect("QUIC is closed");
+}
+
+/// Notes what its server does with it.
+#[derive(Debug)]
+struct Noting {
+    name: &'static str,
+    events: Arc<Mutex<Vec<String>>>,
+    /// Whether its calls never end.
+    hangs: bool,
+}
+
+impl Noting {
+    fn new(name: &'static str, events: &Arc<Mutex<Vec<String>>>) -> Self {
+        Self { name, events: Arc::clone(events), hangs: false }
+    }
+
+    fn note(&self, event: &str) {
+        self.events.lock().unwrap().push(format!("{} {event}", self.name));
+    }
+}
+
+impl Edge for Noting {
+    fn describe(&self) -> EdgeDescription {
+        EdgeDescription::new(self.name).at("nowhere")
+    }
+
+    fn open(&mut self, node: &NodeHandle) -> Result<(), EdgeError> {
+        self.note("opens");
+        if node.client().route("/hold").is_some() { Ok(()) } else { Err("there is no route to hold".into()) }
+    }
+
+    fn withdraw(&self) {
+        self.note("withdraws");
+    }
+
+    fn finish(&mut self, _: Instant) -> EdgeFuture<'_> {
+        self.note("finishes");
+        if self.hangs { Box::pin(std::future::pending()) } else { Box::pin(std::future::ready(())) }
+    }
+
+    fn abort(&mut self) {
+        self.note("aborts");
+    }
+
+    fn close(&mut self, _: Instant) -> EdgeFuture<'_> {
+        self.note("closes");
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Drop for Noting {
+    fn drop(&mut self) {
+        self.note("is dropped");
+    }
+}
+
+#[tokio::test]
+async fn edges_open_and_end_in_the_order_of_their_list_and_a_running_call_is_finished_before_an_abort() {
+    let (app, started, release) = held_app();
+    let events = Arc::default();
+    let edges: Vec<Box<dyn Edge>> = vec![Box::new(Noting::new("a", &events)), Box::new(Noting::new("b", &events))];
+    let server = EdgeServer::start(app, edges).await.unwrap();
+    assert!(server.edges().map(|edge| edge.name).eq(["a", "b"]));
+    let client = server.client();
+    let call = tokio::spawn(async move { client.call::<String, String>("/hold", "x".to_owned()).await });
+    started.notified().await;
+
+    let ending = tokio::spawn(server.shutdown(TEST_TIMEOUT));
+    let finished = async {
+        while events.lock().unwrap().len() < 6 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, finished).await.unwrap();
+    let so_far = ["a opens", "b opens", "a withdraws", "b withdraws", "a finishes", "b finishes"];
+    assert_eq!(*events.lock().unwrap(), so_far);
+    drop(release);
+    assert_eq!(call.await.unwrap().unwrap(), "x");
+    assert_eq!(ending.await.unwrap(), Drained::Completely);
+    let rest = ["a aborts", "b aborts", "a closes", "b closes", "a is dropped", "b is dropped"];
+    assert_eq!(events.lock().unwrap()[6..], rest);
+}
+
+#[tokio::test]
+async fn an_edge_that_does_not_finish_is_waited_for_no_longer_than_the_grace_period() {
+    let (app, _, _release) = held_app();
+    let events = Arc::default();
+    let mut stuck = Noting::new("stuck", &events);
+    stuck.hangs = true;
+    let server = Server::builder().edge(stuck).start(app, "127.0.0.1:0").await.unwrap();
+    assert!(server.edges().map(|edge| edge.name).eq(["http", "stuck"]));
+    let ended = tokio::time::timeout(TEST_TIMEOUT, server.shutdown(Duration::from_millis(20))).await.unwrap();
+    assert_eq!(ended, Drained::Completely);
+    assert_eq!(events.lock().unwrap().last().unwrap(), "stuck is dropped");
+}
+
+#[tokio::test]
+async fn an_edge_that_does_not_open_is_named_with_its_reason_and_nothing_is_served() {
+    let events = Arc::default();
+    let double = App::new().route("/double", Stage::each("double", |number: &i64| Ok(number * 2)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let started = Server::builder().edge(Noting::new("lines", &events)).start_on(double, listener).await;
+    assert_eq!(started.unwrap_err().to_string(), "the edge `lines` does not open: there is no route to hold");
+    assert_eq!(*events.lock().unwrap(), ["lines opens", "lines is dropped"]);
+    let closed = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, closed).await.expect("HTTP is closed");
 }

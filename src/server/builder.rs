@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::App;
+use callboard_core::edge::Edge;
 #[cfg(feature = "otlp")]
 use callboard_http::OtlpConfig;
 use callboard_http::axum::Router;
@@ -13,7 +14,7 @@ use callboard_http::protocol::Protocol;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 
-use super::{ServeError, Server, StartingServer};
+use super::http::{ServeError, Server, StartingServer};
 
 /// Builds a [`Server`] from an app and other parts. [`start`](Self::start) starts them in one order;
 /// [`Server::shutdown`] says in which order they end.
@@ -21,7 +22,7 @@ use super::{ServeError, Server, StartingServer};
 /// 1. The HTTP socket is bound and answers: `/livez` with 200, `/readyz` and all calls with 503.
 /// 2. The app starts, and spans are sent from here on.
 /// 3. Calls are answered, and `/readyz` answers 200, unless stages are remote.
-/// 4. QUIC is answered.
+/// 4. QUIC is answered, and the [edges of the program](Self::edge) open.
 /// 5. Peers are connected to, and stages may run on them. With remote stages, `/readyz` answers 200 while a connected
 ///    peer runs each of them.
 ///
@@ -56,18 +57,12 @@ pub struct ServerBuilder {
     pub(super) mount: Option<Box<dyn FnOnce(HttpEdge) -> Router + Send>>,
     pub(super) metrics: Vec<Box<dyn Fn() -> String + Send + Sync>>,
     pub(super) protocols: Vec<Arc<dyn Protocol>>,
+    pub(super) edges: Vec<Box<dyn Edge>>,
     pub(super) drain_delay: Duration,
     #[cfg(feature = "otlp")]
     pub(super) spans: Option<OtlpConfig>,
     #[cfg(feature = "net")]
-    pub(super) quic: Option<QuicPart>,
-}
-
-/// The QUIC edge, and the peers that it connects to.
-#[cfg(feature = "net")]
-pub(super) struct QuicPart {
-    edge: callboard_net::QuicEdge,
-    peers: Option<Box<StartPeers>>,
+    pub(super) quic: Option<(callboard_net::QuicEdge, Option<Box<StartPeers>>)>,
 }
 
 #[cfg(feature = "net")]
@@ -110,6 +105,12 @@ impl ServerBuilder {
         self
     }
 
+    /// Opens this edge as well, after the others; see [`Edge`].
+    pub fn edge(mut self, edge: impl Edge) -> Self {
+        self.edges.push(Box::new(edge));
+        self
+    }
+
     /// How long [`run_until`](Server::run_until) serves on while `/readyz` says no, so that a balancer notices before
     /// the socket closes. Default zero; twice the interval of its polls loses no request.
     pub fn drain_delay(mut self, delay: Duration) -> Self {
@@ -127,7 +128,7 @@ impl ServerBuilder {
     /// Answers over QUIC, too.
     #[cfg(feature = "net")]
     pub fn quic(mut self, edge: callboard_net::QuicEdge) -> Self {
-        self.quic = Some(QuicPart { edge, peers: None });
+        self.quic = Some((edge, None));
         self
     }
 
@@ -139,7 +140,7 @@ impl ServerBuilder {
         edge: callboard_net::QuicEdge,
         peers: impl FnOnce(&callboard_net::QuicEdge) -> callboard_net::Cluster + Send + 'static,
     ) -> Self {
-        self.quic = Some(QuicPart { edge, peers: Some(Box::new(peers)) });
+        self.quic = Some((edge, Some(Box::new(peers))));
         self
     }
 
@@ -175,25 +176,6 @@ impl ServerBuilder {
     /// Serves on the socket before the app is built.
     pub(crate) fn open(self, listener: TcpListener) -> Result<StartingServer, ServeError> {
         StartingServer::open(listener, self)
-    }
-}
-
-#[cfg(feature = "net")]
-impl QuicPart {
-    /// Serves QUIC, with the metrics and traces of the HTTP edge, and connects the peers.
-    pub(super) fn open(self, node: &callboard_core::Node, http: &HttpEdge) -> callboard_net::QuicEdge {
-        let Self { edge, peers } = self;
-        edge.open(node.client());
-        if let Some(tracer) = http.call_tracer() {
-            edge.trace_with(tracer);
-        }
-        let counting = edge.clone();
-        http.show_metrics_of(move || counting.metrics());
-        if let Some(peers) = peers {
-            let joined = node.handle().join(peers(&edge));
-            debug_assert!(joined.is_ok(), "a node that was just started has no peers");
-        }
-        edge
     }
 }
 

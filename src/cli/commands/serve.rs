@@ -80,7 +80,7 @@ async fn serve(
     let mut repository = directory.clone().map(|directory| directory as Arc<dyn ModelRepository>);
     if let Some(directory) = directory {
         let counted = Arc::clone(&directory);
-        server.edge().show_metrics_of(move || counted.metrics());
+        server.node().show_metrics_of(move || counted.metrics());
         if let Some(interval) = plan.settings.models_watch.value {
             watching.spawn(models::watch(directory, interval));
         }

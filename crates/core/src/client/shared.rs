@@ -1,8 +1,8 @@
 //! The state that all handles of a node share.
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
@@ -10,9 +10,10 @@ use crate::actor::Directory;
 use crate::gateway::Gateway;
 use crate::host::HostNode;
 use crate::id::{RouteIndex, RouteName};
-use crate::metrics::SharedMetrics;
+use crate::metrics::{ExtraFamilies, SharedMetrics};
 use crate::router::Router;
 use crate::supervisor::Places;
+use crate::timeline::CallTracer;
 
 /// The state that all handles of the node share.
 #[derive(Debug)]
@@ -21,6 +22,10 @@ pub(crate) struct Shared {
     pub(crate) router: Arc<Router>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) metrics: SharedMetrics,
+    /// The metrics of its edges and its program.
+    pub(crate) extra: ExtraFamilies,
+    /// Records the calls of its edges, if spans have a sink.
+    pub(crate) tracer: OnceLock<Arc<dyn CallTracer>>,
     /// The places of loaded stages in memory.
     pub(crate) places: Arc<Places>,
     /// The node's runtime, for tasks of callers outside of it.

@@ -13,6 +13,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::gateway::{HeldBytes, Limits, PendingBody};
 use crate::metrics::CacheUse;
 use crate::router::{Admission, Route};
+use crate::timeline::CallTracer;
 
 /// A node as its edges use it: permits first, then the body, then the run.
 #[derive(Clone, Copy, Debug)]
@@ -176,6 +177,24 @@ impl EdgeHandle<'_> {
     #[must_use = "a call runs as its replies are read"]
     pub fn submit_streaming(self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
         self.0.read_replies(admission, payload, options)
+    }
+
+    /// The page of the node's metrics with those of this edge, in the text format of OpenMetrics.
+    #[must_use]
+    pub fn metrics_with(self, own: &str) -> String {
+        self.0.shared.encode_metrics(own)
+    }
+
+    /// Records the calls of all edges of the node, if their callers' trace is recorded. A node has one tracer; another
+    /// one is ignored.
+    pub fn trace_with(self, tracer: Arc<dyn CallTracer>) {
+        let _ = self.0.shared.tracer.set(tracer);
+    }
+
+    /// Records the calls of an edge; `None` if the node has no sink of spans.
+    #[must_use]
+    pub fn tracer(self) -> Option<Arc<dyn CallTracer>> {
+        self.0.shared.tracer.get().cloned()
     }
 
     /// The sum of all accounts.

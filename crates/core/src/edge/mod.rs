@@ -1,10 +1,12 @@
 //! The interface of a node for its edges: permits before the bytes of a call are read, accounts, payloads without a
 //! type.
 //!
-//! An edge brings calls from outside, such as the HTTP server. It calls the methods of [`EdgeHandle`], which
-//! [`LocalClient::edge`](crate::LocalClient::edge) returns. Other programs need none of this.
+//! An edge brings calls from outside, such as the HTTP server. As an [`Edge`] it opens and ends with a server. A simple
+//! one calls routes with a [`LocalClient`](crate::LocalClient); one that reads large bodies calls the methods of
+//! [`EdgeHandle`], which [`LocalClient::edge`](crate::LocalClient::edge) returns.
 
 mod calls;
+mod lifecycle;
 mod stages;
 mod traces;
 
@@ -13,6 +15,7 @@ mod traces;
 pub const BODY_STEP_BYTES: u64 = 256 * 1024;
 
 pub use self::calls::{EdgeHandle, PendingOutcome};
+pub use self::lifecycle::{Edge, EdgeDescription, EdgeError, EdgeFuture};
 pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
 pub use self::traces::ErrorTraces;
 

@@ -3,6 +3,7 @@
 //! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route
 //! and kept; labels are route and stage names and small enumerations, never data of a request.
 
+mod extra;
 mod families;
 mod handles;
 mod histogram;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use callboard_codec::words;
 
+pub(crate) use self::extra::ExtraFamilies;
 pub(crate) use self::families::NodeMetrics;
 pub(crate) use self::handles::{RolloutMetrics, RouteMetrics, StageMetrics};
 use self::histogram::PowerHistogram;

@@ -8,7 +8,7 @@ mod start_error;
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use ractor::{Actor, ActorRef as EngineRef};
@@ -21,7 +21,7 @@ use crate::containment::note_places;
 use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
 use crate::host::HostNode;
-use crate::metrics::{NodeMetrics, SharedMetrics};
+use crate::metrics::{ExtraFamilies, NodeMetrics, SharedMetrics};
 use crate::pool::BatcherMessage;
 use crate::router::{RouteChange, RouteSpec, Router, RouterMessage};
 use crate::supervisor::{LoadedLimits, Places};
@@ -77,6 +77,8 @@ impl Node {
             places: Arc::new(Places::new(loaded)),
             directory: Arc::new(Directory::new()),
             metrics,
+            extra: ExtraFamilies::default(),
+            tracer: OnceLock::new(),
             runtime: Handle::current(),
             alive: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),

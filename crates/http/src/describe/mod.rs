@@ -100,9 +100,7 @@ pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetri
         "/livez" => {
             Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
         }
-        "/metrics" => {
-            Ok(metrics::MetricsPage::new(counted.encode_after(String::new())).answer(headers).into_response())
-        }
+        "/metrics" => Ok(metrics::MetricsPage::new(counted.encode()).answer(headers).into_response()),
         _ => Err(ApiError::starting()),
     }
 }
@@ -120,7 +118,7 @@ fn for_browsers(mut page: Response, policy: &'static str) -> Response {
 
 async fn metrics_page(State(sources): State<PageState>, headers: HeaderMap) -> impl IntoResponse {
     let (client, counted) = (sources.client, sources.metrics);
-    sources.metrics_page.get(move || counted.encode_after(client.metrics())).await.answer(&headers)
+    sources.metrics_page.get(move || counted.page(&client)).await.answer(&headers)
 }
 
 async fn openapi_page(State(sources): State<PageState>, uri: Uri) -> impl IntoResponse {

@@ -15,7 +15,6 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::http::HeaderValue;
 use callboard_core::LocalClient;
-use callboard_core::timeline::CallTracer;
 use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
 
 use self::serve::HttpServeError;
@@ -121,7 +120,9 @@ impl HttpEdge {
             protocols.check_route(route.name())?;
         }
         let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), protocols.clone());
-        self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)
+        self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
+        self.share_tracer();
+        Ok(())
     }
 
     /// Cancels every call in progress and answers it with 503, because the node ends; a streamed reply ends with this
@@ -130,25 +131,18 @@ impl HttpEdge {
         self.0.aborting.begin();
     }
 
-    /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of
-    /// OpenMetrics, with or without its end mark, such as those of another edge of the node. Each call of this method
-    /// adds one. A family whose name is in use is left out, and the log says so once.
-    pub fn show_metrics_of(&self, families: impl Fn() -> String + Send + Sync + 'static) {
-        self.0.metrics.add_families(families);
-    }
-
     /// Gives `sink` the spans of sampled requests: those with a sampled `traceparent`, and this share of those without
-    /// one. An edge has one sink; another one gets nothing.
+    /// one; and those of calls over the node's other edges. An edge has one sink; another one gets nothing.
     pub fn give_spans_to(&self, sink: Arc<dyn SpanSink>, ratio: SampleRatio) {
         let _ = self.0.tracer.set(Arc::new(Tracer::new(ratio, sink)));
+        self.share_tracer();
     }
 
-    /// Records the calls of another edge of the same node with the same sink, if their callers' trace is recorded.
-    /// `None` without a sink.
-    #[must_use]
-    pub fn call_tracer(&self) -> Option<Arc<dyn CallTracer>> {
-        let tracer = self.0.tracer.get()?;
-        Some(Arc::new(CallSpans::new(Arc::clone(tracer))))
+    /// Lets the other edges of the node record their calls with the same sink.
+    fn share_tracer(&self) {
+        if let (Some(node), Some(tracer)) = (self.0.node.get(), self.0.tracer.get()) {
+            node.client.edge().trace_with(Arc::new(CallSpans::new(Arc::clone(tracer))));
+        }
     }
 
     /// Sends the spans of sampled requests to an OpenTelemetry collector, from the current runtime; see

@@ -1,7 +1,6 @@
 //! Records of a request: its trace, log line, timeline, times and metrics.
 
 pub(crate) mod cache_status;
-mod families;
 pub(crate) mod health;
 pub(crate) mod log_line;
 pub(crate) mod metrics;

@@ -387,11 +387,10 @@ async fn series_of_metrics_have_a_stable_order() {
 
 #[tokio::test]
 async fn a_page_of_metrics_stays_valid_where_a_program_names_a_family_as_another_one() {
-    let server = Server::for_app_with(app(), HttpConfig::default(), |edge| {
-        edge.show_metrics_of(|| "# TYPE mine counter\nmine_total 1\n# TYPE callboard_in_flight gauge\n".to_owned());
-        edge.show_metrics_of(|| "# TYPE mine counter\nmine_total 2\n# TYPE yours gauge\nyours 3\n".to_owned());
-    })
-    .await;
+    let server = Server::for_app(app(), HttpConfig::default()).await;
+    let node = server.node();
+    node.show_metrics_of(|| "# TYPE mine counter\nmine_total 1\n# TYPE callboard_in_flight gauge\n".to_owned());
+    node.show_metrics_of(|| "# TYPE mine counter\nmine_total 2\n# TYPE yours gauge\nyours 3\n".to_owned());
     for accept in ["application/openmetrics-text", "text/plain"] {
         let mut client = server.connect().await;
         client.send(format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n")).await;

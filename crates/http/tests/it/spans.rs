@@ -121,21 +121,19 @@ async fn an_unknown_method_is_not_a_span_name() {
 
 #[tokio::test]
 async fn a_call_of_another_protocol_joins_the_trace_of_its_caller_with_its_stages() {
-    let (store, mut tracer) = (SpanStore::default(), None);
+    let store = SpanStore::default();
     let sink = Arc::new(store.clone());
-    let _server = Server::for_app_with(app(), HttpConfig::default(), |edge| {
-        assert!(edge.call_tracer().is_none(), "spans are not collected yet");
-        edge.give_spans_to(sink, SampleRatio::NONE);
-        tracer = edge.call_tracer();
-    })
-    .await;
+    let server =
+        Server::for_app_with(app(), HttpConfig::default(), |edge| edge.give_spans_to(sink, SampleRatio::NONE)).await;
+    let tracer = server.node().client().edge().tracer().unwrap();
     let fail = Stage::each("fail", |_: &u64| Err::<u64, _>(Failure::new("no")));
     let double = Stage::each("double", |n: &u64| Ok(2 * n));
     let node = App::new().route("/double", double).route("/fail", fail).start().await.unwrap();
+    assert!(node.client().edge().tracer().is_none(), "this node has no sink");
     for (route, error) in [("/double", None), ("/fail", Some("failed"))] {
         store.0.lock().unwrap().clear();
         let caller = SpanId { trace: TRACE, span: PARENT };
-        let recorder = tracer.as_ref().unwrap().trace(caller, route, Instant::now());
+        let recorder = tracer.trace(caller, route, Instant::now());
         let options = CallOptions::new().with_recorder(recorder);
         assert_eq!(node.client().call_with::<u64, u64>(route, 21, options).await.is_ok(), error.is_none());
 

@@ -12,6 +12,7 @@ mod answer;
 mod arrivals;
 mod connection;
 mod connections;
+mod edge;
 mod exchange;
 mod fault;
 mod half_open;
@@ -34,7 +35,6 @@ use arc_swap::ArcSwapOption;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
 use callboard_core::edge::ErrorTraces;
-use callboard_core::timeline::CallTracer;
 use callboard_core::{CallError, LocalClient};
 use callboard_identity::{Identity, Role, keep_removals};
 use parking_lot::Mutex;
@@ -194,8 +194,6 @@ struct ServerState {
     runtime: Handle,
     /// The generation of this process: of several under one name, the highest is the live one.
     generation: u64,
-    /// Records spans of calls whose callers record a trace.
-    tracer: OnceLock<Arc<dyn CallTracer>>,
     identity: Identity,
     /// The cluster's authority, if this node has it.
     issuer: Option<Issuer>,
@@ -248,7 +246,6 @@ impl QuicEdge {
             is_draining: AtomicBool::new(false),
             connections: Mutex::default(),
             view: OnceLock::new(),
-            tracer: OnceLock::new(),
             streams: AtomicUsize::new(0),
             quiet: Notify::new(),
             goaways: Mutex::default(),
@@ -274,11 +271,6 @@ impl QuicEdge {
     pub fn open(&self, node: LocalClient) {
         self.server.windows.limit_bytes(node.edge().limits().max_in_flight_bytes / 2);
         self.server.node.store(Some(Arc::new(node)));
-    }
-
-    /// Traces calls whose callers record a trace. Only the first tracer counts.
-    pub fn trace_with(&self, tracer: Arc<dyn CallTracer>) {
-        let _ = self.server.tracer.set(tracer);
     }
 
     pub(crate) fn transport(&self) -> &Arc<Transport> {

@@ -207,8 +207,8 @@ impl<'a> CallReceiver<'a> {
 
     /// Adds a recorder, if the caller's trace is recorded and this node has a tracer.
     fn traced(&self, options: CallOptions, call: &Call, target: &CallTarget, now: Instant) -> CallOptions {
-        let tracing = wire::trace_parent(call).zip(self.server.tracer.get());
-        let Some((parent, tracer)) = tracing else { return options };
+        let Some(parent) = wire::trace_parent(call) else { return options };
+        let Some(tracer) = self.server.node().and_then(|node| node.edge().tracer()) else { return options };
         let recorder = match target {
             CallTarget::Route { admission, .. } => tracer.trace(parent, admission.route().name(), now),
             CallTarget::Stages(_) => tracer.trace(parent, &call.stages.join(" → "), now),

@@ -34,7 +34,7 @@ impl CallTracer for Tracer {
 
 fn trace(served: &ServingNode) -> Arc<Traced> {
     let traced = Arc::new(Traced::default());
-    served.edge.trace_with(Arc::new(Tracer(Arc::clone(&traced))));
+    served.node.client().edge().trace_with(Arc::new(Tracer(Arc::clone(&traced))));
     traced
 }
 

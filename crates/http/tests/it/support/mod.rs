@@ -77,9 +77,14 @@ impl Server {
         Raw::connect(self.address).await
     }
 
+    /// The node of [`for_app`](Self::for_app).
+    pub(crate) fn node(&self) -> &Node {
+        self.node.as_ref().expect("the server has a node")
+    }
+
     /// Drains the node, which must have nothing in flight.
     pub(crate) async fn drain(&self) {
-        let drained = self.node.as_ref().expect("the server has a node").drain(TEST_TIMEOUT).await;
+        let drained = self.node().drain(TEST_TIMEOUT).await;
         assert_eq!(drained, Drained::Completely);
     }
 
