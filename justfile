@@ -44,6 +44,7 @@ examples:
     cargo run --example branches
     cargo run --example streaming
     cargo run --example mount
+    cargo run --example unix_edge
     cargo run --example functions
     cargo run --example evaluation
     cargo run --example nodes

@@ -9,6 +9,7 @@
 mod lines {
     use std::io;
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use callboard::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture};
     use callboard::{Instant, LocalClient, NodeHandle};
@@ -19,6 +20,9 @@ mod lines {
 
     /// The most that a connection may send.
     const MAX_BYTES: u64 = 1 << 20;
+
+    /// Between two failed accepts.
+    const PAUSE: Duration = Duration::from_millis(100);
 
     #[derive(Debug)]
     pub(super) struct Lines {
@@ -62,9 +66,11 @@ mod lines {
         loop {
             tokio::select! {
                 () = ended(&mut ending) => break,
-                Ok((socket, _)) = listener.accept() => {
-                    connections.spawn(answer(socket, client.clone(), ending.clone()));
-                }
+                accepted = listener.accept() => match accepted {
+                    Ok((socket, _)) => { connections.spawn(answer(socket, client.clone(), ending.clone())); }
+                    // Such as too many open files: another connection must end first.
+                    Err(_) => tokio::time::sleep(PAUSE).await,
+                },
                 Some(_) = connections.join_next() => {}
             }
         }

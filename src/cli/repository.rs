@@ -8,9 +8,10 @@
 //!   the loads before it.
 //! * **Cancelled:** the new stages end, and nothing has changed. An unload ends a load of its route.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange, RouteSpec};
 use callboard_http::{ModelRepository, RepositoryChange, RepositoryError};
@@ -29,11 +30,37 @@ pub(crate) type ReloadFn = Box<dyn Fn() -> Result<Plan, CliError> + Send + Sync>
 pub(crate) struct ConfiguredRoutes {
     reload: Arc<ReloadFn>,
     node: NodeHandle,
-    /// The routes of the configuration when it was last read.
-    routes: Mutex<Vec<String>>,
+    /// How often the configuration was read.
+    reads: Arc<AtomicU64>,
+    loaded: Mutex<Loaded>,
     turns: Turns,
     /// Taken as a whole by a load of all routes.
     all: Arc<RwLock<()>>,
+}
+
+/// What the node has of the configuration. Loads run at the same time, so an older reading may arrive after a newer one.
+#[derive(Debug, Default)]
+struct Loaded {
+    /// The routes of the newest reading, and its number.
+    routes: (u64, Vec<String>),
+    /// The reading that each route is from.
+    readings: HashMap<String, u64>,
+}
+
+impl Loaded {
+    fn note_routes(&mut self, reading: u64, routes: Vec<String>) {
+        if reading >= self.routes.0 {
+            self.routes = (reading, routes);
+        }
+    }
+
+    /// Whether this reading of a route is the newest one, which it is from now on.
+    fn is_newest(&mut self, route: &str, reading: u64) -> bool {
+        let newest = self.readings.entry(route.to_owned()).or_default();
+        let is_newest = reading >= *newest;
+        *newest = reading.max(*newest);
+        is_newest
+    }
 }
 
 impl ConfiguredRoutes {
@@ -42,7 +69,8 @@ impl ConfiguredRoutes {
         Self {
             reload: Arc::new(reload),
             node,
-            routes: Mutex::new(names(plan)),
+            reads: Arc::default(),
+            loaded: Mutex::new(Loaded { routes: (0, names(plan)), ..Loaded::default() }),
             turns: Turns::default(),
             all: Arc::default(),
         }
@@ -53,20 +81,28 @@ impl ConfiguredRoutes {
         let turn = (Arc::clone(&self.all).read_owned().await, self.turns.place().await);
         let reloaded = spawn_blocking({
             let (reload, route, served) = (Arc::clone(&self.reload), route.to_owned(), self.served());
+            let reading = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
             // The place is taken until the work ends, even if the request was cancelled.
-            move || reload_routes(&reload, &route, &served).map(|reloaded| (reloaded, turn))
+            move || reload_routes(&reload, &route, &served).map(|reloaded| (reading, reloaded, turn))
         });
-        let ((all, reloaded), _turn) = reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
-        *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
-        // One that shares a stage may have been unloaded meanwhile.
+        let (reading, (all, reloaded), _turn) =
+            reloaded.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
+        self.loaded().note_routes(reading, all);
+        let mut together = reloaded?;
+        // A route that shares a stage may have been unloaded meanwhile, or loaded from a newer reading.
         let served = self.served();
-        let together = reloaded?.into_iter().filter(|(spec, _)| spec.name() == route || served.contains(spec.name()));
-        let change = together.fold(RouteChange::new(), |change, (route, rollout)| {
+        together.retain(|(spec, _)| spec.name() == route || served.contains(spec.name()));
+        together.retain(|(spec, _)| self.loaded().is_newest(spec.name(), reading));
+        let change = together.into_iter().fold(RouteChange::new(), |change, (route, rollout)| {
             let is_served = served.contains(route.name());
             take_over(change, (route, own.clone().or(rollout)), is_served)
         });
         self.node.change(change).await?;
         Ok(())
+    }
+
+    fn loaded(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn served(&self) -> HashSet<String> {
@@ -77,6 +113,7 @@ impl ConfiguredRoutes {
     pub(crate) async fn load_all(&self) -> Result<(), RepositoryError> {
         let turn = Arc::clone(&self.all).write_owned().await;
         let reload = Arc::clone(&self.reload);
+        let reading = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
         let built = spawn_blocking(move || {
             let refused = |error: CliError| RepositoryError::Source(error.to_string());
             let plan = reload().map_err(refused)?;
@@ -94,7 +131,7 @@ impl ConfiguredRoutes {
             change = change.remove_route(route);
         }
         self.node.change(change).await?;
-        *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = all;
+        self.loaded().note_routes(reading, all);
         Ok(())
     }
 
@@ -109,7 +146,7 @@ impl ConfiguredRoutes {
 
 impl ModelRepository for ConfiguredRoutes {
     fn routes(&self) -> Vec<String> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.loaded().routes.1.clone()
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
@@ -135,7 +172,7 @@ impl ModelRepository for ConfiguredRoutes {
 
 impl fmt::Debug for ConfiguredRoutes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConfiguredRoutes").field("routes", &self.routes).finish_non_exhaustive()
+        f.debug_struct("ConfiguredRoutes").field("routes", &self.routes()).finish_non_exhaustive()
     }
 }
 

@@ -90,8 +90,8 @@ impl ServerBuilder {
     }
 
     /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of
-    /// OpenMetrics, with or without its end mark. It is called for each page, off the runtime's threads. Each call of
-    /// this method adds one. A family whose name is in use, by the node or by another text, is left out, and the log
+    /// OpenMetrics, with or without its end mark. It is called for each page, off the runtime's threads, once the app has
+    /// started. Each call of this method adds one. A family whose name is in use, by the node or by another text, is left out, and the log
     /// says so once; the names of the node begin with `callboard_`.
     pub fn metrics(mut self, families: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics.push(Box::new(families));

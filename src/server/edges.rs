@@ -9,8 +9,7 @@ use tokio::time::timeout_at;
 
 /// A node with its edges. Dropping it ends all of it at once; [`shutdown`](Self::shutdown) ends it in order.
 ///
-/// [`Server`](crate::Server) is one that speaks HTTP. This one has only the edges that it is given, such as those of a
-/// program; see [`Edge`].
+/// It has only the edges that it is given; see [`Edge`]. [`Server`](crate::Server) adds HTTP to it.
 #[derive(Debug)]
 #[must_use = "a server ends when it is dropped"]
 pub struct EdgeServer {

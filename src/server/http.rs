@@ -121,6 +121,9 @@ impl StartingServer {
     }
 }
 
+/// The name of the server's own edge.
+const HTTP: &str = "http";
+
 /// The HTTP edge of a server, and the task that serves it.
 #[derive(Debug)]
 struct HttpDoor {
@@ -133,7 +136,7 @@ struct HttpDoor {
 
 impl Edge for HttpDoor {
     fn describe(&self) -> EdgeDescription {
-        EdgeDescription::new("http").at(self.address)
+        EdgeDescription::new(HTTP).at(self.address)
     }
 
     fn open(&mut self, node: &NodeHandle) -> Result<(), EdgeError> {
@@ -272,9 +275,8 @@ impl Server {
 
     /// Shuts down in order: the node is not ready, the edges finish running requests within `grace`, HTTP closes, the
     /// node drains and its workers clean up. QUIC and the edges of the program close last, because requests may need the
-    /// peers until then. After
-    /// `grace` the remaining calls are answered with 503 and cut. The last spans are sent, which takes at most 4 s
-    /// more. Then nothing is served any more.
+    /// peers until then. After `grace` the remaining calls are answered with 503 and cut. The last spans are sent, which
+    /// takes at most 4 s more. Then nothing is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         let drained = self.served.shutdown(grace).await;
         #[cfg(feature = "otlp")]
@@ -289,10 +291,11 @@ impl From<EdgeServerError> for ServeError {
     fn from(error: EdgeServerError) -> Self {
         match error {
             EdgeServerError::Start(error) => Self::Start(error),
-            EdgeServerError::Open { edge, error } => match error.downcast::<HttpServeError>() {
+            EdgeServerError::Open { edge, error } if edge == HTTP => match error.downcast::<HttpServeError>() {
                 Ok(error) => Self::Edge(*error),
                 Err(error) => Self::Other(EdgeServerError::Open { edge, error }),
             },
+            error @ EdgeServerError::Open { .. } => Self::Other(error),
         }
     }
 }

@@ -138,7 +138,7 @@ pub(crate) fn models(root: &Path, listing: &Listing) -> BTreeMap<String, FoundMo
 ///
 /// # Errors
 ///
-/// Checks the name; the error has the limit.
+/// A name that no model may have; the error has the limit.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.len() > MAX_NAME_BYTES {
         return Err(format!("its name has {} bytes, more than the {MAX_NAME_BYTES} allowed", name.len()));
@@ -153,7 +153,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// Parses a version; the error says what is wrong.
+/// A text that is no version; the error says why.
 pub(crate) fn parse_version(text: &str) -> Result<u64, String> {
     let wrong = || format!("a version is a whole number from 1 to {MAX_VERSION} without leading zeros, not `{text}`");
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');

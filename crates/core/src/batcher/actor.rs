@@ -191,11 +191,13 @@ impl BatcherState {
     /// Hands out batches while the policy says so. Returns whether to yield first.
     fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
         self.forget_the_gone();
-        if self.isolation.is_some() && !self.dispatch_suspects(myself) {
-            return false;
-        }
+        let is_queue_next = self.isolation.is_none() || self.dispatch_suspects(myself);
+        // Suspects need a replica too, also where the queue is not next.
         if self.workers.is_empty() && self.pool.settings().scaling().may_be_zero() {
             self.ask_for_replica();
+            return false;
+        }
+        if !is_queue_next {
             return false;
         }
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.

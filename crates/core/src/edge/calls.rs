@@ -182,7 +182,7 @@ impl EdgeHandle<'_> {
     /// The page of the node's metrics with those of this edge, in the text format of OpenMetrics.
     #[must_use]
     pub fn metrics_with(self, own: &str) -> String {
-        self.0.shared.encode_metrics(own)
+        self.0.shared.extra.append_to(&self.0.shared.encode_metrics(), own)
     }
 
     /// Records the calls of all edges of the node, if their callers' trace is recorded. A node has one tracer; another

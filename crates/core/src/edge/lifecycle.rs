@@ -21,8 +21,11 @@ pub type EdgeError = Box<dyn Error + Send + Sync>;
 /// 2. [`finish`](Self::finish), all edges at the same time: no new calls, and those in progress are answered.
 /// 3. The node drains. The calls that are left when its time is over end with [`abort`](Self::abort).
 /// 4. The node stops.
-/// 5. [`close`](Self::close), in the order in which the edges were opened; then the edge is dropped. One that carries
-///    the calls of others, such as to peers, closes only here.
+/// 5. [`close`](Self::close), in the order in which the edges were opened; then the edge is dropped. An edge that
+///    carries calls to peers closes only here.
+///
+/// `withdraw` may be called again. The future of `finish` is dropped if it is not done by its deadline, and `abort` is
+/// called in any case. If a later edge does not open, the edge is dropped, with calls that it has already taken.
 ///
 /// Every step but `open` and `finish` does nothing by default. An edge binds its socket before it is given to a server,
 /// so that an address in use is known before a model is loaded. Dropped at any time, it closes at once.

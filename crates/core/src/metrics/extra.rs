@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -12,7 +13,7 @@ const END: &str = "# EOF\n";
 /// More than a program has; names that change with each page must not fill the memory.
 const MAX_LEFT_OUT: usize = 100;
 
-type Part = Box<dyn Fn() -> String + Send + Sync>;
+type Part = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// What edges and programs show beside the node.
 #[derive(Default)]
@@ -25,13 +26,15 @@ pub(crate) struct ExtraFamilies {
 impl ExtraFamilies {
     /// Shows these families from now on.
     pub(crate) fn add(&self, part: impl Fn() -> String + Send + Sync + 'static) {
-        self.parts.write().push(Box::new(part));
+        self.parts.write().push(Arc::new(part));
     }
 
     /// The page of the node, these families, and those of the edge that shows the page.
     pub(crate) fn append_to(&self, node: &str, own: &str) -> String {
         let (node, own) = (node.trim_end_matches(END), own.trim_end_matches(END));
-        let parts: Vec<String> = self.parts.read().iter().map(|part| part()).collect();
+        // Code of the program, so without the lock.
+        let parts = self.parts.read().clone();
+        let parts: Vec<String> = parts.iter().map(|part| part()).collect();
         let mut page = node.to_owned();
         let mut names = FamilyNames::default();
         if !parts.is_empty() {
@@ -202,7 +205,7 @@ mod tests {
 
     /// What a subscriber writes.
     #[derive(Clone, Default)]
-    struct Lines(std::sync::Arc<Mutex<Vec<u8>>>);
+    struct Lines(Arc<Mutex<Vec<u8>>>);
 
     impl std::io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -298,7 +298,7 @@ impl LocalClient {
     /// The metrics as Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {
-        self.shared.encode_metrics("")
+        self.shared.encode_metrics()
     }
 }
 
@@ -359,8 +359,7 @@ impl Shared {
         }
     }
 
-    /// The page of metrics. `own` are those of the edge that shows it.
-    pub(crate) fn encode_metrics(&self, own: &str) -> String {
+    pub(crate) fn encode_metrics(&self) -> String {
         let table = self.router.table();
         for stage in table.stages() {
             let (pool, name) = (&stage.pool, stage.name());
@@ -376,8 +375,7 @@ impl Shared {
             let cached = all().map(|pool| pool.cached_bytes()).sum();
             pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()), cached);
         }
-        let node = self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes());
-        self.extra.append_to(&node, own)
+        self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
     }
 }
 

@@ -132,11 +132,11 @@ impl NodeHandle {
     /// The metrics as Prometheus text.
     #[must_use]
     pub fn metrics(&self) -> String {
-        self.shared.encode_metrics("")
+        self.shared.encode_metrics()
     }
 
-    /// Shows the text of `families` after the node's own [metrics](Self::metrics), here and on the page of every edge:
-    /// metric families in the text format of OpenMetrics, with or without its end mark. Each call of this method adds
+    /// Shows the text of `families` after the node's own [metrics](Self::metrics) on the page of every edge: metric
+    /// families in the text format of OpenMetrics, with or without its end mark. Each call of this method adds
     /// one. A family whose name is in use is left out, and the log says so once.
     pub fn show_metrics_of(&self, families: impl Fn() -> String + Send + Sync + 'static) {
         self.shared.extra.add(families);

@@ -1,7 +1,8 @@
-//! Entries whose worker ended with them: in which groups they run again until the one that ends it is alone. Pure.
+//! Entries whose worker ended with them: the groups in which they run again, until the entry that ends its worker is
+//! alone. Pure.
 //!
 //! A panic has one batch. A child process that ends may have been ended by any batch that it had, so the batches of its
-//! life are suspects together: they run again as one group, with nothing else in their replica, and are halved alike.
+//! life are suspects together: they run again as one group, in a replica that gets no other calls, and are halved alike.
 //! The queue waits meanwhile, so this lasts for a time only, which doubles with each end.
 
 use std::collections::VecDeque;
@@ -10,7 +11,7 @@ use std::time::Duration;
 /// How long a group has a replica for itself after a first end. Most calls are over by then.
 const ISOLATED_FOR: Duration = Duration::from_secs(1);
 
-/// How often this time is doubled: to as long as the default timeout of a call.
+/// How often this time may double, up to the default timeout of a call.
 const MAX_DOUBLINGS: u32 = 5;
 
 /// One life of a replica.
@@ -65,7 +66,7 @@ impl<E> SuspectGroup<E> {
         Suspicion { lone_crashes, shared_crashes, is_only: self.batches.len() == 1 && !joins_others }
     }
 
-    /// Whether it runs with nothing else in its replica.
+    /// Whether it has a replica of its own. Calls there whose callers have left may still run.
     pub(crate) fn needs_replica(&self) -> bool {
         self.shared_crashes > 0 && !self.joins_others
     }
@@ -88,13 +89,15 @@ impl<E> Default for Suspects<E> {
 
 impl<E> Suspects<E> {
     /// Splits a batch that ended its worker in two. With repeated halving, one poison entry among n is alone after at
-    /// most 2·⌈log₂ n⌉ + 1 runs, the first included. A single entry stays single. The batches of one `life` are added
-    /// to the same two groups, as long as these wait.
+    /// most 2·⌈log₂ n⌉ + 1 runs, the first included. A single entry stays single. The batches of one `life` that were
+    /// alone as often are added to the same two groups, as long as these wait.
     pub(crate) fn add(&mut self, mut entries: Vec<E>, suspicion: Suspicion, life: Option<LifeId>) {
         let second = entries.split_off(entries.len() / 2);
         let Suspicion { lone_crashes, shared_crashes, .. } = suspicion;
         for half in [entries, second].into_iter().filter(|half| !half.is_empty()) {
-            let is_of_life = |group: &&mut SuspectGroup<E>| life.is_some() && group.life == life;
+            let is_of_life = |group: &&mut SuspectGroup<E>| {
+                life.is_some() && group.life == life && group.lone_crashes == lone_crashes
+            };
             let mut groups: Vec<_> = self.0.iter_mut().filter(is_of_life).collect();
             match groups.len() {
                 0 | 1 => {
@@ -176,6 +179,17 @@ mod tests {
         assert_eq!(batches, [vec![vec![1], vec![3]], vec![vec![2], vec![4]], vec![vec![6]]]);
         assert_eq!(groups.iter().map(|group| group.suspicion().is_only).collect::<Vec<_>>(), [false, false, true]);
         assert_eq!(suspects.remove(|_| true), None);
+    }
+
+    #[test]
+    fn a_batch_beside_another_keeps_its_own_count_of_lone_crashes() {
+        let mut suspects = Suspects::default();
+        for (entry, lone_crashes) in [(1, 1), (2, 1), (3, 0), (4, 0), (5, 0)] {
+            suspects.add(vec![entry], Suspicion { lone_crashes, ..shared() }, life(1));
+        }
+        let groups = std::iter::from_fn(|| suspects.pop());
+        let counted: Vec<_> = groups.map(|group| (group.suspicion().lone_crashes, group.batches)).collect();
+        assert_eq!(counted, [(1, vec![vec![1]]), (1, vec![vec![2]]), (0, vec![vec![3], vec![5]]), (0, vec![vec![4]])]);
     }
 
     #[test]

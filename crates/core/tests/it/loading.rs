@@ -11,7 +11,7 @@ use callboard_core::{
 };
 
 use super::load::{Counts, Healthy, Load, answering};
-use super::support::{Gate, gated, serve, until};
+use super::support::{Gate, gated, hide_panics, serve, until};
 
 fn described(node: &Node, stage: &str) -> StageDescription {
     node.describe().stages.into_iter().find(|described| described.health.name.as_str() == stage).unwrap()
@@ -300,4 +300,28 @@ async fn an_operator_sets_a_number_within_the_bounds() {
     let error = node.scale_stage("model", 4).await.unwrap_err();
     assert_eq!(error, ChangeError::OutOfBounds { stage: "model".into(), min: 0, max: 3 });
     assert_eq!(node.client().call::<u64, u64>("/route", 0).await.unwrap(), 7);
+}
+
+#[tokio::test]
+async fn a_batch_that_ends_the_last_replica_of_its_stage_loads_another() {
+    hide_panics();
+    let gate = Gate::default();
+    let pass = gate.clone();
+    let model = Stage::each("model", move |n: &u64| {
+        pass.pass();
+        assert!(pass.arrived() > 1, "meant to panic");
+        Ok(n + 1)
+    });
+    let node = serve(model.on_threads().idempotent().replicas_between(0, 1)).await;
+    let first = calling(&node.client(), "/route");
+    until("it runs", || gate.arrived() == 1).await;
+    // The replica leaves when its batch is over, which it ends by its panic.
+    let scaled = node.scale_stage("model", 0);
+    let opened = async {
+        until("it leaves", || last(&node, "model").to == 0).await;
+        gate.open();
+    };
+    // The call loads a replica again, which may come before the answer to the operator.
+    let (_scaled, ()) = tokio::join!(scaled, opened);
+    assert_eq!(first.await.unwrap().unwrap(), 2);
 }

@@ -43,7 +43,7 @@ impl AdminGuard {
             return Err(ApiError::forbidden("call the admin listener by its address, or as localhost"));
         }
         match &self.policy {
-            Some(policy) => policy.admit(request, |path| self.protocols.is_open(path)).map(|_| ()),
+            Some(policy) => policy.admit(request, |request| self.protocols.admits_all(request)).map(|_| ()),
             None => Ok(()),
         }
     }

@@ -150,7 +150,7 @@ impl EdgeState {
         if let Some(permission) = policy.preflight(request) {
             return ControlFlow::Break(Ok(permission));
         }
-        match policy.admit(request, |path| self.protocols.is_open(path)) {
+        match policy.admit(request, |request| self.protocols.admits_all(request)) {
             Ok(holder) => ControlFlow::Continue(holder),
             Err(error) => ControlFlow::Break(Err(error)),
         }

@@ -64,14 +64,14 @@ impl AccessPolicy {
         self.keys.clone().map(Keyring::watch_file)
     }
 
-    /// The owner of the request's key, or a refusal. `is_open` says which paths need no key.
+    /// The owner of the request's key, or a refusal. `is_open` says which requests need no key.
     pub(crate) fn admit<B>(
         &self,
         request: &Request<B>,
-        is_open: impl Fn(&str) -> bool,
+        is_open: impl Fn(&Request<B>) -> bool,
     ) -> Result<Option<KeyHolder>, ApiError> {
         let Some(keys) = &self.keys else { return Ok(None) };
-        if is_open(request.uri().path()) {
+        if is_open(request) {
             return Ok(None);
         }
         let shown = key_of(request.headers());

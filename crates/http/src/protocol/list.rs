@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Request};
 use thiserror::Error;
 
 use super::Protocol;
@@ -91,8 +91,8 @@ impl Protocols {
                     return clash(name_of(&protocols, *other), media);
                 }
             }
-            let is_claimed = |path: &&&str| !claims.paths.iter().any(|claimed| is_below(path, claimed));
-            if let Some(path) = claims.open_paths.iter().find(is_claimed) {
+            let is_unclaimed = |path: &&&str| !claims.paths.iter().any(|claimed| is_below(path, claimed));
+            if let Some(path) = claims.open_paths.iter().find(is_unclaimed) {
                 return Err(ProtocolError::OpenPath { protocol: name.to_owned(), path: (*path).to_owned() });
             }
             paths.extend(claims.paths.iter().map(|path| (*path, index)));
@@ -128,9 +128,14 @@ impl Protocols {
             || initial(path).is_some_and(|bit| initials & bit != 0) && reserved.iter().any(|own| is_below(path, own))
     }
 
-    /// Whether this path needs no key.
+    /// Whether this path needs no key, for a body that belongs to the path and not to a protocol by its media type.
     pub(crate) fn is_open(&self, path: &str) -> bool {
         guard::is_open(path) || self.0.open.iter().any(|open| is_below(path, open))
+    }
+
+    /// Whether this request needs no key.
+    pub(crate) fn admits_all<B>(&self, request: &Request<B>) -> bool {
+        self.is_open(request.uri().path()) && self.reader(request.headers()).is_none()
     }
 
     /// The protocol of a request that is not for a route.

@@ -146,6 +146,10 @@ async fn open_paths_of_a_protocol_need_no_key_and_its_refusals_have_its_form() {
     let edge = edge(&node, config(|config| config.api_keys = Some(keys)), three()).unwrap();
     let answer = async |path| post(&edge, path, "application/json").await;
     assert_eq!(answer("/count/health").await.0, 200);
+    // With a body of another protocol it is a call of that one.
+    for open in ["/count/health", "/livez", "/"] {
+        assert_eq!(post(&edge, open, "application/frames").await.0, StatusCode::UNAUTHORIZED, "{open}");
+    }
     assert_eq!(answer("/count").await, (StatusCode::UNAUTHORIZED, "the counting protocol failed".to_owned()));
 }
 

@@ -177,7 +177,7 @@ impl ClientBuilder {
             };
             let Err(failure) = connected else { return Ok(pool) };
             last = failure.to_string();
-            let pause = RetryPolicy::default().pause(attempt, fastrand::f64());
+            let pause = self.retry.pause(attempt, fastrand::f64());
             match failure {
                 ConnectFailure::Refused { address, reason } => return Err(ConnectError::Refused { address, reason }),
                 // Does not happen to clients, which have no generation.
