@@ -32,11 +32,11 @@ fn check(answer: &Value, number: usize) {
 
 #[test]
 fn a_single_item_is_never_copied() {
+    let _turn = heap::turn();
     let Some((runtime, node)) = start("copies-one") else { return };
     let (client, item) = (node.client(), item(3));
     let call = || runtime.block_on(client.call::<Value, Value>("/model", item.clone())).unwrap();
     call();
-    let _turn = heap::turn();
     let (answer, _, allocated) = heap::measured(call);
     check(&answer, 3);
     assert!(allocated < BYTES / 8, "{allocated} bytes for an input and an output of {BYTES} bytes");
@@ -44,6 +44,7 @@ fn a_single_item_is_never_copied() {
 
 #[test]
 fn a_batch_is_stacked_once_and_its_answers_share_the_output() {
+    let _turn = heap::turn();
     let Some((runtime, node)) = start("copies-batch") else { return };
     let client = node.client();
     let items: Vec<Value> = (0..8).map(item).collect();
@@ -62,7 +63,6 @@ fn a_batch_is_stacked_once_and_its_answers_share_the_output() {
         })
     };
     call_all();
-    let _turn = heap::turn();
     let (answers, _, allocated) = heap::measured(call_all);
     answers.iter().enumerate().for_each(|(number, answer)| check(answer, number));
     assert!(allocated < items.len() * BYTES + BYTES / 2, "{allocated} bytes for {} items of {BYTES}", items.len());
@@ -70,11 +70,11 @@ fn a_batch_is_stacked_once_and_its_answers_share_the_output() {
 
 #[test]
 fn the_header_of_a_file_of_empty_messages_takes_less_memory_than_the_file_has_bytes() {
+    let _turn = heap::turn();
     for field in [1_u8, 5, 11, 12, 13] {
         // Field 7 of the model, the graph, of 2 MiB.
         let mut file = vec![0x3a, 0x80, 0x80, 0x80, 0x01];
         file.extend([field << 3 | 2, 0].repeat(1 << 20));
-        let _turn = heap::turn();
         let (read, _, allocated) = heap::measured(|| Signature::try_from_onnx(&file));
         read.unwrap_err();
         assert!(allocated < file.len(), "{allocated} bytes for {} of field {field}", file.len());
