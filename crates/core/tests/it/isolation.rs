@@ -32,7 +32,9 @@ async fn outcomes(node: &Node, inputs: impl IntoIterator<Item = u64>) -> Vec<Res
     join_all(calls).await.into_iter().map(|outcome| outcome.map_err(|error| error.kind())).collect()
 }
 
-#[tokio::test(start_paused = true)]
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
+#[tokio::test]
 async fn only_the_culprit_fails_and_is_found_in_few_runs() {
     hide_panics();
     for (size, at) in [(2usize, 1usize), (8, 0), (8, 5), (16, 15), (32, 7), (33, 32), (64, 40)] {
@@ -67,7 +69,8 @@ async fn failures(stage: Stage<u64, u64>) -> usize {
     failed
 }
 
-// In real time: on a busy machine the stage may move to a thread, and virtual time would pass its deadlines meanwhile.
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
 #[tokio::test]
 async fn an_entry_that_was_alone_when_its_worker_died_is_tried_once_more() {
     hide_panics();
@@ -76,7 +79,9 @@ async fn an_entry_that_was_alone_when_its_worker_died_is_tried_once_more() {
     assert_eq!(failures(flaky()).await, 10, "at-most-once entries never run again");
 }
 
-#[tokio::test(start_paused = true)]
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
+#[tokio::test]
 async fn an_entry_is_poison_after_the_tries_that_its_stage_allows() {
     hide_panics();
     for (retries, runs_made) in [(0, 1), (1, 2), (3, 4)] {
@@ -118,7 +123,9 @@ async fn a_deadline_ends_the_tries_of_an_entry() {
     assert_eq!(runs.load(Ordering::SeqCst), 4);
 }
 
-#[tokio::test(start_paused = true)]
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
+#[tokio::test]
 async fn several_culprits_are_all_found_and_no_other_call_fails() {
     hide_panics();
     let runs = Arc::default();
@@ -131,7 +138,9 @@ async fn several_culprits_are_all_found_and_no_other_call_fails() {
     assert!(metrics.contains("callboard_stage_poison_entries_total{stage=\"fragile\"} 5"), "{metrics}");
 }
 
-#[tokio::test(start_paused = true)]
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
+#[tokio::test]
 async fn at_most_once_means_no_second_run() {
     hide_panics();
     let runs = Arc::default();

@@ -154,7 +154,8 @@ async fn callers_with_different_keys_share_nothing_unless_told() {
     }
 }
 
-// In real time: on a busy machine the stage may move to a thread, and virtual time would pass its deadlines meanwhile.
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
 #[tokio::test]
 async fn an_answer_larger_than_an_eighth_is_not_kept_and_evicts_nothing() {
     let runs = Arc::new(AtomicUsize::new(0));
@@ -179,7 +180,9 @@ async fn an_answer_larger_than_an_eighth_is_not_kept_and_evicts_nothing() {
     assert!((32 * 1024..=64 * 1024).contains(&bytes), "{bytes}");
 }
 
-#[tokio::test(start_paused = true)]
+// On real time: on a busy machine the watchdog moves the stage to a thread, and a paused clock does not wait for
+// threads.
+#[tokio::test]
 async fn only_a_pure_stage_keeps_answers() {
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&runs);
