@@ -74,7 +74,8 @@ async fn what_a_stage_refuses_is_made_again_within_the_deadline() {
     let sums = node.client().stream::<_, u64>("/route", 0..50u64).unwrap().timeout(Duration::from_secs(30));
     let sums: Vec<u64> = sums.map(Result::unwrap).collect().await;
     assert_eq!(sums, (1..=50).collect::<Vec<_>>());
-    let late = node.client().stream::<_, u64>("/route", 100..101u64).unwrap().timeout(Duration::from_millis(100));
+    // The stage asks for 20 ms.
+    let late = node.client().stream::<_, u64>("/route", 100..101u64).unwrap().timeout(Duration::from_millis(10));
     let refused = node.client().stream::<_, u64>("/route", 200..201u64).unwrap().retry(RetryPolicy::never());
     for mut stream in [late, refused] {
         let error = stream.next().await.unwrap().unwrap_err();
