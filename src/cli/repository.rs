@@ -38,7 +38,8 @@ pub(crate) struct ConfiguredRoutes {
     all: Arc<RwLock<()>>,
 }
 
-/// What the node has of the configuration. Loads run at the same time, so an older reading may arrive after a newer one.
+/// What the node has of the configuration. Loads run at the same time, so an older reading may arrive after a newer
+/// one.
 #[derive(Debug, Default)]
 struct Loaded {
     /// The routes of the newest reading, and its number.

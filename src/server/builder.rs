@@ -90,16 +90,16 @@ impl ServerBuilder {
     }
 
     /// Shows the text of `families` on `/metrics`, after the node's own: metric families in the text format of
-    /// OpenMetrics, with or without its end mark. It is called for each page, off the runtime's threads, once the app has
-    /// started. Each call of this method adds one. A family whose name is in use, by the node or by another text, is left out, and the log
-    /// says so once; the names of the node begin with `callboard_`.
+    /// OpenMetrics, with or without its end mark. It is called for each page, off the runtime's threads, once the app
+    /// has started. Each call of this method adds one. A family whose name is in use, by the node or by another text,
+    /// is left out, and the log says so once; the names of the node begin with `callboard_`.
     pub fn metrics(mut self, families: impl Fn() -> String + Send + Sync + 'static) -> Self {
         self.metrics.push(Box::new(families));
         self
     }
 
-    /// Answers requests of this protocol over HTTP, too, beside the Open Inference Protocol. A server that gets two which
-    /// [claim](Protocol::claims) the same does not start.
+    /// Answers requests of this protocol over HTTP, too, beside the Open Inference Protocol. A server that gets two
+    /// which [claim](Protocol::claims) the same does not start.
     pub fn protocol(mut self, protocol: impl Protocol) -> Self {
         self.protocols.push(Arc::new(protocol));
         self

@@ -274,9 +274,9 @@ impl Server {
     }
 
     /// Shuts down in order: the node is not ready, the edges finish running requests within `grace`, HTTP closes, the
-    /// node drains and its workers clean up. QUIC and the edges of the program close last, because requests may need the
-    /// peers until then. After `grace` the remaining calls are answered with 503 and cut. The last spans are sent, which
-    /// takes at most 4 s more. Then nothing is served any more.
+    /// node drains and its workers clean up. QUIC and the edges of the program close last, because requests may need
+    /// the peers until then. After `grace` the remaining calls are answered with 503 and cut. The last spans are sent,
+    /// which takes at most 4 s more. Then nothing is served any more.
     pub async fn shutdown(self, grace: Duration) -> Drained {
         let drained = self.served.shutdown(grace).await;
         #[cfg(feature = "otlp")]

@@ -1,6 +1,7 @@
 //! How many lines of one source reach the log: a pure decision.
 //!
-//! * **Full:** lines beyond the rate are left out and counted; the count is for the next line, once there is room again.
+//! * **Full:** lines beyond the rate are left out and counted; the count is for the next line, once there is room
+//!   again.
 
 use std::time::Duration;
 

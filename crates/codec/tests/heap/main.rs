@@ -1,5 +1,5 @@
-//! What decoding and encoding take of the heap. A binary of its own, because its allocator counts for the whole process;
-//! its tests take turns.
+//! What decoding and encoding take of the heap. A binary of its own, because its allocator counts for the whole
+//! process; its tests take turns.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 

@@ -291,7 +291,7 @@ impl BatcherState {
         (0..self.workers.len()).min_by_key(|position| self.workers[*position].running())
     }
 
-    /// Hands over all batches of a group. Those that find no slot wait again.
+    /// Hands over all batches of a group. A batch that finds no slot waits again.
     fn hand_over_group(&mut self, worker: &ReplicaHandle, group: SuspectGroup<Entry>, now: Instant) {
         let suspicion = group.suspicion();
         for mut entries in group.batches {
@@ -449,7 +449,7 @@ impl BatcherState {
         entries.into_iter().for_each(|entry| self.push(entry));
     }
 
-    /// Of the entries that came back, keeps those that wait.
+    /// Forgets entries that came back and have left the queue since.
     fn forget_the_taken(&mut self) {
         let Self { returned, queue, .. } = self;
         returned.retain(|key| queue.contains(*key));

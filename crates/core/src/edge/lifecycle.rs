@@ -71,7 +71,7 @@ pub trait Edge: fmt::Debug + Send + Sync + 'static {
     /// If it cannot serve these routes. The server does not start then.
     fn open(&mut self, node: &NodeHandle) -> Result<(), EdgeError>;
 
-    /// Tells its callers to use another node; those that do not are still answered.
+    /// Tells its callers to use another node. Callers that stay are still answered.
     fn withdraw(&self) {}
 
     /// Takes no new calls, and returns once those in progress are answered, at `deadline` at the latest: a server waits

@@ -1,8 +1,8 @@
 //! The interface of a node for its edges: permits before the bytes of a call are read, accounts, payloads without a
 //! type.
 //!
-//! An edge brings calls from outside, such as the HTTP server. As an [`Edge`] it opens and ends with a server. A simple
-//! one calls routes with a [`LocalClient`](crate::LocalClient); one that reads large bodies calls the methods of
+//! An edge brings calls from outside, such as the HTTP server. As an [`Edge`] it opens and ends with a server. For
+//! simple calls it has a [`LocalClient`](crate::LocalClient). To admit a call before its body is read it has
 //! [`EdgeHandle`], which [`LocalClient::edge`](crate::LocalClient::edge) returns.
 
 mod calls;

@@ -27,9 +27,9 @@ use crate::timeline::RunEnd;
 /// The retry time of a failed stage that is trying to start just now.
 const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// The lines about its crashes that a stage writes into the log. Inputs that end their workers come as quickly as callers
-/// send them, and each costs several lines: enough for each crash of a small accident, and a flood costs less than 20 MB
-/// in a day.
+/// The lines about its crashes that a stage writes into the log. Inputs that end their workers come as quickly as
+/// callers send them, and each costs several lines: enough for each crash of a small accident, and a flood costs less
+/// than 20 MB in a day.
 const CRASH_LINES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
 
 /// One stage on this node.

@@ -24,8 +24,8 @@ pub(crate) enum BatcherMessage {
     /// The worker of these entries ended, and they may be queued again: they had not started, or their contract allows
     /// it. From the dropped batch.
     TakeBack(Vec<Entry>),
-    /// These entries run again apart from others: their worker ended with them, or a run of suspects did not begin. From
-    /// the worker, the dropped batch, or the batcher itself.
+    /// These entries run again apart from others: their worker ended with them, or a run of suspects did not begin.
+    /// From the worker, the dropped batch, or the batcher itself.
     Isolate {
         entries: Vec<Entry>,
         suspicion: Suspicion,

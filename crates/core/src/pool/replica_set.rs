@@ -15,8 +15,8 @@ use crate::clock::Instant;
 const REMEMBERED_RESTARTS: usize = 8;
 
 /// How long a stage counts as ready after its last replica has ended. A replica that starts within this time and was
-/// ended by an input does not take its node out of rotation. One that loads for longer does, until it is up: its start
-/// may hang, and calls would wait in vain.
+/// ended by an input does not take its node out of rotation. A replica that loads for longer does, until it is up: its
+/// start may hang, and calls would wait in vain.
 const READY_WITHOUT_REPLICA: Duration = Duration::from_secs(5);
 
 /// Why a replica was started again.

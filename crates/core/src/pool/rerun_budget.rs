@@ -3,8 +3,9 @@
 //! Completed entries pay for retries. A healthy stage always has retries for single losses; on a failing stage retries
 //! end before they become the load that keeps it down.
 //!
-//! Clients have another budget (`retry/budget.rs`), by time, and every call pays into it, also a lost one. Here each lost
-//! entry has cost a worker: a reserve that returns with time would let a broken stage kill one worker after the other.
+//! Clients have another budget (`retry/budget.rs`), by time, and every call pays into it, also a lost one. Here each
+//! lost entry has cost a worker: a reserve that returns with time would let a broken stage kill one worker after the
+//! other.
 
 /// The deposit of each completed entry: ten pay for one retry.
 const DEPOSIT: f64 = 0.1;

@@ -2,8 +2,8 @@
 //! alone. Pure.
 //!
 //! A panic has one batch. A child process that ends may have been ended by any batch that it had, so the batches of its
-//! life are suspects together: they run again as one group, in a replica that gets no other calls, and are halved alike.
-//! The queue waits meanwhile, so this lasts for a time only, which doubles with each end.
+//! life are suspects together: they run again as one group, in a replica that gets no other calls, and are halved
+//! alike. The queue waits meanwhile, so this lasts for a time only, which doubles with each end.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -9,8 +9,8 @@ use crate::clock::Instant;
 use crate::error::{CallError, ErrorKind};
 
 /// The budget of retries of a client, or of a node as the client of its peers: a fifth of the calls of the last ten
-/// seconds, and ten a second in addition, so that a few calls can be retried too. When nodes are healthy, there is always
-/// enough; when most are not, retries end before they overload the nodes.
+/// seconds, and ten a second in addition, so that a few calls can be retried too. When nodes are healthy, there is
+/// always enough; when most are not, retries end before they overload the nodes.
 #[derive(Debug)]
 pub struct RetryBudget {
     /// The calls of each second, minus the price of its retries.
@@ -40,12 +40,16 @@ impl RetryBudget {
         self.balance[self.newest] += 1;
     }
 
-    /// Takes one retry of a call with this error. `false`: the budget is used up. A refusal for want of a node is free:
-    /// no node had any part of the call.
+    /// Takes one retry of a call with this error, unless it [is free](Self::is_free). `false`: the budget is used up.
     #[must_use]
     pub fn allows(&mut self, error: &CallError, now: Instant) -> bool {
-        let is_free = error.kind() == ErrorKind::Unavailable && error.is_refusal();
-        is_free || self.take(now)
+        Self::is_free(error) || self.take(now)
+    }
+
+    /// Whether a retry after this error costs nothing: for want of a node, no node had any part of the call.
+    #[must_use]
+    pub fn is_free(error: &CallError) -> bool {
+        error.kind() == ErrorKind::Unavailable && error.is_refusal()
     }
 
     fn take(&mut self, now: Instant) -> bool {

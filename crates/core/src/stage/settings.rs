@@ -30,8 +30,8 @@ pub const DEFAULT_CRASH_RETRIES: u32 = 1;
 /// worker's memory.
 pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
 
-/// How long a worker may take by default to clean up after its last batch: enough for most, and less than the time after
-/// which an orchestrator kills the node.
+/// How long a worker may take by default to clean up after its last batch: enough for most, and less than the time
+/// after which an orchestrator kills the node.
 pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Outputs of one streaming call that may wait for their reader by default: enough to bridge a network round trip, few

@@ -115,7 +115,7 @@ impl Network {
     }
 }
 
-/// The elements of a header from the last to the first; `None` for one that is no text.
+/// The elements of a header from the last to the first; `None` stands for an element that is no text.
 fn last_hops<'a>(lines: GetAll<'a, HeaderValue>) -> impl Iterator<Item = Option<&'a str>> {
     let hops = lines.into_iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
     hops.map(|hop| str::from_utf8(hop).ok().map(str::trim))

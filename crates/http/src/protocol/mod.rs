@@ -1,8 +1,9 @@
 //! The extension point for protocols besides the user's routes. `list.rs` decides which request belongs to which.
 //!
-//! An edge is made with its [`Protocols`]. Each [claims](Protocol::claims) paths or media types of its own. The edge runs
-//! its layers around every answer of a protocol (ids, guards, logs, metrics, headers, panics, shutdown); the protocol
-//! reads bodies, makes calls and writes responses with the parts of this module, which the edge's own routes use as well.
+//! An edge is made with its [`Protocols`]. Each [claims](Protocol::claims) paths or media types of its own. The edge
+//! runs its layers around every answer of a protocol (ids, guards, logs, metrics, headers, panics, shutdown); the
+//! protocol reads bodies, makes calls and writes responses with the parts of this module, which the edge's own routes
+//! use as well.
 //!
 //! ```
 //! use std::sync::Arc;

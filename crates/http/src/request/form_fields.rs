@@ -47,7 +47,8 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
     fields
 }
 
-/// The type of a part of this name that is JSON, if the schema has decimals. A name that comes more than once has items.
+/// The type of a part of this name that is JSON, if the schema has decimals. A name that comes more than once has
+/// items.
 pub(crate) fn type_with_decimals(input: &DataType, name: &str) -> Option<DataType> {
     if !input.has_decimals() {
         return None;

@@ -276,9 +276,8 @@ impl Client {
 
     /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node.
     fn take_retry(&self, error: &CallError, attempt: u32) -> bool {
-        let is_absent = error.kind() == ErrorKind::Unavailable && error.is_refusal();
         // The pool looks for another node meanwhile, and the caller may have an alternative.
-        if is_absent && error.retry_after().unwrap_or_default() > LONGEST_NODE_WAIT {
+        if RetryBudget::is_free(error) && error.retry_after().unwrap_or_default() > LONGEST_NODE_WAIT {
             return false;
         }
         self.inner.retry.allows(error, attempt) && self.inner.retries.lock().allows(error, Instant::now())

@@ -36,7 +36,7 @@ impl fmt::Display for PythonReplicas {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[non_exhaustive]
 pub struct PythonService {
-    /// What a worker is told to serve: file or module, and name.
+    /// The file or module that a worker serves, and the name in it.
     pub target: String,
     /// The path of its route.
     pub route: String,

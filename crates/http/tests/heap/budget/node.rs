@@ -139,19 +139,19 @@ pub(crate) struct Measured {
     bytes: usize,
 }
 
+/// The edge with its default limits and the Open Inference Protocol.
+pub(crate) fn edge_of(client: &LocalClient) -> HttpEdge {
+    let inference = Arc::new(callboard_oip::InferenceProtocol::new());
+    HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default(), vec![inference]).unwrap()
+}
+
 impl Tested {
     pub(crate) fn start() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let node = runtime.block_on(app().start()).unwrap();
         let client = node.client();
         *CLIENT.lock() = Some(client.clone());
-        let edge = HttpEdge::try_new(
-            client.clone(),
-            HttpConfig::default(),
-            ApiInfo::default(),
-            vec![Arc::new(callboard_oip::InferenceProtocol::new())],
-        )
-        .unwrap();
+        let edge = edge_of(&client);
         let tested = Self { runtime, edge, client, _node: node };
         // One-time allocations belong to no call.
         for form in 0..=u8::MAX {

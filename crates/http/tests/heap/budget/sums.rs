@@ -16,13 +16,14 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Data, Format, Map, Tensor, Value};
 use callboard_core::{App, Failure, Limits, LocalClient, Node, Stage, StreamStage};
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
+use callboard_http::HttpEdge;
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, mpsc};
 use tower::Service as _;
 
+use super::node::edge_of;
 use crate::heap;
 use crate::mutate::Random;
 
@@ -103,13 +104,7 @@ impl Held {
             .route("/typed", waiting::<BTreeMap<String, Vec<u32>>>("typed", &gate));
         let node = runtime.block_on(app.start()).unwrap();
         let client = node.client();
-        let edge = HttpEdge::try_new(
-            client.clone(),
-            HttpConfig::default(),
-            ApiInfo::default(),
-            vec![Arc::new(callboard_oip::InferenceProtocol::new())],
-        )
-        .unwrap();
+        let edge = edge_of(&client);
         Self { runtime, edge, client, gate, _node: node }
     }
 
@@ -231,13 +226,7 @@ fn a_compressed_stream_is_charged_for_its_compressor() {
         let limits = Limits { max_in_flight_bytes: 2 << 20, ..Limits::default() };
         let node = App::new().limits(limits).route_streaming("/endless", endless).start().await.unwrap();
         let client = node.client();
-        let mut edge = HttpEdge::try_new(
-            client.clone(),
-            HttpConfig::default(),
-            ApiInfo::default(),
-            vec![Arc::new(callboard_oip::InferenceProtocol::new())],
-        )
-        .unwrap();
+        let mut edge = edge_of(&client);
         let mut streams = Vec::new();
         let base = heap::live();
         for _ in 0..10 {
