@@ -130,8 +130,7 @@ pub use callboard_core::{
 };
 
 // Pictures of an app and of a node.
-mod diagram;
-pub use diagram::Diagram;
+pub use callboard_core::Diagram;
 
 // Calls: callers, options and outcomes.
 pub use callboard_core::{
@@ -154,10 +153,9 @@ pub mod codec {
 pub use callboard_codec::Value;
 
 // Edges: the same routes over HTTP, QUIC, and protocols of the program.
-mod server;
-pub use server::{EdgeServer, EdgeServerError};
+pub use callboard_server::{EdgeServer, EdgeServerError};
 #[cfg(feature = "http")]
-pub use server::{ServeError, Server, ServerBuilder, serve};
+pub use callboard_server::{ServeError, Server, ServerBuilder, StartingServer, serve};
 
 /// The HTTP edge.
 #[cfg(feature = "http")]

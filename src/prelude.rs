@@ -13,4 +13,4 @@ pub use callboard_net::Client;
 pub use callboard_process::Isolate;
 
 #[cfg(feature = "http")]
-pub use crate::server::Server;
+pub use callboard_server::Server;

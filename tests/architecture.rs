@@ -18,7 +18,7 @@ struct Rule {
 }
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 14] = [
+const RULES: [Rule; 15] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -57,8 +57,13 @@ const RULES: [Rule; 14] = [
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rustls"],
     },
     Rule {
+        name: "server",
+        may_use: &["core", "http", "net", "oip", "process"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor"],
+    },
+    Rule {
         name: "",
-        may_use: &["bench", "codec", "core", "http", "http-client", "net", "oip", "onnx", "process", "stages"],
+        may_use: &["bench", "codec", "core", "http", "http-client", "net", "oip", "onnx", "process", "server", "stages"],
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
 ];

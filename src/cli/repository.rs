@@ -21,7 +21,7 @@ use tokio::task::spawn_blocking;
 use super::error::CliError;
 use super::turns::Turns;
 use crate::config::Plan;
-use crate::server::own_protocols;
+use callboard_server::own_protocols;
 
 /// Reads the configuration again.
 pub(crate) type ReloadFn = Box<dyn Fn() -> Result<Plan, CliError> + Send + Sync>;

@@ -23,7 +23,7 @@ use super::service::{Service, api_info};
 use super::{logging, output, target};
 use crate::config::{Environment, Plan, Replicas};
 #[cfg(feature = "process")]
-use crate::server::ServeError;
+use callboard_server::ServeError;
 
 /// A program's own app, and its title and version.
 #[derive(Debug)]

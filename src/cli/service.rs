@@ -9,7 +9,7 @@ use callboard_http::{ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
 use super::error::CliError;
 use super::target::FILE_NAME;
 use crate::config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
-use crate::server::own_protocols;
+use callboard_server::own_protocols;
 
 /// An app and its settings.
 #[derive(Debug)]

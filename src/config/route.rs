@@ -20,7 +20,7 @@ use super::setting::route::{
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
-use crate::server::own_protocols;
+use callboard_server::own_protocols;
 
 /// One route.
 #[derive(Clone, Debug)]

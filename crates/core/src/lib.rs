@@ -47,6 +47,7 @@ mod clock;
 mod containment;
 mod deadline;
 pub mod description;
+mod diagram;
 pub mod edge;
 mod error;
 mod executor;
@@ -84,6 +85,7 @@ pub use client::{
 pub use clock::Instant;
 pub use containment::WorkerExit;
 pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
+pub use diagram::Diagram;
 pub use error::{CallError, ErrorKind, ErrorReason, Failure};
 pub use gateway::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
 pub use id::{RouteName, StageName};

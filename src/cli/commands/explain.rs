@@ -7,8 +7,8 @@ use callboard_core::App;
 use super::super::args::ExplainFormat;
 use super::super::error::CliError;
 use super::super::output;
-use crate::Diagram;
 use crate::config::{Explanation, Plan};
+use callboard_core::Diagram;
 
 /// Prints the plan, and the routes of a program's own app.
 pub(crate) fn run(plan: &Plan, own: Option<App>, form: ExplainFormat) -> Result<(), CliError> {

@@ -8,7 +8,7 @@ use super::super::error::CliError;
 use super::super::output;
 use super::super::service::Service;
 use super::block_on;
-use crate::server::own_protocols;
+use callboard_server::own_protocols;
 
 /// Starts the app, because a model's schema is known once it is loaded; asks for the document; stops again.
 pub(crate) fn run(service: Service, info: &ApiInfo, output: Option<&Path>) -> Result<(), CliError> {

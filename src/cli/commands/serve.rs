@@ -30,7 +30,7 @@ use super::super::service::{Service, file_of, http_config};
 use super::super::signals::{INTERRUPT, Signals};
 use super::block_on;
 use crate::config::{FoundModel, Plan, Source, Target};
-use crate::server::{Server, ServerBuilder, StartingServer};
+use callboard_server::{Server, ServerBuilder, StartingServer};
 
 /// Serves until stopped.
 pub(crate) fn run(

@@ -1,7 +1,7 @@
 //! The steps of routes: how they are written, displayed and drawn, and the mistakes in them.
 
 use super::*;
-use crate::Diagram;
+use callboard_core::Diagram;
 
 /// The steps of a route in one line, or the error without its place in the file.
 fn steps(text: &str) -> Result<String, String> {

@@ -4,15 +4,15 @@ mod drawing;
 #[cfg(test)]
 mod tests;
 
-use callboard_core::App;
-use callboard_core::description::{Description, PipelineShape};
+use crate::app::App;
+use crate::description::{Description, PipelineShape};
 
 use self::drawing::{Drawing, Shape};
 
 /// A picture of boxes and arrows.
 ///
 /// ```
-/// use callboard::{App, Diagram, Pipeline, Stage};
+/// use callboard_core::{App, Diagram, Pipeline, Stage};
 ///
 /// let words = Stage::each("words", |text: &String| Ok(text.split(' ').count()));
 /// let double = Stage::each("double", |n: &usize| Ok(n * 2)).max_batch_size(8).replicas(2);

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use callboard_core::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture};
 use callboard_core::{App, Drained, LocalClient, Node, NodeHandle, StartError};
-use callboard_http::protocol::Protocol;
-#[cfg(feature = "cli")]
-use callboard_http::protocol::Protocols;
+use callboard_http::protocol::{Protocol, Protocols};
 use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, HttpServeError, ModelRepository};
 use callboard_oip::InferenceProtocol;
 use tokio::net::{TcpListener, ToSocketAddrs};
@@ -16,11 +14,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{EdgeServer, EdgeServerError, ServerBuilder};
+use crate::{EdgeServer, EdgeServerError, ServerBuilder};
 
 /// The protocols of every server, without those of a program.
-#[cfg(feature = "cli")]
-pub(crate) fn own_protocols() -> Protocols {
+#[must_use]
+pub fn own_protocols() -> Protocols {
     Protocols::try_new(vec![Arc::new(InferenceProtocol::new())]).expect("it claims no page of the edge")
 }
 
@@ -51,7 +49,8 @@ pub struct Server {
 
 /// The HTTP edge on its socket. It answers that the node is starting until [`start`](Self::start) starts the node.
 #[derive(Debug)]
-pub(crate) struct StartingServer {
+#[must_use = "the socket closes when it is dropped"]
+pub struct StartingServer {
     door: HttpDoor,
     inference: Arc<InferenceProtocol>,
     parts: ServerBuilder,
@@ -59,7 +58,7 @@ pub(crate) struct StartingServer {
 
 impl StartingServer {
     /// Starts to serve.
-    pub(super) fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
+    pub(crate) fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(|error| ServeError::Bind { addresses: Vec::new(), error })?;
         let inference = Arc::new(InferenceProtocol::new());
         let mut protocols: Vec<Arc<dyn Protocol>> = vec![Arc::clone(&inference) as Arc<_>];
@@ -80,13 +79,21 @@ impl StartingServer {
     }
 
     /// Starts the app. If it does not start, the socket closes.
-    pub(crate) async fn start(self, app: App) -> Result<Server, ServeError> {
+    ///
+    /// # Errors
+    ///
+    /// Routes that cannot be served, or an app that does not start.
+    pub async fn start(self, app: App) -> Result<Server, ServeError> {
         let node = app.start().await?;
         self.open_node(node)
     }
 
     /// Serves a node that was started, and perhaps given routes, before callers can reach it.
-    pub(crate) fn open_node(self, node: Node) -> Result<Server, ServeError> {
+    ///
+    /// # Errors
+    ///
+    /// Routes that cannot be served.
+    pub fn open_node(self, node: Node) -> Result<Server, ServeError> {
         let Self { door, inference, parts } = self;
         let (address, edge) = (door.address, door.edge.clone());
         // First, so that the first call has spans.

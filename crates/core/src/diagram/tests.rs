@@ -1,7 +1,9 @@
 //! Golden pictures.
 
+use callboard_codec::Value;
+
 use crate::actor::{Actor, ActorContext, ActorSpec};
-use crate::{App, Diagram, Failure, Pipeline, Stage, Value};
+use crate::{App, Diagram, Failure, Pipeline, Stage};
 
 fn app() -> App {
     let number = |name: &str| Stage::each(name, |n: &u64| Ok(*n));

@@ -12,6 +12,4 @@ pub use self::edges::{EdgeServer, EdgeServerError};
 #[cfg(feature = "http")]
 pub use self::builder::ServerBuilder;
 #[cfg(feature = "http")]
-pub use self::http::{ServeError, Server, serve};
-#[cfg(feature = "cli")]
-pub(crate) use self::http::{StartingServer, own_protocols};
+pub use self::http::{ServeError, Server, StartingServer, own_protocols, serve};

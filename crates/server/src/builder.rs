@@ -14,7 +14,7 @@ use callboard_http::protocol::Protocol;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 
-use super::http::{ServeError, Server, StartingServer};
+use crate::http::{ServeError, Server, StartingServer};
 
 /// Builds a [`Server`] from an app and other parts. [`start`](Self::start) starts them in one order;
 /// [`Server::shutdown`] says in which order they end.
@@ -29,7 +29,8 @@ use super::http::{ServeError, Server, StartingServer};
 /// ```
 /// use axum::Router;
 /// use axum::routing::get;
-/// use callboard::prelude::*;
+/// use callboard_core::{App, Stage};
+/// use callboard_server::Server;
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,7 +46,7 @@ use super::http::{ServeError, Server, StartingServer};
 ///
 /// // In a program: a signal.
 /// let stop = async {};
-/// server.run_until(stop, Duration::from_secs(30)).await;
+/// server.run_until(stop, std::time::Duration::from_secs(30)).await;
 /// # Ok(())
 /// # }
 /// ```
@@ -173,8 +174,12 @@ impl ServerBuilder {
         self.open(listener)?.start(app).await
     }
 
-    /// Serves on the socket before the app is built.
-    pub(crate) fn open(self, listener: TcpListener) -> Result<StartingServer, ServeError> {
+    /// Serves on the socket before the app is built: see [`StartingServer`].
+    ///
+    /// # Errors
+    ///
+    /// Limits that cannot be served, or protocols that claim the same.
+    pub fn open(self, listener: TcpListener) -> Result<StartingServer, ServeError> {
         StartingServer::open(listener, self)
     }
 }
