@@ -160,6 +160,14 @@ def test_an_error_of_an_import_tells_what_it_came_from(tmp_path: Path) -> None:
     assert (code, printed.strip().splitlines()[-1]) == (2, f"callboard.describe: {told}")
 
 
+def test_an_error_of_an_import_whose_attributes_raise_is_told(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(
+        "class Bad(Exception):\n    __cause__ = __traceback__ = property(lambda self: 1 / 0)\nraise Bad('no model')\n"
+    )
+    code, _, printed = run_describe("app.py", tmp_path)
+    assert (code, printed.strip().splitlines()[-1]) == (2, "callboard.describe: app.py, line 3: Bad: no model")
+
+
 def test_a_syntax_error_keeps_its_line_and_its_caret(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("x = 1\ndef f(:\n    pass\n")
     code, _, printed = run_describe("app.py", tmp_path)

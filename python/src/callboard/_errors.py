@@ -170,7 +170,7 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 def forget(error: BaseException) -> None:
     """Frees what the code of a failed call held. For an error that is told already: it loses its traceback."""
     for each in _with_causes(error):
-        tail = _own(each, "__traceback__")
+        tail = own_attribute(each, "__traceback__")
         BaseException.with_traceback(each, None)
         for frame, _ in traceback.walk_tb(tail):
             # A coroutine that has caught the error may wait for something else by now: to clear it would end it.
@@ -181,7 +181,7 @@ def forget(error: BaseException) -> None:
 def let_go(error: E) -> E:
     """The error with its traceback, whose frames of this package hold nothing any more. They are over."""
     for each in _with_causes(error):
-        tail = _own(each, "__traceback__")
+        tail = own_attribute(each, "__traceback__")
         frames: Iterator[tuple[FrameType, int]] = traceback.walk_tb(tail)
         for frame, _ in [*frames, *(traceback.walk_stack(tail.tb_frame) if tail else ())]:
             if frame.f_code.co_filename.startswith(_PACKAGE):
@@ -197,7 +197,7 @@ def _clear(frame: FrameType) -> None:
 
 def is_handled(error: BaseException) -> bool:
     """Whether a running frame has caught it: Python takes it for the context of the errors of further calls."""
-    tail = _own(error, "__traceback__")
+    tail = own_attribute(error, "__traceback__")
     return tail is not None and any(frame is tail.tb_frame for frame, _ in traceback.walk_stack(sys._getframe()))
 
 
@@ -214,11 +214,16 @@ def _with_causes(error: BaseException) -> list[BaseException]:
         is_new = issubclass(type(each), BaseException) and id(each) not in found
         if is_new and (each is error or not is_handled(each)):
             found[id(each)] = each
-            waiting += (_own(each, "__cause__"), _own(each, "__context__"), *_own(each, "args"), *_grouped(each))
+            waiting += (
+                own_attribute(each, "__cause__"),
+                own_attribute(each, "__context__"),
+                *own_attribute(each, "args"),
+                *_grouped(each),
+            )
     return list(found.values())
 
 
-def _own(error: BaseException, name: str) -> Any:
+def own_attribute(error: BaseException, name: str) -> Any:
     """An attribute of `BaseException` itself: a class of user code may have another one of this name."""
     return BaseException.__dict__[name].__get__(error)
 

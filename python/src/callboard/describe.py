@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import msgspec
 
 from callboard._app import load_app
+from callboard._errors import own_attribute
 from callboard._said import said
 from callboard._target import TargetError
 from callboard.doctor import asks_for_help, package_of
@@ -38,7 +39,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while found is not None and id(found) not in seen and len(seen) < _MAX_CHAIN:
         seen.add(id(found))
         yield found
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+        cause, is_context_hidden = own_attribute(found, "__cause__"), own_attribute(found, "__suppress_context__")
+        found = cause or (None if is_context_hidden else own_attribute(found, "__context__"))
 
 
 def _told(error: BaseException) -> str:
@@ -53,7 +55,8 @@ def _told(error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     """The innermost line of the app's own code, if the error has one."""
     ours, apps = os.path.dirname(__file__), [os.getcwd(), *site.getsitepackages()]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
+    tail = own_attribute(error, "__traceback__")
+    frames = [frame for frame in traceback.extract_tb(tail) if not frame.filename.startswith(ours)]
     inside = [frame for frame in frames if frame.filename.startswith(apps[0])]
     own = [frame for frame in inside if not any(frame.filename.startswith(path) for path in apps[1:])]
     return f"{os.path.relpath(own[-1].filename)}, line {own[-1].lineno}: " if own else ""
@@ -70,7 +73,10 @@ def explained(error: BaseException) -> str:
     """An error on one line; a syntax error has the line with a caret below. Standard error has the whole traceback."""
     if isinstance(error, TargetError):
         return str(error)
-    traceback.print_exception(error)
+    try:
+        traceback.print_exception(error)
+    except Exception as failure:
+        print(f"the traceback of {said(error)} cannot be written: {said(failure)}", file=sys.stderr)
     first, *others = _chain(error)
     return f"{_told(first)}{_cure(first)}" + "".join(f"; it came from {_told(each)}" for each in others)
 
