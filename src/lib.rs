@@ -187,13 +187,17 @@ pub mod onnx {
 
 // The command line, and configuration files.
 #[cfg(feature = "cli")]
-pub mod assemble;
-#[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cli")]
-pub mod config;
+pub use callboard_config::assemble;
 #[cfg(feature = "cli")]
 pub use cli::{cli, cli_with};
+
+/// Configuration files, and what they resolve to.
+#[cfg(feature = "cli")]
+pub mod config {
+    pub use callboard_config::*;
+}
 
 /// The small HTTP client of the commands that call a server.
 #[cfg(feature = "cli")]

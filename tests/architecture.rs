@@ -18,7 +18,7 @@ struct Rule {
 }
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 16] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -62,8 +62,26 @@ const RULES: [Rule; 15] = [
         must_not_know: &["axum", "hyper", "quinn", "ractor"],
     },
     Rule {
+        name: "config",
+        may_use: &["codec", "core", "http", "http-client", "net", "onnx", "process", "server", "stages"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
+    },
+    Rule {
         name: "",
-        may_use: &["bench", "codec", "core", "http", "http-client", "net", "oip", "onnx", "process", "server", "stages"],
+        may_use: &[
+            "bench",
+            "codec",
+            "config",
+            "core",
+            "http",
+            "http-client",
+            "net",
+            "oip",
+            "onnx",
+            "process",
+            "server",
+            "stages",
+        ],
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
 ];

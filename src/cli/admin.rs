@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::error::CliError;
 use super::log_lines::LogLines;
 use super::service::admin_config;
-use crate::config::{AdminAddress, Plan};
+use callboard_config::{AdminAddress, Plan};
 
 /// The default address, next to the edge's own.
 pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);

@@ -17,7 +17,7 @@ use super::commands::cluster::ClusterArgs;
 use super::commands::models::ModelsArgs;
 use super::commands::status::StatusArgs;
 use super::snippet::Language;
-use crate::config::{Flags, SETTINGS, SettingName};
+use callboard_config::{Flags, SETTINGS, SettingName};
 
 /// The command line, split into words.
 #[derive(Clone, Debug)]

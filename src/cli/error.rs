@@ -4,8 +4,8 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use crate::assemble::BuildError;
-use crate::config::ConfigError;
+use callboard_config::ConfigError;
+use callboard_config::assemble::BuildError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use callboard_core::LocalClient;
 
 use super::admin::DEFAULT_ADDRESS;
 use super::service::{example_file, title};
-use crate::config::{AdminAddress, Plan};
+use callboard_config::{AdminAddress, Plan};
 
 /// The start-up lines.
 pub(crate) fn welcome(

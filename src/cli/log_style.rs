@@ -9,7 +9,7 @@ use tracing::Level;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-use crate::config::LogFormat;
+use callboard_config::LogFormat;
 
 /// The format of all lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

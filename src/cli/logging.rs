@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::error::CliError;
 use super::log_lines::{LogLines, StderrWriter};
 use super::log_style::LogStyle;
-use crate::config::LogFormat;
+use callboard_config::LogFormat;
 
 /// The actor library opens a span around every message; its number tells a reader nothing.
 const QUIET: &str = "ractor";

@@ -2,7 +2,7 @@
 //! `serve`, `check`, `openapi`, `examples`, `export`, `prepare`, `doctor`, `init`, `call`, `bench`, `status`, `models`,
 //! `cluster`, `completions`, `man`.
 //!
-//! A run has three steps: `args` parses the command line, [`crate::config`] resolves it into a plan without side
+//! A run has three steps: `args` parses the command line, [`callboard_config`] resolves it into a plan without side
 //! effects, and one of the `commands` runs. An error is one line on stderr and an exit code:
 //!
 //! | code | meaning |

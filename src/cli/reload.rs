@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 
 use super::log_lines::LogLines;
 use super::repository::ConfiguredRoutes;
-use crate::config::{Plan, Target};
+use callboard_config::{Plan, Target};
 
 /// How often the files are looked at.
 const INTERVAL: Duration = Duration::from_millis(500);

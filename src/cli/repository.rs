@@ -20,7 +20,7 @@ use tokio::task::spawn_blocking;
 
 use super::error::CliError;
 use super::turns::Turns;
-use crate::config::Plan;
+use callboard_config::Plan;
 use callboard_server::own_protocols;
 
 /// Reads the configuration again.
@@ -118,7 +118,8 @@ impl ConfiguredRoutes {
         let built = spawn_blocking(move || {
             let refused = |error: CliError| RepositoryError::Source(error.to_string());
             let plan = reload().map_err(refused)?;
-            let routes = crate::assemble::routes(&plan).map_err(|error| refused(CliError::from_build(error)))?;
+            let routes =
+                callboard_config::assemble::routes(&plan).map_err(|error| refused(CliError::from_build(error)))?;
             Ok::<_, RepositoryError>((names(&plan), with_rollouts(&plan, routes), turn))
         });
         let (all, routes, _turn) = built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
@@ -212,7 +213,7 @@ fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Re
     if let Err(error) = own_protocols().check_route(route) {
         return Ok((all, Err(RepositoryError::Source(error.to_string()))));
     }
-    let reloaded = crate::assemble::routes(&plan)
+    let reloaded = callboard_config::assemble::routes(&plan)
         .map(|routes| with_rollouts(&plan, routes))
         .map_err(|error| RepositoryError::Source(CliError::from_build(error).to_string()));
     Ok((all, reloaded))
@@ -245,7 +246,7 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
-    use crate::config::{Environment, Flags, Target};
+    use callboard_config::{Environment, Flags, Target};
 
     const STAGES: &str = "[[stage]]\nname = \"one\"\nkind = \"labels\"\n[[stage]]\nname = \"two\"\nkind = \"labels\"\n";
 
@@ -266,7 +267,7 @@ mod tests {
             move || plan(file.lock().unwrap().clone())
         };
         let first = reload().unwrap();
-        let node = crate::assemble::app(&first).unwrap().start().await.unwrap();
+        let node = callboard_config::assemble::app(&first).unwrap().start().await.unwrap();
         let configured = ConfiguredRoutes::new(Box::new(reload), node.handle(), &first);
         (node, configured, file)
     }

@@ -21,7 +21,7 @@ use super::repository::ReloadFn;
 use super::secrets;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
-use crate::config::{Environment, Plan, Replicas};
+use callboard_config::{Environment, Plan, Replicas};
 #[cfg(feature = "process")]
 use callboard_server::ServeError;
 
@@ -44,7 +44,7 @@ pub(super) fn run(
     #[cfg(feature = "process")]
     if let Some(stage) = callboard_process::isolated_stage() {
         #[cfg(feature = "onnx")]
-        let served = crate::assemble::isolated::serve_if_asked(stage);
+        let served = callboard_config::assemble::isolated::serve_if_asked(stage);
         #[cfg(not(feature = "onnx"))]
         let served = Ok(());
         let error = served.err().unwrap_or_else(|| ServeError::Replica { stage: stage.to_owned() }.to_string());

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use callboard_process::withhold_variables;
 
-use crate::config::{Flags, Plan, SecretSource};
+use callboard_config::{Flags, Plan, SecretSource};
 
 /// The variables that the command line and the environment name. A Python file is run to be read, before its plan.
 pub(super) fn withhold_typed(flags: &Flags, variables: &[(OsString, OsString)]) {

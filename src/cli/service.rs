@@ -8,7 +8,7 @@ use callboard_http::{ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
 
 use super::error::CliError;
 use super::target::FILE_NAME;
-use crate::config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
+use callboard_config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
 use callboard_server::own_protocols;
 
 /// An app and its settings.
@@ -25,7 +25,7 @@ impl Service {
     pub(crate) fn new(plan: Plan, app: Option<App>) -> Result<Self, CliError> {
         let (app, engines) = match app {
             Some(app) => (app, Vec::new()),
-            None => crate::assemble::app_and_engines(&plan).map_err(CliError::from_build)?,
+            None => callboard_config::assemble::app_and_engines(&plan).map_err(CliError::from_build)?,
         };
         // A route of a program; the plan has checked the routes of a file.
         let protocols = own_protocols();
@@ -227,7 +227,7 @@ fn directory_name(path: &Path) -> Option<OsString> {
 mod tests {
     use std::time::Duration;
 
-    use crate::config::{Environment, Flags, SETTINGS};
+    use callboard_config::{Environment, Flags, SETTINGS};
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use callboard_codec::edited_text;
 
-use crate::config::{ConfigError, FoundModel, Target};
+use callboard_config::{ConfigError, FoundModel, Target};
 
 use super::args::Program;
 use super::models;
@@ -106,7 +106,7 @@ impl PythonTarget {
     fn read(self, path: PathBuf) -> Result<Target, ConfigError> {
         use callboard_process::{PythonConfig, PythonError, is_module_in};
 
-        use crate::config::Hint;
+        use callboard_config::Hint;
 
         let Self { source, base, name, is_module } = self;
         let path = if is_module { path } else { base.join(&source) };

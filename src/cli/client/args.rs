@@ -15,7 +15,7 @@ use super::server_url::ServerUrl;
 use super::tensor::TensorSpec;
 use super::trust;
 use crate::cli::error::CliError;
-use crate::config::parse_duration;
+use callboard_config::parse_duration;
 
 /// One request, as it was typed.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,7 +15,7 @@ use super::super::client::args::value_of;
 use super::super::error::CliError;
 use super::super::output;
 use super::block_on;
-use crate::config::parse_duration;
+use callboard_config::parse_duration;
 
 /// The subcommand and its arguments.
 #[derive(Clone, Debug, PartialEq)]

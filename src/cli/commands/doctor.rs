@@ -15,7 +15,7 @@ use super::super::error::{CliError, chain};
 use super::super::output;
 use super::super::secrets;
 use super::super::target::{self, PythonTarget};
-use crate::config::{Environment, Flags, Plan, Settings, StageKind, Target};
+use callboard_config::{Environment, Flags, Plan, Settings, StageKind, Target};
 
 /// The tool of the package.
 const TOOL: &str = "callboard.doctor";
@@ -48,7 +48,7 @@ pub(crate) fn run(typed: Option<PathBuf>, flags: &Flags, variables: &Environment
         Ok(plan) => {
             // Also what is only known when the routes are built: models, types, and calls of routes that nothing
             // serves.
-            if let Err(error) = crate::assemble::routes(&plan) {
+            if let Err(error) = callboard_config::assemble::routes(&plan) {
                 say(&format!("{PROBLEM}{}", chain(&error)))?;
             }
             say(&format!(

@@ -7,7 +7,7 @@ use callboard_core::App;
 use super::super::args::ExplainFormat;
 use super::super::error::CliError;
 use super::super::output;
-use crate::config::{Explanation, Plan};
+use callboard_config::{Explanation, Plan};
 use callboard_core::Diagram;
 
 /// Prints the plan, and the routes of a program's own app.

@@ -3,7 +3,7 @@
 use super::super::error::CliError;
 use super::super::output;
 use super::super::service::title;
-use crate::config::Target;
+use callboard_config::Target;
 
 /// Prints the file, to be changed and served in place of the code's own settings.
 pub(crate) fn run(target: &Target) -> Result<(), CliError> {

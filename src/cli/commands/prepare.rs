@@ -7,7 +7,7 @@ use callboard_process::PythonError;
 
 use super::super::error::CliError;
 use super::super::service::title;
-use crate::config::{Plan, PythonKeys, StageKind};
+use callboard_config::{Plan, PythonKeys, StageKind};
 
 /// The tool of the package, and its exit code if something is needed.
 const TOOL: &str = "callboard.prepare";

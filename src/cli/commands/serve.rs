@@ -29,7 +29,7 @@ use super::super::repository::{ConfiguredRoutes, ReloadFn};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::{INTERRUPT, Signals};
 use super::block_on;
-use crate::config::{FoundModel, Plan, Source, Target};
+use callboard_config::{FoundModel, Plan, Source, Target};
 use callboard_server::{Server, ServerBuilder, StartingServer};
 
 /// Serves until stopped.

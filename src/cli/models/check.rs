@@ -11,9 +11,9 @@ use callboard_core::App;
 use tokio::task::spawn_blocking;
 
 use super::directory::build_stage;
-use crate::config::Plan;
+use callboard_config::Plan;
 #[cfg(feature = "process")]
-use crate::config::Replicas;
+use callboard_config::Replicas;
 
 /// A child that does not stop is killed.
 #[cfg(feature = "process")]

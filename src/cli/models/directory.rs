@@ -31,11 +31,11 @@ use super::super::turns::Turns;
 use super::check::check;
 use super::look::{look, look_at_model};
 use super::state::{Failed, ModelState, Running, Step, VersionPrint};
-use crate::assemble::{BuildError, SharedStage};
-use crate::config::models::settings::ModelSettings;
-use crate::config::models::{route_name, stage_name, version_route_name};
-use crate::config::units::show_duration;
-use crate::config::{FoundModel, Plan};
+use callboard_config::assemble::{BuildError, SharedStage};
+use callboard_config::models::settings::ModelSettings;
+use callboard_config::models::{route_name, stage_name, version_route_name};
+use callboard_config::show_duration;
+use callboard_config::{FoundModel, Plan};
 
 /// The models of a directory, served by a node.
 pub(crate) struct ModelDirectory {
@@ -413,7 +413,7 @@ mod tests {
     use callboard_core::{App, RouteSpec, Stage};
 
     use super::*;
-    use crate::config::{Environment, Flags, Target};
+    use callboard_config::{Environment, Flags, Target};
 
     /// A load that was ended when its change took effect has not noted its versions.
     #[tokio::test]

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use callboard_codec::edited_text;
 
-use crate::config::models::listing::{Listing, Node, SETTINGS_FILE, models};
-use crate::config::{FoundModel, Print};
+use callboard_config::models::listing::{Listing, Node, SETTINGS_FILE, models};
+use callboard_config::{FoundModel, Print};
 
 /// The most entries of all directories together.
 const MAX_ENTRIES: usize = 100_000;

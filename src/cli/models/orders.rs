@@ -14,9 +14,9 @@ use super::directory::ModelDirectory;
 use super::look::look_at_model;
 use super::state::{ModelState, VersionPrint};
 use super::upload;
-use crate::config::FoundModel;
-use crate::config::models::settings::ModelSettings;
-use crate::config::models::{route_name, stage_name};
+use callboard_config::FoundModel;
+use callboard_config::models::settings::ModelSettings;
+use callboard_config::models::{route_name, stage_name};
 
 impl ModelRepository for ModelDirectory {
     fn routes(&self) -> Vec<String> {

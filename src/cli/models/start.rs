@@ -16,7 +16,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 use super::directory::ModelDirectory;
 use super::upload::remove_leftovers;
-use crate::config::FoundModel;
+use callboard_config::FoundModel;
 
 /// Each takes a place among the changes that wait for the router.
 const MAX_LOADS_AT_ONCE: u32 = 32;
@@ -94,7 +94,7 @@ impl ModelDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{FoundVersion, Print};
+    use callboard_config::{FoundVersion, Print};
 
     #[test]
     fn a_large_model_loads_alone_at_the_start() {

@@ -7,10 +7,10 @@ use std::path::Path;
 use callboard_http::{RepositoryModel, RepositoryVersion};
 
 use super::look::print;
-use crate::assemble::SharedStage;
-use crate::config::models::listing::MODEL_FILE;
-use crate::config::models::settings::ModelSettings;
-use crate::config::{FoundModel, Print};
+use callboard_config::assemble::SharedStage;
+use callboard_config::models::listing::MODEL_FILE;
+use callboard_config::models::settings::ModelSettings;
+use callboard_config::{FoundModel, Print};
 
 /// The files of a version and the settings of its stage: the same ones make the same stage.
 #[derive(Clone, Debug, PartialEq, Eq)]

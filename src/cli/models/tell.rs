@@ -8,7 +8,7 @@ use callboard_http::RepositoryError;
 
 use super::directory::ModelDirectory;
 use super::state::{ModelState, Running};
-use crate::config::FoundModel;
+use callboard_config::FoundModel;
 
 impl ModelDirectory {
     /// Logs the versions that are not served.

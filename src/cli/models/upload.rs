@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use callboard_http::ModelUpload;
 
-use crate::config::models::listing::{MODEL_FILE, check_name, parse_version};
+use callboard_config::models::listing::{MODEL_FILE, check_name, parse_version};
 
 /// The beginning of the name of an upload's directory.
 const PREFIX: &str = ".upload-";

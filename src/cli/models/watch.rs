@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::directory::ModelDirectory;
-use crate::config::FoundModel;
+use callboard_config::FoundModel;
 
 /// A file system that is not mounted is an empty directory.
 const EMPTY: &str = "there is none in the directory";
@@ -63,7 +63,7 @@ pub(crate) async fn watch(directory: Arc<ModelDirectory>, interval: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::FoundVersion;
+    use callboard_config::FoundVersion;
 
     fn found(versions: &[u64]) -> FoundModel {
         let version = |number: &u64| {

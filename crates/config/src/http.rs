@@ -65,7 +65,7 @@ http_limits! {
 
 impl HttpLimits {
     /// Sets the fields of the edge.
-    pub(crate) fn apply(&self, config: &mut HttpConfig) {
+    pub fn apply(&self, config: &mut HttpConfig) {
         let bytes = |setting: &Sourced<u64>| usize::try_from(setting.value).unwrap_or(usize::MAX);
         let small = |setting: &Sourced<usize>| u32::try_from(setting.value).unwrap_or(u32::MAX);
         config.idle_timeout = self.idle_timeout.value;
@@ -92,7 +92,7 @@ impl HttpLimits {
     }
 
     /// Sets the timers of a certificate.
-    pub(crate) fn apply_tls(&self, tls: &mut TlsConfig) {
+    pub fn apply_tls(&self, tls: &mut TlsConfig) {
         tls.handshake_timeout = self.tls_handshake_timeout.value;
         tls.reload_interval = self.tls_reload_interval.value;
     }

@@ -10,8 +10,8 @@ use serde_json::json;
 use super::BuildError;
 use super::types::Needs;
 #[cfg(feature = "process")]
-use crate::config::replica_settings;
-use crate::config::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
+use crate::replica_settings;
+use crate::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
 
 /// The parts that processes of several stages share.
 #[cfg(feature = "process")]
@@ -224,10 +224,10 @@ mod model {
     #[cfg(feature = "process")]
     use callboard_process::MemoryLimit;
 
-    use crate::config::units::parse_duration;
-    use crate::config::{ConfigError, Place};
+    use crate::units::parse_duration;
+    use crate::{ConfigError, Place};
     #[cfg(feature = "process")]
-    use crate::config::{MEMORY_LIMIT, read_memory_limit};
+    use crate::{MEMORY_LIMIT, read_memory_limit};
 
     use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
 
@@ -363,7 +363,7 @@ mod tests {
     use callboard_core::{App, Contract, ErrorKind, Stage};
 
     use super::*;
-    use crate::config::{Environment, Flags, Target};
+    use crate::{Environment, Flags, Target};
 
     const KNOBS: &str = r#"
 [[stage]]

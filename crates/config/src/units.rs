@@ -11,7 +11,8 @@ const TIME_UNITS: [(&str, u64); 5] =
 const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// Reads `250ms`, `30s`, `5m`, `1h`; `0s` and the like are zero. `None` for other texts and overflow.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     parse(text, &TIME_UNITS).map(Duration::from_micros)
 }
 
@@ -21,7 +22,8 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
 }
 
 /// Writes a duration in the largest unit that gives a whole number. Anything below a microsecond is cut off.
-pub(crate) fn show_duration(duration: Duration) -> String {
+#[must_use]
+pub fn show_duration(duration: Duration) -> String {
     let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     if micros == 0 { "0s".to_owned() } else { show(micros, &TIME_UNITS) }
 }

@@ -8,7 +8,7 @@ use callboard_codec::{DataType, RawBody, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::part::Part;
-use crate::config::StepPlan;
+use crate::StepPlan;
 
 /// The input that a step needs, with an example if one is known.
 #[derive(Clone, Debug)]

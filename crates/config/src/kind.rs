@@ -123,7 +123,8 @@ impl StageKind {
     }
 
     /// Whether each replica is a process of its own that opens the model.
-    pub(crate) fn is_isolated(&self) -> bool {
+    #[must_use]
+    pub fn is_isolated(&self) -> bool {
         match self {
             #[cfg(feature = "onnx")]
             Self::Onnx(config) => config.isolate,
@@ -133,7 +134,7 @@ impl StageKind {
 
     /// How long the start of a model may take, given the bytes of its files.
     #[cfg_attr(not(feature = "onnx"), expect(unused_variables, reason = "no other kind has a model"))]
-    pub(crate) fn start_timeout(&self, bytes: u64) -> Duration {
+    pub fn start_timeout(&self, bytes: u64) -> Duration {
         let by_default = DEFAULT_START_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND);
         match self {
             #[cfg(feature = "onnx")]
@@ -144,7 +145,7 @@ impl StageKind {
 
     /// The same model in processes of its own.
     #[cfg(feature = "process")]
-    pub(crate) fn isolate(&mut self) {
+    pub fn isolate(&mut self) {
         #[cfg(feature = "onnx")]
         if let Self::Onnx(config) = self {
             config.isolate = true;
@@ -153,7 +154,8 @@ impl StageKind {
 
     /// Whether it is a service in Python.
     #[cfg(feature = "process")]
-    pub(crate) fn is_python(&self) -> bool {
+    #[must_use]
+    pub fn is_python(&self) -> bool {
         matches!(self, Self::Python(_))
     }
 

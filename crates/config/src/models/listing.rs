@@ -11,10 +11,10 @@ use super::super::route::check_path;
 use super::{route_name, version_route_name};
 
 /// The model file of a version directory.
-pub(crate) const MODEL_FILE: &str = "model.onnx";
+pub const MODEL_FILE: &str = "model.onnx";
 
 /// The settings file of a model's directory.
-pub(crate) const SETTINGS_FILE: &str = "model.toml";
+pub const SETTINGS_FILE: &str = "model.toml";
 
 /// The settings of the node, beside the models.
 const NODE_FILE: &str = "callboard.toml";
@@ -23,7 +23,7 @@ const ONNX: &str = ".onnx";
 const TOML: &str = ".toml";
 
 /// The longest name of a model: every file system has room for it with an ending.
-pub(crate) const MAX_NAME_BYTES: usize = 128;
+pub const MAX_NAME_BYTES: usize = 128;
 
 /// An ONNX file is one protobuf message, which cannot be larger; larger weights lie in files beside it.
 const MAX_MODEL_BYTES: u64 = 2 << 30;
@@ -33,7 +33,7 @@ const MAX_VERSION: u64 = (1 << 53) - 1;
 
 /// One path below the directory of models.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Node {
+pub enum Node {
     /// A regular file.
     File(Print),
     /// A settings file: its text, or why it cannot be read.
@@ -47,7 +47,7 @@ pub(crate) enum Node {
 }
 
 /// The entries of a directory.
-pub(crate) type Listing = BTreeMap<String, Node>;
+pub type Listing = BTreeMap<String, Node>;
 
 /// Tells whether the content of a file changed, without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,8 @@ pub struct FoundVersion {
 
 impl FoundVersion {
     /// The bytes of its files.
-    pub(crate) fn bytes(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, (_, file)| sum.saturating_add(file.bytes))
     }
 }
@@ -106,7 +107,7 @@ pub struct RefusedVersion {
 
 /// The models of the directory `root`, by name.
 #[must_use]
-pub(crate) fn models(root: &Path, listing: &Listing) -> BTreeMap<String, FoundModel> {
+pub fn models(root: &Path, listing: &Listing) -> BTreeMap<String, FoundModel> {
     let mut models = BTreeMap::new();
     for (name, node) in visible(listing) {
         let found = match (name.strip_suffix(ONNX), node) {
@@ -139,7 +140,7 @@ pub(crate) fn models(root: &Path, listing: &Listing) -> BTreeMap<String, FoundMo
 /// # Errors
 ///
 /// A name that no model may have; the error has the limit.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
+pub fn check_name(name: &str) -> Result<(), String> {
     if name.len() > MAX_NAME_BYTES {
         return Err(format!("its name has {} bytes, more than the {MAX_NAME_BYTES} allowed", name.len()));
     }
@@ -154,7 +155,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 /// # Errors
 ///
 /// A text that is no version; the error says why.
-pub(crate) fn parse_version(text: &str) -> Result<u64, String> {
+pub fn parse_version(text: &str) -> Result<u64, String> {
     let wrong = || format!("a version is a whole number from 1 to {MAX_VERSION} without leading zeros, not `{text}`");
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     let number = text.parse::<u64>().ok().filter(|number| is_plain && (1..=MAX_VERSION).contains(number));
@@ -165,7 +166,8 @@ const LINK_OUT: &str = "it is a link to a place outside of the directory of mode
 
 impl FoundModel {
     /// A model without versions.
-    pub(crate) fn new(name: &str) -> Self {
+    #[must_use]
+    pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             settings: None,

@@ -7,7 +7,7 @@ use callboard_core::Pipeline;
 
 use super::part::Code;
 use super::steps;
-use crate::config::{DEFAULT_LABEL, StepPlan};
+use crate::{DEFAULT_LABEL, StepPlan};
 
 /// The code of a route's steps. `stages` has the code of each stage of the plan; stages that no route uses may be
 /// missing.

@@ -345,7 +345,8 @@ mod tests {
 
     #[test]
     fn the_python_package_knows_the_keys_of_a_model() {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("python/src/callboard/_compose.py"));
+        let text =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src/callboard/_compose.py"));
         let text = text.unwrap();
         let (_, keys) = text.split_once("_ONNX_KEYS = (").unwrap();
         let keys: Vec<&str> = keys.split_once(')').unwrap().0.split('"').skip(1).step_by(2).collect();

@@ -48,7 +48,7 @@ impl Name {
 
     /// Whether the flag without a value means true, although its value is something else.
     #[must_use]
-    pub(crate) fn is_on_without_value(&self) -> bool {
+    pub fn is_on_without_value(&self) -> bool {
         self.key == WATCH.name.key
     }
 
@@ -59,7 +59,7 @@ impl Name {
     }
 
     /// The key, spelt as a flag: with its table, and `listen` without.
-    pub(crate) fn spellings_of_key(&self) -> impl Iterator<Item = String> {
+    pub fn spellings_of_key(&self) -> impl Iterator<Item = String> {
         let short = (self.key == HTTP.name.key).then(|| "listen".to_owned());
         std::iter::once(self.key.replace(['.', '_'], "-")).chain(short)
     }

@@ -74,7 +74,7 @@ fn absolute(path: &Path) -> Result<String, String> {
 /// # Errors
 ///
 /// A model that cannot be loaded.
-pub(crate) fn serve_if_asked(stage: &str) -> Result<(), String> {
+pub fn serve_if_asked(stage: &str) -> Result<(), String> {
     let Ok(keys) = std::env::var(MODEL_VARIABLE) else { return Ok(()) };
     let IsolatedModel { config, timeout } = serde_json::from_str(&keys).map_err(|error| error.to_string())?;
     // Its node knows of it what the file says, and set the largest batch by that. The rest is found as it is loaded.

@@ -92,7 +92,8 @@ fn read(section: Section<'_>) -> Result<HelperPlan, ConfigError> {
 
 impl HelperPlan {
     /// The helper of a file in `base`. It ends with this process, however that ends.
-    pub(crate) fn config(&self, base: &Path) -> HelperConfig {
+    #[must_use]
+    pub fn config(&self, base: &Path) -> HelperConfig {
         let HelperKeys { command, directory, env, ready, ready_timeout, stop_signal, stop_timeout } = &self.keys;
         let mut config = HelperConfig::new(&self.name.value, command);
         if let Some(program) = config.command.first_mut() {

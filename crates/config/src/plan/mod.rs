@@ -2,6 +2,9 @@
 //!
 //! A plan is complete and consistent. Unreadable models and ports in use are found when the plan runs.
 
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,7 +83,8 @@ impl Target {
     }
 
     /// Whether a configuration file has stages or routes of its own, or errors; else it holds settings only.
-    pub(crate) fn has_pipelines(path: &Path, text: &str) -> bool {
+    #[must_use]
+    pub fn has_pipelines(path: &Path, text: &str) -> bool {
         Document::parse(path, text)
             .map_or(true, |document| document.root().keys().iter().any(|key| matches!(*key, "stage" | "route")))
     }
@@ -258,7 +262,8 @@ impl Plan {
     }
 
     /// The plan of one stage, with the settings of this plan.
-    pub(crate) fn of_stage(&self, stage: StagePlan) -> Self {
+    #[must_use]
+    pub fn of_stage(&self, stage: StagePlan) -> Self {
         Self {
             target: self.target.clone(),
             settings: self.settings.clone(),
@@ -331,7 +336,7 @@ impl Plan {
     }
 
     /// Whether a route uses the stage of this index.
-    pub(crate) fn uses(&self, index: usize) -> bool {
+    pub fn uses(&self, index: usize) -> bool {
         self.routes.iter().any(|route| route.steps.value.stages().contains(&index))
     }
 }
@@ -480,7 +485,7 @@ impl Settings {
     }
 
     /// Name, value and source of each, in the order of the table.
-    pub(crate) fn rows(&self) -> Vec<(&'static Name, String, &Source)> {
+    pub fn rows(&self) -> Vec<(&'static Name, String, &Source)> {
         let mut rows = vec![
             row(&HTTP, &self.http),
             row(&MAX_BODY_BYTES, &self.max_body_bytes),

@@ -6,7 +6,7 @@
 mod graph;
 mod inner_calls;
 #[cfg(all(feature = "onnx", feature = "process"))]
-pub(crate) mod isolated;
+pub mod isolated;
 mod part;
 mod steps;
 mod types;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
 use callboard_core::{App, RouteSpec};
 
-use crate::config::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, StepPlan};
+use crate::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, StepPlan};
 
 use self::part::{Code, Part, Processes};
 use self::types::Types;
@@ -82,7 +82,7 @@ pub fn app(plan: &Plan) -> Result<App, BuildError> {
 }
 
 /// The app of a plan, and for each stage with a model a line that says what runs it.
-pub(crate) fn app_and_engines(plan: &Plan) -> Result<(App, Vec<String>), BuildError> {
+pub fn app_and_engines(plan: &Plan) -> Result<(App, Vec<String>), BuildError> {
     let parts = parts(plan)?;
     let line = |(stage, part): (&StagePlan, &Option<Part>)| {
         let engine = part.as_ref()?.engine.as_ref()?;
@@ -121,20 +121,20 @@ fn routes_of(plan: &Plan, parts: &[Option<Part>]) -> Result<Vec<RouteSpec>, Buil
 
 /// The stage of a model, which several routes share, also when they open at different times.
 #[derive(Clone)]
-pub(crate) struct SharedStage {
+pub struct SharedStage {
     plan: Arc<Plan>,
     part: Part,
 }
 
 impl SharedStage {
     /// Builds the only stage of this plan.
-    pub(crate) fn build(plan: Plan) -> Result<Self, BuildError> {
+    pub fn build(plan: Plan) -> Result<Self, BuildError> {
         let part = Part::build(&plan, &plan.stages[0], &Processes::default())?;
         Ok(Self { plan: Arc::new(plan), part })
     }
 
     /// A route over it.
-    pub(crate) fn route(&self, path: &str) -> Result<RouteSpec, BuildError> {
+    pub fn route(&self, path: &str) -> Result<RouteSpec, BuildError> {
         let steps = Sourced::new(StepPlan::Stage(0), Source::Target);
         let planned = RoutePlan::new(Sourced::new(path.to_owned(), Source::Target), steps, &self.plan.settings);
         route(&self.plan, &planned, &[Some(self.part.clone())], &[Some(self.part.code.clone())])
@@ -251,7 +251,7 @@ mod tests {
     use callboard_core::Priority;
 
     use super::*;
-    use crate::config::{Environment, Flags, Target};
+    use crate::{Environment, Flags, Target};
 
     #[tokio::test]
     async fn the_limits_of_a_route_come_from_the_plan() {

@@ -46,7 +46,8 @@ const VARIABLE: &str = "env:";
 
 impl SecretSource {
     /// The variable that a setting with this text reads a secret from.
-    pub(crate) fn variable(text: &str) -> Option<&str> {
+    #[must_use]
+    pub fn variable(text: &str) -> Option<&str> {
         text.strip_prefix(VARIABLE).filter(|name| !name.is_empty())
     }
 }

@@ -15,16 +15,17 @@ pub(crate) enum VersionPolicy {
 
 /// The served versions of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Choice {
-    pub(crate) versions: BTreeSet<u64>,
+pub struct Choice {
+    /// Each has a route of its own.
+    pub versions: BTreeSet<u64>,
     /// The version behind the model's own route. `None` only if there is no version.
-    pub(crate) default: Option<u64>,
+    pub default: Option<u64>,
 }
 
 /// Chooses among the versions that can be served. A broken version is not among them, so the next lower one takes its
 /// place. `wanted` is the default of the settings, `before` the one that is served now; while `wanted` cannot be
 /// served, `before` stays.
-pub(crate) fn choose(
+pub(super) fn choose(
     policy: &VersionPolicy,
     wanted: Option<u64>,
     usable: &BTreeSet<u64>,

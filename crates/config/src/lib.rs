@@ -1,7 +1,7 @@
-//! Configuration: flags, environment and file become one resolved [`Plan`].
+//! Configuration: flags, environment and file become one resolved [`Plan`], and a plan becomes an app.
 //!
-//! Everything here is pure: text in, plan or error out. Nothing is opened, listened on or loaded, so that `--explain`
-//! and the tests see exactly what `serve` will do.
+//! A plan is pure: text in, plan or error out. Nothing is opened, listened on or loaded, so that `--explain` and the
+//! tests see exactly what `serve` will do. [`assemble`](mod@assemble) then opens the models and files that it names.
 //!
 //! ```text
 //!  flags ────────┐
@@ -15,6 +15,7 @@
 //! A flag overrides the environment, the environment the file, the file the default. Every value keeps its [`Source`].
 //! Every error is one line with the place, the key and the expected value. An unknown key names the nearest one.
 
+pub mod assemble;
 mod document;
 mod error;
 mod explain;
@@ -25,7 +26,7 @@ mod helper;
 mod http;
 mod kind;
 mod layers;
-pub(crate) mod models;
+pub mod models;
 mod nearest;
 mod own_keys;
 mod plan;
@@ -37,7 +38,7 @@ mod route;
 mod setting;
 mod source;
 mod stage;
-pub(crate) mod units;
+mod units;
 
 pub use error::{ConfigError, Place};
 pub use explain::Explanation;
@@ -63,7 +64,4 @@ pub use route::{ExamplePlan, RoutePlan};
 pub use setting::{ALL as SETTINGS, Name as SettingName};
 pub use source::{Source, Sourced};
 pub use stage::{CostUnit, OwnKey, StagePlan};
-pub(crate) use units::parse_duration;
-
-#[cfg(test)]
-mod tests;
+pub use units::{parse_duration, show_duration};

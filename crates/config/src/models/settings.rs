@@ -33,14 +33,14 @@ pub struct ModelDefaults {
 
 impl ModelDefaults {
     /// The table of the defaults.
-    pub(crate) const TABLE: [&str; 2] = ["models", "defaults"];
+    pub const TABLE: [&str; 2] = ["models", "defaults"];
 
     /// The settings of this file, if it has any.
     ///
     /// # Errors
     ///
     /// The first key that no model can have, or that it cannot have so.
-    pub(crate) fn read(path: &Path, text: &str, queue: &Sourced<usize>) -> Result<Option<Self>, ConfigError> {
+    pub fn read(path: &Path, text: &str, queue: &Sourced<usize>) -> Result<Option<Self>, ConfigError> {
         let (document, read) = (Self::parse(path, text)?, Self { path: path.to_owned(), text: text.to_owned() });
         let Some(section) = Self::section(&document)? else { return Ok(None) };
         let name = Sourced::new(String::new(), Source::Target);
@@ -63,18 +63,18 @@ impl ModelDefaults {
 
 /// The settings of one model.
 #[derive(Clone, Debug)]
-pub(crate) struct ModelSettings {
-    pub(crate) policy: VersionPolicy,
-    pub(crate) default: Option<u64>,
+pub struct ModelSettings {
+    policy: VersionPolicy,
+    default: Option<u64>,
     /// The stage of each version, without its name and file.
     stage: StagePlan,
     /// The keys of the stage as text: the same text is the same stage.
-    pub(crate) stage_keys: String,
+    pub stage_keys: String,
 }
 
 impl ModelSettings {
     /// Reads the settings of a model; without a file they are the defaults for all models.
-    pub(crate) fn read(model: &FoundModel, settings: &Settings) -> Result<Self, ConfigError> {
+    pub fn read(model: &FoundModel, settings: &Settings) -> Result<Self, ConfigError> {
         let unusable = |path: &Path, problem: &str| ConfigError::Target { path: path.into(), problem: problem.into() };
         if let Some(problem) = &model.problem {
             return Err(unusable(Path::new(&model.name), problem));
@@ -111,12 +111,14 @@ impl ModelSettings {
     }
 
     /// Chooses the versions to serve among the usable ones.
-    pub(crate) fn choose(&self, usable: &BTreeSet<u64>, before: Option<u64>) -> Choice {
+    #[must_use]
+    pub fn choose(&self, usable: &BTreeSet<u64>, before: Option<u64>) -> Choice {
         choose(&self.policy, self.default, usable, before)
     }
 
     /// The stage of a version.
-    pub(crate) fn stage(&self, model: &str, version: u64, file: &Path) -> StagePlan {
+    #[must_use]
+    pub fn stage(&self, model: &str, version: u64, file: &Path) -> StagePlan {
         let mut stage = self.stage.clone();
         stage.name = Sourced::new(stage_name(model, version), Source::Target);
         stage.revision = Sourced::new(usize::try_from(version).unwrap_or(usize::MAX), Source::Target);

@@ -1,7 +1,8 @@
 //! The steps of routes: how they are written, displayed and drawn, and the mistakes in them.
 
-use super::*;
 use callboard_core::Diagram;
+
+use super::*;
 
 /// The steps of a route in one line, or the error without its place in the file.
 fn steps(text: &str) -> Result<String, String> {
@@ -138,7 +139,7 @@ fn the_diagram_of_a_plan_has_the_steps_of_its_explanation() {
       { switch = "want", cases = { b = "digits", c = { rename = { x = "y" } } }, default = [] }]"#;
     let plan = plan(&DIGITS.replacen(STAGES_LINE, text, 1)).unwrap();
     let shown = plan.shape_of(&plan.routes[0]).to_string();
-    let sketch = crate::assemble::sketch(&plan);
+    let sketch = assemble::sketch(&plan);
     assert_eq!(sketch.to_string(), format!("/digits: {shown}\n"));
     let drawn = Diagram::for_routes([("/digits", plan.shape_of(&plan.routes[0]))]);
     assert_eq!(Diagram::for_app(&sketch).to_mermaid(), drawn.to_mermaid());

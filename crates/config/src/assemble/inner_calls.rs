@@ -4,7 +4,7 @@
 //! that is an error as well; core refuses such a call in any case.
 
 use super::part::{Code, Part};
-use crate::config::{ConfigError, Hint, Plan, StagePlan};
+use crate::{ConfigError, Hint, Plan, StagePlan};
 
 /// Checks the calls of all stages of the plan.
 pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigError> {
@@ -56,7 +56,7 @@ fn way_back(plan: &Plan, parts: &[Option<Part>], at: usize, to: usize, seen: &mu
     Some([vec![at], rest].concat())
 }
 
-fn place(plan: &Plan, stage: &StagePlan, attribute: &str) -> crate::config::Place {
+fn place(plan: &Plan, stage: &StagePlan, attribute: &str) -> crate::Place {
     plan.place(&stage.name.source, format!("stage `{}`: {attribute}", stage.name.value))
 }
 
@@ -69,7 +69,7 @@ mod tests {
     use futures_util::stream;
 
     use super::*;
-    use crate::config::{Environment, Flags, Target};
+    use crate::{Environment, Flags, Target};
 
     /// The routes `/a`, `/b` and `/c`, each with a stage of its own; the routes that the code of each calls.
     fn checked(called: [&[&str]; 3], streams: bool) -> Result<(), String> {

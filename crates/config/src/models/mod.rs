@@ -12,9 +12,9 @@
 //! [`listing`] reads names as models, [`settings`] the settings of a model, [`choice`] which versions are served. The
 //! directory itself is read by `cli/models/`.
 
-pub(crate) mod choice;
-pub(crate) mod listing;
-pub(crate) mod settings;
+mod choice;
+pub mod listing;
+pub mod settings;
 
 use super::error::ConfigError;
 use super::plan::Settings;
@@ -23,30 +23,31 @@ use super::source::{Source, Sourced};
 use super::stage::StagePlan;
 use super::{StepPlan, Target};
 
+pub use self::choice::Choice;
 use self::listing::FoundModel;
 use self::settings::ModelSettings;
 
 /// The name of a version's stage.
 #[must_use]
-pub(crate) fn stage_name(model: &str, version: u64) -> String {
+pub fn stage_name(model: &str, version: u64) -> String {
     format!("{model}:{version}")
 }
 
 /// The route of a model: its default version.
 #[must_use]
-pub(crate) fn route_name(model: &str) -> String {
+pub fn route_name(model: &str) -> String {
     format!("/{model}")
 }
 
 /// The route of one version.
 #[must_use]
-pub(crate) fn version_route_name(model: &str, version: u64) -> String {
+pub fn version_route_name(model: &str, version: u64) -> String {
     format!("/{model}/versions/{version}")
 }
 
 /// The stages and routes of a directory whose files are all valid. A model with invalid settings is left out: a node
 /// serves the others, and names it.
-pub(crate) fn pipelines(target: &Target, settings: &Settings) -> Result<(Vec<StagePlan>, Vec<RoutePlan>), ConfigError> {
+pub fn pipelines(target: &Target, settings: &Settings) -> Result<(Vec<StagePlan>, Vec<RoutePlan>), ConfigError> {
     let Target::Models { path, models, .. } = target else { return Ok((Vec::new(), Vec::new())) };
     let (mut stages, mut routes) = (Vec::new(), Vec::new());
     for model in models {

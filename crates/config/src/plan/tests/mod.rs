@@ -7,7 +7,7 @@ mod remote;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::*;
+use crate::*;
 
 const DIGITS: &str = r#"
 [[stage]]

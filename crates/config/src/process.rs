@@ -137,7 +137,8 @@ impl ProcessKeys {
 
 impl PythonKeys {
     /// The service.
-    pub(crate) fn config(&self) -> PythonConfig {
+    #[must_use]
+    pub fn config(&self) -> PythonConfig {
         PythonConfig { app: self.app.clone(), python: self.python.clone() }
     }
 
