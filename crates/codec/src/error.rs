@@ -302,6 +302,21 @@ impl From<ChargeError> for EncodeError {
     }
 }
 
+/// A value that is read as another type is written first.
+impl From<EncodeError> for DecodeError {
+    fn from(error: EncodeError) -> Self {
+        let kind = match error.kind() {
+            EncodeErrorKind::Unsupported => DecodeErrorKind::Mismatch,
+            EncodeErrorKind::LimitExceeded => DecodeErrorKind::LimitExceeded,
+            EncodeErrorKind::Exhausted => DecodeErrorKind::Exhausted,
+            EncodeErrorKind::Stopped => DecodeErrorKind::Stopped,
+        };
+        let mut other = Self::new(kind, error.to_string());
+        other.0.limit = error.limit();
+        other
+    }
+}
+
 impl serde::ser::Error for EncodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new("", message.to_string())

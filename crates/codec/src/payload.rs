@@ -146,8 +146,7 @@ impl Payload {
         match self.downcast_ref::<Value>() {
             Some(value) => value.deserialize(),
             None => {
-                let value = self.to_value().map_err(|error| DecodeError::mismatch(error.to_string()))?;
-                from_value(value)
+                from_value(self.to_value()?)
             }
         }
     }

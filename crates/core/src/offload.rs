@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
 use callboard_codec::{Account, ChargeError, charged_to};
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::task::{AbortHandle, block_in_place, spawn_blocking};
 
 use crate::clock;
 use crate::deadline::Deadline;
@@ -26,6 +26,12 @@ use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 /// From this size on, decoding and encoding run on another thread: about a millisecond of JSON. Below it, handing the
 /// work over would take longer than doing it.
 pub const LARGE_BYTES: usize = 256 * 1024;
+
+/// Does work on this many bytes. Long work would block a thread of the runtime, so the runtime moves to another one.
+pub fn off_the_runtime<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    let has_others = || Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if bytes >= LARGE_BYTES && has_others() { block_in_place(work) } else { work() }
+}
 
 /// The maximum count of pieces that wait for a thread. Their memory is already charged to their calls.
 const MAX_WAITING: usize = 1024;

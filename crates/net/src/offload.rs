@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::thread::available_parallelism;
 
-use callboard_codec::{Account, charged_to};
+use callboard_codec::{Account, EncodeError, Envelope, Payload, charged_to, charged_up_to};
 pub(crate) use callboard_core::edge::LARGE_BYTES;
 use callboard_core::{CallError, Deadline, ErrorKind, LocalClient, edge};
 use futures_util::future::{Either, ready};
@@ -49,6 +49,25 @@ pub(crate) async fn run_for<O: Send + 'static, T: Send + 'static>(
     // Boxed, so that the rare large future does not enlarge the future of every call.
     let (owner, done) = Box::pin(node.edge().offload(owner, account, deadline, move || contain(work))).await?;
     Ok((owner, done?))
+}
+
+/// Encodes a payload for a peer at the expense of its call; on another thread if that turns out to be much.
+///
+/// # Errors
+///
+/// `internal`, with the message, if the user's `Serialize` panics; the inner error if it fails, or if there is no room.
+pub(crate) async fn encode(
+    payload: &Payload,
+    account: Option<Arc<dyn Account>>,
+) -> Result<Result<Envelope, EncodeError>, CallError> {
+    let shared = payload.clone();
+    let Some(account) = account else {
+        return run(payload.size_up_to(LARGE_BYTES), move || Ok(shared.to_envelope())).await;
+    };
+    match contain(|| Ok(charged_up_to(LARGE_BYTES, &account, || payload.to_envelope())))? {
+        Some(encoded) => Ok(encoded),
+        None => run(LARGE_BYTES, move || Ok(charged_to(&account, || shared.to_envelope()))).await,
+    }
 }
 
 /// Does work on this number of bytes without a node.

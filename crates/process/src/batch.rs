@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
-use callboard_core::edge::ErrorParts;
+use callboard_core::edge::{ErrorParts, off_the_runtime};
 use callboard_core::{Batch, CallContext, CallError, ErrorKind, Failure, Instant, SessionKey, StageName};
 
 use crate::message::{CallHead, INVALID_STATUS, ItemError, MAX_ITEMS};
-use crate::shared_memory::off_the_runtime;
 
 /// Items that one frame can hold.
 #[derive(Debug, Default)]
@@ -30,7 +29,8 @@ pub(crate) fn divide(
     let (mut all, mut part, mut bytes) = (Vec::new(), BatchPart::default(), 0);
     let mut outcomes = Vec::with_capacity(batch.len());
     for (index, item) in batch.iter().enumerate() {
-        let input = match envelope(item, max_bytes) {
+        let context = batch.context(index);
+        let input = match envelope(item, &context, max_bytes) {
             Ok(input) => input,
             Err(failure) => {
                 outcomes.push(Some(Err(failure)));
@@ -43,7 +43,7 @@ pub(crate) fn divide(
         }
         bytes += input.len();
         part.indices.push(index);
-        part.contexts.push(batch.context(index));
+        part.contexts.push(context);
         part.inputs.push(input);
         outcomes.push(None);
     }
@@ -53,9 +53,9 @@ pub(crate) fn divide(
     (all, outcomes)
 }
 
-/// An item as a part of a frame.
-fn envelope(item: &Value, max_bytes: usize) -> Result<Envelope, Failure> {
-    let input = item.to_envelope()?;
+/// An item as a part of a frame, at the expense of its call.
+fn envelope(item: &Value, context: &CallContext, max_bytes: usize) -> Result<Envelope, Failure> {
+    let input = context.convert(|| item.to_envelope())?.map_err(|error| CallError::from(DecodeError::from(error)))?;
     if input.len() > max_bytes {
         let bytes = input.len();
         let message = format!("the item has {bytes} bytes, more than {max_bytes} (max_batch_bytes)");

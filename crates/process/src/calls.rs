@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Envelope, Format, Value};
+use callboard_codec::{DecodeLimits, Envelope, Format, Payload, Value};
 use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant};
 use tokio::sync::mpsc;
 
@@ -58,7 +58,8 @@ impl Caller {
         if open.made.len() >= MAX_OPEN {
             return Err(too_many());
         }
-        self.start(&mut open, id, made_for, item, RepeatableCall { within, route, input })
+        let call = RepeatableCall { within, route, input: Payload::new(input) };
+        self.start(&mut open, id, made_for, item, call)
     }
 
     /// The call of an item of a batch that runs, or one for all items.
@@ -77,22 +78,24 @@ impl Caller {
         call: RepeatableCall,
     ) -> Result<(), CallError> {
         let (client, caller) = (call.within.client()?, self.clone());
-        let then = move |outcome| caller.end(id, outcome);
-        let started = client.start_call::<Value, Value>(&call.route, call.input.clone(), CallOptions::new(), then);
+        let within = call.within.clone();
+        let then = move |outcome| caller.end(id, &within, outcome);
+        let started = client.edge().start(&call.route, call.input.clone(), CallOptions::new(), then);
         let again = item.is_none().then_some(call);
         open.made.insert(id, InnerCall { made_for, item, again, started });
         Ok(())
     }
 
     /// Sends the outcome of a call, unless the call is no longer open.
-    fn end(&self, id: u64, outcome: Result<Value, CallError>) {
+    fn end(&self, id: u64, within: &CallContext, outcome: Result<Payload, CallError>) {
         let is_begun = outcome.as_ref().map_or_else(CallError::was_started, |_| true);
         let outcome = match if is_begun { None } else { self.make_again(id) } {
             Some(Ok(())) => return,
             Some(Err(error)) => Err(error),
             None => outcome,
         };
-        self.answer(id, outcome, |open| open.made.remove(&id).is_some());
+        let encode = |output: Payload| encode(&output, within, self.limits.max_bytes);
+        self.answer(id, outcome.and_then(encode), |open| open.made.remove(&id).is_some());
     }
 
     /// Makes a call again for another caller of its batch, after its own caller left.
@@ -106,9 +109,9 @@ impl Caller {
     }
 
     /// Tells the child an outcome, if it is wanted when it has been encoded.
-    fn answer(&self, id: u64, outcome: Result<Value, CallError>, is_wanted: impl FnOnce(&mut OpenBatches) -> bool) {
+    fn answer(&self, id: u64, outcome: Result<Envelope, CallError>, is_wanted: impl FnOnce(&mut OpenBatches) -> bool) {
         let Some(frames) = self.frames.upgrade() else { return };
-        let (message, output) = result(id, outcome, self.limits.max_bytes);
+        let (message, output) = result(id, outcome);
         let frame = OutgoingFrame::new(&message, output.into_iter().collect());
         let mut open = self.open.lock();
         if is_wanted(&mut open) {
@@ -128,20 +131,22 @@ pub(crate) fn cancel_item(
     let is_of_item = |made: &InnerCall| made.made_for == batch && made.item.map_or(is_last, |of| of == item);
     let cancelled: Vec<u64> = open.made.extract_if(|_, made| is_of_item(made)).map(|(id, _)| id).collect();
     for id in cancelled {
-        let (message, _) = result(id, Err(CallError::new(ErrorKind::Cancelled, "the caller has left")), 0);
+        let (message, _) = result(id, Err(CallError::new(ErrorKind::Cancelled, "the caller has left")));
         open.send(frames, OutgoingFrame::new(&message, Vec::new()));
     }
 }
 
+/// An output as a child reads it, at the expense of the call `within` which it was made.
+fn encode(output: &Payload, within: &CallContext, max_bytes: usize) -> Result<Envelope, CallError> {
+    let envelope = within.convert(|| output.to_envelope())??;
+    let bytes = envelope.len();
+    let is_larger = || format!("the output has {bytes} bytes, more than {max_bytes} (max_batch_bytes)");
+    if bytes <= max_bytes { Ok(envelope) } else { Err(CallError::new(ErrorKind::Failed, is_larger())) }
+}
+
 /// The outcome of a call as a message to its child.
-fn result(id: u64, outcome: Result<Value, CallError>, max_bytes: usize) -> (ToChild, Option<Envelope>) {
-    let envelope = outcome.and_then(|output| {
-        let envelope = output.to_envelope()?;
-        let bytes = envelope.len();
-        let is_larger = || format!("the output has {bytes} bytes, more than {max_bytes} (max_batch_bytes)");
-        if bytes <= max_bytes { Ok(envelope) } else { Err(CallError::new(ErrorKind::Failed, is_larger())) }
-    });
-    match envelope {
+fn result(id: u64, outcome: Result<Envelope, CallError>) -> (ToChild, Option<Envelope>) {
+    match outcome {
         Ok(envelope) => (ToChild::Result { id, error: None }, Some(envelope)),
         Err(error) => (ToChild::Result { id, error: Some(item_error(error)) }, None),
     }

@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use callboard_core::edge::off_the_runtime;
 use callboard_core::{Failure, Replica};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -19,7 +20,7 @@ use crate::lost::Lost;
 use crate::message::{
     AHEAD, CREDIT, FailedMessage, FromChild, PROTOCOL, ReadyMessage, Start, StartingMessage, ToChild,
 };
-use crate::shared_memory::{self, Incoming, Outgoing, Reading, off_the_runtime};
+use crate::shared_memory::{self, Incoming, Outgoing, Reading};
 use crate::socket::is_not_ready;
 use crate::start_watch::{StartWatch, processor_time};
 use crate::writer::{FrameWriter, OutgoingFrame};

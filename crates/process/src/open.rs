@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::Value;
+use callboard_codec::Payload;
 use callboard_core::{CallContext, Instant, StartedCall, Turn};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -62,7 +62,7 @@ pub(crate) struct InnerCall {
 pub(crate) struct RepeatableCall {
     pub(crate) within: CallContext,
     pub(crate) route: String,
-    pub(crate) input: Value,
+    pub(crate) input: Payload,
 }
 
 /// An answer of the child about a batch.

@@ -18,11 +18,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_core::edge::LARGE_BYTES;
+use callboard_core::edge::off_the_runtime;
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use parking_lot::Mutex;
-use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::task::block_in_place;
 
 /// Whether this system has sealed memory.
 pub(crate) const IS_SUPPORTED: bool = cfg!(target_os = "linux");
@@ -73,12 +71,6 @@ pub(crate) enum MemoryError {
     TooLarge { bytes: usize, limit: usize },
     #[error("shared memory cannot be read: {0}")]
     Io(#[from] io::Error),
-}
-
-/// Does work on this many bytes. Long work would block a thread of the runtime, so the runtime moves to another one.
-pub(crate) fn off_the_runtime<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
-    let has_others = || Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread);
-    if bytes >= LARGE_BYTES && has_others() { block_in_place(work) } else { work() }
 }
 
 /// The places of parts of these lengths.

@@ -5,13 +5,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use callboard_codec::Envelope;
+use callboard_core::edge::off_the_runtime;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use crate::frame::{ONE_PIECE_BYTES, frame_start};
 use crate::message::{self, ToChild};
-use crate::shared_memory::{Outgoing, Placed, off_the_runtime};
+use crate::shared_memory::{Outgoing, Placed};
 use crate::socket::{self, is_not_ready};
 
 /// A frame for a child.

@@ -153,6 +153,16 @@ impl CallContext {
         account.charge(bytes).map_err(|error| CallError::from(DecodeError::from(error)).at_stage(&self.stage))?;
         Ok(charged_to(&account, read))
     }
+
+    /// Encodes or converts a value of a user's type at the expense of this call. If that turns out to be much work, it
+    /// is done again off the runtime.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` if the user's code panics.
+    pub fn convert<T>(&self, work: impl Fn() -> T) -> Result<T, CallError> {
+        self.flight.convert(work).map_err(|panic| panic.in_conversion())
+    }
 }
 
 /// A call that waits for an inner call.

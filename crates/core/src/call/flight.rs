@@ -5,18 +5,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use callboard_codec::charged_to;
+use callboard_codec::{charged_to, charged_up_to};
 
 use super::context::OuterCall;
 use super::options::{CallOptions, Priority, traceparent};
 use super::origin::Origin;
 use super::session::SessionKey;
 use crate::clock::Instant;
+use crate::containment::{CaughtPanic, contain};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::Permit;
 use crate::id::{RouteName, StageName};
 use crate::metrics::CacheUse;
+use crate::offload::{LARGE_BYTES, off_the_runtime};
 use crate::timeline::{Account, Phase, Recorder, Timing};
 
 /// One admitted call, shared by its caller and all of its entries.
@@ -209,6 +211,20 @@ impl Flight {
             Some(account) => charged_to(&account, convert),
             None => convert(),
         }
+    }
+
+    /// Runs the code of a user's type at the expense of the call. If that turns out to be much, it runs again off the
+    /// runtime: no type tells in advance what it becomes.
+    ///
+    /// # Errors
+    ///
+    /// The panic that ended it.
+    pub(crate) fn convert<T>(&self, work: impl Fn() -> T) -> Result<T, CaughtPanic> {
+        contain(|| match self.account() {
+            None => work(),
+            Some(account) => charged_up_to(LARGE_BYTES, &account, &work)
+                .unwrap_or_else(|| off_the_runtime(LARGE_BYTES, || charged_to(&account, &work))),
+        })
     }
 
     /// The account of its call, if that was admitted here.

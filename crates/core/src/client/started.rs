@@ -4,11 +4,13 @@
 //! * **Late:** the deadline ends it, as it ends a call.
 //! * **Cancelled:** dropping the handle cancels the call, and its outcome goes nowhere.
 
-use callboard_codec::Data;
+use callboard_codec::{Data, Payload};
+use futures_util::FutureExt;
 use tokio::task::AbortHandle;
 
 use super::LocalClient;
 use crate::call::CallOptions;
+use crate::clock;
 use crate::error::CallError;
 
 /// A call that [`LocalClient::start_call`] has started. Dropping it cancels the call.
@@ -63,6 +65,24 @@ impl LocalClient {
         let (client, route) = (self.clone(), route.to_owned());
         let call = async move { then(client.call_with(&route, input, options).await) };
         StartedCall(self.runtime().spawn(call).abort_handle())
+    }
+
+    /// As [`start_call`](Self::start_call), with payloads: nothing is converted.
+    pub(crate) fn start_payload(
+        &self,
+        route: &str,
+        payload: Payload,
+        options: CallOptions,
+        then: impl FnOnce(Result<Payload, CallError>) + Send + 'static,
+    ) -> StartedCall {
+        let (client, route) = (self.clone(), route.to_owned());
+        let call = async move {
+            let held = client.hold(&route, options.session())?;
+            let admission = client.let_in(clock::now(), held, payload.size_hint() as u64)?;
+            let now = admission.admitted_at();
+            client.submit_at(now, admission, payload, options).await.map(|reply| reply.payload)
+        };
+        StartedCall(self.runtime().spawn(call.map(then)).abort_handle())
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use callboard_codec::{Account, Payload};
 
 use crate::call::{CallOptions, PayloadReplies, Reply, SessionKey};
-use crate::client::{AdmittedCall, LocalClient, Shared, run_admitted};
+use crate::client::{AdmittedCall, LocalClient, Shared, StartedCall, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
@@ -177,6 +177,18 @@ impl EdgeHandle<'_> {
     #[must_use = "a call runs as its replies are read"]
     pub fn submit_streaming(self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
         self.0.read_replies(admission, payload, options)
+    }
+
+    /// Starts a call on the node's runtime, which gives the outcome to `then`; see
+    /// [`LocalClient::start_call`](LocalClient::start_call).
+    pub fn start(
+        self,
+        route: &str,
+        payload: Payload,
+        options: CallOptions,
+        then: impl FnOnce(Result<Payload, CallError>) + Send + 'static,
+    ) -> StartedCall {
+        self.0.start_payload(route, payload, options, then)
     }
 
     /// The page of the node's metrics with those of this edge, in the text format of OpenMetrics.

@@ -25,6 +25,6 @@ pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts};
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
-pub use crate::offload::LARGE_BYTES;
+pub use crate::offload::{LARGE_BYTES, off_the_runtime};
 pub use crate::router::{Admission, Route, RouteData, nearest};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

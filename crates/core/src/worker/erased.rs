@@ -72,8 +72,11 @@ pub(crate) trait DynWorker: Send {
 
 /// Reads a payload as `In`: in place if it has this type, else decoded at the expense of its call.
 pub(crate) fn read_input<In: Data>(payload: Payload, flight: &Flight) -> Result<Arc<In>, Failure> {
-    let read = if payload.is::<In>() { payload.into_arc::<In>() } else { flight.charged(|| payload.into_arc::<In>()) };
-    read.map_err(Failure::from_decode_error)
+    let read = match payload.downcast::<In>() {
+        Ok(input) => return Ok(input),
+        Err(other) => flight.convert(|| other.clone().into_arc::<In>()),
+    };
+    read.map_err(|panic| Failure::from(panic.in_conversion()))?.map_err(Failure::from_decode_error)
 }
 
 /// The adapter for the [`Worker`] trait.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use callboard_codec::wire::Call;
-use callboard_codec::{Envelope, Payload};
+use callboard_codec::{DecodeError, EncodeError, EncodeErrorKind, Envelope, Payload};
 use callboard_core::edge::{ErrorOrigin, PayloadReplies};
 use callboard_core::remote::{StageCall, StageOutputs, StageReply};
 use callboard_core::{CallError, ErrorKind, Instant, Reply, SessionKey};
@@ -16,7 +16,7 @@ use super::peer::{Candidate, InFlight};
 use super::peer_stats::PeerStats;
 use crate::client::{CallExchange, CallFault, CallResponse, RoomPolicy, not_started, read_output};
 use crate::metrics::PeerOutcome;
-use crate::wire;
+use crate::{offload, wire};
 
 /// The retry-after of calls without a node. Lost connections are retried within a tenth of it at first, and then twice
 /// a second.
@@ -136,11 +136,8 @@ impl Inner {
 
     /// Calls one peer after the other, until one answers or no further one may be tried.
     async fn dispatch<F: AnswerForm>(&self, mut call: StageCall) -> Result<PeerAnswer<F::Response>, CallError> {
-        let envelope = call.payload.to_envelope().map_err(|error| {
-            let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
-            // A stage that also runs here does not need the peers.
-            if call.can_run_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
-        })?;
+        let encoded = offload::encode(&call.payload, call.account()).await;
+        let envelope = encoded.and_then(|encoded| encoded.map_err(|error| unsendable(error, &call)))?;
         // A call counts once for the retry budget.
         if !call.is_retry {
             self.retries.lock().called(Instant::now());
@@ -289,6 +286,16 @@ impl Inner {
         offered.extend(candidates.iter().map(|candidate| candidate.revision));
         split.draw(session.map(SessionKey::number), |revision| offered.contains(&revision))
     }
+}
+
+/// The error of a call whose input cannot be encoded, or has no room.
+fn unsendable(error: EncodeError, call: &StageCall) -> CallError {
+    if error.kind() != EncodeErrorKind::Unsupported {
+        return DecodeError::from(error).into();
+    }
+    let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
+    // A stage that also runs here does not need the peers.
+    if call.can_run_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
 }
 
 /// Adds the stage and the retry-after to the error of a call that no peer has started.

@@ -1,7 +1,7 @@
 //! Pipelines with remote stages: their placement, and calls that a peer refuses or loses.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::Tensor;
@@ -9,7 +9,10 @@ use callboard_core::{
     App, CallOptions, Caller, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamStage,
 };
 use futures_util::StreamExt;
-use tokio::sync::Semaphore;
+use schemars::JsonSchema;
+use serde::ser::SerializeTuple as _;
+use serde::{Deserialize, Serialize, Serializer};
+use tokio::sync::{Notify, Semaphore};
 
 use crate::common::{LONG, Member, ServingNode, patient, until};
 
@@ -123,6 +126,64 @@ async fn the_answer_of_a_peer_is_charged_to_the_call() {
     assert!(error.was_started() && error.message().contains("max_in_flight_bytes"), "{error}");
     gateway.served.until_idle().await;
     assert_eq!(gateway.served.node.describe().in_flight_bytes, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_input_for_a_peer_is_charged_to_the_call() {
+    let length = Stage::each("length", |nulls: &Vec<()>| Ok(nulls.len() as i64));
+    let worker = ServingNode::start(App::new().route("/length", length)).await;
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let app = App::new().limits(limits).route("/run", Pipeline::<Vec<()>, i64>::remote("length"));
+    let gateway = Member::start(app, &[&worker.edge]).await;
+    gateway.until_offered("length").await;
+    assert_eq!(gateway.call(vec![(); 10_000]).await.unwrap(), 10_000);
+    let error = gateway.call(vec![(); 3 << 20]).await.unwrap_err();
+    assert!(error.message().contains("max_in_flight_bytes"), "{error}");
+    gateway.served.until_idle().await;
+    assert_eq!(gateway.served.node.describe().in_flight_bytes, 0);
+}
+
+static IS_WRITTEN: Notify = Notify::const_new();
+static HAVE_OTHERS_RUN: AtomicBool = AtomicBool::new(false);
+
+/// Panics while it is written if it is empty, else waits until another task of the runtime has run.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+struct Patient(String, bool);
+
+impl Serialize for Patient {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        assert!(!self.0.is_empty(), "there is nothing");
+        let mut pair = serializer.serialize_tuple(2)?;
+        pair.serialize_element(&self.0)?;
+        IS_WRITTEN.notify_one();
+        let have_run = (0..10_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            HAVE_OTHERS_RUN.load(Ordering::SeqCst)
+        });
+        pair.serialize_element(&have_run)?;
+        pair.end()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_large_input_for_a_peer_is_encoded_off_the_runtime_and_its_panic_contained() {
+    let stage = Stage::each("patient", |Patient(_, have_run): &Patient| Ok(i64::from(*have_run)));
+    let worker = ServingNode::start(App::new().route("/patient", stage)).await;
+    let app = App::new().route("/run", Pipeline::<Patient, i64>::remote("patient"));
+    let gateway = Member::start(app, &[&worker.edge]).await;
+    gateway.until_offered("patient").await;
+    let call = |text: String| {
+        let client = gateway.served.node.client();
+        tokio::spawn(async move { client.call::<_, i64>("/run", Patient(text, false)).await })
+    };
+    tokio::spawn(async {
+        IS_WRITTEN.notified().await;
+        HAVE_OTHERS_RUN.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(call("x".repeat(1 << 20)).await.unwrap().unwrap(), 1);
+    let error = call(String::new()).await.expect("no panic reaches the caller").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert!(error.message().ends_with("there is nothing"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@
 mod ahead;
 mod calls;
 mod concurrent;
+mod encoded;
 mod forked;
 mod helper;
 mod isolate;
