@@ -145,9 +145,7 @@ impl Payload {
     fn convert<T: Data>(self) -> Result<T, DecodeError> {
         match self.downcast_ref::<Value>() {
             Some(value) => value.deserialize(),
-            None => {
-                from_value(self.to_value()?)
-            }
+            None => from_value(self.to_value()?),
         }
     }
 }

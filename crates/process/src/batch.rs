@@ -22,15 +22,14 @@ pub(crate) struct BatchPart {
 /// Divides a batch into parts of at most `max_items` and `max_bytes`: nearly always one. Items that cannot be sent have
 /// failed.
 pub(crate) fn divide(
-    batch: &Batch<Value>,
+    batch: Batch<Value>,
     max_items: usize,
     max_bytes: usize,
 ) -> (Vec<BatchPart>, Vec<Option<Result<Value, Failure>>>) {
     let (mut all, mut part, mut bytes) = (Vec::new(), BatchPart::default(), 0);
     let mut outcomes = Vec::with_capacity(batch.len());
-    for (index, item) in batch.iter().enumerate() {
-        let context = batch.context(index);
-        let input = match envelope(item, &context, max_bytes) {
+    for (index, (item, context)) in batch.into_shared().enumerate() {
+        let input = match envelope(&item, &context, max_bytes) {
             Ok(input) => input,
             Err(failure) => {
                 outcomes.push(Some(Err(failure)));

@@ -4,6 +4,7 @@
 //! node knows without a message which batches it has not begun.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -36,7 +37,7 @@ pub(crate) struct OpenBatches {
 
 /// A batch that the child has.
 pub(crate) struct OpenBatch {
-    pub(crate) contexts: Vec<CallContext>,
+    pub(crate) contexts: Arc<[CallContext]>,
     pub(crate) answers: mpsc::Sender<Answer>,
     turn: Turn,
     begun_at: Option<Instant>,
@@ -83,7 +84,7 @@ pub(crate) type Shared = Mutex<OpenBatches>;
 
 impl OpenBatch {
     pub(crate) fn new(
-        contexts: Vec<CallContext>,
+        contexts: Arc<[CallContext]>,
         answers: mpsc::Sender<Answer>,
         turn: Turn,
         room: OwnedSemaphorePermit,
@@ -125,7 +126,7 @@ impl OpenBatches {
     /// Whether a batch that began has a call with this request id.
     pub(crate) fn has_request(&self, id: &str) -> bool {
         let begun = self.batches.values().filter(|batch| batch.begun_at.is_some());
-        begun.flat_map(|batch| &batch.contexts).any(|context| context.request_id() == Some(id))
+        begun.flat_map(|batch| &*batch.contexts).any(|context| context.request_id() == Some(id))
     }
 
     /// Ends a batch that the child answered; it had begun.

@@ -297,7 +297,7 @@ impl Reader {
     /// batch that failed together have one. That of an inner call was logged by the stage that failed.
     fn log_traces(&self, batch: &OpenBatch, errors: &[Option<ItemError>]) {
         let mut last = None;
-        for (error, context) in errors.iter().zip(&batch.contexts) {
+        for (error, context) in errors.iter().zip(&*batch.contexts) {
             let Some(trace) =
                 error.as_ref().filter(|error| error.kind.is_none()).and_then(|error| error.trace.as_ref())
             else {

@@ -92,6 +92,7 @@ impl RunningChild {
     /// If the child ends, or has ended, and does not begin with it.
     pub(crate) async fn begin(&self, part: BatchPart, turn: Turn) -> Result<RunningPart<'_>, ChildEnd> {
         let BatchPart { indices, contexts, inputs } = part;
+        let contexts: Arc<[CallContext]> = contexts.into();
         // The semaphore is never closed.
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Err(self.end().await) };
         let (answers, receiver) = mpsc::channel(CREDIT + 1);
@@ -101,7 +102,7 @@ impl RunningChild {
                 None
             } else {
                 let items = call_heads(&contexts);
-                let id = open.add(OpenBatch::new(contexts.clone(), answers, turn, room));
+                let id = open.add(OpenBatch::new(Arc::clone(&contexts), answers, turn, room));
                 open.send(&self.frames, OutgoingFrame::new(&ToChild::Batch { id, items }, inputs));
                 Some(id)
             }
@@ -140,7 +141,8 @@ pub(crate) struct RunningPart<'c> {
     id: u64,
     /// The indices of its items in their batch.
     pub(crate) indices: Vec<usize>,
-    pub(crate) contexts: Vec<CallContext>,
+    /// Shared with the reader.
+    pub(crate) contexts: Arc<[CallContext]>,
     answers: mpsc::Receiver<Answer>,
     /// For each item, whether the child knows that its caller left.
     is_cancelled: Vec<bool>,

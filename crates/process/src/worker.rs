@@ -61,8 +61,7 @@ impl AsyncWorker for ProcessWorker {
     async fn call(&self, mut batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
         let child = self.0.child();
         let mut turn = Some(batch.take_turn());
-        let (parts, mut outcomes) = divide(&batch, child.max_items, child.limits.max_bytes);
-        drop(batch);
+        let (parts, mut outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
         let parts = join_all(parts.into_iter().map(|part| run_part(child, part, turn.take()))).await;
         for (index, outcome) in parts.into_iter().flatten() {
             outcomes[index] = Some(outcome);
@@ -90,7 +89,7 @@ async fn run_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> 
     match running.next().await {
         Ok(Answer::Outcomes { errors, parts }) => {
             let mut parts = parts.into_iter();
-            let items = indices.into_iter().zip(&running.contexts).zip(errors);
+            let items = indices.into_iter().zip(&*running.contexts).zip(errors);
             let read = |((index, context), error)| (index, outcome(error, &mut parts, context, &child.limits));
             items.map(read).collect()
         }
@@ -126,8 +125,7 @@ impl AsyncStreamWorker for StreamingProcessWorker {
     fn call(&self, mut batch: Batch<Value>) -> impl Stream<Item = Output> + Send {
         let child = self.0.child();
         let mut turn = Some(batch.take_turn());
-        let (parts, outcomes) = divide(&batch, child.max_items, child.limits.max_bytes);
-        drop(batch);
+        let (parts, outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
         let refused = outcomes.into_iter().enumerate().filter_map(|(index, outcome)| Some((index, outcome?)));
         let parts = parts.into_iter().map(move |part| stream_part(child, part, turn.take()));
         stream::iter(refused).chain(stream::iter(parts).flatten())

@@ -51,7 +51,11 @@ pub struct CallContext {
 
 impl CallContext {
     pub(crate) fn new(flight: &Arc<Flight>, stage: &StageName) -> Self {
-        Self { flight: Arc::clone(flight), stage: stage.clone() }
+        Self::of(Arc::clone(flight), stage)
+    }
+
+    pub(crate) fn of(flight: Arc<Flight>, stage: &StageName) -> Self {
+        Self { flight, stage: stage.clone() }
     }
 
     pub(crate) fn flight(&self) -> &Arc<Flight> {

@@ -73,6 +73,13 @@ impl<In> Batch<In> {
         CallContext::new(&self.flights[index], &self.stage)
     }
 
+    /// The items in order, each with the context of its call. Shares what the batch has.
+    #[must_use]
+    pub fn into_shared(self) -> impl ExactSizeIterator<Item = (Arc<In>, CallContext)> {
+        let stage = self.stage;
+        self.items.into_iter().zip(self.flights).map(move |(item, flight)| (item, CallContext::of(flight, &stage)))
+    }
+
     /// The items by value.
     #[must_use]
     pub fn into_inputs(self) -> Vec<In>

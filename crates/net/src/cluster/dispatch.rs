@@ -142,13 +142,19 @@ impl Inner {
         if !call.is_retry {
             self.retries.lock().called(Instant::now());
         }
+        let candidates = |call: &StageCall| self.candidates(call.stage(), Some(F::IS_STREAMING), Instant::now());
+        let first = candidates(&call);
         if call.revision.is_none() {
-            call.revision = self.draw(call.stage(), call.options.session(), None);
+            let runs = |revision| first.iter().any(|candidate| candidate.revision == revision);
+            call.revision = self.draw(call.stage(), call.options.session(), runs);
         }
+        let mut first = Some(first);
         let mut tried: Vec<SocketAddr> = Vec::new();
         let mut last: Option<CallFault> = None;
         loop {
-            let Some(choice) = self.choose_peer(&call, F::IS_STREAMING, &tried) else {
+            // Later choices see the loads of their moment.
+            let candidates = first.take().unwrap_or_else(|| candidates(&call));
+            let Some(choice) = choose_peer(candidates, &call, &tried) else {
                 // No peer is left. A lost call that may run again waits for one; the timer of its caller ends the wait.
                 // A call that was not started waits only if a peer was lost a moment ago. A call that can run on this
                 // node fails at once.
@@ -234,32 +240,6 @@ impl Inner {
         outcome
     }
 
-    /// The next peer for a call, among those that were not tried.
-    fn choose_peer(&self, call: &StageCall, is_streaming: bool, tried: &[SocketAddr]) -> Option<PeerChoice> {
-        let mut candidates = self.candidates(call.stage(), Some(is_streaming), Instant::now());
-        candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
-        // The last alternative is worth waiting for, within the deadline.
-        let room = match candidates.len() {
-            1 if !call.can_run_here => RoomPolicy::Wait,
-            _ => RoomPolicy::FailFast,
-        };
-        if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
-            candidates.retain(|candidate| Some(candidate.revision) == call.revision);
-        }
-        // Peers that run the most stages come first: one crossing rather than several.
-        let chain = |candidate: &Candidate| chained_stages(candidate, call);
-        let most = candidates.iter().map(|candidate| chain(candidate).0).max()?;
-        candidates.retain(|candidate| chain(candidate).0 == most);
-        let loads: Vec<PeerLoad> = candidates.iter().map(|candidate| candidate.load).collect();
-        let index = match call.options.session() {
-            Some(session) => session_peer(&loads, session.number()),
-            None => better_of_two(&loads, (fastrand::usize(..), fastrand::usize(..))),
-        };
-        let candidate = candidates.swap_remove(index?);
-        let (stages, is_idempotent) = chained_stages(&candidate, call);
-        Some(PeerChoice { candidate, stages, is_idempotent, room })
-    }
-
     /// The peers that may be called for a stage, without the ejected ones.
     pub(super) fn candidates(&self, stage: &str, is_streaming: Option<bool>, now: Instant) -> Vec<Candidate> {
         let peers = self.peers.load();
@@ -277,14 +257,15 @@ impl Inner {
         self.peers.load().iter().any(|peer| peer.may_return(stage, now))
     }
 
-    /// The revision for the next call, if the stage's calls are split; `here` is this node's revision, if it runs the
-    /// stage.
-    pub(super) fn draw(&self, stage: &str, session: Option<SessionKey>, here: Option<u64>) -> Option<u64> {
+    /// The revision for the next call, if the stage's calls are split.
+    pub(super) fn draw(
+        &self,
+        stage: &str,
+        session: Option<SessionKey>,
+        is_offered: impl Fn(u64) -> bool,
+    ) -> Option<u64> {
         let split = self.splits.load().get(stage).cloned()?;
-        let mut offered: Vec<u64> = here.into_iter().collect();
-        let candidates = self.candidates(stage, None, Instant::now());
-        offered.extend(candidates.iter().map(|candidate| candidate.revision));
-        split.draw(session.map(SessionKey::number), |revision| offered.contains(&revision))
+        split.draw(session.map(SessionKey::number), is_offered)
     }
 }
 
@@ -307,6 +288,31 @@ fn with_retry_after(error: CallError, call: &StageCall) -> CallError {
     parts.stage = parts.stage.or_else(|| call.stages.first().cloned());
     parts.retry_after = parts.retry_after.or(Some(RETRY_AFTER));
     parts.into()
+}
+
+/// The next peer for a call, among those that were not tried.
+fn choose_peer(mut candidates: Vec<Candidate>, call: &StageCall, tried: &[SocketAddr]) -> Option<PeerChoice> {
+    candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
+    // The last alternative is worth waiting for, within the deadline.
+    let room = match candidates.len() {
+        1 if !call.can_run_here => RoomPolicy::Wait,
+        _ => RoomPolicy::FailFast,
+    };
+    if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
+        candidates.retain(|candidate| Some(candidate.revision) == call.revision);
+    }
+    // Peers that run the most stages come first: one crossing rather than several.
+    let chain = |candidate: &Candidate| chained_stages(candidate, call);
+    let most = candidates.iter().map(|candidate| chain(candidate).0).max()?;
+    candidates.retain(|candidate| chain(candidate).0 == most);
+    let loads: Vec<PeerLoad> = candidates.iter().map(|candidate| candidate.load).collect();
+    let index = match call.options.session() {
+        Some(session) => session_peer(&loads, session.number()),
+        None => better_of_two(&loads, (fastrand::usize(..), fastrand::usize(..))),
+    };
+    let candidate = candidates.swap_remove(index?);
+    let (stages, is_idempotent) = chained_stages(&candidate, call);
+    Some(PeerChoice { candidate, stages, is_idempotent, room })
 }
 
 /// The number of the call's stages that this peer runs in one go, and whether all of them may run again.

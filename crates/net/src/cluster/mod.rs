@@ -17,6 +17,7 @@ mod peer_stats;
 mod reconnect;
 mod split;
 
+use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -189,8 +190,11 @@ impl Drop for ConnectorTask {
 
 impl RemoteStages for Cluster {
     fn choose(&self, stage: &str, session: Option<SessionKey>, here: &StageLoad) -> StageTarget {
-        let inner = &self.inner;
-        let revision = inner.draw(stage, session, Some(here.revision));
+        let (inner, now) = (&self.inner, Instant::now());
+        // Made once, for the draw and the comparison of loads; most calls need neither.
+        let candidates = LazyCell::new(|| inner.candidates(stage, None, now));
+        let runs = |revision| candidates.iter().any(|candidate| candidate.revision == revision);
+        let revision = inner.draw(stage, session, |revision| revision == here.revision || runs(revision));
         if revision.is_some_and(|revision| revision != here.revision) {
             return StageTarget { is_remote: true, revision };
         }
@@ -198,8 +202,6 @@ impl RemoteStages for Cluster {
         if here.open && here.queued < here.capacity {
             return StageTarget { is_remote: false, revision };
         }
-        let now = Instant::now();
-        let candidates = inner.candidates(stage, None, now);
         let same = candidates.iter().filter(|candidate| revision.is_none_or(|drawn| candidate.revision == drawn));
         let least = same.map(|candidate| candidate.load.in_flight).min();
         StageTarget { is_remote: should_forward(here, least), revision }
