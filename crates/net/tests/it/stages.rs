@@ -157,7 +157,7 @@ impl Serialize for Patient {
         pair.serialize_element(&self.0)?;
         IS_WRITTEN.notify_one();
         let have_run = (0..10_000).any(|_| {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
             HAVE_OTHERS_RUN.load(Ordering::SeqCst)
         });
         pair.serialize_element(&have_run)?;
