@@ -199,6 +199,12 @@ pub mod config {
     pub use callboard_config::*;
 }
 
+/// Sources of models for a node that serves.
+#[cfg(feature = "cli")]
+pub mod models {
+    pub use callboard_models::*;
+}
+
 /// The small HTTP client of the commands that call a server.
 #[cfg(feature = "cli")]
 pub mod http_client {

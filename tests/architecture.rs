@@ -18,7 +18,7 @@ struct Rule {
 }
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -67,6 +67,11 @@ const RULES: [Rule; 16] = [
         must_not_know: &["axum", "hyper", "quinn", "ractor", "rten", "prost", "image"],
     },
     Rule {
+        name: "models",
+        may_use: &["codec", "config", "core", "http", "server"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor"],
+    },
+    Rule {
         name: "",
         may_use: &[
             "bench",
@@ -75,6 +80,7 @@ const RULES: [Rule; 16] = [
             "core",
             "http",
             "http-client",
+            "models",
             "net",
             "oip",
             "onnx",

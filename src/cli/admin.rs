@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_config::{AdminAddress, Plan};
 use callboard_core::NodeHandle;
 use callboard_http::{Admin, HttpConfig, HttpEdge, ModelRepository, serve_admin};
 use tokio::net::TcpListener;
@@ -14,7 +15,6 @@ use tokio::task::JoinHandle;
 use super::error::CliError;
 use super::log_lines::LogLines;
 use super::service::admin_config;
-use callboard_config::{AdminAddress, Plan};
 
 /// The default address, next to the edge's own.
 pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use callboard_config::{Flags, SETTINGS, SettingName};
 use clap::builder::{EnumValueParser, PossibleValue, UnknownArgumentValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum, value_parser};
 use clap_complete::Shell;
@@ -17,7 +18,6 @@ use super::commands::cluster::ClusterArgs;
 use super::commands::models::ModelsArgs;
 use super::commands::status::StatusArgs;
 use super::snippet::Language;
-use callboard_config::{Flags, SETTINGS, SettingName};
 
 /// The command line, split into words.
 #[derive(Clone, Debug)]

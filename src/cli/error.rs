@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use callboard_config::ConfigError;
 use callboard_config::assemble::BuildError;
+pub(crate) use callboard_config::chain;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -68,16 +69,4 @@ impl CliError {
             Self::Failed(_) => ExitCode::from(1),
         }
     }
-}
-
-/// The messages of an error and its causes.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut message = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        message.push_str(": ");
-        message.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    message
 }

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use callboard_config::{AdminAddress, Plan};
 use callboard_core::LocalClient;
 
 use super::admin::DEFAULT_ADDRESS;
 use super::service::{example_file, title};
-use callboard_config::{AdminAddress, Plan};
 
 /// The start-up lines.
 pub(crate) fn welcome(

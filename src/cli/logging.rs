@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use callboard_config::LogFormat;
 use callboard_http::AccessLog;
 use tracing::Subscriber;
 use tracing_subscriber::Layer;
@@ -13,7 +14,6 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::error::CliError;
 use super::log_lines::{LogLines, StderrWriter};
 use super::log_style::LogStyle;
-use callboard_config::LogFormat;
 
 /// The actor library opens a span around every message; its number tells a reader nothing.
 const QUIET: &str = "ractor";

@@ -28,11 +28,9 @@ mod log_lines;
 mod log_style;
 mod log_text;
 mod logging;
-mod models;
 mod output;
 mod plain;
 mod reload;
-mod repository;
 mod run;
 #[cfg(feature = "process")]
 mod secrets;
@@ -41,7 +39,6 @@ mod signals;
 mod snippet;
 mod table;
 mod target;
-mod turns;
 
 use std::process::ExitCode;
 

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use callboard_config::{Plan, Target};
+use callboard_models::ConfiguredRoutes;
 use tokio::task::spawn_blocking;
 
 use super::log_lines::LogLines;
-use super::repository::ConfiguredRoutes;
-use callboard_config::{Plan, Target};
 
 /// How often the files are looked at.
 const INTERVAL: Duration = Duration::from_millis(500);

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use callboard_config::{Environment, Plan, Replicas};
 use callboard_core::App;
 use callboard_http::ApiInfo;
+use callboard_models::ReadAgain;
 use tracing::Level;
 
 use super::args::{self, CliCommand, ParsedArgs, Program};
@@ -16,12 +18,10 @@ use super::commands::{doctor, prepare};
 use super::complaint::complaint;
 use super::error::CliError;
 use super::logging::Log;
-use super::repository::ReloadFn;
 #[cfg(feature = "process")]
 use super::secrets;
 use super::service::{Service, api_info};
 use super::{logging, output, target};
-use callboard_config::{Environment, Plan, Replicas};
 #[cfg(feature = "process")]
 use callboard_server::ServeError;
 
@@ -135,7 +135,7 @@ fn carry_out(
     match low.verb {
         CliCommand::Serve { reload: watches } => {
             // A program changes its routes in its code.
-            let reload = (program == Program::Callboard).then(|| Box::new(read) as ReloadFn);
+            let reload = (program == Program::Callboard).then(|| Box::new(move || Ok(read()?)) as ReadAgain);
             serve::run(plan, app, reload, watches, info, log)
         }
         CliCommand::Check => check::run(Service::new(with_one_replica(plan), app)?),

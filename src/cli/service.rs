@@ -3,13 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
+use callboard_config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
 use callboard_core::{App, Limits, Node};
 use callboard_http::{ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
+use callboard_server::own_protocols;
 
 use super::error::CliError;
 use super::target::FILE_NAME;
-use callboard_config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
-use callboard_server::own_protocols;
 
 /// An app and its settings.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ use callboard_codec::edited_text;
 use callboard_config::{ConfigError, FoundModel, Target};
 
 use super::args::Program;
-use super::models;
 
 /// The configuration file of a directory.
 pub(crate) const FILE_NAME: &str = "callboard.toml";
@@ -61,7 +60,7 @@ fn served(path: PathBuf) -> Result<Target, ConfigError> {
 
 /// The models in a directory.
 fn models_of(path: &Path) -> Result<Vec<FoundModel>, ConfigError> {
-    let models = models::look(path).map_err(|error| problem(path, &unreadable(&error)))?;
+    let models = callboard_models::look(path).map_err(|error| problem(path, &unreadable(&error)))?;
     Ok(models.into_values().collect())
 }
 

@@ -40,7 +40,7 @@ mod source;
 mod stage;
 mod units;
 
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, Place, chain};
 pub use explain::Explanation;
 pub use form::{AdminAddress, LogFormat, Replicas, SecretSource};
 pub(crate) use graph::DEFAULT_LABEL;

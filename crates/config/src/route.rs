@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_core::{Priority, RouteName, check_route_name};
+use callboard_server::own_protocols;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
@@ -20,7 +21,6 @@ use super::setting::route::{
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
-use callboard_server::own_protocols;
 
 /// One route.
 #[derive(Clone, Debug)]

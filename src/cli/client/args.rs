@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use callboard_codec::Format;
+use callboard_config::parse_duration;
 use callboard_http_client::{Call, Protocol};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -15,7 +16,6 @@ use super::server_url::ServerUrl;
 use super::tensor::TensorSpec;
 use super::trust;
 use crate::cli::error::CliError;
-use callboard_config::parse_duration;
 
 /// One request, as it was typed.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use callboard_bench::{Assertion, Load, RATES, Schedule};
+use callboard_config::parse_duration;
 use callboard_http_client::Protocol;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::cli::client::args::{duration, value_of};
 use crate::cli::client::{RequestArgs, ServerUrl};
-use callboard_bench::{Assertion, Load, RATES, Schedule};
-use callboard_config::parse_duration;
 
 /// The load, its targets, and the form of the report.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,6 +8,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use callboard_config::parse_duration;
 use callboard_net::{Authority, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
 use clap::{Arg, ArgMatches, Command, value_parser};
 
@@ -15,7 +16,6 @@ use super::super::client::args::value_of;
 use super::super::error::CliError;
 use super::super::output;
 use super::block_on;
-use callboard_config::parse_duration;
 
 /// The subcommand and its arguments.
 #[derive(Clone, Debug, PartialEq)]

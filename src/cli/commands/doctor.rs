@@ -8,6 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use callboard_config::{Environment, Flags, Plan, Settings, StageKind, Target};
 use callboard_process::PythonConfig;
 
 use super::super::args::Program;
@@ -15,7 +16,6 @@ use super::super::error::{CliError, chain};
 use super::super::output;
 use super::super::secrets;
 use super::super::target::{self, PythonTarget};
-use callboard_config::{Environment, Flags, Plan, Settings, StageKind, Target};
 
 /// The tool of the package.
 const TOOL: &str = "callboard.doctor";

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use callboard_config::{Explanation, Plan};
 use callboard_core::App;
+use callboard_core::Diagram;
 
 use super::super::args::ExplainFormat;
 use super::super::error::CliError;
 use super::super::output;
-use callboard_config::{Explanation, Plan};
-use callboard_core::Diagram;
 
 /// Prints the plan, and the routes of a program's own app.
 pub(crate) fn run(plan: &Plan, own: Option<App>, form: ExplainFormat) -> Result<(), CliError> {

@@ -1,9 +1,10 @@
 //! `callboard export`: writes the configuration file that a Python file means.
 
+use callboard_config::Target;
+
 use super::super::error::CliError;
 use super::super::output;
 use super::super::service::title;
-use callboard_config::Target;
 
 /// Prints the file, to be changed and served in place of the code's own settings.
 pub(crate) fn run(target: &Target) -> Result<(), CliError> {

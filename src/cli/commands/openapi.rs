@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use callboard_http::ApiInfo;
+use callboard_server::own_protocols;
 
 use super::super::error::CliError;
 use super::super::output;
 use super::super::service::Service;
 use super::block_on;
-use callboard_server::own_protocols;
 
 /// Starts the app, because a model's schema is known once it is loaded; asks for the document; stops again.
 pub(crate) fn run(service: Service, info: &ApiInfo, output: Option<&Path>) -> Result<(), CliError> {

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
+use callboard_config::{Plan, PythonKeys, StageKind};
 use callboard_process::PythonError;
 
 use super::super::error::CliError;
 use super::super::service::title;
-use callboard_config::{Plan, PythonKeys, StageKind};
 
 /// The tool of the package, and its exit code if something is needed.
 const TOOL: &str = "callboard.prepare";

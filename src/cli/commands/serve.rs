@@ -11,9 +11,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use callboard_config::{FoundModel, Plan, Source, Target};
 use callboard_core::{App, Drained};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
+use callboard_models::{ConfiguredRoutes, ModelDirectory, ReadAgain};
 use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
+use callboard_server::{Server, ServerBuilder, StartingServer};
 use tokio::net::TcpListener;
 use tokio::task::{JoinSet, spawn_blocking};
 
@@ -23,20 +26,16 @@ use super::super::error::CliError;
 use super::super::example;
 use super::super::identity::identity;
 use super::super::logging::Log;
-use super::super::models::{self, ModelDirectory};
 use super::super::reload::{self, WatchedFiles, watch};
-use super::super::repository::{ConfiguredRoutes, ReloadFn};
 use super::super::service::{Service, file_of, http_config};
 use super::super::signals::{INTERRUPT, Signals};
 use super::block_on;
-use callboard_config::{FoundModel, Plan, Source, Target};
-use callboard_server::{Server, ServerBuilder, StartingServer};
 
 /// Serves until stopped.
 pub(crate) fn run(
     plan: Plan,
     app: Option<App>,
-    read_again: Option<ReloadFn>,
+    read_again: Option<ReadAgain>,
     watches: bool,
     info: ApiInfo,
     log: &Log,
@@ -47,7 +46,7 @@ pub(crate) fn run(
 async fn serve(
     plan: Plan,
     app: Option<App>,
-    read_again: Option<ReloadFn>,
+    read_again: Option<ReadAgain>,
     watches: bool,
     info: ApiInfo,
     log: &Log,
@@ -82,7 +81,7 @@ async fn serve(
         let counted = Arc::clone(&directory);
         server.node().show_metrics_of(move || counted.metrics());
         if let Some(interval) = plan.settings.models_watch.value {
-            watching.spawn(models::watch(directory, interval));
+            watching.spawn(callboard_models::watch(directory, interval));
         }
     } else if let Some(read_again) = read_again {
         let routes = Arc::new(ConfiguredRoutes::new(read_again, server.node().handle(), &plan));
@@ -262,7 +261,8 @@ async fn start_models(
 ) -> Result<Started, CliError> {
     let Service { app, plan, engines } = Service::new(plan, Some(App::new()))?;
     let node = Service::start(app).await?;
-    let directory = Arc::new(ModelDirectory::new(path, &plan, node.handle(), log.stderr.lines()));
+    let lines = log.stderr.lines();
+    let directory = Arc::new(ModelDirectory::new(path, &plan, node.handle(), move |note| lines.note(note)));
     let opened = directory.open(models).await;
     opened.map_err(|reason| CliError::Failed(format!("{}: {reason}", path.display())))?;
     let server = starting.open_node(node).map_err(|error| CliError::because("not started", &error))?;

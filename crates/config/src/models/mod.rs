@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`listing`] reads names as models, [`settings`] the settings of a model, [`choice`] which versions are served. The
-//! directory itself is read by `cli/models/`.
+//! directory itself is read by `callboard-models`.
 
 mod choice;
 pub mod listing;

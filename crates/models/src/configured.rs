@@ -9,26 +9,26 @@
 //! * **Cancelled:** the new stages end, and nothing has changed. An unload ends a load of its route.
 
 use std::collections::{HashMap, HashSet};
+use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use callboard_config::{Plan, assemble, chain};
 use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange, RouteSpec};
 use callboard_http::{ModelRepository, RepositoryChange, RepositoryError};
+use callboard_server::own_protocols;
 use tokio::sync::RwLock;
 use tokio::task::spawn_blocking;
 
-use super::error::CliError;
-use super::turns::Turns;
-use callboard_config::Plan;
-use callboard_server::own_protocols;
+use crate::turns::Turns;
 
 /// Reads the configuration again.
-pub(crate) type ReloadFn = Box<dyn Fn() -> Result<Plan, CliError> + Send + Sync>;
+pub type ReadAgain = Box<dyn Fn() -> Result<Plan, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 /// The routes that the configuration of a running node has.
-pub(crate) struct ConfiguredRoutes {
-    reload: Arc<ReloadFn>,
+pub struct ConfiguredRoutes {
+    reload: Arc<ReadAgain>,
     node: NodeHandle,
     /// How often the configuration was read.
     reads: Arc<AtomicU64>,
@@ -66,7 +66,7 @@ impl Loaded {
 
 impl ConfiguredRoutes {
     /// The routes of a node that was started with this plan.
-    pub(crate) fn new(reload: ReloadFn, node: NodeHandle, plan: &Plan) -> Self {
+    pub fn new(reload: ReadAgain, node: NodeHandle, plan: &Plan) -> Self {
         Self {
             reload: Arc::new(reload),
             node,
@@ -111,15 +111,13 @@ impl ConfiguredRoutes {
     }
 
     /// Builds all routes of the configuration again, and removes the other routes.
-    pub(crate) async fn load_all(&self) -> Result<(), RepositoryError> {
+    pub async fn load_all(&self) -> Result<(), RepositoryError> {
         let turn = Arc::clone(&self.all).write_owned().await;
         let reload = Arc::clone(&self.reload);
         let reading = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
         let built = spawn_blocking(move || {
-            let refused = |error: CliError| RepositoryError::Source(error.to_string());
-            let plan = reload().map_err(refused)?;
-            let routes =
-                callboard_config::assemble::routes(&plan).map_err(|error| refused(CliError::from_build(error)))?;
+            let plan = reload().map_err(|error| RepositoryError::Source(error.to_string()))?;
+            let routes = assemble::routes(&plan).map_err(|error| RepositoryError::Source(chain(&error)))?;
             Ok::<_, RepositoryError>((names(&plan), with_rollouts(&plan, routes), turn))
         });
         let (all, routes, _turn) = built.await.map_err(|panic| RepositoryError::Source(panic.to_string()))??;
@@ -204,7 +202,7 @@ fn take_over(change: RouteChange, (route, rollout): ReloadedRoute, is_served: bo
     }
 }
 
-fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Result<ReloadedRoutes, RepositoryError> {
+fn reload_routes(reload: &ReadAgain, route: &str, served: &HashSet<String>) -> Result<ReloadedRoutes, RepositoryError> {
     let mut plan = reload().map_err(|error| RepositoryError::Source(error.to_string()))?;
     let all = names(&plan);
     let Some(together) = together(&plan, route, served) else { return Ok((all, Err(RepositoryError::Unknown))) };
@@ -213,9 +211,9 @@ fn reload_routes(reload: &ReloadFn, route: &str, served: &HashSet<String>) -> Re
     if let Err(error) = own_protocols().check_route(route) {
         return Ok((all, Err(RepositoryError::Source(error.to_string()))));
     }
-    let reloaded = callboard_config::assemble::routes(&plan)
+    let reloaded = assemble::routes(&plan)
         .map(|routes| with_rollouts(&plan, routes))
-        .map_err(|error| RepositoryError::Source(CliError::from_build(error).to_string()));
+        .map_err(|error| RepositoryError::Source(chain(&error)));
     Ok((all, reloaded))
 }
 
@@ -255,7 +253,7 @@ mod tests {
         STAGES.to_owned() + &routes.iter().map(route).collect::<String>()
     }
 
-    fn plan(text: String) -> Result<Plan, CliError> {
+    fn plan(text: String) -> Result<Plan, Box<dyn Error + Send + Sync>> {
         Ok(Plan::resolve(Target::File { path: "f".into(), text }, &Flags::new(), &Environment::default())?)
     }
 
@@ -267,7 +265,7 @@ mod tests {
             move || plan(file.lock().unwrap().clone())
         };
         let first = reload().unwrap();
-        let node = callboard_config::assemble::app(&first).unwrap().start().await.unwrap();
+        let node = assemble::app(&first).unwrap().start().await.unwrap();
         let configured = ConfiguredRoutes::new(Box::new(reload), node.handle(), &first);
         (node, configured, file)
     }

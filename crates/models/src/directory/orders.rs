@@ -5,18 +5,18 @@
 
 use std::collections::BTreeSet;
 
+use callboard_config::FoundModel;
+use callboard_config::models::settings::ModelSettings;
+use callboard_config::models::{route_name, stage_name};
 use callboard_core::Rollout;
 use callboard_http::{ModelRepository, ModelUpload, RepositoryChange, RepositoryError, RepositoryModel};
 use tokio::task::spawn_blocking;
 
 use super::check::check;
-use super::directory::ModelDirectory;
 use super::look::look_at_model;
+use super::served::ModelDirectory;
 use super::state::{ModelState, VersionPrint};
 use super::upload;
-use callboard_config::FoundModel;
-use callboard_config::models::settings::ModelSettings;
-use callboard_config::models::{route_name, stage_name};
 
 impl ModelRepository for ModelDirectory {
     fn routes(&self) -> Vec<String> {

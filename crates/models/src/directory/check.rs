@@ -6,12 +6,12 @@
 #[cfg(feature = "process")]
 use std::time::Duration;
 
+use callboard_config::Plan;
 #[cfg(feature = "process")]
 use callboard_core::App;
 use tokio::task::spawn_blocking;
 
-use super::directory::build_stage;
-use callboard_config::Plan;
+use super::served::build_stage;
 #[cfg(feature = "process")]
 use callboard_config::Replicas;
 

@@ -15,14 +15,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 const MAX_LOADS: usize = 8;
 
 /// The turns of all models.
-pub(super) struct Turns {
+pub(crate) struct Turns {
     models: Mutex<BTreeMap<String, Arc<Turn>>>,
     places: Arc<Semaphore>,
 }
 
 /// The turn of one model.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     change: tokio::sync::Mutex<()>,
     /// Counts the orders that end a load.
     ended: watch::Sender<u64>,
@@ -44,7 +44,7 @@ impl Turns {
     /// # Errors
     ///
     /// Errors of the load, and an order that ends it.
-    pub(super) async fn load(
+    pub(crate) async fn load(
         &self,
         name: &str,
         load: impl Future<Output = Result<(), RepositoryError>>,
@@ -67,7 +67,7 @@ impl Turns {
     }
 
     /// Changes a model at once: a load of it ends without effect.
-    pub(super) async fn at_once<T>(&self, name: &str, change: impl Future<Output = T>) -> T {
+    pub(crate) async fn at_once<T>(&self, name: &str, change: impl Future<Output = T>) -> T {
         let turn = self.of(name);
         turn.ended.send_modify(|orders| *orders += 1);
         let _turn = turn.change.lock().await;
@@ -75,19 +75,19 @@ impl Turns {
     }
 
     /// Changes a model after a load of it.
-    pub(super) async fn after_loads<T>(&self, name: &str, change: impl Future<Output = T>) -> T {
+    pub(crate) async fn after_loads<T>(&self, name: &str, change: impl Future<Output = T>) -> T {
         let turn = self.of(name);
         let _turn = turn.change.lock().await;
         change.await
     }
 
     /// A place for the work of a load, which keeps it even if its caller leaves.
-    pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
     /// The models that are loaded now, each with the time since its load began.
-    pub(super) fn loading(&self) -> BTreeMap<String, Duration> {
+    pub(crate) fn loading(&self) -> BTreeMap<String, Duration> {
         let turns = self.lock();
         turns.iter().filter_map(|(name, turn)| Some((name.clone(), (*lock(&turn.began))?.elapsed()))).collect()
     }

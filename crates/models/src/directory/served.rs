@@ -19,31 +19,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use callboard_config::assemble::{BuildError, SharedStage};
+use callboard_config::models::settings::ModelSettings;
+use callboard_config::models::{route_name, stage_name, version_route_name};
+use callboard_config::{FoundModel, Plan, chain, show_duration};
 use callboard_core::description::StageState;
 use callboard_core::{ChangeError, NodeHandle, RouteChange};
 use callboard_http::RepositoryError;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::super::error::chain;
-use super::super::log_lines::LogLines;
-use super::super::turns::Turns;
 use super::check::check;
 use super::look::{look, look_at_model};
 use super::state::{Failed, ModelState, Running, Step, VersionPrint};
-use callboard_config::assemble::{BuildError, SharedStage};
-use callboard_config::models::settings::ModelSettings;
-use callboard_config::models::{route_name, stage_name, version_route_name};
-use callboard_config::show_duration;
-use callboard_config::{FoundModel, Plan};
+use crate::turns::Turns;
 
 /// The models of a directory, served by a node.
-pub(crate) struct ModelDirectory {
+pub struct ModelDirectory {
     pub(super) root: PathBuf,
     /// The settings of the start.
     pub(super) plan: Plan,
     pub(super) node: NodeHandle,
-    pub(super) lines: LogLines,
+    notes: Box<dyn Fn(fmt::Arguments<'_>) + Send + Sync>,
     models: Mutex<BTreeMap<String, ModelState>>,
     lives: AtomicU64,
     /// Whether the start is over.
@@ -78,13 +75,19 @@ fn panicked(panic: &(dyn Any + Send)) -> String {
 const FOR_WORDS: Duration = Duration::from_secs(5);
 
 impl ModelDirectory {
-    /// The directory of this plan, of which nothing is served yet.
-    pub(crate) fn new(root: &Path, plan: &Plan, node: NodeHandle, lines: LogLines) -> Self {
+    /// The directory of this plan, of which nothing is served yet: [`open`](Self::open) does that. `notes` gets a line
+    /// for people of each change while the node serves.
+    pub fn new(
+        root: &Path,
+        plan: &Plan,
+        node: NodeHandle,
+        notes: impl Fn(fmt::Arguments<'_>) + Send + Sync + 'static,
+    ) -> Self {
         Self {
             root: root.to_owned(),
             plan: plan.clone(),
             node,
-            lines,
+            notes: Box::new(notes),
             models: Mutex::default(),
             lives: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
@@ -94,7 +97,7 @@ impl ModelDirectory {
 
     /// Serves a model as it was found by a look: new and changed versions are loaded, removed ones closed. Versions
     /// that failed before are not tried again, unless `again`.
-    pub(crate) async fn update(
+    pub(super) async fn update(
         &self,
         name: &str,
         found: Option<FoundModel>,
@@ -217,7 +220,7 @@ impl ModelDirectory {
             };
             match changed {
                 Ok(()) => {
-                    self.note(name, state, &next, (served, default));
+                    self.note_served(name, state, &next, (served, default));
                     state.loads += loaded.len() as u64;
                     state.failed.retain(|version, _| found.versions.contains_key(version));
                     (state.running, state.default) = (next, chosen.default);
@@ -341,7 +344,7 @@ impl ModelDirectory {
         }
         self.close(name, &mut state).await?;
         self.states().remove(name);
-        self.lines.note(format_args!("model {name}: it is not in the directory any more, and is not served"));
+        self.note(format_args!("model {name}: it is not in the directory any more, and is not served"));
         Ok(())
     }
 
@@ -355,14 +358,14 @@ impl ModelDirectory {
     }
 
     /// All models of the directory now.
-    pub(crate) async fn look(&self) -> Result<BTreeMap<String, FoundModel>, RepositoryError> {
+    pub(super) async fn look(&self) -> Result<BTreeMap<String, FoundModel>, RepositoryError> {
         let root = self.root.clone();
         let found = spawn_blocking(move || look(&root)).await;
         found.map_err(|panic| RepositoryError::Source(panic.to_string()))?.map_err(|error| self.unreadable(&error))
     }
 
     /// The models that were found at the last look.
-    pub(crate) fn known(&self) -> BTreeMap<String, FoundModel> {
+    pub(super) fn known(&self) -> BTreeMap<String, FoundModel> {
         let models = self.states();
         models.iter().filter_map(|(name, model)| Some((name.clone(), model.found.clone()?))).collect()
     }
@@ -391,6 +394,10 @@ impl ModelDirectory {
         state.failures += 1;
         state.failed.insert(version, failed);
         reason
+    }
+
+    pub(super) fn note(&self, text: fmt::Arguments<'_>) {
+        (self.notes)(text);
     }
 
     pub(super) fn keep(&self, name: &str, state: ModelState) {
@@ -425,7 +432,7 @@ mod tests {
             routes.iter().fold(App::new(), |app, (name, stage)| app.mount(RouteSpec::new(name, (*stage).clone())));
         let node = app.start().await.unwrap();
         let plan = Plan::resolve(Target::Program { file: None }, &Flags::new(), &Environment::default()).unwrap();
-        let directory = ModelDirectory::new(Path::new("models"), &plan, node.handle(), LogLines::default());
+        let directory = ModelDirectory::new(Path::new("models"), &plan, node.handle(), |_| ());
         directory.close("m", &mut ModelState::default()).await.unwrap();
         let left: Vec<String> = node.client().routes().iter().map(|route| route.name().to_owned()).collect();
         assert_eq!(left, ["/mm", "/mm/versions/1"]);

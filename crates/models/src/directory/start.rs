@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::available_parallelism;
 
+use callboard_config::FoundModel;
 use callboard_http::RepositoryError;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::directory::ModelDirectory;
+use super::served::ModelDirectory;
 use super::upload::remove_leftovers;
-use callboard_config::FoundModel;
 
 /// Each takes a place among the changes that wait for the router.
 const MAX_LOADS_AT_ONCE: u32 = 32;
@@ -35,7 +35,7 @@ impl ModelDirectory {
     /// # Errors
     ///
     /// The reasons, if nothing can be served.
-    pub(crate) async fn open(self: &Arc<Self>, models: Vec<FoundModel>) -> Result<(), String> {
+    pub async fn open(self: &Arc<Self>, models: Vec<FoundModel>) -> Result<(), String> {
         let root = self.root.clone();
         let _ = spawn_blocking(move || remove_leftovers(&root)).await;
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);

@@ -25,12 +25,12 @@ const MAX_SETTINGS_BYTES: u64 = 64 << 10;
 ///
 /// A directory that cannot be read, or has too many entries. A subdirectory that cannot be read is a model or version
 /// with that reason.
-pub(crate) fn look(root: &Path) -> io::Result<BTreeMap<String, FoundModel>> {
+pub fn look(root: &Path) -> io::Result<BTreeMap<String, FoundModel>> {
     look_at(root, &|_| true)
 }
 
 /// One model in this directory, if it is there.
-pub(crate) fn look_at_model(root: &Path, name: &str) -> io::Result<Option<FoundModel>> {
+pub(super) fn look_at_model(root: &Path, name: &str) -> io::Result<Option<FoundModel>> {
     let is_of_model = |entry: &str| {
         // Weights of a flat file begin with its name: `NAME.onnx.data`.
         let rest = entry.strip_prefix(name);
@@ -128,17 +128,17 @@ pub(super) mod tests {
     use super::*;
 
     /// A directory that is removed at the end.
-    pub(in crate::cli::models) struct Temporary(pub(in crate::cli::models) PathBuf);
+    pub(in crate::directory) struct Temporary(pub(in crate::directory) PathBuf);
 
     impl Temporary {
-        pub(in crate::cli::models) fn new(name: &str) -> Self {
+        pub(in crate::directory) fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("callboard-look-{}-{name}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             fs::create_dir_all(&path).unwrap();
             Self(path)
         }
 
-        pub(in crate::cli::models) fn write(&self, path: &str, content: &[u8]) {
+        pub(in crate::directory) fn write(&self, path: &str, content: &[u8]) {
             let path = self.0.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use callboard_http::{RepositoryModel, RepositoryVersion};
-
-use super::look::print;
 use callboard_config::assemble::SharedStage;
 use callboard_config::models::listing::MODEL_FILE;
 use callboard_config::models::settings::ModelSettings;
 use callboard_config::{FoundModel, Print};
+use callboard_http::{RepositoryModel, RepositoryVersion};
+
+use super::look::print;
 
 /// The files of a version and the settings of its stage: the same ones make the same stage.
 #[derive(Clone, Debug, PartialEq, Eq)]

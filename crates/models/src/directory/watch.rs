@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_config::FoundModel;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::directory::ModelDirectory;
-use callboard_config::FoundModel;
+use super::served::ModelDirectory;
 
 /// A file system that is not mounted is an empty directory.
 const EMPTY: &str = "there is none in the directory";
@@ -27,7 +27,7 @@ fn changed(taken: &Found, before: &Found, now: &Found) -> BTreeSet<String> {
 }
 
 /// Watches the directory until it is dropped.
-pub(crate) async fn watch(directory: Arc<ModelDirectory>, interval: Duration) {
+pub async fn watch(directory: Arc<ModelDirectory>, interval: Duration) {
     let mut before = directory.known();
     let mut is_readable = true;
     let (mut updates, mut running) = (JoinSet::new(), BTreeMap::new());

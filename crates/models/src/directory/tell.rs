@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
+use callboard_config::FoundModel;
 use callboard_http::RepositoryError;
 
-use super::directory::ModelDirectory;
+use super::served::ModelDirectory;
 use super::state::{ModelState, Running};
-use callboard_config::FoundModel;
 
 impl ModelDirectory {
     /// Logs the versions that are not served.
@@ -46,7 +46,7 @@ impl ModelDirectory {
     }
 
     /// Tells what has changed; `defaults` are the version behind the model's own route before, and now.
-    pub(super) fn note(
+    pub(super) fn note_served(
         &self,
         name: &str,
         state: &ModelState,
@@ -60,22 +60,23 @@ impl ModelDirectory {
         for (version, running) in next {
             match state.running.get(version) {
                 Some(before) if before.life == running.life => {}
-                Some(_) => self.lines.note(format_args!("model {name}: version {version} is served from its new file")),
-                None => self.lines.note(format_args!("model {name}: version {version} is served")),
+                Some(_) => self.note(format_args!("model {name}: version {version} is served from its new file")),
+                None => self.note(format_args!("model {name}: version {version} is served")),
             }
         }
         for version in state.running.keys().filter(|version| !next.contains_key(version)) {
-            self.lines.note(format_args!("model {name}: version {version} is not served any more"));
+            self.note(format_args!("model {name}: version {version} is not served any more"));
         }
         if let (Some(before), Some(default)) = defaults
             && before != default
         {
-            self.lines.note(format_args!("model {name}: version {default} is the default"));
+            self.note(format_args!("model {name}: version {default} is the default"));
         }
     }
 
     /// Families for `/metrics`, of the models whose names can be routes.
-    pub(crate) fn metrics(&self) -> String {
+    #[must_use]
+    pub fn metrics(&self) -> String {
         const FAMILIES: [(&str, &str, &str); 2] = [
             ("callboard_model_versions", "gauge", "Versions of a model by whether they are served"),
             ("callboard_model_loads", "counter", "Versions of a model that were loaded, and that failed to load"),

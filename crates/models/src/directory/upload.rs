@@ -96,7 +96,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::cli::models::look::tests::Temporary;
+    use crate::directory::look::tests::Temporary;
 
     #[test]
     fn only_uploads_of_ended_processes_are_removed() {
