@@ -13,8 +13,8 @@ use callboard_core::{CacheUse, CallOptions, ErrorKind, Timing};
 use callboard_http::axum::body::HttpBody as _;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    ApiError, BodyLimits, CodecBudget, IncomingBody, LARGE_BYTES, PaceLimits, PendingAdmission, ProtocolRequest,
-    RequestContext, RequestHead, ResponseCompression, SERVER_TIMING, insert_cache_status, server_timing,
+    ApiError, BodyLimits, CodecBudget, IncomingBody, LARGE_BYTES, PendingAdmission, ProtocolRequest, RequestContext,
+    RequestHead, ResponseCompression, SERVER_TIMING, insert_cache_status, server_timing,
 };
 use futures_util::future::try_join_all;
 
@@ -100,11 +100,11 @@ pub(crate) async fn read_body<'a>(
     let (coding, priority) = (head.coding, head.priority);
     let mut pending = PendingAdmission::new(client, call.route, start);
     let deadline = pending.deadline(head.timeout);
-    let limits = BodyLimits { max_bytes, pace: PaceLimits::new(config, deadline) };
+    let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let body = IncomingBody::new(body, announced, &mut pending, limits)?.decoded(coding);
     let bytes = body.collect_aligned_at(layout.arrays_at()).await?;
     let admission = pending.into_admission()?;
-    let budget = CodecBudget::for_admission(client, &admission, deadline);
+    let budget = client.edge().codec_budget(admission.account(), deadline);
     let options = call.context.call_options(call.route, &parts.headers, deadline, priority);
     Ok(AdmittedBody { bytes, admission, budget, options, compression })
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use callboard_codec::{Account, Payload};
 
 use crate::call::{CallOptions, PayloadReplies, Reply, SessionKey};
-use crate::client::{AdmittedCall, LocalClient, Shared, StartedCall, run_admitted};
+use crate::client::{AdmittedCall, LocalClient, StartedCall, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::{HeldBytes, Limits, PendingBody};
 use crate::metrics::CacheUse;
+use crate::offload::CodecBudget;
 use crate::router::{Admission, Route};
 use crate::timeline::CallTracer;
 
@@ -27,7 +28,7 @@ impl LocalClient {
     }
 }
 
-impl EdgeHandle<'_> {
+impl<'a> EdgeHandle<'a> {
     /// The time for a call of this route: the caller's `timeout` or the default, within the limits of the route and the
     /// node.
     #[must_use]
@@ -108,31 +109,10 @@ impl EdgeHandle<'_> {
         HeldBytes::none_of(&self.0.shared.gateway)
     }
 
-    /// Runs `work` off the runtime's threads and charges `account`: for decoding and encoding large payloads. The
-    /// thread holds `owner`, such as the call's [`Admission`], until the work returns, and gives it back with the
-    /// result.
-    ///
-    /// # Errors
-    ///
-    /// `Overloaded` when too much such work waits, `DeadlineExceeded` when no thread was free in time, `Unavailable`
-    /// when the node stops. The owner is dropped then.
-    ///
-    /// # Panics
-    ///
-    /// As `work` does.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future stops the work at its next charge; the owner is held until then.
-    pub async fn offload<O: Send + 'static, T: Send + 'static>(
-        self,
-        owner: O,
-        account: Arc<dyn Account>,
-        deadline: Deadline,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<(O, T), CallError> {
-        let Shared { gateway, runtime, .. } = &*self.0.shared;
-        gateway.offload().run(runtime, owner, account, deadline, work).await
+    /// Decodes and encodes at the expense of an account of this node, until a deadline.
+    #[must_use]
+    pub fn codec_budget(self, account: Arc<dyn Account>, deadline: Deadline) -> CodecBudget<'a> {
+        CodecBudget::new(self.0.shared.gateway.offload(), account, deadline)
     }
 
     /// Runs an admitted call to its one outcome, and counts it.

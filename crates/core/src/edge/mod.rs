@@ -1,21 +1,24 @@
 //! The interface of a node for its edges: permits before the bytes of a call are read, accounts, payloads without a
 //! type.
 //!
+//! Edges receive bodies by the same parts: [`Pace`] decides how slow a body may be, [`BodyReservation`] what its call
+//! holds while it arrives, and [`CodecBudget`] who pays for reading it, on which thread.
+//!
 //! An edge brings calls from outside, such as the HTTP server. As an [`Edge`] it opens and ends with a server. For
 //! simple calls it has a [`LocalClient`](crate::LocalClient). To admit a call before its body is read it has
 //! [`EdgeHandle`], which [`LocalClient::edge`](crate::LocalClient::edge) returns.
 
 mod calls;
 mod lifecycle;
+mod pace;
+mod reservation;
 mod stages;
 mod traces;
 
-/// The step in which the bytes of a body are charged ahead of their arrival, at most up to the announced length: a lock
-/// for each packet would cost more.
-pub const BODY_STEP_BYTES: u64 = 256 * 1024;
-
 pub use self::calls::{EdgeHandle, PendingOutcome};
 pub use self::lifecycle::{Edge, EdgeDescription, EdgeError, EdgeFuture};
+pub use self::pace::{Pace, PaceLimits, TooSlow};
+pub use self::reservation::BodyReservation;
 pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
 pub use self::traces::ErrorTraces;
 
@@ -25,6 +28,6 @@ pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts};
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
-pub use crate::offload::{LARGE_BYTES, off_the_runtime};
+pub use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime, run_without_node};
 pub use crate::router::{Admission, Route, RouteData, nearest};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

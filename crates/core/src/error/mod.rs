@@ -186,6 +186,12 @@ impl CallError {
         self.after_runs(started, false)
     }
 
+    /// The same error of work on an outcome: the call has run, so no time to retry is told.
+    pub(crate) fn of_outcome(mut self) -> Self {
+        (self.0.started, self.0.retry_after) = (true, None);
+        self
+    }
+
     /// The same error; if `started`, user code has run for the same call, and may run `again`.
     #[must_use]
     pub(crate) fn after_runs(mut self, started: bool, again: bool) -> Self {

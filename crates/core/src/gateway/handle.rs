@@ -7,6 +7,7 @@ use std::time::Duration;
 use callboard_codec::{Account, ChargeError};
 use parking_lot::Mutex;
 use ractor::ActorRef;
+use tokio::runtime::Handle;
 
 use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal};
 use super::message::GatewayMessage;
@@ -45,7 +46,7 @@ impl Gateway {
             actor: Mutex::default(),
             node: OnceLock::new(),
             metrics,
-            offload: Offload::new(),
+            offload: Offload::of_node(Handle::current()),
         }
     }
 

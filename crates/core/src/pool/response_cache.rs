@@ -12,7 +12,6 @@ use callboard_codec::{DecodeLimits, Format, Payload, Value};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 use sha2::{Digest, Sha256};
-use tokio::runtime::Handle;
 
 use super::handle::Pool;
 use crate::call::{Flight, Priority};
@@ -20,7 +19,7 @@ use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 use crate::metrics::CacheUse;
-use crate::offload::LARGE_BYTES;
+use crate::offload::{CodecBudget, LARGE_BYTES};
 use crate::queue::{EntryOutcome, EntryReply};
 use crate::stage::CacheSettings;
 use crate::timeline::Timing;
@@ -164,10 +163,8 @@ async fn off_runtime<T: Send + 'static>(
     let work = move || contain(work).unwrap_or(None);
     match &flight.permit {
         Some(permit) if bytes >= LARGE_BYTES => {
-            let (runtime, offload) = (Handle::current(), permit.gateway().offload());
-            let account = Arc::clone(permit) as Arc<dyn callboard_codec::Account>;
-            let done = offload.run(&runtime, Arc::clone(flight), account, flight.deadline, work).await?;
-            Ok(done.1)
+            let budget = CodecBudget::new(permit.gateway().offload(), Arc::clone(permit) as Arc<_>, flight.deadline);
+            Ok(budget.off_thread(Arc::clone(flight), work).await?.1)
         }
         _ => Ok(flight.charged(work)),
     }

@@ -27,18 +27,18 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bytes::BytesMut;
-use callboard_core::{Deadline, ErrorKind, MAX_TIMEOUT, Rollout};
+use callboard_core::edge::{Pace, PaceLimits};
+use callboard_core::{ErrorKind, MAX_TIMEOUT, Rollout};
 use hyper::body::Body as _;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::Admin;
 use super::changes::{end_rollout_of, method_not_allowed, named, replicas_of, rollout_now, scale_stage};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::model_repository::{ModelRepository, RepositoryError, RepositoryModel, RepositoryVersion};
-use crate::request::pace::{Pace, PaceLimits, TooSlow};
 
 /// Models of one page.
 const MAX_LIMIT: usize = 1000;
@@ -224,24 +224,17 @@ async fn upload(
     };
     let mut upload = repository.begin_upload(name, version).map_err(|error| refused(name, "upload", error))?;
     let (mut received, mut buffer, mut is_whole) = (0, BytesMut::new(), false);
-    let deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
     // A large model may take long: only its pace counts.
-    let limits = PaceLimits { body_timeout: MAX_TIMEOUT, ..PaceLimits::new(config, deadline) };
-    let mut pace = Pace::new(Instant::now());
+    let limits = PaceLimits::new(config.body_progress_timeout, config.min_bytes_per_second).within(MAX_TIMEOUT);
+    let mut pace = Pace::new(Instant::now(), limits);
     while !is_whole {
-        let (end, reason) = pace.end(&limits);
-        let too_slow = |_| match reason {
-            TooSlow::Stalled => ApiError::body_stalled(limits.progress_bytes, limits.progress_timeout),
-            TooSlow::OutOfTime | TooSlow::Deadline => ApiError::body_out_of_time(MAX_TIMEOUT),
-        };
-        let frame = timeout_at(end, poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await;
-        match frame.map_err(too_slow)? {
+        match pace.wait_for(poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await? {
             None => is_whole = true,
             Some(frame) => {
                 let frame = frame.map_err(|error| ApiError::broken_body(&error))?;
                 let Ok(chunk) = frame.into_data() else { continue };
                 received += chunk.len() as u64;
-                pace.received(Instant::now(), chunk.len() as u64, &limits);
+                pace.moved(Instant::now(), chunk.len());
                 if received > max_bytes {
                     return Err(ApiError::body_too_large(max_bytes));
                 }

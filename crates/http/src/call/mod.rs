@@ -13,7 +13,7 @@ use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
-use callboard_core::edge::{Admission, Route};
+use callboard_core::edge::{Admission, CodecBudget, Route};
 
 pub use self::context::RequestContext;
 use self::functions::CallStyle;
@@ -23,11 +23,9 @@ use crate::observe::cache_status::insert_cache_status;
 use crate::observe::server_timing::{SERVER_TIMING, first, server_timing};
 use crate::request::arguments;
 use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
-use crate::request::codec_budget::CodecBudget;
 use crate::request::head::RequestHead;
 use crate::request::media::BodyForm;
 use crate::request::multipart::{self, MultipartForm};
-use crate::request::pace::PaceLimits;
 use crate::request::payload;
 use crate::respond::stream::{self, StreamForm};
 use crate::respond::{self, AcceptedForms, ResponseCompression};
@@ -58,13 +56,13 @@ pub(crate) async fn call<B: RequestBody>(
     let mut arrival = PendingAdmission::new(client, route, start);
     let deadline = arrival.deadline(head.timeout);
 
-    let limits = BodyLimits { max_bytes, pace: PaceLimits::new(config, deadline) };
+    let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let coding = head.coding;
     let options = context.call_options(route, request.headers(), deadline, head.priority);
     let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
     let read = read_body(form, body).await?;
     let admission = arrival.into_admission()?;
-    let budget = CodecBudget::for_admission(client, &admission, deadline);
+    let budget = client.edge().codec_budget(admission.account(), deadline);
     let header_bytes = options.header_bytes();
     if header_bytes > 0 {
         budget.charge(header_bytes)?;

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use callboard_codec::DecodeLimits;
-use callboard_core::edge::ErrorTraces;
+use callboard_core::Deadline;
+use callboard_core::edge::{ErrorTraces, PaceLimits};
 use thiserror::Error;
 
 pub use self::tls::TlsConfig;
@@ -333,10 +334,15 @@ impl HttpConfig {
         self.max_body_bytes_by_route.values().copied().fold(self.max_body_bytes, u64::max)
     }
 
+    /// The limits of the time of a body whose call has this deadline.
+    #[must_use]
+    pub fn body_pace(&self, deadline: Deadline) -> PaceLimits {
+        PaceLimits::new(self.body_progress_timeout, self.min_bytes_per_second).within(self.body_timeout).until(deadline)
+    }
+
     /// The least progress of a client within this time; at least one byte.
     pub(crate) fn least_bytes_in(&self, window: Duration) -> u64 {
-        let bytes = u128::from(self.min_bytes_per_second) * window.as_millis() / 1000;
-        u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
+        PaceLimits::new(window, self.min_bytes_per_second).window_bytes()
     }
 }
 

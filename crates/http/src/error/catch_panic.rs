@@ -18,11 +18,12 @@ pub fn caught<T, E: Into<ApiError>>(panics: &Counter, work: impl FnOnce() -> Res
 }
 
 /// Drives `work`. A panic is counted and becomes an error.
-pub(crate) async fn caught_within<T>(
+pub(crate) async fn caught_within<T, E: Into<ApiError>>(
     panics: &Counter,
-    mut work: Pin<Box<impl Future<Output = Result<T, ApiError>>>>,
+    mut work: Pin<Box<impl Future<Output = Result<T, E>>>>,
 ) -> Result<T, ApiError> {
-    contain_future(work.as_mut()).await.unwrap_or_else(|_printed_by_the_panic_hook| Err(panicked(panics)))
+    let outcome = contain_future(work.as_mut()).await.map(|done| done.map_err(Into::into));
+    outcome.unwrap_or_else(|_printed_by_the_panic_hook| Err(panicked(panics)))
 }
 
 fn panicked(panics: &Counter) -> ApiError {

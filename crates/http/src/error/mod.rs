@@ -18,7 +18,7 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
-use callboard_core::edge::limit_error_text;
+use callboard_core::edge::{TooSlow, limit_error_text};
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
 use self::mapping::{header_of_call, status_of, status_of_call};
@@ -239,18 +239,6 @@ impl ApiError {
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
-    /// 408: the body stalled, or arrives too slowly.
-    pub(crate) fn body_stalled(bytes: u64, window: Duration) -> Self {
-        let message = format!("less than {bytes} bytes of the body arrived within {window:?}");
-        Self::edge(StatusCode::REQUEST_TIMEOUT, "body_stalled", message)
-    }
-
-    /// 408: the body took too long.
-    pub(crate) fn body_out_of_time(limit: Duration) -> Self {
-        let message = format!("the body had not arrived after {limit:?}");
-        Self::edge(StatusCode::REQUEST_TIMEOUT, "body_out_of_time", message)
-    }
-
     /// 413, by the announced or the received length.
     #[must_use]
     pub fn body_too_large(limit_bytes: u64) -> Self {
@@ -306,24 +294,11 @@ impl ApiError {
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
     }
 
-    /// 504: the deadline passed before the body had arrived. Nothing ran.
-    pub(crate) fn deadline_within_body() -> Self {
-        let message = "the deadline passed before the body had arrived; `x-request-timeout-ms` asks for more time";
-        Self::new(ErrorKind::DeadlineExceeded, message)
-    }
-
     /// The outcome cannot be written: 500 if the format cannot hold it, 429 without memory for it, 504 without time.
     /// The call has run, so it may not be sent again.
     #[must_use]
     pub fn unencodable(error: EncodeError) -> Self {
         CallError::from(error).into()
-    }
-
-    /// The same error of a call that has run: it may not be sent again.
-    pub(crate) fn after_the_call(mut self) -> Self {
-        self.0.is_retryable = false;
-        self.0.retry_after = None;
-        self
     }
 
     /// Whether the same request may have room later.
@@ -458,6 +433,24 @@ impl From<DecodeError> for ApiError {
             DecodeErrorKind::Mismatch => answer.with_details(Some(fields_of(vec![SchemaMismatch::from_error(&error)]))),
             _ => answer,
         }
+    }
+}
+
+impl From<TooSlow> for ApiError {
+    /// 408 for a body that stalled or took too long, 504 if the deadline passed before. Nothing ran.
+    fn from(reason: TooSlow) -> Self {
+        let (error_type, message) = match reason {
+            TooSlow::Stalled { bytes, window } => {
+                ("body_stalled", format!("less than {bytes} bytes of the body arrived within {window:?}"))
+            }
+            TooSlow::OutOfTime { limit } => ("body_out_of_time", format!("the body had not arrived after {limit:?}")),
+            _ => {
+                let message =
+                    "the deadline passed before the body had arrived; `x-request-timeout-ms` asks for more time";
+                return Self::new(ErrorKind::DeadlineExceeded, message);
+            }
+        };
+        Self::edge(StatusCode::REQUEST_TIMEOUT, error_type, message)
     }
 }
 

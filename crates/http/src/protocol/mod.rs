@@ -84,10 +84,8 @@ pub use crate::observe::metrics::EdgeMetrics;
 pub use crate::observe::server_timing::{SERVER_TIMING, first, server_timing, total};
 pub use crate::observe::stream_log::StreamedItems;
 pub use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
-pub use crate::request::codec_budget::CodecBudget;
 pub use crate::request::coding::{Compressibility, ContentCoding};
 pub use crate::request::head::RequestHead;
-pub use crate::request::pace::PaceLimits;
 pub use crate::request::payload::{decode_value, from_value};
 pub use crate::request::short::short_body;
 pub use crate::request_id::RequestId;
@@ -96,7 +94,7 @@ pub use crate::respond::compressor::compress_off_thread;
 pub use crate::respond::stream::{AbandonGuard, HEARTBEAT, Heartbeat, next_reply, one_line};
 pub use crate::respond::{ResponseCompression, body_of_parts};
 pub use crate::runtime::shutdown::ShutdownSignal;
-pub use callboard_core::edge::LARGE_BYTES;
+pub use callboard_core::edge::{CodecBudget, LARGE_BYTES};
 
 /// The body of a request from any transport.
 pub type DynBody<'a> = dyn HttpBody<Data = Bytes, Error = BoxError> + Send + Unpin + 'a;

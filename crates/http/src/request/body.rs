@@ -16,13 +16,12 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::Bytes;
-use callboard_core::edge::{Admission, BODY_STEP_BYTES, HeldBytes, PendingBody, Route};
+use callboard_core::edge::{Admission, BodyReservation, HeldBytes, Pace, PaceLimits, PendingBody, Route};
 use callboard_core::{CallError, Deadline, Instant, LocalClient};
 use tokio::time::Sleep;
 use tower::BoxError;
 
 use super::body_buffer::BodyBuffer;
-use super::pace::{Pace, PaceLimits, TooSlow};
 use crate::error::ApiError;
 use crate::request::coding::{ContentCoding, Decompressor, MAX_WINDOW_BYTES};
 use crate::runtime::coop;
@@ -106,10 +105,8 @@ pub struct IncomingBody<'a, 'r, B> {
     decoder: Option<Box<BodyDecoder>>,
     compressed_bytes: u64,
     announced: Option<u64>,
-    /// Bytes that arrived, after decompression.
-    received: u64,
-    /// Bytes that were charged.
-    granted: u64,
+    /// Bytes that arrived, after decompression, and the charge for them.
+    reservation: BodyReservation,
     timer: BodyTimer,
     /// While the call has a permit and waits for its body.
     pending: Option<PendingBody>,
@@ -117,7 +114,7 @@ pub struct IncomingBody<'a, 'r, B> {
 
 impl<B> fmt::Debug for IncomingBody<'_, '_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IncomingBody").field("received", &self.received).finish_non_exhaustive()
+        f.debug_struct("IncomingBody").field("reservation", &self.reservation).finish_non_exhaustive()
     }
 }
 
@@ -134,9 +131,9 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         limits: BodyLimits,
     ) -> Result<Self, CallError> {
         arrival.client.edge().check_room(arrival.route, announced.unwrap_or(0))?;
-        let (decoder, compressed_bytes, received, granted) = (None, 0, 0, 0);
-        let (timer, pending) = (BodyTimer::default(), None);
-        Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, received, granted, timer, pending })
+        let (reservation, timer) = (BodyReservation::new(announced), BodyTimer::default());
+        let (decoder, compressed_bytes, pending) = (None, 0, None);
+        Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, reservation, timer, pending })
     }
 
     /// The same body, decompressed as it arrives. Its limits and charges apply to the decompressed bytes.
@@ -145,6 +142,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
         if let Some(coding) = coding {
             self.decoder = Some(Box::new(BodyDecoder::new(coding, self.held_bytes())));
             self.announced = None;
+            self.reservation = BodyReservation::new(None);
         }
         self
     }
@@ -244,12 +242,12 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
             Poll::Ready(frame) => {
                 let frame = frame.transpose().map_err(|error| ApiError::broken_body(&*error.into()))?;
                 let bytes = frame.as_ref().and_then(|frame| frame.data_ref()).map_or(0, Bytes::len);
-                self.timer.rewarded(bytes as u64, &self.limits.pace);
+                self.timer.rewarded(bytes);
                 coop::count(cx, bytes);
                 Poll::Ready(Ok(frame))
             }
             Poll::Pending => {
-                let exhausted = self.timer.poll_exhausted(cx, &self.limits.pace).map(Err);
+                let exhausted = self.timer.poll_exhausted(cx, self.limits.pace).map(Err);
                 if self.pending.is_none() && self.timer.timed.is_some() && self.arrival.admission.is_some() {
                     self.pending = Some(self.arrival.client.edge().begin_body()?);
                 }
@@ -259,19 +257,13 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     }
 
     fn account(&mut self, bytes: u64) -> Result<(), ApiError> {
-        self.received += bytes;
-        if self.received > self.limits.max_bytes {
+        if self.reservation.received() + bytes > self.limits.max_bytes {
             return Err(ApiError::body_too_large(self.limits.max_bytes));
         }
-        if self.received > self.granted {
-            let needed = self.received - self.granted;
-            // Ahead by one step, by twice the received bytes, and never beyond the announced end.
-            let remaining = self.announced.map_or(0, |all| all.saturating_sub(self.granted));
-            let step = needed.max(remaining.min(BODY_STEP_BYTES).min(2 * self.received));
-            self.arrival.charge(step)?;
-            self.granted += step;
+        match self.reservation.receive(bytes) {
+            0 => Ok(()),
+            more => Ok(self.arrival.charge(more)?),
         }
-        Ok(())
     }
 }
 
@@ -327,33 +319,29 @@ struct BodyTimer {
 }
 
 impl BodyTimer {
-    fn rewarded(&mut self, bytes: u64, limits: &PaceLimits) {
+    fn rewarded(&mut self, bytes: usize) {
         self.was_polled_again = false;
         if let Some((pace, _)) = &mut self.timed {
-            pace.received(Instant::now(), bytes, limits);
+            pace.moved(Instant::now(), bytes);
         }
     }
 
     /// Ready with the error of a body that is too slow.
-    fn poll_exhausted(&mut self, cx: &mut Context<'_>, limits: &PaceLimits) -> Poll<ApiError> {
+    fn poll_exhausted(&mut self, cx: &mut Context<'_>, limits: PaceLimits) -> Poll<ApiError> {
         if !self.was_polled_again {
             self.was_polled_again = true;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         let (pace, timer) = self.timed.get_or_insert_with(|| {
-            let pace = Pace::new(Instant::now());
-            (pace, Box::pin(tokio::time::sleep_until(pace.end(limits).0)))
+            let pace = Pace::new(Instant::now(), limits);
+            (pace, Box::pin(tokio::time::sleep_until(pace.end().0)))
         });
         // Progress moves the end; the timer is reset only when it fires, not with each chunk.
         while timer.as_mut().poll(cx).is_ready() {
-            let (end, reason) = pace.end(limits);
+            let (end, reason) = pace.end();
             if timer.deadline() >= end {
-                return Poll::Ready(match reason {
-                    TooSlow::Stalled => ApiError::body_stalled(limits.progress_bytes, limits.progress_timeout),
-                    TooSlow::OutOfTime => ApiError::body_out_of_time(limits.body_timeout),
-                    TooSlow::Deadline => ApiError::deadline_within_body(),
-                });
+                return Poll::Ready(reason.into());
             }
             timer.as_mut().reset(end);
         }

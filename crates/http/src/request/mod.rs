@@ -3,13 +3,11 @@
 pub(crate) mod arguments;
 pub(crate) mod body;
 pub(crate) mod body_buffer;
-pub(crate) mod codec_budget;
 pub(crate) mod coding;
 mod disposition;
 pub(crate) mod form_fields;
 pub(crate) mod head;
 pub(crate) mod media;
 pub(crate) mod multipart;
-pub(crate) mod pace;
 pub(crate) mod payload;
 pub(crate) mod short;

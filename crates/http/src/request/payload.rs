@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{DataType, DecodeErrorKind, DecodeLimits, Format, Map, Payload, Value};
-use callboard_core::edge::{Admission, Route};
+use callboard_core::edge::{Admission, CodecBudget, Route};
 
 use super::arguments;
-use super::codec_budget::CodecBudget;
 use crate::error::ApiError;
 use crate::request::form_fields;
 use crate::request::multipart::MultipartForm;
@@ -128,7 +127,7 @@ pub(crate) async fn from_text(
     let payload = payload?;
     // A `Value` is the body itself. A Rust type has a copy, which was charged, and the body is gone.
     if !payload.is::<Value>() {
-        budget.account.refund(length);
+        budget.refund(length);
     }
     Ok((admission, payload))
 }

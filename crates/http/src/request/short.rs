@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use callboard_core::edge::TooSlow;
 use tokio::time::timeout;
 
 use super::body::RequestBody;
@@ -31,5 +32,5 @@ pub async fn short_body<B: RequestBody>(mut body: B, limit: Duration) -> Result<
         }
         Ok(whole.freeze())
     };
-    timeout(limit, reading).await.map_err(|_| ApiError::body_out_of_time(limit))?
+    timeout(limit, reading).await.map_err(|_| TooSlow::OutOfTime { limit })?
 }

@@ -7,11 +7,11 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use callboard_core::ErrorKind;
+use callboard_core::edge::CodecBudget;
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 
 use crate::error::ApiError;
-use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::ContentCoding;
 
 const ZSTD_LEVEL: i32 = 1;

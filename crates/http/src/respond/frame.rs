@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, EncodeError, Envelope, Format, Value};
+use callboard_core::edge::CodecBudget;
 
 use crate::error::ApiError;
-use crate::request::codec_budget::CodecBudget;
 
 /// The bytes before each envelope.
 pub(crate) const HEAD_BYTES: usize = 8;

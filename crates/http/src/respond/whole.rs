@@ -10,7 +10,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Payload, Value};
-use callboard_core::edge::LARGE_BYTES;
+use callboard_core::edge::{CodecBudget, LARGE_BYTES};
 
 use super::compressor::compress_off_thread;
 use super::form::{AcceptedForms, ReplyForm};
@@ -19,7 +19,6 @@ use super::plain_msgpack;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::file_type::begins_as;
-use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::{Compressibility, ContentCoding};
 
 /// The rules for compressing a response.

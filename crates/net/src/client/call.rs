@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, frame_head};
-use callboard_codec::{Account, Data, DecodeError, DecodeLimits, Envelope, EnvelopeDecoder, charged_to};
+use callboard_codec::{Account, Data, DecodeError, DecodeLimits, Envelope, EnvelopeDecoder};
 use callboard_core::{CallError, ErrorKind};
 use futures_util::TryFutureExt;
 
@@ -32,14 +32,12 @@ pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
     read: impl FnOnce(EnvelopeDecoder) -> Result<T, E> + Send + 'static,
 ) -> impl Future<Output = Result<T, CallError>> + Send {
     let bytes = body.total_bytes().unwrap_or_default();
-    let work = move || match &account {
-        Some(account) => {
-            account.charge(bytes).map_err(unreadable)?;
-            charged_to(account, || read(body).map_err(unreadable))
-        }
-        None => read(body).map_err(unreadable),
+    let payer = account.clone();
+    let work = move || {
+        account.map_or(Ok(()), |account| account.charge(bytes)).map_err(unreadable)?;
+        read(body).map_err(unreadable)
     };
-    offload::run(bytes, work).map_err(|error| {
+    offload::run(bytes, payer, work).map_err(|error| {
         let mut parts = error.into_parts();
         parts.started = true;
         parts.into()

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use callboard_codec::wire::Offer;
 use callboard_codec::{DecodeLimits, Format, Value};
 use callboard_core::CallError;
+use callboard_core::edge::LARGE_BYTES;
 use callboard_identity::quoted;
 use prometheus_client::metrics::counter::Counter;
 
@@ -84,8 +85,8 @@ struct RouteOffer {
 impl Offers {
     /// Reads the list of a member; a long one off the transport's thread.
     pub(crate) async fn read(body: Bytes, member: String, rules: Arc<OfferRules>) -> Self {
-        let bytes = if body.len() < LONG_OFFERS_BYTES { 0 } else { offload::LARGE_BYTES };
-        let read = offload::run(bytes, move || Ok::<_, CallError>(Self::from_envelope(&body, &member, &rules)));
+        let bytes = if body.len() < LONG_OFFERS_BYTES { 0 } else { LARGE_BYTES };
+        let read = offload::run(bytes, None, move || Ok::<_, CallError>(Self::from_envelope(&body, &member, &rules)));
         read.await.unwrap_or_default()
     }
 

@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Done, FrameKind, FrameRun, Item, Load, WireError};
-use callboard_codec::{Account, EncodeError, Envelope, Payload, charged_to};
+use callboard_codec::{Account, Envelope, Payload};
+use callboard_core::edge::{LARGE_BYTES, Pace, PaceLimits};
 use callboard_core::remote::StageReply;
 use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, Timing};
 
 use super::NetConfig;
 use super::fault::{StreamFault, StreamRefusal};
-use super::pace::Pace;
-use crate::offload::{self, CallBudget};
 use crate::stream::FrameSender;
-use crate::wire;
+use crate::{offload, wire};
 
 /// An encoded output, its timing, and the number of stages that it went through.
 pub(super) struct EncodedOutput {
@@ -38,17 +37,19 @@ pub(super) async fn write(
     outgoing: &mut FrameSender,
     mut pieces: &mut [Bytes],
 ) -> Result<(), StreamFault> {
-    let mut pace = Pace::new(Instant::now(), config.write_progress_timeout, config.min_bytes_per_second);
+    let mut pace = write_pace(config);
     while !pieces.is_empty() {
-        let (bytes, chunks) = tokio::select! {
-            biased;
-            written = outgoing.write_some(pieces) => written.map_err(|_| StreamFault::Left)?,
-            () = tokio::time::sleep_until(pace.end()) => return Err(StreamRefusal::SlowReader.into()),
-        };
+        let written = pace.wait_for(outgoing.write_some(pieces)).await.map_err(|_slow| StreamRefusal::SlowReader)?;
+        let (bytes, chunks) = written.map_err(|_| StreamFault::Left)?;
         pace.moved(Instant::now(), bytes);
         pieces = &mut pieces[chunks..];
     }
     Ok(())
+}
+
+/// The required pace of a caller that reads.
+pub(super) fn write_pace(config: &NetConfig) -> Pace {
+    Pace::new(Instant::now(), PaceLimits::new(config.write_progress_timeout, config.min_bytes_per_second))
 }
 
 /// Encodes the output of a call. An output that cannot be encoded is an error of this node, unless a later stage
@@ -72,18 +73,11 @@ pub(super) async fn encode(
     payload: Payload,
 ) -> Result<(Envelope, Arc<dyn Account>), CallError> {
     let account: Arc<dyn Account> = Arc::new(node.edge().held_bytes());
-    let bytes = payload.size_up_to(offload::LARGE_BYTES);
-    let encoded = if bytes < offload::LARGE_BYTES {
-        offload::contain(|| charged_to(&account, move || Ok(payload.to_envelope()?)))
-    } else {
-        let budget = CallBudget { account: Arc::clone(&account), deadline };
-        let encoded = offload::run_for(node, ((), bytes), budget, move || Ok(payload.to_envelope()?)).await;
-        encoded.map(|((), envelope)| envelope)
-    };
-    let charged = encoded.and_then(|envelope| match account.charge(envelope.len()) {
-        Ok(()) => Ok(envelope),
-        Err(error) => Err(EncodeError::from(error).into()),
-    });
+    let budget = node.edge().codec_budget(Arc::clone(&account), deadline);
+    let (bytes, write) =
+        (payload.size_up_to(LARGE_BYTES), move || offload::contain(move || Ok(payload.to_envelope()?)));
+    let encoded = budget.run_once((), bytes, write).await.and_then(|((), envelope)| envelope);
+    let charged = encoded.and_then(|envelope| budget.charge_outcome(envelope.len()).map(|()| envelope));
     // The call has run, even if its output cannot be sent.
     charged.map(|envelope| (envelope, account)).map_err(|error| {
         let mut parts = error.into_parts();

@@ -9,7 +9,6 @@
 //! * **Cancelled:** resetting a stream cancels its calls.
 
 mod answer;
-mod arrivals;
 mod connection;
 mod connections;
 mod edge;
@@ -19,7 +18,6 @@ mod half_open;
 mod issuing;
 mod metrics;
 mod offers;
-mod pace;
 mod receiving;
 mod refusal_log;
 mod streaming;

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead};
 use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
-use callboard_core::edge::{Admission, PendingBody, Route, StageAdmission};
+use callboard_core::edge::{
+    Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, Route, StageAdmission,
+};
 use callboard_core::remote::StageReply;
 use callboard_core::{
     CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient,
@@ -20,13 +22,13 @@ use callboard_core::{
 use callboard_identity::Role;
 
 use super::answer::{EntryOutcome, answered};
-use super::arrivals::{BodyReservation, FIRST_BYTES};
-use super::pace::Pace;
 use super::streaming::{OpeningReplies, StreamingCall};
 use super::{NetConfig, ServerState};
 use crate::endpoint::{BodyWindow, ConnectionWindow};
-use crate::offload::{self, CallBudget};
-use crate::wire;
+use crate::{offload, wire};
+
+/// The longest body that its call holds from the head on.
+const SHORT_BYTES: u64 = 1024;
 
 /// The most stages of one call.
 pub(crate) const MAX_STAGES: usize = 16;
@@ -43,8 +45,6 @@ pub(super) struct CallReceiver<'a> {
     state: BodyState,
     /// The arrival rate of the current body.
     pace: Pace,
-    /// The time at which the current body must be complete.
-    ends: Instant,
 }
 
 /// The body that is being received.
@@ -82,7 +82,7 @@ impl IncomingBody {
 
     /// Adds a piece, if there is room for it.
     fn push(&mut self, bytes: Bytes, connection: &ConnectionWindow) -> Result<(), CallError> {
-        let more = self.reservation.received(bytes.len() as u64);
+        let more = self.reservation.receive(bytes.len() as u64);
         if more > 0 {
             self.target.grow(more)?;
         }
@@ -108,7 +108,7 @@ pub(super) enum BodyProgress {
 
 impl<'a> CallReceiver<'a> {
     pub(super) fn new(server: &'a Arc<ServerState>, role: Role, window: Arc<ConnectionWindow>, now: Instant) -> Self {
-        Self { server, role, window, state: BodyState::None, pace: pace(&server.config, now), ends: now }
+        Self { server, role, window, state: BodyState::None, pace: pace(&server.config, now) }
     }
 
     /// Whether no body is arriving.
@@ -125,8 +125,8 @@ impl<'a> CallReceiver<'a> {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.state {
             BodyState::None => None,
-            BodyState::Receiving(body) => Some(body.deadline.instant().min(self.pace.end()).min(self.ends)),
-            BodyState::Discarding => Some(self.pace.end().min(self.ends)),
+            BodyState::Receiving(body) => Some(body.deadline.instant().min(self.pace.end().0)),
+            BodyState::Discarding => Some(self.pace.end().0),
         }
     }
 
@@ -138,7 +138,6 @@ impl<'a> CallReceiver<'a> {
     pub(super) fn begin(&mut self, now: Instant, head: &FrameHead, call: Call) -> Result<(), CallError> {
         let has_body = head.body_bytes > 0;
         self.pace = pace(&self.server.config, now);
-        self.ends = now + self.server.config.body_timeout;
         let error = match self.admit(now, head, call) {
             Ok(mut body) if has_body => {
                 self.window.call_admitted();
@@ -163,8 +162,8 @@ impl<'a> CallReceiver<'a> {
         }
         let (config, bytes) = (&self.server.config, head.body_bytes as u64);
         let options = wire::options(&call, now);
-        let reservation = BodyReservation::new(bytes);
-        if bytes > FIRST_BYTES {
+        let reservation = BodyReservation::new(Some(bytes)).with_short(SHORT_BYTES);
+        if bytes > SHORT_BYTES {
             // A body without room is refused before it arrives. This only checks: the call holds the arrived bytes.
             node.edge().held_bytes().grow(bytes)?;
         }
@@ -238,7 +237,7 @@ impl<'a> CallReceiver<'a> {
             return BodyProgress::Incomplete;
         };
         let IncomingBody { entry, credit, target, node, options, deadline, decoder, account, .. } = *body;
-        match self.read(decoder, target.reader(), CallBudget { account, deadline }) {
+        match self.read(decoder, target.reader(), (account, deadline)) {
             Err(error) => BodyProgress::Refused(entry, error),
             Ok(input) if credit > 0 && target.is_streaming() => {
                 let opening = target.open(Arc::clone(&node), input, options);
@@ -249,13 +248,13 @@ impl<'a> CallReceiver<'a> {
     }
 
     /// Decodes a complete input now, or later on another thread if it is large.
-    fn read(&self, decoder: EnvelopeDecoder, reader: InputReader, budget: CallBudget) -> Result<CallInput, CallError> {
-        if decoder.total_bytes().unwrap_or_default() < offload::LARGE_BYTES {
-            let read = || charged_to(&budget.account, || reader.read(decoder));
+    fn read(&self, decoder: EnvelopeDecoder, reader: InputReader, payer: Payer) -> Result<CallInput, CallError> {
+        if decoder.total_bytes().unwrap_or_default() < LARGE_BYTES {
+            let read = || charged_to(&payer.0, || reader.read(decoder));
             return offload::contain(read).map(CallInput::Decoded);
         }
         let server = Arc::clone(self.server);
-        Ok(CallInput::Large(Box::new(LargeInput { server, decoder, reader, budget })))
+        Ok(CallInput::Large(Box::new(LargeInput { server, decoder, reader, payer })))
     }
 
     /// Refuses the call whose deadline has passed before its body was complete; the rest of the body is discarded.
@@ -396,11 +395,14 @@ enum CallInput {
     Large(Box<LargeInput>),
 }
 
+/// The account that pays for decoding, and the deadline of its call.
+type Payer = (Arc<dyn Account>, Deadline);
+
 struct LargeInput {
     server: Arc<ServerState>,
     decoder: EnvelopeDecoder,
     reader: InputReader,
-    budget: CallBudget,
+    payer: Payer,
 }
 
 impl CallInput {
@@ -409,9 +411,10 @@ impl CallInput {
         match self {
             Self::Decoded(payload) => Ok((owner, payload)),
             Self::Large(input) => {
-                let LargeInput { server, decoder, reader, budget } = *input;
-                let bytes = decoder.total_bytes().unwrap_or_default();
-                let read = offload::run_for(node, (owner, bytes), budget, move || reader.read(decoder)).await;
+                let LargeInput { server, decoder, reader, payer: (account, deadline) } = *input;
+                let budget = node.edge().codec_budget(account, deadline);
+                let read = move || offload::contain(|| reader.read(decoder));
+                let read = budget.off_thread(owner, read).await.and_then(|(owner, payload)| Ok((owner, payload?)));
                 read.inspect_err(|error| server.metrics.refuse_call(error.kind()))
             }
         }
@@ -428,5 +431,6 @@ fn route(node: &LocalClient, call: &Call) -> Result<Arc<Route>, CallError> {
 
 /// The required pace of a body.
 fn pace(config: &NetConfig, now: Instant) -> Pace {
-    Pace::new(now, config.body_progress_timeout, config.min_bytes_per_second)
+    let limits = PaceLimits::new(config.body_progress_timeout, config.min_bytes_per_second);
+    Pace::new(now, limits.within(config.body_timeout))
 }

@@ -11,12 +11,11 @@ use bytes::Bytes;
 use callboard_codec::Account;
 use callboard_codec::wire::{FrameRun, Load};
 use callboard_core::Instant;
+use callboard_core::edge::{LARGE_BYTES, Pace};
 
 use super::NetConfig;
-use super::answer::{EntryOutcome, put_outcome};
+use super::answer::{EntryOutcome, put_outcome, write_pace};
 use super::fault::StreamFault;
-use super::pace::Pace;
-use crate::offload::LARGE_BYTES;
 use crate::stream::FrameSender;
 
 /// Writes the outcomes of a stream.
@@ -38,7 +37,7 @@ pub(super) struct OutcomeWriter {
 impl OutcomeWriter {
     pub(super) fn new(config: &NetConfig, sends_traces: bool) -> Self {
         let (ready, pieces) = (VecDeque::new(), Vec::new());
-        Self { ready, pieces, written: 0, outcomes: 0, held: Vec::new(), pace: pace(config), sends_traces }
+        Self { ready, pieces, written: 0, outcomes: 0, held: Vec::new(), pace: write_pace(config), sends_traces }
     }
 
     /// Adds an outcome.
@@ -74,7 +73,7 @@ impl OutcomeWriter {
             self.outcomes += 1;
         }
         self.pieces = frames.into_pieces();
-        self.pace = pace(config);
+        self.pace = write_pace(config);
     }
 
     /// Writes as much as fits; waits while there is no room.
@@ -97,10 +96,6 @@ impl OutcomeWriter {
 
     /// The time at which the caller reads too slowly. `None`: it has nothing to read.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (!self.pieces.is_empty()).then(|| self.pace.end())
+        (!self.pieces.is_empty()).then(|| self.pace.end().0)
     }
-}
-
-fn pace(config: &NetConfig) -> Pace {
-    Pace::new(Instant::now(), config.write_progress_timeout, config.min_bytes_per_second)
 }

@@ -17,8 +17,10 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream};
 use bytes::{Buf, Bytes};
 use callboard_codec::{Account, DecodeLimits, Format, Payload};
-use callboard_core::edge::{BODY_STEP_BYTES, CAPACITY_POLL_INTERVAL, HeldBytes, PreparedInput, Route};
-use callboard_core::{Deadline, FunctionCall, Instant, LocalClient, MAX_TIMEOUT};
+use callboard_core::edge::{
+    BodyReservation, CAPACITY_POLL_INTERVAL, HeldBytes, Pace, PaceLimits, PreparedInput, Route, TooSlow,
+};
+use callboard_core::{Deadline, FunctionCall, Instant, LocalClient};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -29,8 +31,6 @@ use crate::error::ApiError;
 use crate::guard::{KeyHolder, OverLimit};
 use crate::request::arguments::arguments;
 use crate::request::body_buffer::BodyBuffer;
-use crate::request::codec_budget::CodecBudget;
-use crate::request::pace::{Pace, PaceLimits, TooSlow};
 use crate::respond::frame::{FrameKind, HEAD_BYTES};
 
 /// A smaller frame is not charged while it is read.
@@ -91,7 +91,8 @@ impl FrameReader {
         shared: Arc<StreamState>,
     ) -> Self {
         let RequestContext { client, config, key_holder, .. } = context;
-        let pace = PaceLimits::new(config, Deadline::after(Instant::now(), MAX_TIMEOUT));
+        let pace =
+            PaceLimits::new(config.body_progress_timeout, config.min_bytes_per_second).within(config.body_timeout);
         let (max_bytes, idle) = (config.max_body_bytes_of(route.name()), config.body_timeout);
         let timeout = client.edge().timeout_of(route, timeout);
         Self {
@@ -138,8 +139,7 @@ impl FrameReader {
         }
         self.count().await?;
         // Each frame has the limits of a whole body.
-        let mut pace = Pace::new(Instant::now());
-        self.pace.deadline = Deadline::after(Instant::now(), MAX_TIMEOUT);
+        let mut pace = Pace::new(Instant::now(), self.pace);
         let mut budget = FrameBudget::new(self.client.edge().held_bytes(), self.timeout);
         let mut head = self.exactly(HEAD_BYTES as u64, &mut pace, &mut budget).await?;
         let (kind, zeros, length) = (head.get_u8(), head.get_uint(3), u64::from(head.get_u32_le()));
@@ -184,7 +184,7 @@ impl FrameReader {
                 }
                 Ok(None) => return Ok(false),
                 Err(_) if self.shared.open.load(Ordering::Relaxed) > 0 => end = Instant::now() + self.idle,
-                Err(_) => return Err(ApiError::body_stalled(1, self.idle)),
+                Err(_) => return Err(TooSlow::Stalled { bytes: 1, window: self.idle }.into()),
             }
         }
         Ok(true)
@@ -194,20 +194,13 @@ impl FrameReader {
     async fn exactly(&mut self, length: u64, pace: &mut Pace, budget: &mut FrameBudget) -> Result<Bytes, ApiError> {
         let mut gathering = BodyBuffer::new(Some(length), self.take(length));
         while gathering.received() < length {
-            let (end, reason) = pace.end(&self.pace);
-            let chunk = match timeout_at(end, self.body.next()).await {
-                Ok(Some(chunk)) => self.whole(chunk)?,
-                Ok(None) => return Err(ApiError::bad_frame("the body ends within a frame")),
-                Err(_) if reason == TooSlow::Stalled => {
-                    return Err(ApiError::body_stalled(self.pace.progress_bytes, self.pace.progress_timeout));
-                }
-                Err(_) => return Err(ApiError::body_out_of_time(self.pace.body_timeout)),
-            };
-            pace.received(Instant::now(), chunk.len() as u64, &self.pace);
+            let chunk = pace.wait_for(self.body.next()).await?;
+            let chunk = self.whole(chunk.ok_or_else(|| ApiError::bad_frame("the body ends within a frame"))?)?;
+            pace.moved(Instant::now(), chunk.len());
             self.keep(chunk);
             let piece = self.take(length - gathering.received());
             gathering.push(piece).await;
-            budget.keep(gathering.received(), length, pace).await?;
+            budget.keep(gathering.received(), pace).await?;
         }
         Ok(gathering.finish().await)
     }
@@ -269,7 +262,7 @@ impl ArgumentDecoder {
 
     async fn read(&self, account: Arc<dyn Account>, envelope: Bytes, end: Instant) -> Result<Payload, ApiError> {
         let (route, limits, bytes) = (Arc::clone(&self.route), self.limits.clone(), envelope.len());
-        let budget = CodecBudget::new(&self.client, account, Deadline::after(end, Duration::ZERO));
+        let budget = self.client.edge().codec_budget(account, Deadline::at(end));
         let ((), input) = budget.run((), bytes, move || input_in(&route, &envelope, &limits)).await?;
         input
     }
@@ -284,17 +277,19 @@ fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Paylo
 /// The bytes of the node for a frame that is being read. Its call has a separate account.
 struct FrameBudget {
     held: HeldBytes,
+    reservation: BodyReservation,
     /// How long the frame may still wait.
     max_wait: Duration,
 }
 
 impl FrameBudget {
     fn new(held: HeldBytes, max_wait: Duration) -> Self {
-        Self { held, max_wait }
+        Self { held, reservation: BodyReservation::new(None), max_wait }
     }
 
     /// Waits until there is room for a whole frame, and takes none: an announced length blocks no other call.
     async fn wait_for_all(&mut self, length: u64, pace: &mut Pace) -> Result<(), ApiError> {
+        self.reservation = BodyReservation::new(Some(length));
         if length > SMALL_FRAME {
             self.take(length, pace).await?;
             self.held.release();
@@ -302,13 +297,15 @@ impl FrameBudget {
         Ok(())
     }
 
-    /// Takes the received bytes, and up to one step more of the announced ones.
-    async fn keep(&mut self, received: u64, length: u64, pace: &mut Pace) -> Result<(), ApiError> {
-        if received <= SMALL_FRAME.max(self.held.bytes()) {
+    /// Takes the received bytes.
+    async fn keep(&mut self, received: u64, pace: &mut Pace) -> Result<(), ApiError> {
+        if received <= SMALL_FRAME {
             return Ok(());
         }
-        let needed = received - self.held.bytes();
-        self.take(needed.max(BODY_STEP_BYTES.min(length - self.held.bytes())), pace).await
+        match self.reservation.receive(received - self.reservation.received()) {
+            0 => Ok(()),
+            more => self.take(more, pace).await,
+        }
     }
 
     async fn take(&mut self, bytes: u64, pace: &mut Pace) -> Result<(), ApiError> {

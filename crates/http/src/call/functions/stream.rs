@@ -15,7 +15,6 @@ use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -34,7 +33,6 @@ use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
 use crate::observe::stream_log::StreamedItems;
-use crate::request::codec_budget::CodecBudget;
 use crate::request::head::RequestHead;
 use crate::request_id::RequestId;
 use crate::respond::frame::{Frame, FrameKind};
@@ -198,7 +196,7 @@ async fn encode(client: &LocalClient, panics: &Counter, value: Value) -> Result<
 }
 
 async fn write(client: &LocalClient, panics: &Counter, value: Arc<Value>, end: Instant) -> Result<Frame, ApiError> {
-    let budget = CodecBudget::new(client, Arc::new(client.edge().held_bytes()), Deadline::after(end, Duration::ZERO));
+    let budget = client.edge().codec_budget(Arc::new(client.edge().held_bytes()), Deadline::at(end));
     let write = move || value.to_envelope().and_then(|envelope| Frame::try_new(FrameKind::Value, envelope));
     let frame = caught_within(panics, Box::pin(budget.run_outcome(0, write))).await?;
     let frame = frame.map_err(ApiError::unencodable)?;

@@ -10,11 +10,11 @@ use std::io::Write as _;
 use axum::http::header::HeaderValue;
 use bytes::Bytes;
 use callboard_codec::{EncodeError, Format, MediaType, Payload};
+use callboard_core::edge::CodecBudget;
 
 use super::heartbeat::HEARTBEAT;
 use super::send_buffer::SendBuffer;
 use crate::error::ApiError;
-use crate::request::codec_budget::CodecBudget;
 use crate::respond::frame::{Frame, FrameKind};
 
 /// The form of a stream.

@@ -41,7 +41,6 @@ use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
 use crate::observe::stream_log::StreamedItems;
 use crate::observe::timeline_header;
-use crate::request::codec_budget::CodecBudget;
 use crate::request::coding::ContentCoding;
 use crate::request_id::RequestId;
 use crate::respond::compressor::Compressor;
@@ -249,7 +248,8 @@ impl ReplyStreamBody {
     /// Encodes an item. User code may panic here, on the connection's own task: that ends this stream only. The item is
     /// charged to an account of its own until it is sent.
     async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
-        let budget = CodecBudget::new(&self.client, Arc::new(self.client.edge().held_bytes()), self.deadline);
+        let edge = self.client.edge();
+        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
         let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
         let bytes = if form.is_json() { bytes } else { 0 };
         let encoding = Box::pin(budget.run_outcome(bytes, move || EncodedItem::try_new(&payload, form)));

@@ -1,17 +1,22 @@
-//! Moves large pieces of decoding and encoding away from the runtime's threads.
+//! Moves large pieces of decoding and encoding away from the runtime's threads: for a node by its [`CodecBudget`]s, for
+//! a client by [`run_without_node`].
 //!
-//! The limit of running pieces is one below the count of cores: the runtime keeps a core for other calls.
+//! The limit of running pieces of a node is one below the count of cores: the runtime keeps a core for other calls. All
+//! clients of a process together have one piece per core. Work that borrows from its task, such as a copy for a child
+//! process, is done there, and [the other tasks move](off_the_runtime).
 //!
-//! * **Full:** further work waits within its call's deadline, at most [`MAX_WAITING`] pieces; beyond that the call is
-//!   refused with `Overloaded`.
+//! * **Full:** further work waits within its call's deadline. Of a node at most [`MAX_WAITING`] pieces wait; beyond
+//!   that the call is refused with `Overloaded`. A client's calls are its own bound.
 //! * **Late, cancelled:** the call's deadline, or dropping the future, stops the work at its next charge, at the latest
 //!   after 64 KiB of allocations. Until the work returns it owns its call's [`Admission`](crate::edge::Admission): an
 //!   abandoned call is in flight while it costs something.
 
+mod budget;
+
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread::available_parallelism;
 
 use callboard_codec::{Account, ChargeError, charged_to};
@@ -19,38 +24,74 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, block_in_place, spawn_blocking};
 
+pub use self::budget::CodecBudget;
 use crate::clock;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 
 /// From this size on, decoding and encoding run on another thread: about a millisecond of JSON. Below it, handing the
 /// work over would take longer than doing it.
 pub const LARGE_BYTES: usize = 256 * 1024;
 
-/// Does work on this many bytes. Long work would block a thread of the runtime, so the runtime moves to another one.
+/// The maximum count of pieces that wait for a thread. Their memory is already charged to their calls.
+const MAX_WAITING: usize = 1024;
+
+/// The threads for the work of clients.
+static WITHOUT_NODE: LazyLock<Offload> =
+    LazyLock::new(|| Offload { max_waiting: usize::MAX, ..Offload::new(None, cores().max(2)) });
+
+fn cores() -> usize {
+    available_parallelism().map_or(2, NonZeroUsize::get)
+}
+
+/// Runs `work` off the runtime's threads, at the expense of `account` if a node pays for it: for clients, and for the
+/// answers that they get.
+///
+/// # Errors
+///
+/// `Unavailable` when the runtime stops.
+///
+/// # Panics
+///
+/// As `work` does.
+///
+/// # Cancellation
+///
+/// Dropping the future stops the work at its next charge.
+pub async fn run_without_node<T: Send + 'static>(
+    account: Option<Arc<dyn Account>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, CallError> {
+    let account = account.unwrap_or_else(|| Arc::new(Unmetered));
+    let done = WITHOUT_NODE.run((), account, Deadline::from(MAX_TIMEOUT), work).await;
+    done.map(|((), done)| done)
+}
+
+/// Does work on this many bytes that cannot leave its task, because it borrows: a copy for another process, or an item
+/// of a batch. If it is long, the runtime moves the other tasks of the thread to another thread.
 pub fn off_the_runtime<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
     let has_others = || Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread);
     if bytes >= LARGE_BYTES && has_others() { block_in_place(work) } else { work() }
 }
 
-/// The maximum count of pieces that wait for a thread. Their memory is already charged to their calls.
-const MAX_WAITING: usize = 1024;
-
-/// The threads of one node for decoding and encoding.
+/// The threads for decoding and encoding.
 #[derive(Debug)]
 pub(crate) struct Offload {
+    /// `None`: that of the caller.
+    runtime: Option<Handle>,
     free: Arc<Semaphore>,
     waiting: Arc<AtomicUsize>,
+    max_waiting: usize,
 }
 
 impl Offload {
-    pub(crate) fn new() -> Self {
-        let cores = available_parallelism().map_or(2, NonZeroUsize::get);
-        Self::with_threads(cores.saturating_sub(1).max(1))
+    /// The threads of a node on this runtime.
+    pub(crate) fn of_node(runtime: Handle) -> Self {
+        Self::new(Some(runtime), cores().saturating_sub(1).max(1))
     }
 
-    fn with_threads(threads: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(threads)), waiting: Arc::default() }
+    fn new(runtime: Option<Handle>, threads: usize) -> Self {
+        Self { runtime, free: Arc::new(Semaphore::new(threads)), waiting: Arc::default(), max_waiting: MAX_WAITING }
     }
 
     /// Runs `work` on a separate thread and charges `account`. The thread holds `owner`, such as the call's admission,
@@ -59,7 +100,6 @@ impl Offload {
     /// A panic of `work` continues in the caller.
     pub(crate) async fn run<O: Send + 'static, T: Send + 'static>(
         &self,
-        runtime: &Handle,
         owner: O,
         account: Arc<dyn Account>,
         deadline: Deadline,
@@ -71,6 +111,7 @@ impl Offload {
         let account: Arc<dyn Account> = Arc::new(StoppableAccount { account, stop: Arc::clone(&stop), deadline });
         // A separate task, which the runtime polls: a caller that is not polled, such as a stream whose reader pauses,
         // would keep its place in the queue and block the work after it.
+        let runtime = self.runtime.clone().unwrap_or_else(Handle::current);
         let task = runtime.spawn(async move {
             let free = match tokio::time::timeout_at(deadline.instant(), free.acquire_owned()).await {
                 Ok(Ok(free)) => free,
@@ -108,10 +149,10 @@ impl Offload {
 
     fn wait(&self) -> Result<WaitingJob, CallError> {
         let waiting = WaitingJob(Arc::clone(&self.waiting));
-        if self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITING {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < self.max_waiting {
             Ok(waiting)
         } else {
-            let message = format!("{MAX_WAITING} large payloads wait to be read or written");
+            let message = format!("{} large payloads wait to be read or written", self.max_waiting);
             Err(CallError::overloaded(message, RETRY_AFTER))
         }
     }
@@ -164,6 +205,17 @@ impl Account for StoppableAccount {
     }
 }
 
+/// The account of a client: its memory is its own.
+struct Unmetered;
+
+impl Account for Unmetered {
+    fn charge(&self, _: usize) -> Result<(), ChargeError> {
+        Ok(())
+    }
+
+    fn refund(&self, _: usize) {}
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
@@ -173,33 +225,22 @@ mod tests {
     use super::*;
     use crate::clock::Instant;
 
-    /// Accepts every charge.
-    struct Free;
-
-    impl Account for Free {
-        fn charge(&self, _: usize) -> Result<(), ChargeError> {
-            Ok(())
-        }
-
-        fn refund(&self, _: usize) {}
-    }
-
     fn within_a_minute() -> Deadline {
         Deadline::after(Instant::now(), Duration::from_secs(60))
     }
 
     #[tokio::test]
     async fn an_unpolled_caller_occupies_no_thread() {
-        let (offload, runtime) = (Offload::with_threads(1), Handle::current());
+        let offload = Offload::new(None, 1);
         let (release, released) = channel::<()>();
-        let busy = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), move || released.recv().is_ok());
-        let paused = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), || ());
+        let busy = offload.run((), Arc::new(Unmetered), within_a_minute(), move || released.recv().is_ok());
+        let paused = offload.run((), Arc::new(Unmetered), within_a_minute(), || ());
         let (mut busy, mut paused) = (Box::pin(busy), Box::pin(paused));
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(busy.as_mut().poll(&mut context), Poll::Pending));
         assert!(matches!(paused.as_mut().poll(&mut context), Poll::Pending));
         release.send(()).unwrap();
-        let next = offload.run(&runtime, 7, Arc::new(Free), within_a_minute(), || 8);
+        let next = offload.run(7, Arc::new(Unmetered), within_a_minute(), || 8);
         assert_eq!(tokio::time::timeout(Duration::from_secs(30), next).await.expect("it is polled").unwrap(), (7, 8));
         assert_eq!(busy.await.unwrap(), ((), true));
         assert_eq!(paused.await.unwrap(), ((), ()));
@@ -207,15 +248,37 @@ mod tests {
 
     #[tokio::test]
     async fn work_of_a_cancelled_caller_fails_at_its_next_charge() {
-        let (offload, runtime) = (Offload::with_threads(1), Handle::current());
+        let offload = Offload::new(None, 1);
         let (done_sender, done_receiver) = channel();
         let work = move || {
             while callboard_codec::Value::from_serialize(&vec![0_u8; 100_000]).is_ok() {}
             done_sender.send(()).unwrap();
         };
-        let left = offload.run(&runtime, (), Arc::new(Free), within_a_minute(), work);
+        let left = offload.run((), Arc::new(Unmetered), within_a_minute(), work);
         let left = tokio::time::timeout(Duration::from_millis(50), left).await;
         assert!(left.is_err(), "the work continues while its caller waits");
         done_receiver.recv_timeout(Duration::from_secs(30)).expect("the work has ended");
+    }
+
+    /// Work whose caller has left keeps its thread.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_more_threads_work_for_clients_than_there_are_cores() {
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let cores = WITHOUT_NODE.free.available_permits();
+        let started = (0..cores * 10).map(|_| {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            tokio::spawn(run_without_node(None, move || {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                (0..200).for_each(|_| std::thread::yield_now());
+                now.fetch_sub(1, Ordering::SeqCst);
+            }))
+        });
+        for (nth, started) in started.collect::<Vec<_>>().into_iter().enumerate() {
+            if nth % 2 == 0 {
+                started.abort();
+            }
+            let _ = started.await;
+        }
+        assert!(most.load(Ordering::SeqCst) <= cores);
     }
 }
