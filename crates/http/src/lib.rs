@@ -126,6 +126,7 @@ mod request;
 mod request_id;
 mod respond;
 mod runtime;
+mod upgrade;
 
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;

@@ -18,8 +18,8 @@ use callboard_http::axum::body::Body;
 use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    AbandonGuard, ApiError, HEARTBEAT, Heartbeat, ProtocolRequest, RequestContext, RequestId, SERVER_TIMING,
-    ShutdownSignal, StreamedItems, caught, decode_value, first, from_value, next_reply, one_line, total,
+    AbandonGuard, ApiError, EdgeLife, HEARTBEAT, Heartbeat, ProtocolRequest, RequestContext, RequestId, SERVER_TIMING,
+    StreamedItems, caught, decode_value, first, from_value, next_reply, one_line, total,
 };
 use callboard_telemetry::RequestSpan;
 use futures_util::{StreamExt, stream};
@@ -68,12 +68,12 @@ fn several(model: &Model, how_many: &str) -> Refusal {
 /// Answers `POST …/generate_stream`.
 pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
-    let RequestContext { client, config, metrics, aborting, id: request_id, span, .. } = call.context;
+    let RequestContext { client, config, metrics, life, id: request_id, span, .. } = call.context;
     let admitted_at = admission.admitted_at();
     let items = StreamedItems::default();
     let mut stream_state = GenerateStream {
         replies: client.edge().submit_streaming(admission, payload, options),
-        aborting: Arc::clone(aborting),
+        life: Arc::clone(life),
         model: Arc::clone(call.model),
         id,
         request_id: request_id.clone(),
@@ -114,7 +114,7 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
 /// One stream of events.
 struct GenerateStream {
     replies: PayloadReplies,
-    aborting: Arc<ShutdownSignal>,
+    life: Arc<EdgeLife>,
     model: Arc<Model>,
     id: Option<String>,
     request_id: RequestId,
@@ -134,7 +134,7 @@ impl GenerateStream {
     async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
         let payload = tokio::select! {
             biased;
-            payload = next_reply(&mut self.replies, &self.aborting) => payload?,
+            payload = next_reply(&mut self.replies, &self.life) => payload?,
             () = self.heartbeat.silence() => return Some(Ok(HEARTBEAT)),
         };
         self.heartbeat.sent();

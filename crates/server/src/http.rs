@@ -150,6 +150,10 @@ impl Edge for HttpDoor {
         Ok(self.edge.open(node.client())?)
     }
 
+    fn withdraw(&self) {
+        self.edge.withdraw();
+    }
+
     fn finish(&mut self, deadline: Instant) -> EdgeFuture<'_> {
         if let Some(stop) = self.stop.take() {
             // The node reports the unfinished calls first: the edge's own limit comes later.

@@ -3,19 +3,21 @@
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use callboard_core::edge::Route;
 use callboard_core::timeline::Recorder;
 use callboard_core::{CallOptions, Deadline, Instant, LocalClient, Priority};
 use callboard_telemetry::{RequestSpan, TraceContext};
 
 use crate::config::HttpConfig;
-use crate::guard::KeyHolder;
+use crate::error::ApiError;
+use crate::guard::{KeyHolder, check_origin};
 use crate::observe::metrics::EdgeMetrics;
 use crate::observe::request_trace::TRACEPARENT;
 use crate::request_id::{HAS_REQUEST_IDS, RequestId};
 use crate::respond::ResponseCompression;
 use crate::respond::stream::{StreamContext, StreamForm};
-use crate::runtime::shutdown::ShutdownSignal;
+use crate::upgrade::{self, EdgeLife, Upgrade};
 
 /// The edge and the request of a call.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +30,8 @@ pub struct RequestContext<'a> {
     pub config: &'a HttpConfig,
     /// The counters of the edge.
     pub metrics: &'a EdgeMetrics,
-    /// Begins when running calls are answered with 503, because the node ends.
-    pub aborting: &'a Arc<ShutdownSignal>,
+    /// How the edge ends.
+    pub life: &'a Arc<EdgeLife>,
     /// The id of the request.
     pub id: &'a RequestId,
     /// The recorder of its calls, if it has one.
@@ -85,6 +87,20 @@ impl RequestContext<'_> {
         options
     }
 
+    /// The upgrade that a request asks for, if it is one of `names` (in lowercase); of several the client's first
+    /// choice. Without one the request is answered as any other. See [`Upgrade`].
+    ///
+    /// # Errors
+    ///
+    /// 429 if half of all connections are upgraded. 403 if a web page asks that is neither the node's own nor in
+    /// [`cors`](HttpConfig::cors): browsers let any page open a WebSocket, without a preflight.
+    pub fn upgrade(self, head: &Parts, names: &[&'static str]) -> Result<Option<Upgrade>, ApiError> {
+        let offered = |asked: &str| names.iter().copied().find(|name| asked.eq_ignore_ascii_case(name));
+        let Some(name) = upgrade::asked(&head.headers, &head.extensions).find_map(offered) else { return Ok(None) };
+        check_origin(head, self.config.cors.as_ref())?;
+        self.life.upgrade(name).map(Some)
+    }
+
     /// The part that a streamed response keeps.
     pub(crate) fn stream_context(
         self,
@@ -97,7 +113,7 @@ impl RequestContext<'_> {
             form,
             client: self.client.clone(),
             deadline,
-            aborting: Arc::clone(self.aborting),
+            life: Arc::clone(self.life),
             id: self.id.clone(),
             span: self.span.cloned(),
             explained: self.recorder.filter(|_| self.is_explained).cloned(),

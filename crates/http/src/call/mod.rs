@@ -8,8 +8,8 @@ pub(crate) mod functions;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use axum::http::Request;
 use axum::http::header::HeaderValue;
-use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
@@ -38,9 +38,6 @@ pub(crate) async fn call<B: RequestBody>(
     request: &mut Request<B>,
 ) -> Result<Response, ApiError> {
     let RequestContext { client, config, start, .. } = context;
-    if request.method() != Method::POST {
-        return Err(ApiError::method_not_allowed(request.method(), "POST"));
-    }
     let head = RequestHead::read(request.headers())?;
     let input = if style == CallStyle::Function { arguments::arguments() } else { route.input() };
     let form = BodyForm::for_content_type(head.content_type, input)?;

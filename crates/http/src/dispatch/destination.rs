@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method, Request};
 use callboard_core::edge::Route;
 
 use super::{EdgeState, ServedNode};
@@ -27,6 +27,8 @@ pub(super) struct Target<'a> {
 pub(super) enum Destination<'a> {
     /// The node is starting.
     Starting,
+    /// A method that calls no route.
+    NoCall,
     /// One call of a route.
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// An ordered stream of calls of a function.
@@ -48,16 +50,26 @@ impl<'a> Target<'a> {
         Self { node, route, style, protocol }
     }
 
-    pub(super) fn destination(&self, headers: &HeaderMap) -> Destination<'_> {
+    pub(super) fn destination<B>(&self, protocols: &'a Protocols, request: &Request<B>) -> Destination<'_> {
         match (self.node, &self.route, self.protocol) {
             (None, ..) => Destination::Starting,
-            (Some(node), Some(route), _) if self.style == CallStyle::Function && functions::is_stream(headers) => {
+            (Some(node), Some(_), _) if request.method() != Method::POST => self.no_call(node, protocols, request),
+            (Some(node), Some(route), _)
+                if self.style == CallStyle::Function && functions::is_stream(request.headers()) =>
+            {
                 Destination::CallStream(node, route)
             }
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
             (Some(node), None, None) => Destination::Page(node),
         }
+    }
+
+    /// Of a route that is not called: the upgrade of a protocol, such as a WebSocket, which begins with a GET.
+    #[cold]
+    fn no_call<B>(&self, node: &'a ServedNode, protocols: &'a Protocols, request: &Request<B>) -> Destination<'a> {
+        let protocol = protocols.upgrading(request).filter(|_| self.style == CallStyle::Route);
+        protocol.map_or(Destination::NoCall, |protocol| Destination::Protocol(node, protocol))
     }
 }
 

@@ -85,7 +85,7 @@ impl<'a> Exchange<'a> {
             start: self.start,
             config: &edge.config,
             metrics: &edge.metrics,
-            aborting: &edge.aborting,
+            life: &edge.life,
             id: &self.id,
             recorder: trace.and_then(RequestTrace::recorder),
             is_explained: trace.is_some_and(RequestTrace::is_explained),

@@ -33,6 +33,7 @@ use crate::respond::ResponseCompression;
 use crate::respond::compress_response::compressed;
 use crate::runtime::coop;
 use crate::runtime::shutdown::ShutdownSignal;
+use crate::upgrade;
 
 impl HttpEdge {
     /// Answers one request.
@@ -70,9 +71,12 @@ impl HttpEdge {
                         line.set_key_holder(holder);
                     }
                     let context = |node| exchange.context(node, holder.as_ref());
-                    match exchange.target.destination(request.headers()) {
+                    match exchange.target.destination(&edge.protocols, &request) {
                         Destination::Starting => {
                             (Ok(edge.starting(&request, exchange.target.protocol)), unread_body(&request))
+                        }
+                        Destination::NoCall => {
+                            (Ok(Err(ApiError::method_not_allowed(request.method(), "POST"))), unread_body(&request))
                         }
                         Destination::Call(node, route, style) => {
                             let outcome = {
@@ -181,13 +185,13 @@ impl EdgeState {
         let ended = if is_polled {
             poll_fn(|cx| match call.as_mut().poll(cx) {
                 Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-                Poll::Pending if self.aborting.has_begun() => Poll::Ready(None),
+                Poll::Pending if self.life.aborting.has_begun() => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,
             })
             .await
         } else {
             // Boxed: the wait would enlarge the future of every call.
-            Box::pin(self.aborting.unless_begun(call)).await
+            Box::pin(self.life.aborting.unless_begun(call)).await
         };
         ended.unwrap_or_else(|| Ok(Err(ApiError::ending())))
     }
@@ -209,7 +213,7 @@ impl Responder for HttpEdge {
     }
 
     fn aborting(&self) -> Option<&ShutdownSignal> {
-        Some(&self.0.aborting)
+        Some(&self.0.life.aborting)
     }
 }
 
@@ -226,9 +230,13 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let edge = self.clone();
         let peer = request.extensions().get::<PeerInfo>().copied();
+        if peer.is_none() {
+            // The connection is another server's.
+            upgrade::forget(request.extensions_mut());
+        }
         Box::pin(async move { Ok(edge.answer(request, peer, false).await) })
     }
 }

@@ -27,7 +27,7 @@ use crate::listener::tls::Tls;
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::{Protocol, Protocols};
 use crate::request_id::RequestIds;
-use crate::runtime::shutdown::ShutdownSignal;
+use crate::upgrade::EdgeLife;
 
 /// The HTTP edge of a node as a [`tower::Service`], to be served by [`serve`](crate::serve) or mounted in an axum
 /// router: `Router::new().route("/mine", …).fallback_service(edge)`, or below a path with `nest_service("/api", edge)`.
@@ -48,8 +48,8 @@ struct EdgeState {
     policy: Option<AccessPolicy>,
     /// Applies before the policy, on a listener that only this machine can reach.
     loopback_guard: LoopbackGuard,
-    /// Begins when calls in progress are aborted.
-    aborting: Arc<ShutdownSignal>,
+    /// How it ends.
+    life: Arc<EdgeLife>,
     /// Empty while the node is starting.
     node: OnceLock<ServedNode>,
     /// Empty if spans have no sink.
@@ -102,10 +102,10 @@ impl HttpEdge {
         let (policy, loopback_guard) = (config.access_policy(), config.loopback_guard());
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics, info) = (RequestIds::new(), Arc::new(EdgeMetrics::new()), Arc::new(info));
-        let (node, tracer, protocols, aborting) =
-            (OnceLock::new(), OnceLock::new(), Protocols::try_new(protocols)?, Arc::default());
+        let (node, tracer, protocols, life) =
+            (OnceLock::new(), OnceLock::new(), Protocols::try_new(protocols)?, Arc::new(EdgeLife::new(&config)));
         let state =
-            EdgeState { config, info, ids, metrics, tls, policy, loopback_guard, aborting, node, tracer, protocols };
+            EdgeState { config, info, ids, metrics, tls, policy, loopback_guard, life, node, tracer, protocols };
         Ok(Self(Arc::new(state)))
     }
 
@@ -125,10 +125,16 @@ impl HttpEdge {
         Ok(())
     }
 
+    /// Tells [upgraded](crate::protocol::Upgrade) connections that the node is about to end. Requests are answered as
+    /// before. [`serve`](crate::serve) does so at the beginning of its shutdown.
+    pub fn withdraw(&self) {
+        self.0.life.withdrawn.begin();
+    }
+
     /// Cancels every call in progress and answers it with 503, because the node ends; a streamed reply ends with this
     /// error. New calls are answered in the same way. [`serve`](crate::serve) does so at the end of its grace period.
     pub fn abort(&self) {
-        self.0.aborting.begin();
+        self.0.life.aborting.begin();
     }
 
     /// Gives `sink` the spans of sampled requests: those with a sampled `traceparent`, and this share of those without

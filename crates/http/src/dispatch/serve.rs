@@ -78,6 +78,11 @@ async fn serve_for(
 ) {
     let metrics = edge.accept_metrics();
     let (config, tls) = (edge.config().clone(), edge.tls());
+    let shutdown = async {
+        let grace = shutdown.await;
+        edge.withdraw();
+        grace
+    };
     // Ends with this function.
     let mut watchers = JoinSet::new();
     edge.watch_keys().map(|fresh| watchers.spawn(fresh));

@@ -239,6 +239,14 @@ impl ApiError {
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
+    /// 429: as many connections are upgraded as may be.
+    pub(crate) fn too_many_upgrades(limit: usize) -> Self {
+        let message = format!("{limit} connections are upgraded to other protocols, half of `http.max_connections`");
+        let mut answer = Self::new(ErrorKind::Overloaded, message);
+        answer.0.retry_after = Some(RETRY_AFTER);
+        answer
+    }
+
     /// 413, by the announced or the received length.
     #[must_use]
     pub fn body_too_large(limit_bytes: u64) -> Self {

@@ -19,7 +19,8 @@ use futures_util::future::{Either, ready};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -33,6 +34,7 @@ use super::{AcceptMetrics, PeerInfo, Responder};
 use crate::config::HttpConfig;
 use crate::listener::tls::Tls;
 use crate::runtime::shutdown::ShutdownSignal;
+use crate::upgrade::AcceptedUpgrade;
 
 /// The settings of all connections of one listener, and the signal that closes them.
 #[derive(Debug)]
@@ -166,12 +168,16 @@ impl ConnectionSettings {
     ) -> hyper::Result<()> {
         let closing = &self.closing;
         let activity = Arc::clone(stream.activity());
+        // Set by the response that ends HTTP on this connection.
+        let upgrade = Mutex::new(None);
         let respond = |request: Request<Incoming>| {
             let request = request.map(|body| ReceivedBody::alone(body, &activity));
             let serving = activity.serve();
             // An `async` block would hold the future of the response twice.
             responder.clone().respond(request, peer).then(|mut response| {
-                if closing.has_begun() {
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    *upgrade.lock() = response.extensions_mut().remove::<AcceptedUpgrade>();
+                } else if closing.has_begun() {
                     response.headers_mut().insert(CONNECTION, CLOSE);
                 }
                 let response = response.map(|body| Http1Body::new(body, serving));
@@ -190,14 +196,23 @@ impl ConnectionSettings {
                 let work = pin!(polled_on(responder.aborting(), work));
                 self.unless_lingered(work).await
             };
-            match rested {
-                Some(Some(ended)) => return ended,
-                Some(None) => {}
+            let ended = match rested {
+                Some(ended) => ended,
                 None => {
                     Pin::new(&mut *connection).graceful_shutdown();
                     activity.rest().abandon();
-                    return polled_on(responder.aborting(), Pin::new(&mut *connection)).await;
+                    Some(polled_on(responder.aborting(), Pin::new(&mut *connection)).await)
                 }
+            };
+            if let Some(ended) = ended {
+                ended?;
+                let (stream, unread) = into_parts(connection);
+                // hyper closes every connection but one whose client asked for an upgrade.
+                if !stream.is_closed() {
+                    // Boxed: keeps other connections small.
+                    Box::pin(self.leave_http(stream, unread, upgrade.into_inner())).await;
+                }
+                return Ok(());
             }
             let unread;
             (stream, unread) = into_parts(connection);
@@ -206,7 +221,7 @@ impl ConnectionSettings {
                 continue;
             }
             let wake_outcome = {
-                let _resting = RestingGuard::new(&self.metrics.resting);
+                let _resting = CountedConnection::new(&self.metrics.resting);
                 let wake = pin!(timeout(self.stream.idle_timeout, stream.wake()));
                 self.unless_lingered(wake).await
             };
@@ -216,6 +231,22 @@ impl ConnectionSettings {
                 return Ok(());
             };
         }
+    }
+
+    /// Serves the protocol of an upgrade that was accepted; else closes the connection as hyper does.
+    async fn leave_http<S: Socket + 'static>(
+        &self,
+        mut stream: Stream<S>,
+        unread: Option<Bytes>,
+        upgrade: Option<AcceptedUpgrade>,
+    ) {
+        let Some(upgrade) = upgrade else {
+            _ = stream.close().await;
+            return;
+        };
+        stream.put_back(unread.unwrap_or_default());
+        let _upgraded = CountedConnection::new(&self.metrics.upgraded);
+        upgrade.serve(TokioIo::new(stream)).await;
     }
 
     /// Drives a connection of HTTP/1 until it ends (`Some`) or rests (`None`).
@@ -309,17 +340,17 @@ fn too_many_fields() -> Response {
     response
 }
 
-/// Counts a resting connection.
-struct RestingGuard<'a>(&'a Gauge);
+/// Counts a connection while it is in a state.
+struct CountedConnection<'a>(&'a Gauge);
 
-impl<'a> RestingGuard<'a> {
-    fn new(resting: &'a Gauge) -> Self {
-        resting.inc();
-        Self(resting)
+impl<'a> CountedConnection<'a> {
+    fn new(gauge: &'a Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
     }
 }
 
-impl Drop for RestingGuard<'_> {
+impl Drop for CountedConnection<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -105,6 +105,8 @@ families! {
     pub(crate) struct AcceptMetrics {
         pub(crate) open: Gauge = "connections_open", "Connections being served";
         pub(crate) resting: Gauge = "connections_resting", "Open connections that are idle and keep no buffers";
+        pub(crate) upgraded: Gauge =
+            "connections_upgraded", "Open connections that serve another protocol after an upgrade";
         pub(crate) accepted: Counter = "connections_accepted", "Connections accepted since the start";
         pub(crate) accept_errors: Counter = "accept_errors", "Failed accepts, such as without free descriptors";
         pub(crate) refused: Counter =

@@ -46,8 +46,8 @@ const READ: u64 = 0;
 const READING: u64 = 1;
 /// A rest that nothing reads: the connection ends with the response.
 const LOST: u64 = 2;
-/// The count of states.
-const STATES: u64 = 3;
+/// More than the states: a power of two, because the state is read for each response.
+const STATES: u64 = 4;
 
 /// The rest of the body of a connection's current request.
 #[derive(Debug, Default)]

@@ -46,6 +46,8 @@ pub(crate) struct Stream<S> {
     blocked: Option<WriteStall>,
     /// Set while a flush waits, which only TLS does: the client must take its buffer within one timeout.
     flushing: Option<Pin<Box<Sleep>>>,
+    /// Whether our side is closed.
+    is_closed: bool,
     /// Set once our side is closed.
     lingering: Option<Linger>,
 }
@@ -109,6 +111,7 @@ impl<S: Socket> Stream<S> {
             activity,
             blocked: None,
             flushing: None,
+            is_closed: false,
             lingering: None,
         };
         Ok((stream, version))
@@ -131,6 +134,11 @@ impl<S: Socket> Stream<S> {
     pub(crate) fn put_back(&mut self, bytes: Bytes) {
         self.activity.bytes_arrived();
         self.unread = bytes;
+    }
+
+    /// Whether our side is closed, or is being closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Closes as hyper does.
@@ -247,6 +255,7 @@ impl<S: Socket> Write for Stream<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Bytes after this are no request, and the connection does not rest.
         self.activity.bytes_arrived();
+        self.is_closed = true;
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
             self.lingering = self.limits.lingering.begin(self.client);

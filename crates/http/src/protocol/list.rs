@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::Protocol;
 use crate::guard;
 use crate::guard::is_below;
+use crate::upgrade;
 
 /// The owner of the edge's own paths, in errors.
 const EDGE: &str = "the http edge";
@@ -29,6 +30,9 @@ pub struct Claims {
     /// Media types of bodies, such as `application/grpc`, each with all its suffixes (`application/grpc+proto`): a
     /// request with such a body belongs to the protocol, whatever its path, if it is not that of a route.
     pub content_types: &'static [&'static str],
+    /// Upgrades of connections, such as `websocket`: a request that is not `POST` and asks a route for one of them
+    /// belongs to the protocol. At its own paths it offers [upgrades](crate::protocol::RequestContext::upgrade) itself.
+    pub upgrades: &'static [&'static str],
     /// Those of the paths that need no key, such as `/v2/health`, each with all paths below.
     pub open_paths: &'static [&'static str],
 }
@@ -57,6 +61,7 @@ struct List {
     /// The claimed paths and media types, each with the index of its protocol.
     paths: Claimed,
     content_types: Claimed,
+    upgrades: Claimed,
 }
 
 type Claimed = Vec<(&'static str, usize)>;
@@ -68,7 +73,8 @@ impl Protocols {
     ///
     /// See [`ProtocolError`]; it names both protocols that claim the same.
     pub fn try_new(protocols: Vec<Arc<dyn Protocol>>) -> Result<Self, ProtocolError> {
-        let (mut paths, mut content_types, mut open) = (Claimed::new(), Claimed::new(), Vec::new());
+        let [mut paths, mut content_types, mut upgrades] = [const { Claimed::new() }; 3];
+        let mut open = Vec::new();
         for (index, protocol) in protocols.iter().enumerate() {
             let (name, claims) = (protocol.name(), protocol.claims());
             let clash = |other: &str, claim: &str| {
@@ -91,17 +97,23 @@ impl Protocols {
                     return clash(name_of(&protocols, *other), media);
                 }
             }
+            for &upgrade in claims.upgrades {
+                if let Some((_, other)) = upgrades.iter().find(|(claimed, _)| claimed.eq_ignore_ascii_case(upgrade)) {
+                    return clash(name_of(&protocols, *other), upgrade);
+                }
+            }
             let is_unclaimed = |path: &&&str| !claims.paths.iter().any(|claimed| is_below(path, claimed));
             if let Some(path) = claims.open_paths.iter().find(is_unclaimed) {
                 return Err(ProtocolError::OpenPath { protocol: name.to_owned(), path: (*path).to_owned() });
             }
             paths.extend(claims.paths.iter().map(|path| (*path, index)));
             content_types.extend(claims.content_types.iter().map(|media| (*media, index)));
+            upgrades.extend(claims.upgrades.iter().map(|upgrade| (*upgrade, index)));
             open.extend(claims.open_paths);
         }
         let reserved: Vec<_> = RESERVED.into_iter().chain(paths.iter().map(|(path, _)| *path)).collect();
         let initials = reserved.iter().filter_map(|path| initial(path)).fold(0, |bits, bit| bits | bit);
-        Ok(Self(Arc::new(List { protocols, reserved, initials, open, paths, content_types })))
+        Ok(Self(Arc::new(List { protocols, reserved, initials, open, paths, content_types, upgrades })))
     }
 
     /// The owner of a path that no route may have: the name of a protocol, or that of the edge for its own pages.
@@ -141,6 +153,13 @@ impl Protocols {
     /// The protocol of a request that is not for a route.
     pub(crate) fn find(&self, path: &str, headers: &HeaderMap) -> Option<&dyn Protocol> {
         self.reader(headers).or_else(|| self.claimant(path))
+    }
+
+    /// The protocol of an upgrade that a request asks a route for.
+    pub(crate) fn upgrading<B>(&self, request: &Request<B>) -> Option<&dyn Protocol> {
+        let claim = |asked: &str| self.0.upgrades.iter().find(|(claimed, _)| asked.eq_ignore_ascii_case(claimed));
+        let (_, index) = upgrade::asked(request.headers(), request.extensions()).find_map(claim)?;
+        self.0.protocols.get(*index).map(|protocol| &**protocol)
     }
 
     /// The protocol that claims this path.

@@ -50,6 +50,8 @@
 //! # }
 //! ```
 //!
+//! A protocol may take over the connection of a request, as WebSocket does: see [`Upgrade`].
+//!
 //! * **Full, late:** these parts admit, charge and time out a call as they do for a route; a protocol adds no queue.
 //! * **Cancelled:** when the client leaves, the edge drops the future of the answer.
 
@@ -94,6 +96,7 @@ pub use crate::respond::compressor::compress_off_thread;
 pub use crate::respond::stream::{AbandonGuard, HEARTBEAT, Heartbeat, next_reply, one_line};
 pub use crate::respond::{ResponseCompression, body_of_parts};
 pub use crate::runtime::shutdown::ShutdownSignal;
+pub use crate::upgrade::{EdgeLife, Upgrade, UpgradedSocket};
 pub use callboard_core::edge::{CodecBudget, LARGE_BYTES};
 
 /// The body of a request from any transport.

@@ -33,3 +33,4 @@ mod streams;
 mod support;
 mod timelines;
 mod tls;
+mod upgrades;

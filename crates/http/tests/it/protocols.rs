@@ -24,12 +24,12 @@ struct Small {
 
 const COUNTING: Small = Small {
     name: "the counting protocol",
-    claims: Claims { paths: &["/count"], content_types: &[], open_paths: &["/count/health"] },
+    claims: Claims { paths: &["/count"], content_types: &[], upgrades: &["count"], open_paths: &["/count/health"] },
 };
 
 const FRAMES: Small = Small {
     name: "the protocol of frames",
-    claims: Claims { paths: &[], content_types: &["application/frames"], open_paths: &[] },
+    claims: Claims { paths: &[], content_types: &["application/frames"], upgrades: &[], open_paths: &[] },
 };
 
 impl Protocol for Small {
@@ -95,18 +95,21 @@ async fn three_protocols_answer_the_requests_that_they_claim() {
 
 #[tokio::test]
 async fn two_protocols_with_one_claim_are_an_error_that_names_both() {
-    const BELOW: Small =
-        Small { name: "the rival", claims: Claims { paths: &["/v2/models"], content_types: &[], open_paths: &[] } };
-    const SAME: Small = Small {
-        name: "the rival",
-        claims: Claims { paths: &[], content_types: &["application/frames+x"], open_paths: &[] },
-    };
+    let rival = |claims| Small { name: "the rival", claims };
+    let none = Claims::default();
     let node = node().await;
-    for (rival, message) in [
-        (BELOW, "the Open Inference Protocol and the rival both claim `/v2/models`"),
-        (SAME, "the protocol of frames and the rival both claim `application/frames+x`"),
+    for (claims, message) in [
+        (
+            Claims { paths: &["/v2/models"], ..none },
+            "the Open Inference Protocol and the rival both claim `/v2/models`",
+        ),
+        (
+            Claims { content_types: &["application/frames+x"], ..none },
+            "the protocol of frames and the rival both claim `application/frames+x`",
+        ),
+        (Claims { upgrades: &["Count"], ..none }, "the counting protocol and the rival both claim `Count`"),
     ] {
-        let protocols = three().into_iter().chain([Arc::new(rival) as Arc<dyn Protocol>]).collect();
+        let protocols = three().into_iter().chain([Arc::new(rival(claims)) as Arc<dyn Protocol>]).collect();
         let error = edge(&node, HttpConfig::default(), protocols).unwrap_err();
         assert!(matches!(error, HttpServeError::Protocols(ProtocolError::Clash { .. })), "{error:?}");
         assert_eq!(error.to_string(), message);
@@ -116,7 +119,7 @@ async fn two_protocols_with_one_claim_are_an_error_that_names_both() {
 #[test]
 fn a_protocol_claims_no_page_of_the_edge_and_opens_no_path_of_another() {
     let claims = |paths, open_paths| {
-        let claims = Claims { paths, content_types: &[], open_paths };
+        let claims = Claims { paths, open_paths, ..Claims::default() };
         Protocols::try_new(vec![Arc::new(Small { name: "the small one", claims })]).map(drop)
     };
     let error = |paths, open_paths| claims(paths, open_paths).unwrap_err().to_string();

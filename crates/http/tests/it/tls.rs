@@ -65,7 +65,7 @@ impl Drop for CertificateFiles {
 }
 
 /// A handshake that succeeds only with this certificate.
-async fn connect(
+pub(crate) async fn connect(
     server: &Server,
     certificate: &CertificateDer<'static>,
     protocol: &str,

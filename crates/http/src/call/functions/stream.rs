@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
+use axum::http::Request;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Value;
@@ -37,7 +37,7 @@ use crate::request::head::RequestHead;
 use crate::request_id::RequestId;
 use crate::respond::frame::{Frame, FrameKind};
 use crate::respond::stream::{AbandonGuard, StreamForm};
-use crate::runtime::shutdown::ShutdownSignal;
+use crate::upgrade::EdgeLife;
 use callboard_telemetry::RequestSpan;
 
 /// Answers a stream of calls.
@@ -46,9 +46,6 @@ pub(crate) fn answer(
     route: &Arc<Route>,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
-    if request.method() != Method::POST {
-        return Err(ApiError::method_not_allowed(request.method(), "POST"));
-    }
     let head = RequestHead::read(request.headers())?;
     if let Some(accept) = &head.accept
         && StreamForm::from_accept(Some(accept))? != StreamForm::Envelopes
@@ -76,7 +73,7 @@ pub(crate) fn answer(
     let items = StreamedItems::default();
     let stream_body = CallStreamBody {
         outcomes,
-        aborting: Arc::clone(context.aborting),
+        life: Arc::clone(context.life),
         client: context.client.clone(),
         shared,
         unsent: VecDeque::new(),
@@ -105,7 +102,7 @@ type Outcomes = Pin<Box<dyn Stream<Item = Result<Value, CallError>> + Send>>;
 /// The response body of one stream of calls.
 struct CallStreamBody {
     outcomes: Outcomes,
-    aborting: Arc<ShutdownSignal>,
+    life: Arc<EdgeLife>,
     client: LocalClient,
     shared: Arc<StreamState>,
     unsent: VecDeque<Bytes>,
@@ -132,7 +129,7 @@ impl CallStreamBody {
         while self.unsent.is_empty() && !self.is_over {
             let outcome = tokio::select! {
                 biased;
-                outcome = async { self.aborting.unless_begun(pin!(self.outcomes.next())).await } => match outcome {
+                outcome = async { self.life.aborting.unless_begun(pin!(self.outcomes.next())).await } => match outcome {
                     Some(outcome) => outcome,
                     None => {
                         self.outcomes = Box::pin(stream::empty());

@@ -44,7 +44,7 @@ use crate::observe::timeline_header;
 use crate::request::coding::ContentCoding;
 use crate::request_id::RequestId;
 use crate::respond::compressor::Compressor;
-use crate::runtime::shutdown::ShutdownSignal;
+use crate::upgrade::EdgeLife;
 use callboard_telemetry::RequestSpan;
 
 /// The part of a request that its stream keeps.
@@ -56,7 +56,7 @@ pub(crate) struct StreamContext {
     /// The deadline of the whole stream.
     pub(crate) deadline: Deadline,
     /// Aborts the stream.
-    pub(crate) aborting: Arc<ShutdownSignal>,
+    pub(crate) life: Arc<EdgeLife>,
     pub(crate) id: RequestId,
     /// Ends with the stream.
     pub(crate) span: Option<Arc<RequestSpan>>,
@@ -88,7 +88,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         replies,
         client: streamed.client,
         deadline: streamed.deadline,
-        aborting: streamed.aborting,
+        life: streamed.life,
         writer: StreamWriter::new(form),
         held: None,
         send_buffer: SendBuffer::default(),
@@ -132,7 +132,7 @@ struct ReplyStreamBody {
     replies: PayloadReplies,
     client: LocalClient,
     deadline: Deadline,
-    aborting: Arc<ShutdownSignal>,
+    life: Arc<EdgeLife>,
     writer: StreamWriter,
     /// A large item that is ready: it is written after the earlier items.
     held: Option<Payload>,
@@ -194,7 +194,7 @@ impl ReplyStreamBody {
                 self.write(Some(Ok(payload))).await;
                 continue;
             }
-            let reply = next_reply(&mut self.replies, &self.aborting);
+            let reply = next_reply(&mut self.replies, &self.life);
             let item = match &mut self.heartbeat {
                 None => reply.await,
                 Some(heartbeat) => tokio::select! {
@@ -278,8 +278,8 @@ impl ReplyStreamBody {
 }
 
 /// The next reply of a stream, or the error of a stream that is aborted.
-pub async fn next_reply(replies: &mut PayloadReplies, aborting: &ShutdownSignal) -> Option<Result<Payload, ApiError>> {
-    match aborting.unless_begun(pin!(replies.next())).await {
+pub async fn next_reply(replies: &mut PayloadReplies, life: &EdgeLife) -> Option<Result<Payload, ApiError>> {
+    match life.aborting.unless_begun(pin!(replies.next())).await {
         Some(reply) => reply.map(|reply| reply.map_err(ApiError::from)),
         None => Some(Err(ApiError::ending())),
     }

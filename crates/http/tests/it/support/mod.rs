@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use callboard_core::{App, Drained, Node};
+use callboard_http::protocol::Protocol;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge, HttpServeError, serve_edge, serve_router};
 use callboard_oip::InferenceProtocol;
 use tokio::net::TcpListener;
@@ -38,19 +39,34 @@ impl Server {
     /// The edge of a node that runs `app`.
     pub(crate) async fn for_app(app: App, config: HttpConfig) -> Self {
         let grace = config.shutdown_grace;
-        Self::for_app_within(app, config, |_| (), grace).await
+        Self::for_app_within(app, config, vec![Arc::new(InferenceProtocol::new())], |_| (), grace).await
     }
 
     /// The same; `prepare` changes the edge before its first request.
     pub(crate) async fn for_app_with(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge)) -> Self {
-        Self::for_app_within(app, config, prepare, TEST_TIMEOUT).await
+        Self::for_app_within(app, config, vec![Arc::new(InferenceProtocol::new())], prepare, TEST_TIMEOUT).await
     }
 
-    async fn for_app_within(app: App, config: HttpConfig, prepare: impl FnOnce(&HttpEdge), grace: Duration) -> Self {
+    /// The same with these protocols.
+    pub(crate) async fn for_app_beside(
+        app: App,
+        config: HttpConfig,
+        protocols: Vec<Arc<dyn Protocol>>,
+        prepare: impl FnOnce(&HttpEdge),
+    ) -> Self {
+        let grace = config.shutdown_grace;
+        Self::for_app_within(app, config, protocols, prepare, grace).await
+    }
+
+    async fn for_app_within(
+        app: App,
+        config: HttpConfig,
+        protocols: Vec<Arc<dyn Protocol>>,
+        prepare: impl FnOnce(&HttpEdge),
+        grace: Duration,
+    ) -> Self {
         let node = app.start().await.unwrap();
-        let edge =
-            HttpEdge::try_new(node.client(), config, ApiInfo::default(), vec![Arc::new(InferenceProtocol::new())])
-                .unwrap();
+        let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), protocols).unwrap();
         prepare(&edge);
         let serve = |listener, stopped: Stopped| async move {
             serve_edge(listener, edge, async {
@@ -116,6 +132,11 @@ impl Server {
     /// Asks the server to stop, without waiting for it.
     pub(crate) fn begin_shutdown(&mut self) {
         drop(self.stop.take());
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.serving.is_finished()
     }
 
     /// Waits for the end of a server that was asked to stop.
