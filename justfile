@@ -57,6 +57,7 @@ features:
     cargo check --no-default-features --features http
     cargo check --no-default-features --features net
     cargo check --no-default-features --features onnx
+    cargo check --no-default-features --features config
     cargo check --no-default-features --features cli
 
 # One decoder for a million runs, e.g. `just fuzz json`; needs a nightly toolchain and cargo-fuzz.

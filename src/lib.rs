@@ -109,7 +109,8 @@
 //! | `onnx` | yes | ONNX models as stages |
 //! | `process` | yes | stages in child processes: Python services, and any program that speaks the worker protocol |
 //! | `arrow` | yes | data frames in values, and Arrow IPC over HTTP: `codec::DataFrame` |
-//! | `cli` | yes | the `callboard` command, configuration files, the built-in stages `image` and `labels` |
+//! | `config` | yes | configuration files, the built-in stages `image` and `labels`, directories of models |
+//! | `cli` | yes | the `callboard` command, and its commands for a program's own app |
 //! | `anyhow` | no | the error of a call that a stage makes is found in an `anyhow::Error`, and passes through |
 //!
 //! Without default features only the core and its codec are compiled.
@@ -185,22 +186,26 @@ pub mod onnx {
     pub use callboard_onnx::*;
 }
 
-// The command line, and configuration files.
+// The command line, configuration files, and directories of models.
 #[cfg(feature = "cli")]
-pub mod cli;
-#[cfg(feature = "cli")]
+pub use callboard_cli::{cli, cli_with};
+#[cfg(feature = "config")]
 pub use callboard_config::assemble;
+
+/// The `callboard` binary.
 #[cfg(feature = "cli")]
-pub use cli::{cli, cli_with};
+pub mod cli {
+    pub use callboard_cli::main;
+}
 
 /// Configuration files, and what they resolve to.
-#[cfg(feature = "cli")]
+#[cfg(feature = "config")]
 pub mod config {
     pub use callboard_config::*;
 }
 
 /// Sources of models for a node that serves.
-#[cfg(feature = "cli")]
+#[cfg(feature = "config")]
 pub mod models {
     pub use callboard_models::*;
 }
@@ -212,7 +217,7 @@ pub mod http_client {
 }
 
 /// The built-in stages of configured pipelines.
-#[cfg(feature = "cli")]
+#[cfg(feature = "config")]
 pub mod stages {
     pub use callboard_stages::*;
 }

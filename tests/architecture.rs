@@ -18,7 +18,7 @@ struct Rule {
 }
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 18] = [
     Rule {
         name: "codec",
         may_use: &[],
@@ -72,9 +72,14 @@ const RULES: [Rule; 17] = [
         must_not_know: &["axum", "hyper", "quinn", "ractor"],
     },
     Rule {
+        name: "cli",
+        may_use: &["bench", "codec", "config", "core", "http", "http-client", "models", "net", "process", "server"],
+        must_not_know: &["axum", "hyper", "quinn", "ractor"],
+    },
+    Rule {
         name: "",
         may_use: &[
-            "bench",
+            "cli",
             "codec",
             "config",
             "core",

@@ -374,7 +374,7 @@ fn pages_list_every_command() {
     assert_eq!(block.take(commands.len()).collect::<Vec<_>>(), commands, "docs/operations/running.md");
 
     let sentence = commands.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    for page in ["README.md", "src/cli/mod.rs"] {
+    for page in ["README.md", "crates/cli/src/lib.rs"] {
         let text = read(page).replace("\n//!", "").replace('\n', " ");
         assert!(text.contains(&sentence), "{page} does not list {sentence}");
     }

@@ -1,4 +1,4 @@
-//! The `callboard` binary. Its code is in the library, so that programs with their own app can use it.
+//! The `callboard` binary. Its code is in a library, so that programs with their own app can use it.
 
 use std::process::ExitCode;
 

@@ -1,0 +1,103 @@
+//! How a command asks the admin listener of a node.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_http_client::{Call, Connection, Origin, Protocol};
+use clap::{Arg, ArgMatches};
+use serde_json::Value;
+
+use super::block_on;
+use crate::client::args::{header, timeout, value_of};
+use crate::client::trust;
+use crate::error::{CliError, chain};
+
+/// A node with thousands of stages answers with less.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The admin listener to ask.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AdminClient {
+    origin: Origin,
+    headers: Vec<(String, String)>,
+    timeout: Duration,
+    ca_file: Option<PathBuf>,
+}
+
+impl AdminClient {
+    /// The arguments, with this timeout by default.
+    pub(crate) fn args(default_timeout: &'static str) -> [Arg; 4] {
+        [
+            Arg::new("url")
+                .value_name("URL")
+                .default_value("http://127.0.0.1:8001")
+                .value_parser(admin)
+                .help("The node's admin listener, over HTTP"),
+            header("Add this header, such as an API key; may be repeated"),
+            timeout(default_timeout, "How long to wait for the answer"),
+            trust::arg(),
+        ]
+    }
+
+    /// Reads the matches of clap.
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
+        Self {
+            origin: value_of(matches, "url"),
+            headers: matches.get_many::<(String, String)>("header").into_iter().flatten().cloned().collect(),
+            timeout: value_of(matches, "timeout"),
+            ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
+        }
+    }
+
+    /// Asks once. An answer that is no success is an error with its message.
+    pub(crate) fn ask(&self, method: &str, route: String) -> Result<Value, CliError> {
+        self.send(Call { method: method.to_owned(), route, headers: self.headers.clone(), body: Bytes::new() })
+    }
+
+    /// The same as a POST with this body.
+    pub(crate) fn post(&self, route: String, body: &Value) -> Result<Value, CliError> {
+        let mut headers = self.headers.clone();
+        headers.push(("content-type".to_owned(), "application/json".to_owned()));
+        self.send(Call { method: "POST".to_owned(), route, headers, body: body.to_string().into() })
+    }
+
+    fn send(&self, call: Call) -> Result<Value, CliError> {
+        let method = call.method.as_str();
+        let trust = trust::read(self.ca_file.as_deref(), [&self.origin])?;
+        let url = self.origin.url_of(&call.route);
+        let request = call.prepare(&self.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
+        let failed = |error| CliError::because(&url, &error);
+        let body = block_on(async {
+            let exchange = async {
+                let opened = Connection::open_trusting(&self.origin, Protocol::Http1, trust.as_ref()).await;
+                let mut connection = opened.map_err(failed)?;
+                let answer = connection.send(&request).await.map_err(failed)?;
+                let status = answer.status();
+                let body = answer.bytes(MAX_BYTES).await.map_err(failed)?;
+                if (200..300).contains(&status) { Ok(body) } else { Err(refused(&url, method, status, &body)) }
+            };
+            let outcome = tokio::time::timeout(self.timeout, exchange).await;
+            outcome.map_err(|_| CliError::Failed(format!("{url}: no whole answer within {:?}", self.timeout)))?
+        })?;
+        serde_json::from_slice(&body)
+            .map_err(|_| CliError::Failed(format!("{url}: the answer is not that of an admin listener")))
+    }
+}
+
+/// The admin listener speaks HTTP only.
+fn admin(text: &str) -> Result<Origin, String> {
+    if text.starts_with("quic://") {
+        Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
+    } else {
+        text.parse::<Origin>().map_err(|error| error.to_string())
+    }
+}
+
+fn refused(url: &str, method: &str, status: u16, body: &[u8]) -> CliError {
+    let problem: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = problem["message"].as_str().map_or_else(String::new, |message| format!(": {message}"));
+    // The pages are always there; what is changed may not be.
+    let hint = if status == 404 && method == "GET" { "; the admin listener serves this page" } else { "" };
+    CliError::Failed(format!("{url} answered {status}{message}{hint}"))
+}

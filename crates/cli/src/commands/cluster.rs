@@ -1,0 +1,276 @@
+//! `callboard cluster`: makes a cluster, lets members in, and joins one.
+//!
+//! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, also while a node
+//! serves it; `join` asks that node over QUIC. The only output of `token` on stdout is the token, once.
+
+use std::fmt;
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use callboard_config::parse_duration;
+use callboard_net::{Authority, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+use super::block_on;
+use crate::client::args::value_of;
+use crate::error::CliError;
+use crate::output;
+
+/// The subcommand and its arguments.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ClusterArgs {
+    Init { directory: PathBuf, name: String },
+    Token { directory: PathBuf, spec: TokenSpec },
+    Revoke { directory: PathBuf, token: TokenArg },
+    Join { token: TokenArg, url: QuicUrl, directory: PathBuf, name: Option<String> },
+    Members { directory: PathBuf },
+    Remove { directory: PathBuf, name: String },
+}
+
+/// A token from the command line, or a dash. Not parsed by clap, which prints the values that it refuses.
+#[derive(Clone, PartialEq)]
+pub(crate) struct TokenArg(String);
+
+/// Hides the token.
+impl fmt::Debug for TokenArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0 == "-" { "stdin" } else { "a token" })
+    }
+}
+
+impl ClusterArgs {
+    /// The grammar.
+    pub(crate) fn command() -> Command {
+        Command::new("cluster")
+            .about("Make a cluster of several machines, let members in, or join one")
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommands([
+                Command::new("init").about("Make a cluster: create its authority in a new directory").args([
+                    authority(),
+                    Arg::new("name")
+                        .long("name")
+                        .value_name("NAME")
+                        .default_value("callboard")
+                        .help("Name of the cluster: up to 40 of a-z, 0-9 and -"),
+                ]),
+                Command::new("token").about("Make a token to join with, and print it once").args([
+                    authority(),
+                    Arg::new("role")
+                        .long("role")
+                        .value_name("ROLE")
+                        .default_value("node")
+                        .value_parser(|text: &str| text.parse::<Role>())
+                        .help("Role of the members that join with it: node, to serve, or client, to call routes"),
+                    Arg::new("uses")
+                        .long("uses")
+                        .value_name("COUNT")
+                        .default_value("1")
+                        .value_parser(value_parser!(u32))
+                        .help("How many members may join with the token"),
+                    Arg::new("expires")
+                        .long("expires")
+                        .value_name("DURATION")
+                        .default_value("1h")
+                        .value_parser(duration)
+                        .help("How long the token may be used"),
+                    Arg::new("life")
+                        .long("life")
+                        .value_name("DURATION")
+                        .default_value("24h")
+                        .value_parser(duration)
+                        .help("How long a member's certificate is valid; a running member renews it in time"),
+                ]),
+                Command::new("revoke").about("Revoke a token, so that no more members can join with it").args([
+                    authority(),
+                    Arg::new("token")
+                        .value_name("TOKEN|ID")
+                        .required(true)
+                        .help("The token, or its id as shown by `token` and `members`"),
+                ]),
+                Command::new("join").about("Join a cluster with a token, and store the identity").args([
+                    Arg::new("token").value_name("TOKEN").required(true).help("The token; - reads it from stdin"),
+                    Arg::new("url")
+                        .value_name("URL")
+                        .required(true)
+                        .value_parser(|text: &str| text.parse::<QuicUrl>().map_err(|error| error.to_string()))
+                        .help("The node that serves the authority's directory: quic://HOST:PORT"),
+                    Arg::new("to")
+                        .long("to")
+                        .value_name("DIR")
+                        .required(true)
+                        .value_parser(value_parser!(PathBuf))
+                        .help("Directory to store the identity in"),
+                    Arg::new("name")
+                        .long("name")
+                        .value_name("NAME")
+                        .help("Name of the member: up to 40 of a-z, 0-9 and - [default: chosen by the authority]"),
+                ]),
+                Command::new("members").about("List the members").arg(authority()),
+                Command::new("remove")
+                    .about("Remove a member: its certificate is not renewed again")
+                    .args([authority(), Arg::new("name").value_name("NAME").required(true).help("Name of the member")]),
+            ])
+    }
+
+    /// The parsed arguments.
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
+        let (command, matches) = matches.subcommand().expect("clap requires a subcommand");
+        let directory = || value_of(matches, "dir");
+        let name = || matches.get_one::<String>("name").cloned();
+        match command {
+            "init" => Self::Init { directory: directory(), name: value_of(matches, "name") },
+            "token" => {
+                let spec = TokenSpec {
+                    role: value_of(matches, "role"),
+                    uses: value_of(matches, "uses"),
+                    expires_in: value_of(matches, "expires"),
+                    certificate_life: value_of(matches, "life"),
+                };
+                Self::Token { directory: directory(), spec }
+            }
+            "revoke" => Self::Revoke { directory: directory(), token: TokenArg(value_of(matches, "token")) },
+            "join" => Self::Join {
+                token: TokenArg(value_of(matches, "token")),
+                url: value_of(matches, "url"),
+                directory: value_of(matches, "to"),
+                name: name(),
+            },
+            "members" => Self::Members { directory: directory() },
+            _ => Self::Remove { directory: directory(), name: value_of(matches, "name") },
+        }
+    }
+}
+
+fn authority() -> Arg {
+    Arg::new("dir")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(value_parser!(PathBuf))
+        .help("The directory of the cluster's authority")
+}
+
+/// Only the id of the token is needed.
+fn token_id(TokenArg(text): &TokenArg) -> Result<String, CliError> {
+    if text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    let token: Result<JoinToken, _> = text.parse();
+    let expected = "expected a token, cbt1-…, or its id of 16 hexadecimal digits";
+    token.map(|token| token.id()).map_err(|_| CliError::Usage(expected.to_owned()))
+}
+
+/// Parses only; the authority enforces its limits.
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| format!("expected a duration such as `30m` or `24h`, found `{text}`"))
+}
+
+/// Does it.
+pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
+    match args {
+        ClusterArgs::Init { directory, name } => {
+            let authority = Authority::init(directory, name).map_err(|error| failed("no cluster was made", &error))?;
+            let (cluster, directory) = (authority.cluster(), directory.display());
+            output::note(format_args!(
+                "made the cluster {cluster} in {directory}: its key can pose as any member of the cluster"
+            ));
+            output::note(format_args!("  next: callboard serve … --cluster {directory} --quic ADDR"));
+            Ok(())
+        }
+        ClusterArgs::Token { directory, spec } => {
+            let token = open(directory)?.token(spec).map_err(|error| failed("no token was made", &error))?;
+            output::result(&token)?;
+            let (role, uses) = (spec.role, spec.uses);
+            let holders = if uses == 1 { format!("one {role}") } else { format!("{uses} {role}s") };
+            let (id, time) = (token.id(), spec.expires_in);
+            output::note(format_args!("{id}: lets {holders} join within {time:?}; it is not shown again"));
+            Ok(())
+        }
+        ClusterArgs::Revoke { directory, token } => {
+            let id = token_id(token)?;
+            let revoked = open(directory)?.revoke(&id).map_err(|error| failed("not revoked", &error))?;
+            if !revoked {
+                return Err(CliError::Failed(format!("there is no token {id}, or it is over")));
+            }
+            output::note(format_args!("{id} admits no more members; members that joined with it stay"));
+            Ok(())
+        }
+        ClusterArgs::Join { token, url, directory, name } => {
+            let token = read_token(token)?;
+            let joined = block_on(async { Ok(join(&token, url, directory, name.as_deref()).await) })?;
+            let identity = joined.map_err(|error| failed("not joined", &error))?;
+            let (name, role, cluster) = (identity.name(), identity.role(), identity.cluster().to_owned());
+            let seconds = identity.time_left().as_secs();
+            output::note(format_args!(
+                "joined {cluster} as {name}, a {role}; the certificate in {} holds for {seconds} s and is renewed while in use",
+                directory.display()
+            ));
+            Ok(())
+        }
+        ClusterArgs::Members { directory } => {
+            let list = open(directory)?.members().map_err(|error| failed("the members", &error))?;
+            for damaged in &list.damaged {
+                output::note(format_args!("passed over: {damaged}"));
+            }
+            let now = SystemTime::now();
+            list.members.iter().try_for_each(|member| {
+                let ago = now.duration_since(member.joined).unwrap_or_default().as_secs();
+                let MemberInfo { name, role, token, .. } = member;
+                output::result(format_args!("{name:<40} {:<8} joined {ago} s ago with {token}", role.as_str()))
+            })
+        }
+        ClusterArgs::Remove { directory, name } => {
+            let removed = open(directory)?.remove(name).map_err(|error| failed("not removed", &error))?;
+            if !removed {
+                return Err(CliError::Failed(format!("there is no member `{name}`")));
+            }
+            output::note(format_args!("{name} is given no further certificate; the one it has ends with its life"));
+            Ok(())
+        }
+    }
+}
+
+fn open(directory: &std::path::Path) -> Result<Authority, CliError> {
+    Authority::open(directory).map_err(|error| failed("the cluster", &error))
+}
+
+fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
+    CliError::because(what, error)
+}
+
+/// Reads from stdin for a dash: other users of the machine can see a command's arguments, but not its input.
+fn read_token(TokenArg(text): &TokenArg) -> Result<JoinToken, CliError> {
+    let mut text = text.clone();
+    if text == "-" {
+        text.clear();
+        let read = std::io::stdin().take(1024).read_to_string(&mut text);
+        read.map_err(|error| CliError::because("cannot read the token", &error))?;
+    }
+    text.parse().map_err(|error| CliError::Usage(format!("{error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_arguments_is_valid() {
+        ClusterArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn a_token_is_hidden_in_debug_output() {
+        let args = ["cluster", "join", "cbt1-secret", "quic://127.0.0.1:1", "--to", "lab"];
+        let join = ClusterArgs::from_matches(&ClusterArgs::command().try_get_matches_from(args).unwrap());
+        let text = format!("{join:?}");
+        assert!(text.contains("a token") && !text.contains("secret"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_setting_has_its_default() {
+        let matches = ClusterArgs::command().try_get_matches_from(["cluster", "token", "lab"]).unwrap();
+        let expected = ClusterArgs::Token { directory: PathBuf::from("lab"), spec: TokenSpec::default() };
+        assert_eq!(ClusterArgs::from_matches(&matches), expected);
+    }
+}

@@ -1,0 +1,219 @@
+//! `callboard status`: the status of a running node, from its admin listener, as tables.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::Value;
+
+use super::admin_client::AdminClient;
+use crate::error::CliError;
+use crate::table::{Table, items, or_dash, text};
+use crate::{output, plain};
+
+/// The admin listener to ask.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StatusArgs {
+    client: AdminClient,
+    is_json: bool,
+}
+
+impl StatusArgs {
+    /// The grammar.
+    pub(crate) fn command() -> Command {
+        let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the full status as JSON");
+        Command::new("status")
+            .about("Show the stages, replicas and queues of a running node")
+            .args(AdminClient::args("10s"))
+            .arg(json)
+    }
+
+    /// Reads the matches of clap.
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
+        Self { client: AdminClient::from_matches(matches), is_json: matches.get_flag("json") }
+    }
+}
+
+/// Asks once, prints the answer.
+pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
+    let status = args.client.ask("GET", "/v1/status".to_owned())?;
+    if args.is_json { output::result(&status) } else { output::result(StatusText(&status)) }
+}
+
+/// The status of a node, for people.
+struct StatusText<'a>(&'a Value);
+
+impl fmt::Display for StatusText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (health, node) = (&self.0["health"], &self.0["node"]);
+        let state = match (health["ready"].as_bool(), health["draining"].as_bool()) {
+            (_, Some(true)) => "draining",
+            (Some(true), _) => "ready",
+            _ => "not ready",
+        };
+        let up = Duration::from_secs(self.0["uptime_seconds"].as_u64().unwrap_or_default());
+        let version = text(&self.0["version"]);
+        writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
+        let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
+        writeln!(f, "calls: {} in flight, {} admitted and {} refused since the start\n", calls[0], calls[1], calls[2])?;
+
+        let mut routes = Table::new(["route", "revision", "pipeline"]);
+        for route in items(&node["routes"]) {
+            let closed = if route["closed"] == true { " (closed)" } else { "" };
+            routes.row([text(&route["name"]) + closed, text(&route["revision"]), text(&route["pipeline"])]);
+        }
+        writeln!(f, "{routes}")?;
+        let rollouts: Vec<_> = items(&node["routes"]).iter().filter(|route| route["rollout"].is_object()).collect();
+        if !rollouts.is_empty() {
+            let mut table = Table::new(["rollout", "state", "mode", "share", "candidate failed", "current failed"]);
+            for route in &rollouts {
+                let rollout = &route["rollout"];
+                let failed = |side: &Value| format!("{} of {}", text(&side["failed"]), text(&side["calls"]));
+                table.row([
+                    text(&route["name"]),
+                    text(&rollout["state"]),
+                    text(&rollout["mode"]),
+                    format!("{:.3} %", rollout["share"].as_f64().unwrap_or_default() * 100.0),
+                    failed(&rollout["candidate"]),
+                    failed(&rollout["current"]),
+                ]);
+            }
+            writeln!(f, "{table}")?;
+        }
+        let mut stages = Table::new([
+            "stage",
+            "state",
+            "replicas",
+            "busy",
+            "queue",
+            "batches",
+            "mean size",
+            "batch takes",
+            "restarts",
+        ]);
+        for stage in items(&node["stages"]) {
+            let replicas = items(&stage["replicas"]);
+            let busy = replicas.iter().filter(|replica| replica["busy"] == true).count();
+            stages.row([
+                text(&stage["name"]),
+                text(&stage["state"]),
+                replicas.len().to_string(),
+                busy.to_string(),
+                format!("{}/{}", text(&stage["queued"]), text(&stage["queue_limit"])),
+                text(&stage["batches"]),
+                format!("{:.1}", stage["mean_batch_size"].as_f64().unwrap_or_default()),
+                shown_span(span(&stage["batch_estimate"])),
+                text(&stage["restarts"]),
+            ]);
+        }
+        for stage in items(&health["remote_stages"]) {
+            let state = if stage["ready"] == true { "remote" } else { "unreachable" };
+            let mut row = std::array::from_fn(|_| "-".to_owned());
+            (row[0], row[1]) = (text(&stage["name"]), state.to_owned());
+            stages.row(row);
+        }
+        write!(f, "{stages}")?;
+        if !items(&node["peers"]).is_empty() {
+            let mut peers = Table::new(["peer", "node", "connected for", "stages"]);
+            for peer in items(&node["peers"]) {
+                let connected_for = &peer["connected_for"];
+                let connected_for =
+                    if connected_for.is_null() { "disconnected".to_owned() } else { shown_span(span(connected_for)) };
+                let stages: Vec<String> = items(&peer["stages"]).iter().map(text).collect();
+                peers.row([
+                    text(&peer["address"]),
+                    or_dash(text(&peer["node"])),
+                    connected_for,
+                    or_dash(stages.join(", ")),
+                ]);
+            }
+            write!(f, "\n{peers}")?;
+        }
+        if !items(&node["actors"]).is_empty() {
+            let mut actors = Table::new(["actor", "state", "for", "waiting", "restarts"]);
+            for actor in items(&node["actors"]) {
+                let waiting = format!("{}/{}", text(&actor["waiting"]), text(&actor["mailbox"]));
+                let age = shown_span(span(&actor["age"]));
+                actors.row([text(&actor["name"]), text(&actor["state"]), age, waiting, text(&actor["restarts"])]);
+            }
+            write!(f, "\n{actors}")?;
+        }
+        for route in rollouts {
+            if let Some(reason) = route["rollout"]["reason"].as_str() {
+                write!(f, "\n{}: {}", text(&route["name"]), plain::line(reason))?;
+            }
+        }
+        let down = items(&health["down_actors"]);
+        for stage in items(&node["stages"]).iter().chain(items(&health["remote_stages"])).chain(down) {
+            if let Some(reason) = stage["reason"].as_str() {
+                write!(f, "\n{}: {}", text(&stage["name"]), plain::line(reason))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parses a `Duration` as serde writes it.
+fn span(value: &Value) -> Duration {
+    let part = |key: &str| value[key].as_u64().unwrap_or_default();
+    Duration::new(part("secs"), u32::try_from(part("nanos")).unwrap_or_default())
+}
+
+fn shown_span(span: Duration) -> String {
+    match span.as_secs() {
+        0 => format!("{:.1} ms", span.as_secs_f64() * 1000.0),
+        seconds @ 1..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_is_shown_as_tables() {
+        let status = json!({
+            "version": "1.2.3",
+            "uptime_seconds": 3725,
+            "health": { "ready": false, "draining": false },
+            "node": {
+                "in_flight": 3, "admitted": 10, "refused": 1,
+                "routes": [{ "name": "/digits", "revision": 1, "pipeline": "decode → digits", "closed": false }],
+                "stages": [{
+                    "name": "digits", "state": "failed", "reason": "no such file", "queued": 2, "queue_limit": 64,
+                    "batches": 4, "mean_batch_size": 2.25, "batch_estimate": { "secs": 0, "nanos": 1_500_000 },
+                    "restarts": 7, "replicas": [{ "busy": true }, { "busy": false }],
+                }],
+                "peers": [
+                    { "address": "10.0.0.2:4433", "node": "second", "connected_for": { "secs": 61, "nanos": 0 },
+                      "stages": ["decode", "digits"] },
+                    { "address": "10.0.0.3:4433", "node": "", "connected_for": null, "stages": [] },
+                ],
+            },
+        });
+        let expected = "\
+callboard 1.2.3, not ready, up 1 h 2 min
+calls: 3 in flight, 10 admitted and 1 refused since the start
+
+route    revision  pipeline
+/digits  1         decode → digits
+
+stage   state   replicas  busy  queue  batches  mean size  batch takes  restarts
+digits  failed  2         1     2/64   4        2.2        1.5 ms       7
+
+peer           node    connected for  stages
+10.0.0.2:4433  second  1 min          decode, digits
+10.0.0.3:4433  -       disconnected   -
+
+digits: no such file";
+        assert_eq!(StatusText(&status).to_string(), expected);
+    }
+
+    #[test]
+    fn a_missing_value_is_shown_as_a_dash() {
+        assert!(StatusText(&json!({})).to_string().starts_with("callboard -, not ready"));
+    }
+}

@@ -1,0 +1,69 @@
+//! An error of clap, on one line.
+
+use clap::error::ErrorKind;
+
+use crate::args::OF_UNKNOWN;
+
+/// The error and its hint. `None` for help and version, which are no errors.
+pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        return None;
+    }
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut complaint =
+        lines.next().unwrap_or_default().trim_start_matches("error: ").replace(&format!(" [<{OF_UNKNOWN}>]"), "");
+    if complaint.ends_with(':') {
+        // A list follows, such as the missing arguments.
+        let is_list = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("tip: ");
+        let missing: Vec<&str> = lines.clone().take_while(is_list).collect();
+        complaint = format!("{complaint} {}", missing.join(", "));
+    }
+    // The hint how to pass a flag as a value does not help with a mistyped flag.
+    let tip = lines.clone().filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
+    let choices = lines.find_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
+    let help = "--help lists what there is";
+    Some(format!("{complaint}; {}", tip.or(choices).unwrap_or(help)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+    use crate::args::parse;
+    use crate::program::Program;
+
+    fn complaint_of(line: &str) -> Option<String> {
+        let args = line.split_whitespace().map(OsString::from);
+        complaint(&parse(Program::Callboard, args).unwrap_err())
+    }
+
+    #[test]
+    fn an_error_of_the_arguments_is_one_line_with_a_hint() {
+        for (line, expected) in [
+            ("serve --drian 1s", "unexpected argument '--drian' found; a similar argument exists: '--drain'"),
+            ("serve --zzz", "unexpected argument '--zzz' found; --help lists what there is"),
+            ("call", "the following required arguments were not provided: <URL>, <ROUTE>; --help lists what there is"),
+            ("examples --lang js", "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust"),
+            (
+                "serve --drain",
+                "a value is required for '--drain <DURATION>' but none was supplied; --help lists what there is",
+            ),
+        ] {
+            assert_eq!(complaint_of(&format!("callboard {line}")).as_deref(), Some(expected));
+        }
+        assert_eq!(complaint_of("callboard --help"), None);
+    }
+
+    #[test]
+    fn an_address_flag_of_another_server_gets_a_hint() {
+        for line in ["serve --port 80", "serve --port=80", "serve x --host", "check --bind 0.0.0.0", "serve --addr :80"]
+        {
+            let complaint = complaint_of(&format!("callboard {line}")).unwrap();
+            assert!(complaint.ends_with("' found; `--http 127.0.0.1:8000` sets address and port"), "{complaint}");
+            assert!(!complaint.contains(OF_UNKNOWN), "{complaint}");
+        }
+    }
+}

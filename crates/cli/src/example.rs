@@ -1,0 +1,89 @@
+//! The start-up lines of a server: its addresses, and a working command for each route.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use callboard_config::{AdminAddress, Plan};
+use callboard_core::LocalClient;
+
+use crate::admin::DEFAULT_ADDRESS;
+use crate::service::{example_file, title};
+
+/// The start-up lines.
+pub(crate) fn welcome(
+    plan: &Plan,
+    engines: &[String],
+    client: &LocalClient,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    elapsed: Duration,
+) -> String {
+    let base = base_of(plan, address);
+    let needs_key = plan.settings.api_keys.value.is_some();
+    let mut text = format!(
+        "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
+        env!("CARGO_PKG_VERSION"),
+        title(&plan.target),
+        elapsed.as_millis(),
+    );
+    if let Some(admin) = admin {
+        let base = if admin.ip().is_loopback() { base_url("http", admin) } else { base_of(plan, admin) };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  admin on {base}");
+    } else if plan.settings.admin.value == AdminAddress::Auto {
+        let _ =
+            write!(text, "\n  no admin listener: {DEFAULT_ADDRESS} is in use; --admin ADDR:PORT chooses another one");
+    }
+    for engine in engines {
+        let _ = write!(text, "\n  {engine}");
+    }
+    for route in client.routes() {
+        let planned = plan.routes.iter().find(|planned| planned.path.value == route.name());
+        let stages = match planned {
+            Some(planned) => plan.shape_of(planned).to_string(),
+            None => route.stages().iter().map(ToString::to_string).collect::<Vec<_>>().join(" → "),
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  POST {}  {stages}", route.name());
+        let file = example_file(plan, route.name());
+        if let Some(command) = callboard_http::curl(&route, &base, file.as_deref(), needs_key) {
+            let _ = write!(text, "\n    {command}");
+        }
+    }
+    if plan.stages.iter().enumerate().any(|(index, stage)| stage.kind.is_remote() && plan.uses(index)) {
+        text.push_str("\n  ↗ marks a remote stage; /readyz says whether a node that runs it is connected");
+    }
+    for stage in plan.unused_stages() {
+        let _ = write!(text, "\n  stage {} is used by no route and was not started", stage.name.value);
+    }
+    text
+}
+
+/// The base URL of the server at this address.
+pub(crate) fn base_of(plan: &Plan, address: SocketAddr) -> String {
+    let scheme = if plan.settings.tls_certificate.value.is_some() { "https" } else { "http" };
+    base_url(scheme, address)
+}
+
+/// The URL of a listener on all interfaces has the loopback address.
+fn base_url(scheme: &str, address: SocketAddr) -> String {
+    let host = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!("{scheme}://{}", SocketAddr::new(host, address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_on_all_interfaces_is_reached_on_loopback() {
+        assert_eq!(base_url("http", SocketAddr::from(([0, 0, 0, 0], 80))), "http://127.0.0.1:80");
+        assert_eq!(base_url("http", "[::]:80".parse().unwrap()), "http://[::1]:80");
+        assert_eq!(base_url("http", SocketAddr::from(([10, 0, 0, 1], 80))), "http://10.0.0.1:80");
+    }
+}
