@@ -247,7 +247,7 @@ async def twice(values: list[float]) -> list[float]:
 def about(question: str, context: cb.Context) -> dict[str, Any]:
     """All that code knows of its call."""
     log.info("asked for %s", question)
-    names = ("request_id", "route", "caller", "traceparent", "session", "headers", "tags", "cancelled")
+    names = ("request_id", "route", "caller", "traceparent", "session", "headers", "tags", "query", "path", "cancelled")
     remaining = context.remaining()
     return {name: getattr(context, name) for name in names} | {"in_time": remaining is not None and remaining > 1}
 

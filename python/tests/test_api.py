@@ -112,6 +112,31 @@ def test_replicas_are_a_number_or_two_bounds() -> None:
             cb.function(replicas=wrong)(app.add)  # type: ignore[arg-type]
 
 
+def test_a_route_lists_what_its_code_reads_of_a_request() -> None:
+    @cb.service(headers=["X-User"], query=("lang",))
+    class Reads:
+        def predict(self, x: int) -> int:
+            return x
+
+        @cb.route("/same")
+        def same(self, x: int) -> int:
+            return x
+
+        @cb.route("/other", headers=[], query=["Top"])
+        def other(self, x: int) -> int:
+            return x
+
+    described = [route.describe() for route in routes_of(Reads, "Reads")]
+    assert [(each["headers"], each["query"]) for each in described] == [
+        (["x-user"], ["lang"]),
+        (["x-user"], ["lang"]),
+        ([], ["Top"]),
+    ]
+    for wrong, error in [("x-user", TypeError), ([7], TypeError), (["a b"], ValueError), (["x"] * 33, ValueError)]:
+        with pytest.raises(error, match="headers"):
+            cb.function(headers=wrong)(app.add)  # type: ignore[arg-type]
+
+
 def test_the_readme_has_every_name() -> None:
     readme = (HERE.parent / "README.md").read_text()
     for name in cb.__all__:

@@ -46,6 +46,8 @@ def test_each_route_is_described() -> None:
         "raw_body": None,
         "output": {"title": "Label", "type": "object", "properties": label, "required": ["name", "score"]},
         "examples": ["good", "fine"],
+        "headers": [],
+        "query": [],
         "streams": False,
         "batched": True,
         "max_batch_size": 32,

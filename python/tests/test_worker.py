@@ -365,7 +365,7 @@ def test_headers_of_an_exception_are_sent_beside_it() -> None:
 
 def test_the_context_has_all_that_the_node_knows() -> None:
     known = {"request_id": "r", "route": "/about", "caller": "lab", "traceparent": "00-1-2-01", "session": 2**64 - 1}
-    more = {"headers": {"x-tenant": "a"}, "tags": {"colour": "red"}}
+    more = {"headers": {"x-tenant": "a"}, "tags": {"colour": "red"}, "query": {"q": "7"}, "path": "/about"}
     with Node("app.py:about").ready() as node:
         node.batch(["this"], items=[{**known, **more, "remaining_ms": 60_000}])
         ((found,), _) = node.outcomes()

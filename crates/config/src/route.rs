@@ -17,7 +17,7 @@ use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
     HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY,
-    PRIORITY_FORM, TIMEOUT, max_body_bytes_form, timeout_form,
+    PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT, max_body_bytes_form, timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -41,6 +41,8 @@ pub struct RoutePlan {
     pub max_body_bytes: Sourced<u64>,
     /// The headers of requests that its code may read.
     pub headers: Sourced<Vec<String>>,
+    /// The query parameters of requests that its code may read.
+    pub query: Sourced<Vec<String>>,
     /// How it takes over when it is loaded again; `None` if at once.
     pub rollout: Sourced<Option<RolloutPlan>>,
     /// One line for people.
@@ -58,7 +60,7 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "path",
     "stages",
     "summary",
@@ -70,6 +72,7 @@ const KEYS: [&str; 11] = [
     PRIORITY,
     MAX_BODY_BYTES,
     HEADERS,
+    QUERY,
 ];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
@@ -87,6 +90,7 @@ impl RoutePlan {
             priority: Sourced::new(Priority::default(), Source::Default),
             max_body_bytes: settings.max_body_bytes.clone(),
             headers: Sourced::new(Vec::new(), Source::Default),
+            query: Sourced::new(Vec::new(), Source::Default),
             rollout: Sourced::new(None, Source::Default),
             summary: None,
             examples: Vec::new(),
@@ -151,6 +155,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.priority = section.read(PRIORITY, &PRIORITY_FORM)?.unwrap_or(route.priority);
     route.max_body_bytes = section.read(MAX_BODY_BYTES, max_body_bytes_form())?.unwrap_or(route.max_body_bytes);
     route.headers = section.read(HEADERS, &HEADERS_FORM)?.unwrap_or(route.headers);
+    route.query = section.read(QUERY, &QUERY_FORM)?.unwrap_or(route.query);
     route.rollout = rollout::read(&section)?;
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());

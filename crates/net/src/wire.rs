@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::wire::{Call, Fail, Load, Times};
+use callboard_codec::wire::{Call, Fail, Load, Origin, Times};
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
-use callboard_core::edge::ErrorParts;
+use callboard_core::edge::{ErrorParts, RequestFields, Route};
 use callboard_core::timeline::SpanId;
 use callboard_core::{
     CallError, CallOptions, Deadline, ErrorKind, ErrorReason, Instant, Priority, SessionKey, StageName, Timing,
@@ -46,7 +46,55 @@ pub(crate) fn put_options(call: &mut Call, options: &CallOptions, now: Instant) 
     call.session = options.session().map_or(0, SessionKey::number);
     call.first_item_millis = options.first_item_timeout().map_or(0, millis);
     call.traceparent = options.traceparent().unwrap_or_default();
-    call.request_id = options.request_id().unwrap_or_default().to_owned();
+    if options.has_origin() {
+        call.request_id = options.request_id().unwrap_or_default().to_owned();
+        call.origin = origin(options);
+    }
+}
+
+/// The facts in a caller's options for user code, if there are any. The options have been checked.
+fn origin(options: &CallOptions) -> Option<Box<Origin>> {
+    if options.caller().is_none() && options.attribute_bytes() == 0 {
+        return None;
+    }
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    Some(Box::new(Origin {
+        caller: text(options.caller()),
+        path: text(options.path()),
+        headers: owned(options.headers()),
+        query: owned(options.query_pairs()),
+        tags: owned(options.tags()),
+    }))
+}
+
+fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(String, String)> {
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// Adds the facts in a call's header. Of a request to a route only the fields that the route reads; a node that calls
+/// stages has chosen them already.
+///
+/// # Errors
+///
+/// If there are too many of them.
+pub(crate) fn with_origin(
+    options: CallOptions,
+    origin: Origin,
+    called: Option<&Route>,
+) -> Result<CallOptions, CallError> {
+    let Origin { caller, path, headers, query, tags } = origin;
+    let none = RequestFields::default();
+    let fields = called.map(|route| route.request_fields().unwrap_or(&none));
+    let headers = headers.into_iter().filter(|(name, _)| fields.is_none_or(|fields| fields.has_header(name)));
+    let query = query.into_iter().filter(|(name, _)| fields.is_none_or(|fields| fields.has_query(name)));
+    let path = Some(path).filter(|path| !path.is_empty() && fields.is_none_or(|fields| *fields != none));
+    let caller = Some(caller).filter(|caller| !caller.is_empty());
+    let options = caller.into_iter().fold(options, CallOptions::with_caller);
+    let options = path.into_iter().fold(options, CallOptions::with_path);
+    let options = headers.fold(options, |options, (name, value)| options.with_header(name, value));
+    let options = query.fold(options, |options, (name, value)| options.with_query(name, value));
+    let options = tags.into_iter().fold(options, |options, (name, value)| options.with_tag(name, value));
+    options.check().map(|()| options)
 }
 
 /// The caller's span, if its trace is recorded. An unreadable `traceparent` is ignored: broken tracing must not break

@@ -100,12 +100,13 @@ pub(crate) async fn read_body<'a>(
     let (coding, priority) = (head.coding, head.priority);
     let mut pending = PendingAdmission::new(client, call.route, start);
     let deadline = pending.deadline(head.timeout);
+    let options = call.context.call_options(call.route, (&parts.uri, &parts.headers), deadline, priority)?;
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let body = IncomingBody::new(body, announced, &mut pending, limits)?.decoded(coding);
     let bytes = body.collect_aligned_at(layout.arrays_at()).await?;
     let admission = pending.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
-    let options = call.context.call_options(call.route, &parts.headers, deadline, priority);
+    budget.charge(options.attribute_bytes())?;
     Ok(AdmittedBody { bytes, admission, budget, options, compression })
 }
 

@@ -5,10 +5,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
-use callboard_core::edge::{ErrorParts, off_the_runtime};
+use callboard_core::edge::{ErrorParts, MAX_ATTRIBUTES, off_the_runtime};
 use callboard_core::{Batch, CallContext, CallError, ErrorKind, Failure, Instant, SessionKey, StageName};
 
 use crate::message::{CallHead, INVALID_STATUS, ItemError, MAX_ITEMS};
+
+/// The most bytes of all headers, query parameters and tags in the head of a frame, which has room for 4 MiB.
+const MAX_ATTRIBUTES_OF_PART: usize = 1024 * 1024;
+
+/// What the lengths of names and values add to those of one item.
+const PAIRS_BYTES: usize = 3 * MAX_ATTRIBUTES * 6;
 
 /// Items that one frame can hold.
 #[derive(Debug, Default)]
@@ -26,7 +32,7 @@ pub(crate) fn divide(
     max_items: usize,
     max_bytes: usize,
 ) -> (Vec<BatchPart>, Vec<Option<Result<Value, Failure>>>) {
-    let (mut all, mut part, mut bytes) = (Vec::new(), BatchPart::default(), 0);
+    let (mut all, mut part, mut bytes, mut head_bytes) = (Vec::new(), BatchPart::default(), 0, 0);
     let mut outcomes = Vec::with_capacity(batch.len());
     for (index, (item, context)) in batch.into_shared().enumerate() {
         let input = match envelope(&item, &context, max_bytes) {
@@ -36,11 +42,17 @@ pub(crate) fn divide(
                 continue;
             }
         };
-        if input.len() > max_bytes - bytes || part.indices.len() == max_items.min(MAX_ITEMS) {
+        let head = match context.attribute_bytes() {
+            0 => 0,
+            attributes => attributes + PAIRS_BYTES,
+        };
+        let is_full = part.indices.len() == max_items.min(MAX_ITEMS) || head > MAX_ATTRIBUTES_OF_PART - head_bytes;
+        if is_full || input.len() > max_bytes - bytes {
             all.push(std::mem::take(&mut part));
-            bytes = 0;
+            (bytes, head_bytes) = (0, 0);
         }
         bytes += input.len();
+        head_bytes += head;
         part.indices.push(index);
         part.contexts.push(context);
         part.inputs.push(input);
@@ -74,6 +86,8 @@ pub(crate) fn call_heads(contexts: &[CallContext]) -> Vec<CallHead> {
         route: context.route().map(|route| route.to_string()),
         session: context.session().map(SessionKey::number),
         headers: by_name(context.headers()),
+        query: by_name(context.query_pairs()),
+        path: context.path().map(str::to_owned),
         tags: by_name(context.tags()),
     };
     contexts.iter().map(head).collect()

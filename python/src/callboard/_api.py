@@ -16,9 +16,11 @@ from callboard._options import (
     device_of,
     did_you_mean,
     examples_of,
+    headers_of,
     hyphened,
     max_delay_ms,
     positive,
+    query_of,
     replicas_of,
     route_path,
     size_of,
@@ -60,6 +62,9 @@ class Service:
     # Whether `route` was given, and is no name of the class.
     has_own_route: bool = False
     examples: tuple[Any, ...] = ()
+    # What its code reads of a request beside its input.
+    headers: tuple[str, ...] = ()
+    query: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -72,6 +77,9 @@ class Method:
     concurrency: int = 1
     route: str | None = None
     examples: tuple[Any, ...] = ()
+    # None: those of the service.
+    headers: tuple[str, ...] | None = None
+    query: tuple[str, ...] | None = None
 
 
 @overload
@@ -96,6 +104,8 @@ def service(
     warm: bool = ...,
     share_setup: bool = ...,
     examples: Sequence[Any] = ...,
+    headers: Sequence[str] = ...,
+    query: Sequence[str] = ...,
 ) -> Callable[[C], C]: ...
 
 
@@ -119,6 +129,8 @@ def service(cls: Any = None, /, **options: Any) -> Any:
       machine's; `"none"` is no limit.
     * `env`: variables of its replicas beside those of the node, such as `{"OMP_NUM_THREADS": "4"}`.
     * `examples`: valid inputs. Each replica runs them before it is ready, and `/docs` shows them.
+    * `headers` and `query`: the headers and the query parameters of a request that the code may read in its `Context`,
+      such as `headers=["x-user"]`. It sees no other, also not `authorization` or `cookie`, unless they are listed.
     * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
     * `share_setup`: `setup` runs once for each route, before the replicas are forked, and they share its memory.
 
@@ -156,6 +168,8 @@ def function(
     env: Mapping[str, str] | None = ...,
     warm: bool = ...,
     examples: Sequence[Any] = ...,
+    headers: Sequence[str] = ...,
+    query: Sequence[str] = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -182,7 +196,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
 
 _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
-    *("start_timeout", "memory_limit", "env", "examples", "warm"),
+    *("start_timeout", "memory_limit", "env", "examples", "headers", "query", "warm"),
 )
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup")
 
@@ -206,6 +220,8 @@ def _service(
     warm: bool = True,
     share_setup: bool = False,
     examples: Sequence[Any] = (),
+    headers: Sequence[str] = (),
+    query: Sequence[str] = (),
 ) -> Service:
     name = name or target.__name__
     if not route and not re.fullmatch(r"[A-Za-z0-9_.~:@-]+", name):
@@ -232,6 +248,8 @@ def _service(
         share_setup=share_setup,
         has_own_route=bool(route),
         examples=examples_of(examples),
+        headers=headers_of(headers),
+        query=query_of(query),
     )
 
 
@@ -286,11 +304,17 @@ def concurrent(*, max: int) -> Callable[[F], F]:
     return decorate
 
 
-def route(path: str, *, examples: Sequence[Any] = ()) -> Callable[[F], F]:
+def route(
+    path: str,
+    *,
+    examples: Sequence[Any] = (),
+    headers: Sequence[str] | None = None,
+    query: Sequence[str] | None = None,
+) -> Callable[[F], F]:
     """Makes a further method of a class a route of its own, with its own queue, batches and replicas.
 
     The route shares no object with the others: each of its replicas has an instance of the class with its own `setup`.
-    `examples` are as of `service`.
+    `examples`, `headers` and `query` are as of `service`; the latter two are by default those of the service.
 
     Raises `TypeError` without a path, and `ValueError` for a path that is wrong.
     """
@@ -300,6 +324,8 @@ def route(path: str, *, examples: Sequence[Any] = ()) -> Callable[[F], F]:
     def decorate(fn: F) -> F:
         method = _method(fn)
         method.route, method.examples = route_path(path), examples_of(examples)
+        method.headers = None if headers is None else headers_of(headers)
+        method.query = None if query is None else query_of(query)
         return fn
 
     return decorate

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 
 def _nothing() -> None: ...
 
@@ -16,8 +18,7 @@ def _nothing() -> None: ...
 look: Callable[[], None] = _nothing
 
 
-@dataclasses.dataclass
-class Context:
+class Context(msgspec.Struct):
     """The call that a service runs for, as a parameter with this hint receives it.
 
     A batched method receives a list of them, one for each item.
@@ -33,15 +34,19 @@ class Context:
     """The caller's place in a trace, as the header of W3C Trace Context."""
     session: int | None = None
     """A number that all calls of one session have. They reach the same replica while it lives."""
-    headers: dict[str, str] = dataclasses.field(default_factory=dict)
-    """The headers that the route lists in the configuration file, by their lower-case names."""
-    tags: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Entries that a caller in the node's own process has attached."""
+    headers: dict[str, str] = {}
+    """The headers of the request that the route lists (`@service(headers=["x-user"])`), by their lower-case names."""
+    tags: dict[str, str] = {}
+    """Entries that a caller in Rust has attached."""
+    query: dict[str, str] = {}
+    """The query parameters of the request that the route lists (`@service(query=["lang"])`)."""
+    path: str | None = None
+    """The path of the request, as its client wrote it; None where the route lists no headers or query parameters."""
     deadline: float | None = None
     """Seconds on the clock of `time.monotonic()`; None without a deadline."""
-    _cancelled: bool = dataclasses.field(default=False, repr=False)
+    _cancelled: bool = False
     # The batch and the item of it, where a node is.
-    _place: tuple[int, int] | None = dataclasses.field(default=None, repr=False)
+    _place: tuple[int, int] | None = None
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""

@@ -44,6 +44,8 @@ class Item(msgspec.Struct):
     session: int | None = None
     headers: dict[str, str] = {}
     tags: dict[str, str] = {}
+    query: dict[str, str] = {}
+    path: str | None = None
 
 
 class BatchHead(msgspec.Struct, tag="batch", tag_field="type"):
@@ -109,6 +111,8 @@ def _context(item: Item, now: float, batch: int, index: int) -> Context:
         item.session,
         item.headers,
         item.tags,
+        item.query,
+        item.path,
         None if item.remaining_ms is None else now + item.remaining_ms / 1000,
         False,
         (batch, index),

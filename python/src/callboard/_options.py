@@ -114,6 +114,29 @@ def variables_of(env: Any) -> dict[str, str]:
     return dict(pairs)
 
 
+_MAX_FIELDS = 32
+
+
+def headers_of(headers: Any) -> tuple[str, ...]:
+    names = _names_of("headers", headers, "x-user")
+    for name in names:
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise ValueError(f"headers: {name!r} is not the name of a header")
+    return tuple(name.lower() for name in names)
+
+
+def query_of(query: Any) -> tuple[str, ...]:
+    return _names_of("query", query, "lang")
+
+
+def _names_of(option: str, names: Any, example: str) -> tuple[str, ...]:
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
+        raise TypeError(f"{option}={names!r}: must be a list of names, such as [{example!r}]")
+    if len(names) > _MAX_FIELDS:
+        raise ValueError(f"{option}: at most {_MAX_FIELDS} names")
+    return tuple(names)
+
+
 def route_path(route: str) -> str:
     if not isinstance(route, str):
         raise TypeError(f"route={route!r}: write a path such as '/classify'")

@@ -98,6 +98,8 @@ class Route:
             "raw_body": self.signature.raw_body(),
             "output": self.signature.output_schema(),
             "examples": self.examples_as_json(),
+            "headers": list(self.service.headers if self.method.headers is None else self.method.headers),
+            "query": list(self.service.query if self.method.query is None else self.method.query),
             "streams": self.signature.streams,
             "batched": self.method.batched,
             "max_batch_size": self.max_batch_size,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import copy
 import inspect
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
@@ -206,7 +206,7 @@ class _Instance:
         outputs: list[list[Any]] = [[] for _ in values]
         is_as_sent = runner.signature.takes_frames_as_sent
         inputs = [self._sent(value, is_as_sent=is_as_sent) for value in values]
-        contexts = [dataclasses.replace(context) if context else Context() for _ in values]
+        contexts = [copy.copy(context) if context else Context() for _ in values]
 
         def emit(index: int, output: Any) -> None:
             outputs[index].append(self._decoded(runner.encode(output)))

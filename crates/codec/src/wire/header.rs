@@ -1,8 +1,9 @@
-//! The headers: flat maps, where every field has a default and no header contains its own kind.
+//! The headers: maps, where every field has a default and no header contains its own kind.
 //!
 //! A field may be added, with a default that keeps the old meaning. No field is renamed or changes its type.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use bytes::Bytes;
 use serde::de::{Error as _, SeqAccess, Visitor};
@@ -107,9 +108,33 @@ pub struct Call {
     /// The caller's id of the call; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub request_id: String,
+    /// What the code of the stages may see of the caller and its request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Box<Origin>>,
     /// The last call of its stream; only cancellations may follow. The node ends the stream after the last answer.
     #[serde(skip_serializing_if = "is_default")]
     pub last: bool,
+}
+
+/// Facts of a caller and its request, for user code: names with their values, at most [`MAX_PAIRS`] of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    /// The authenticated name of the caller; empty for none. Only nodes may say it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub caller: String,
+    /// The path of its request; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// Headers of its request.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    pub headers: Vec<(String, String)>,
+    /// Query parameters of its request.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    pub query: Vec<(String, String)>,
+    /// Tags that it attached.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    pub tags: Vec<(String, String)>,
 }
 
 /// A successful outcome.
@@ -232,28 +257,36 @@ pub fn cancel(entry: u16) -> Bytes {
 /// [`Welcome`] has the number.
 pub const MAX_STAGES: usize = 64;
 
+/// The most pairs of a kind in an [`Origin`]: 48 bytes are allocated for each, even if it has three bytes.
+pub const MAX_PAIRS: usize = 64;
+
 fn stage_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    deserializer.deserialize_seq(StageNames)
+    deserializer.deserialize_seq(AtMost::<_, MAX_STAGES>("names of stages", PhantomData))
 }
 
-struct StageNames;
+fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, String)>, D::Error> {
+    deserializer.deserialize_seq(AtMost::<_, MAX_PAIRS>("pairs", PhantomData))
+}
 
-impl<'de> Visitor<'de> for StageNames {
-    type Value = Vec<String>;
+/// Reads a short list.
+struct AtMost<T, const N: usize>(&'static str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for AtMost<T, N> {
+    type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {MAX_STAGES} names of stages")
+        write!(f, "at most {N} {}", self.0)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut names: A) -> Result<Vec<String>, A::Error> {
-        let mut stage_names = Vec::new();
-        while let Some(name) = names.next_element()? {
-            if stage_names.len() == MAX_STAGES {
-                return Err(A::Error::invalid_length(stage_names.len() + 1, &self));
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(element) = list.next_element()? {
+            if elements.len() == N {
+                return Err(A::Error::invalid_length(N + 1, &self));
             }
-            stage_names.push(name);
+            elements.push(element);
         }
-        Ok(stage_names)
+        Ok(elements)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use rmp::Marker;
 
-use super::header::{Call, Done, Load, MAX_STAGES, Times};
+use super::header::{Call, Done, Load, MAX_PAIRS, MAX_STAGES, Origin, Times};
 
 /// A call's header.
 pub(super) fn call(bytes: &[u8]) -> Option<Call> {
@@ -23,6 +23,7 @@ pub(super) fn call(bytes: &[u8]) -> Option<Call> {
                 b"first_item_millis" => call.first_item_millis = value.number()?,
                 b"traceparent" => call.traceparent = value.text()?.to_owned(),
                 b"request_id" => call.request_id = value.text()?.to_owned(),
+                b"origin" => call.origin = Some(Box::new(origin(value)?)),
                 b"last" => call.last = value.flag()?,
                 _ => return None,
             }
@@ -30,6 +31,22 @@ pub(super) fn call(bytes: &[u8]) -> Option<Call> {
         })
     })?;
     Some(call)
+}
+
+fn origin(reader: &mut HeaderReader<'_>) -> Option<Origin> {
+    let mut origin = Origin::default();
+    reader.fields(|name, value| {
+        match name {
+            b"caller" => origin.caller = value.text()?.to_owned(),
+            b"path" => origin.path = value.text()?.to_owned(),
+            b"headers" => origin.headers = value.pairs()?,
+            b"query" => origin.query = value.pairs()?,
+            b"tags" => origin.tags = value.pairs()?,
+            _ => return None,
+        }
+        Some(())
+    })?;
+    Some(origin)
 }
 
 /// The header of a successful outcome.
@@ -133,6 +150,15 @@ impl<'a> HeaderReader<'a> {
         std::str::from_utf8(self.take(length)?).ok()
     }
 
+    fn pairs(&mut self) -> Option<Vec<(String, String)>> {
+        let Marker::FixArray(count) = self.marker()? else { return None };
+        let pair = |_| match self.marker()? {
+            Marker::FixArray(2) => Some((self.text()?.to_owned(), self.text()?.to_owned())),
+            _ => None,
+        };
+        (0..count).map(pair).collect()
+    }
+
     fn texts(&mut self) -> Option<Vec<String>> {
         let Marker::FixArray(count) = self.marker()? else { return None };
         (0..count).map(|_| self.text().map(str::to_owned)).collect()
@@ -159,8 +185,8 @@ impl<'a> HeaderReader<'a> {
     }
 }
 
-// A list marker holds at most 15 texts, fewer than a call may name.
-const _: () = assert!(MAX_STAGES >= 15);
+// A list marker holds at most 15 elements, fewer than a call may have.
+const _: () = assert!(MAX_STAGES >= 15 && MAX_PAIRS >= 15);
 
 #[cfg(test)]
 mod tests {
@@ -183,10 +209,20 @@ mod tests {
         msgpack::from_bytes(&Bytes::copy_from_slice(bytes), &HEADER_LIMITS).ok()
     }
 
+    fn origins() -> impl Strategy<Value = Option<Box<Origin>>> {
+        let pairs = || prop::collection::vec((".{0,9}", ".{0,60}"), 0..4);
+        let origins = (".{0,40}", ".{0,40}", pairs(), pairs(), pairs());
+        prop::option::of(
+            origins.prop_map(|(caller, path, headers, query, tags)| {
+                Box::new(Origin { caller, path, headers, query, tags })
+            }),
+        )
+    }
+
     fn calls() -> impl Strategy<Value = Call> {
         let texts = (".{0,40}", prop::collection::vec(".{0,9}", 0..4), ".{0,60}", ".{0,40}");
         let numbers = (any::<u64>(), any::<u8>(), any::<u64>(), any::<u32>(), any::<u64>());
-        (texts, numbers, any::<[bool; 2]>()).prop_map(|(texts, numbers, [function, last])| {
+        (texts, numbers, any::<[bool; 2]>(), origins()).prop_map(|(texts, numbers, [function, last], origin)| {
             let ((route, stages, traceparent, request_id), (millis_left, priority, session, credit, first_item_millis)) =
                 (texts, numbers);
             Call {
@@ -200,6 +236,7 @@ mod tests {
                 first_item_millis,
                 traceparent,
                 request_id,
+                origin,
                 last,
             }
         })

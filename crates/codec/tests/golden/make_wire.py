@@ -45,11 +45,19 @@ def hello():
     return {"min_version": 1, "max_version": 1, "cluster": "dev", "node": "", "generation": 0, "address": "", "build": "1"}
 
 
+origin = {
+    "caller": "web",
+    "path": "/shout",
+    "headers": [["x-city", "Lima"]],
+    "query": [["q", "7"]],
+    "tags": [["tenant", "acme"]],
+}
 (HERE / "v1-caller.bin").write_bytes(
     frame(HELLO, hello())
     + frame(CALL, {"route": "/shout", "millis_left": 500, "priority": 1}, envelope("hello"))
     + frame(CALL, {"stages": ["decode", "scale"], "millis_left": 70000, "session": 1 << 63}, envelope([1, "a"]), entry=1)
     + frame(CALL, {"route": "/count", "function": True, "credit": 8, "first_item_millis": 9}, envelope({"args": [3], "kwargs": {}}), entry=2)
+    + frame(CALL, {"stages": ["decode"], "origin": origin}, envelope("hello"), entry=3)
     + frame(CREDIT, {"items": 4}, entry=2)
     + frame(CANCEL, entry=1)
 )

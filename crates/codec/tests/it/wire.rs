@@ -6,7 +6,8 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
     Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, FrameRun, Goaway, Hello, Join,
-    Load, LooseFrame, MAX_STAGES, Offer, PRELUDE_BYTES, Times, VERSION, Welcome, WireError, cancel_frame, frame_head,
+    Load, LooseFrame, MAX_PAIRS, MAX_STAGES, Offer, Origin, PRELUDE_BYTES, Times, VERSION, Welcome, WireError,
+    cancel_frame, frame_head,
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use proptest::prelude::*;
@@ -63,7 +64,7 @@ fn a_caller_of_version_1_is_understood() {
     let calls = [(FrameKind::Call, 0), (FrameKind::Call, 1), (FrameKind::Call, 2)];
     assert_eq!(kinds[0], (FrameKind::Hello, 0));
     assert_eq!(kinds[1..4], calls);
-    assert_eq!(kinds[4..], [(FrameKind::Credit, 2), (FrameKind::Cancel, 1)]);
+    assert_eq!(kinds[4..], [(FrameKind::Call, 3), (FrameKind::Credit, 2), (FrameKind::Cancel, 1)]);
 
     let hello: Hello = header(&frames[0]);
     assert_eq!((hello.min_version, hello.max_version, hello.cluster.as_str()), (1, 1, "dev"));
@@ -76,7 +77,16 @@ fn a_caller_of_version_1_is_understood() {
     let third = header::<Call>(&frames[3]);
     assert!(third.function);
     assert_eq!((third.credit, third.first_item_millis), (8, 9));
-    assert_eq!(header::<Credit>(&frames[4]).items, 4);
+    let pair = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    let origin = Origin {
+        caller: "web".to_owned(),
+        path: "/shout".to_owned(),
+        headers: pair("x-city", "Lima"),
+        query: pair("q", "7"),
+        tags: pair("tenant", "acme"),
+    };
+    assert_eq!(header::<Call>(&frames[4]).origin.as_deref(), Some(&origin));
+    assert_eq!(header::<Credit>(&frames[5]).items, 4);
 }
 
 #[test]
@@ -152,7 +162,7 @@ fn the_page_names_every_field_of_every_header() {
     let kinds = [
         ("hello", fields::<Hello>()),
         ("welcome", [fields::<Welcome>(), fields::<Offer>()].concat()),
-        ("call", fields::<Call>()),
+        ("call", [fields::<Call>(), fields::<Origin>()].concat()),
         ("done", of_done),
         ("fail", fields::<Fail>()),
         ("credit", fields::<Credit>()),
@@ -380,4 +390,24 @@ fn the_number_of_stages_that_a_call_names_is_bounded() {
     assert_eq!(read(MAX_STAGES), Ok(MAX_STAGES));
     let error = read(MAX_STAGES + 1).expect_err("too many");
     assert!(error.contains("stages") && read(60_000).is_err(), "{error}");
+}
+
+#[test]
+fn the_number_of_pairs_that_a_call_carries_is_bounded() {
+    for field in ["headers", "query", "tags"] {
+        let read = |count: usize| {
+            let pairs = vec![Value::from(vec![Value::from(""), Value::from("")]); count];
+            let origin = Map::from_iter([(field, Value::from(pairs))]);
+            let header = Map::from_iter([("origin", Value::Map(origin))]);
+            let head = frame_head(FrameKind::Call, 0, &header, 0).expect("fits");
+            let frames = read([head], FrameLimits::default()).expect("frames");
+            frames[0].head.call().map(|_| ()).map_err(|error| match error {
+                WireError::Header { source, .. } => source.to_string(),
+                error => panic!("{error:?}"),
+            })
+        };
+        assert_eq!(read(MAX_PAIRS), Ok(()));
+        let error = read(MAX_PAIRS + 1).expect_err("too many");
+        assert!(error.contains(field) && error.contains("at most 64 pairs") && read(20_000).is_err(), "{error}");
+    }
 }

@@ -314,6 +314,30 @@ impl Form for HeaderNames {
     }
 }
 
+/// Names of query parameters: a list of different ones.
+#[derive(Clone, Debug)]
+pub(crate) struct QueryNames;
+
+impl Form for QueryNames {
+    type Value = Vec<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
+        let Raw::Toml(value) = raw else { return None };
+        let is_name = |name: &&str| (1..=128).contains(&name.len()) && !name.contains(char::is_control);
+        let names = value.as_array()?.iter().map(|name| name.get_ref().as_str().filter(is_name).map(str::to_owned));
+        let names: Vec<String> = names.collect::<Option<_>>()?;
+        (names.len() <= MAX_HEADERS).then_some(names)
+    }
+
+    fn expected(&self) -> String {
+        format!("a list of at most {MAX_HEADERS} names of query parameters, such as [\"lang\"]")
+    }
+
+    fn show(&self, value: &Vec<String>) -> String {
+        HeaderNames.show(value)
+    }
+}
+
 /// The name in lower case (RFC 9110 §5.6.2).
 fn header_name(text: &str) -> Option<String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

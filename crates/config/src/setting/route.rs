@@ -2,7 +2,7 @@
 
 use callboard_core::Priority;
 
-use super::super::form::{HeaderNames, OneOf, Optional};
+use super::super::form::{HeaderNames, OneOf, Optional, QueryNames};
 use super::{Bytes, Count, DEFAULT_TIMEOUT, Duration, HOUR, Span};
 
 pub(crate) const MAX_IN_FLIGHT: &str = "max_in_flight";
@@ -11,6 +11,7 @@ pub(crate) const MAX_TIMEOUT: &str = "max_timeout";
 pub(crate) const PRIORITY: &str = "priority";
 pub(crate) const MAX_BODY_BYTES: &str = "max_body_bytes";
 pub(crate) const HEADERS: &str = "headers";
+pub(crate) const QUERY: &str = "query";
 
 pub(crate) static MAX_IN_FLIGHT_FORM: Optional<Count> = Optional(Count(1..=1_000_000));
 pub(crate) static MAX_TIMEOUT_FORM: Optional<Span> = Optional(Span(Duration::from_millis(1)..=HOUR));
@@ -18,6 +19,7 @@ pub(crate) static PRIORITY_FORM: OneOf<Priority> =
     OneOf(&[("high", Priority::High), ("normal", Priority::Normal), ("low", Priority::Low)]);
 
 pub(crate) static HEADERS_FORM: HeaderNames = HeaderNames;
+pub(crate) static QUERY_FORM: QueryNames = QueryNames;
 
 /// The limit of all bodies, for one route.
 pub(crate) fn max_body_bytes_form() -> &'static Bytes {

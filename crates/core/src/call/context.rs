@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use callboard_codec::{DecodeError, charged_to};
 
+use super::attributes::PairKind;
 use super::flight::Flight;
 use super::options::Priority;
-use super::origin::{find, pairs};
 use super::session::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
@@ -35,14 +35,18 @@ use crate::id::{RouteName, StageName};
 /// # }
 /// ```
 ///
-/// | | in process | over HTTP | over QUIC | in a stage on a peer |
-/// |---|---|---|---|---|
-/// | request id | if its caller gave one | always | if its caller gave one | as at the node that owns the call |
-/// | traceparent | if its caller gave one | the request's, or the place in the node's own trace | likewise | likewise |
-/// | caller | if its caller gave one | the name of its API key | – | – |
-/// | headers, route | route | those that the [route wants](crate::RouteSpec::headers), route | route | – |
-/// | tags | if its caller gave some | – | – | – |
-/// | session, priority, deadline | yes | yes | yes | yes |
+/// | | in process | over HTTP | over QUIC |
+/// |---|---|---|---|
+/// | request id | if its caller gave one | always | if its caller gave one |
+/// | traceparent | if its caller gave one | the request's, or the place in the node's own trace | likewise |
+/// | caller | if its caller gave one | the name of its API key | if a node gave one |
+/// | headers, query parameters | if its caller gave some | those that the [route reads](crate::RouteSpec::headers) | likewise, if its caller gave some |
+/// | path | if its caller gave one | if the route reads headers or query parameters | likewise, if its caller gave one |
+/// | tags | if its caller gave some | – | if its caller gave some |
+/// | session, priority, deadline, route | yes | yes | yes |
+///
+/// A stage on another node, or in a child process, has the same context as one on the node that owns the call. Only
+/// the route is not known on another node.
 #[derive(Clone, Debug)]
 pub struct CallContext {
     flight: Arc<Flight>,
@@ -93,27 +97,52 @@ impl CallContext {
         self.flight.caller()
     }
 
-    /// The header with this lower-case name, if the [route wants it](crate::RouteSpec::headers) and the request has it.
+    /// The header with this lower-case name, if the [route reads it](crate::RouteSpec::headers) and the request has it.
     /// Several lines of one name are joined with `, `.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        find(&self.flight.origin.as_ref()?.headers, name)
+        self.flight.origin.as_ref()?.find(PairKind::Header, name)
+    }
+
+    /// The query parameter with this name, decoded, if the [route reads it](crate::RouteSpec::query) and the request
+    /// has it.
+    #[must_use]
+    pub fn query(&self, name: &str) -> Option<&str> {
+        self.flight.origin.as_ref()?.find(PairKind::QueryParameter, name)
+    }
+
+    /// The path of the request, as the client wrote it, if the route reads [headers](crate::RouteSpec::headers) or
+    /// [query parameters](crate::RouteSpec::query).
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        self.flight.origin.as_ref()?.path()
     }
 
     /// The value that the caller [attached](crate::CallOptions::with_tag) under this name.
     #[must_use]
     pub fn tag(&self, name: &str) -> Option<&str> {
-        find(&self.flight.origin.as_ref()?.tags, name)
+        self.flight.origin.as_ref()?.find(PairKind::Tag, name)
     }
 
-    /// All headers that the route wants and the request has, by their lower-case names.
+    /// All headers that the route reads and the request has, by their lower-case names.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.flight.origin.iter().flat_map(|origin| pairs(&origin.headers))
+        self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::Header))
+    }
+
+    /// All query parameters that the route reads and the request has.
+    pub fn query_pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::QueryParameter))
     }
 
     /// All tags of the caller, by name; the first of each name counts.
     pub fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.flight.origin.iter().flat_map(|origin| pairs(&origin.tags))
+        self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::Tag))
+    }
+
+    /// The bytes of its headers, query parameters, tags and path.
+    #[must_use]
+    pub fn attribute_bytes(&self) -> usize {
+        self.flight.origin.as_ref().map_or(0, |origin| origin.attribute_bytes())
     }
 
     /// The session of the call.

@@ -1,5 +1,6 @@
 //! One call: its options, its shared state, the context that user code sees, and its reply.
 
+mod attributes;
 mod context;
 mod flight;
 mod function;
@@ -9,6 +10,7 @@ mod origin;
 mod reply;
 mod session;
 
+pub use attributes::{MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES, MAX_CALLER_BYTES};
 pub use context::CallContext;
 pub use function::FunctionCall;
 pub use isolated::InnerCalls;

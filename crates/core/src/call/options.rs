@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::attributes::{Attributes, Excess, MAX_CALLER_BYTES, PairKind};
 use super::origin::Origin;
 use super::session::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::error::CallError;
 use crate::timeline::{Recorder, SpanId};
 
 /// The class in which a call waits. Higher classes leave every queue first.
@@ -176,23 +178,56 @@ impl CallOptions {
         }
     }
 
-    /// Sets the authenticated name of the caller for user code. For edges, which check it; nothing else does.
+    /// Sets the authenticated name of the caller for user code, of at most [`MAX_CALLER_BYTES`]. For edges, which check
+    /// it; nothing else does. Over QUIC only a node may set it.
     #[must_use]
     pub fn with_caller(self, name: impl Into<Box<str>>) -> Self {
-        self.telling(|origin| origin.caller = Some(name.into()))
+        let name = name.into();
+        if name.len() > MAX_CALLER_BYTES {
+            return self.with(|attributes| attributes.exceed(Excess::Caller));
+        }
+        self.telling(|origin| origin.caller = Some(name))
     }
 
     /// Sets a header of the request, by its lower-case name, for user code. For edges whose requests have headers: only
-    /// headers that the [route wants](crate::edge::Route::wanted_headers).
+    /// headers that the [route reads](crate::edge::Route::request_fields). [`check`](Self::check) says how many.
     #[must_use]
     pub fn with_header(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
-        self.telling(|origin| origin.headers.push((name.into(), value.into())))
+        self.with(|attributes| attributes.push(PairKind::Header, name.into(), value.into()))
     }
 
-    /// Sets a tag for user code on this node: a tenant, a feature flag. The first tag of each name counts.
+    /// Sets a query parameter of the request for user code, as [`with_header`](Self::with_header) sets a header.
+    #[must_use]
+    pub fn with_query(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
+        self.with(|attributes| attributes.push(PairKind::QueryParameter, name.into(), value.into()))
+    }
+
+    /// Sets the path of the request for user code, as [`with_header`](Self::with_header) sets a header.
+    #[must_use]
+    pub fn with_path(self, path: impl Into<Box<str>>) -> Self {
+        self.with(|attributes| attributes.set_path(path.into()))
+    }
+
+    /// Sets a tag for user code, wherever it runs: a tenant, a feature flag. The first tag of each name counts.
+    /// [`check`](Self::check) says how many there may be.
     #[must_use]
     pub fn with_tag(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
-        self.telling(|origin| origin.tags.push((name.into(), value.into())))
+        self.with(|attributes| attributes.push(PairKind::Tag, name.into(), value.into()))
+    }
+
+    /// Whether a call may have these options: at most [`MAX_ATTRIBUTES`](crate::edge::MAX_ATTRIBUTES) headers, as many
+    /// query parameters and tags, and [`MAX_ATTRIBUTE_BYTES`](crate::edge::MAX_ATTRIBUTE_BYTES) in all. Each call is
+    /// checked before its first stage; edges check earlier.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`, with the field and the limit that it exceeds.
+    pub fn check(&self) -> Result<(), CallError> {
+        self.origin.as_ref().map_or(Ok(()), |origin| origin.check())
+    }
+
+    fn with(self, attach: impl FnOnce(&mut Attributes)) -> Self {
+        self.telling(|origin| attach(origin.attributes.get_or_insert_default()))
     }
 
     fn telling(mut self, tell: impl FnOnce(&mut Origin)) -> Self {
@@ -209,11 +244,51 @@ impl CallOptions {
         self
     }
 
-    /// The bytes of the [headers](Self::with_header), which only these options hold.
+    /// The bytes of headers, query parameters, tags and path, which only these options hold.
     #[must_use]
-    pub fn header_bytes(&self) -> usize {
-        let headers = self.origin.iter().flat_map(|origin| &origin.headers);
-        headers.map(|(name, value)| name.len() + value.len()).sum()
+    pub fn attribute_bytes(&self) -> usize {
+        self.origin.as_ref().map_or(0, |origin| origin.attribute_bytes())
+    }
+
+    /// Whether they have anything for user code: an id, a caller, attributes.
+    #[must_use]
+    pub fn has_origin(&self) -> bool {
+        self.origin.is_some()
+    }
+
+    fn attributes(&self) -> Option<&Attributes> {
+        self.origin.as_ref()?.attributes.as_deref()
+    }
+
+    fn pairs(&self, kind: PairKind) -> impl Iterator<Item = (&str, &str)> {
+        self.attributes().into_iter().flat_map(move |attributes| attributes.pairs(kind))
+    }
+
+    /// The name of the caller, if set.
+    #[must_use]
+    pub fn caller(&self) -> Option<&str> {
+        self.origin.as_ref()?.caller.as_deref()
+    }
+
+    /// The headers that were set.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs(PairKind::Header)
+    }
+
+    /// The query parameters that were set.
+    pub fn query_pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs(PairKind::QueryParameter)
+    }
+
+    /// The tags that were set.
+    pub fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs(PairKind::Tag)
+    }
+
+    /// The path of the request, if set.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        self.attributes()?.path()
     }
 
     /// The id of the call, if set.

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::attributes::{Attributes, PairKind};
 use super::context::OuterCall;
 use super::isolated::NodeElsewhere;
 use super::options::CallOptions;
+use crate::error::CallError;
 use crate::timeline::Recorder;
-
-/// Names with values, few enough for a linear search. Inner calls share them.
-type Pairs = Vec<(Arc<str>, Arc<str>)>;
 
 /// The caller's data for user code. Most calls in process have none.
 #[derive(Clone, Default)]
@@ -17,8 +16,8 @@ pub(crate) struct Origin {
     pub(crate) request_id: Option<Box<str>>,
     pub(crate) traceparent: Option<Box<str>>,
     pub(crate) caller: Option<Box<str>>,
-    pub(crate) headers: Pairs,
-    pub(crate) tags: Pairs,
+    /// Headers, query parameters, path and tags, if there is one of these.
+    pub(crate) attributes: Option<Box<Attributes>>,
     /// The recorder of the call, if it has one.
     pub(crate) recorder: Option<Recorder>,
     /// The outer call, if user code made this call.
@@ -41,12 +40,39 @@ impl Origin {
             origin.caller = origin.caller.or_else(|| around.caller.clone());
             origin.recorder.clone_from(&around.recorder);
             origin.node.clone_from(&around.node);
-            inherit(&mut origin.headers, &around.headers);
-            inherit(&mut origin.tags, &around.tags);
+            origin.inherit(around.attributes.as_deref());
         }
         origin.recorder = options.recorder().cloned().or(origin.recorder);
         origin.outer = outer.cloned();
         Some(Arc::new(origin))
+    }
+
+    fn inherit(&mut self, outer: Option<&Attributes>) {
+        match (&mut self.attributes, outer) {
+            (Some(own), Some(outer)) => own.inherit(outer),
+            (own, outer) => *own = own.take().or_else(|| outer.cloned().map(Box::new)),
+        }
+    }
+
+    pub(crate) fn find(&self, kind: PairKind, name: &str) -> Option<&str> {
+        self.attributes.as_ref()?.find(kind, name)
+    }
+
+    pub(crate) fn pairs(&self, kind: PairKind) -> impl Iterator<Item = (&str, &str)> {
+        self.attributes.iter().flat_map(move |attributes| attributes.pairs(kind))
+    }
+
+    pub(crate) fn path(&self) -> Option<&str> {
+        self.attributes.as_ref()?.path()
+    }
+
+    pub(crate) fn attribute_bytes(&self) -> usize {
+        self.attributes.as_ref().map_or(0, |attributes| attributes.bytes())
+    }
+
+    /// See [`CallOptions::check`].
+    pub(crate) fn check(&self) -> Result<(), CallError> {
+        self.attributes.as_ref().map_or(Ok(()), |attributes| attributes.check())
     }
 
     /// The same origin for a copy of its call: without an outer call, and not recorded.
@@ -64,26 +90,14 @@ impl Origin {
 /// Names only: values may be secrets.
 impl fmt::Debug for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = |pairs: &Pairs| pairs.iter().map(|(name, _)| Arc::clone(name)).collect::<Vec<_>>();
+        let names = |kind| self.pairs(kind).map(|(name, _)| name).collect::<Vec<_>>();
         f.debug_struct("Origin")
             .field("request_id", &self.request_id)
             .field("traceparent", &self.traceparent)
             .field("caller", &self.caller)
-            .field("headers", &names(&self.headers))
-            .field("tags", &names(&self.tags))
+            .field("headers", &names(PairKind::Header))
+            .field("query", &names(PairKind::QueryParameter))
+            .field("tags", &names(PairKind::Tag))
             .finish_non_exhaustive()
     }
-}
-
-fn inherit(own: &mut Pairs, outer: &Pairs) {
-    let new = outer.iter().filter(|(name, _)| find(own, name).is_none()).cloned().collect::<Pairs>();
-    own.extend(new);
-}
-
-pub(crate) fn pairs(pairs: &Pairs) -> impl Iterator<Item = (&str, &str)> {
-    pairs.iter().map(|(name, value)| (&**name, &**value))
-}
-
-pub(crate) fn find<'a>(pairs: &'a Pairs, name: &str) -> Option<&'a str> {
-    pairs.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
 }

@@ -22,12 +22,14 @@ pub use self::reservation::BodyReservation;
 pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
 pub use self::traces::ErrorTraces;
 
-pub use crate::call::{MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id};
+pub use crate::call::{
+    MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES, MAX_CALLER_BYTES, MAX_REQUEST_ID_CHARS, PayloadReplies, is_valid_request_id,
+};
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
 pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts};
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
 pub use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime, run_without_node};
-pub use crate::router::{Admission, Route, RouteData, nearest};
+pub use crate::router::{Admission, RequestFields, Route, RouteData, nearest};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

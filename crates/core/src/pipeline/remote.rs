@@ -130,7 +130,7 @@ pub(super) async fn run_stages(
         StageStep::Remote(RemoteStage { name, .. }) => {
             check_time(flight, now, name.as_str())?;
             let Some(cluster) = cluster else { return Err(nowhere(name)) };
-            return leave_patiently(cluster, call_of(steps, payload, flight, None), flight).await;
+            return leave_patiently(cluster, call_of(steps, payload, flight, None)?, flight).await;
         }
     };
     let Some(cluster) = cluster else { return here(pool, payload, flight, now).await };
@@ -138,7 +138,7 @@ pub(super) async fn run_stages(
     let choice = cluster.choose(name.as_str(), flight.session, &load_of(pool));
     let leave = |call| leave(cluster, call, flight);
     if choice.is_remote {
-        let call = call_of(steps, payload.clone(), flight, choice.revision);
+        let call = call_of(steps, payload.clone(), flight, choice.revision)?;
         return match leave(call).await {
             Err(error) if error.is_refusal() || was_lost(&error) => here(pool, payload, flight, clock::now()).await,
             outcome => outcome,
@@ -148,7 +148,7 @@ pub(super) async fn run_stages(
         return here(pool, payload, flight, now).await;
     }
     match here(pool, payload.clone(), flight, now).await {
-        Err(refusal) if refusal.is_refusal() => match leave(call_of(steps, payload, flight, choice.revision)).await {
+        Err(refusal) if refusal.is_refusal() => match leave(call_of(steps, payload, flight, choice.revision)?).await {
             // The caller gets the refusal of this node, which it can act on.
             Err(error) if error.is_refusal() => Err(refusal),
             outcome => outcome,
@@ -278,7 +278,7 @@ pub(crate) async fn stream_remote(
     revision: Option<u64>,
 ) -> Result<StageOutputs, CallError> {
     let cluster = steps.first().and_then(Graph::stage_step).and_then(|stage| stage.cluster_for(flight));
-    let call = call_of(steps, payload, flight, revision);
+    let call = call_of(steps, payload, flight, revision)?;
     let Some(cluster) = cluster else { return Err(nowhere(&call.stage().into())) };
     let record = RemoteVisit::begin(&call, flight);
     let started = cluster.stream(call).await;
@@ -292,7 +292,12 @@ fn load_of(pool: &Pool) -> StageLoad {
 }
 
 /// A call of the first of these steps, and of the remote stages that follow at once.
-fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, revision: Option<u64>) -> StageCall {
+fn call_of(
+    steps: &[Graph<Arc<Pool>>],
+    payload: Payload,
+    flight: &Arc<Flight>,
+    revision: Option<u64>,
+) -> Result<StageCall, CallError> {
     let mut options = CallOptions::new().with_deadline(flight.deadline).with_priority(flight.priority);
     if let Some(session) = flight.session {
         options = options.with_session_key(session);
@@ -300,7 +305,10 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, r
     if let Some(recorder) = flight.recorder() {
         options = options.with_recorder(recorder.clone());
     }
-    options = options.with_origin(flight.origin.clone());
+    if let Some(origin) = &flight.origin {
+        origin.check()?;
+        options = options.with_origin(Some(Arc::clone(origin)));
+    }
     let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), true, DEFAULT_CREDIT);
     let can_run_here = matches!(steps.first(), Some(Graph::Stage(_)));
     for (position, step) in steps.iter().enumerate() {
@@ -320,7 +328,7 @@ fn call_of(steps: &[Graph<Arc<Pool>>], payload: Payload, flight: &Arc<Flight>, r
         }
     }
     let flight = Arc::clone(flight);
-    StageCall { stages, payload, options, may_run_again, can_run_here, is_retry: false, revision, credit, flight }
+    Ok(StageCall { stages, payload, options, may_run_again, can_run_here, is_retry: false, revision, credit, flight })
 }
 
 fn nowhere(stage: &StageName) -> CallError {

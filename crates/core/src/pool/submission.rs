@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use super::handle::Pool;
 use super::lifecycle::StageState;
 use super::message::BatcherMessage;
-use crate::call::Flight;
+use crate::call::{Flight, Origin};
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind, ErrorReason, Failure};
@@ -117,6 +117,14 @@ impl Pool {
         if flight.deadline.is_expired(now) {
             return Err(CallError::deadline_exceeded("before the stage was reached").at_stage(self.name()));
         }
+        match &flight.origin {
+            Some(origin) => self.check_origin(origin, flight),
+            None => Ok(()),
+        }
+    }
+
+    fn check_origin(&self, origin: &Origin, flight: &Flight) -> Result<(), CallError> {
+        origin.check()?;
         if flight.is_inside(self.name()) {
             let message =
                 format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name());

@@ -28,7 +28,7 @@ pub use admission::Admission;
 pub use change::{AppliedChange, ChangeError, RouteChange};
 pub use nearest::nearest;
 pub use rollout::{RevisionDescription, Rollout, RolloutDescription, RolloutState};
-pub use route::Route;
+pub use route::{RequestFields, Route};
 pub use spec::{RouteData, RouteSpec, check_route_name};
 
 pub(crate) use actor::{RouterActor, RouterArgs};

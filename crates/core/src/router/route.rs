@@ -89,8 +89,32 @@ pub(crate) struct RouteParts {
     /// The position of the streaming stage among its steps, if it has one.
     pub(crate) streams_at: Option<usize>,
     pub(crate) limits: RouteLimits,
-    /// In lower case.
-    pub(crate) headers: Arc<[Box<str>]>,
+    /// `None` if its code reads nothing of a request but the input.
+    pub(crate) request_fields: Option<Arc<RequestFields>>,
+}
+
+/// What the code of a route reads of a request beside its input.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RequestFields {
+    /// The lower-case names of headers; see [`RouteSpec::headers`](crate::RouteSpec::headers).
+    pub headers: Vec<Box<str>>,
+    /// The names of query parameters; see [`RouteSpec::query`](crate::RouteSpec::query).
+    pub query: Vec<Box<str>>,
+}
+
+impl RequestFields {
+    /// Whether its code reads this header.
+    #[must_use]
+    pub fn has_header(&self, name: &str) -> bool {
+        self.headers.iter().any(|known| **known == *name)
+    }
+
+    /// Whether its code reads this query parameter.
+    #[must_use]
+    pub fn has_query(&self, name: &str) -> bool {
+        self.query.iter().any(|known| **known == *name)
+    }
 }
 
 impl RouteParts {
@@ -103,7 +127,7 @@ impl RouteParts {
             is_function: false,
             streams_at: None,
             limits: RouteLimits::default(),
-            headers: Arc::default(),
+            request_fields: None,
         }
     }
 
@@ -117,7 +141,7 @@ impl RouteParts {
             ("output type", !same(&self.output, &other.output)),
             ("form: one of them streams", self.streams_at.is_some() != other.streams_at.is_some()),
             ("form: one of them is a function", self.is_function != other.is_function),
-            ("list of headers", self.headers != other.headers),
+            ("list of headers or query parameters", self.request_fields != other.request_fields),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
     }
@@ -318,11 +342,10 @@ impl Route {
         !self.streams() && all_may_run_again(self.graph().steps(), &remote)
     }
 
-    /// The lower-case names of the headers that its code may read; see
-    /// [`RouteSpec::headers`](crate::RouteSpec::headers).
+    /// What its code may read of a request beside its input; `None` for nothing.
     #[must_use]
-    pub fn wanted_headers(&self) -> &[Box<str>] {
-        &self.parts.headers
+    pub fn request_fields(&self) -> Option<&RequestFields> {
+        self.parts.request_fields.as_deref()
     }
 
     pub(crate) fn streams_at(&self) -> Option<usize> {

@@ -10,7 +10,7 @@ use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
 use super::change::ChangeError;
-use super::route::RouteParts;
+use super::route::{RequestFields, RouteParts};
 use crate::call::{FunctionCall, Priority};
 use crate::id::{RouteName, StageName};
 use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelineShape};
@@ -109,7 +109,8 @@ impl RouteSpec {
 
     /// The names of the request headers that stages of this route may read with
     /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so
-    /// it cannot depend on or reveal an undeclared one. Only requests over HTTP have headers.
+    /// it cannot depend on or reveal an undeclared one, such as `authorization` or `cookie`. Only requests over HTTP
+    /// have headers.
     ///
     /// ```
     /// use callboard_core::{CallContext, RouteSpec, Stage};
@@ -120,8 +121,24 @@ impl RouteSpec {
     /// let route = RouteSpec::new("/greet", greet).headers(["X-Greeting"]);
     /// ```
     pub fn headers<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        self.parts.headers = names.into_iter().map(|name| name.as_ref().to_ascii_lowercase().into()).collect();
+        let names = names.into_iter().map(|name| name.as_ref().to_ascii_lowercase().into()).collect();
+        self.change_request_fields(|fields| fields.headers = names);
         self
+    }
+
+    /// The names of the query parameters that stages of this route may read with
+    /// [`CallContext::query`](crate::CallContext::query), as [`headers`](Self::headers). A request that has one of them
+    /// twice is refused.
+    pub fn query<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        let names = names.into_iter().map(|name| name.as_ref().into()).collect();
+        self.change_request_fields(|fields| fields.query = names);
+        self
+    }
+
+    fn change_request_fields(&mut self, change: impl FnOnce(&mut RequestFields)) {
+        let mut fields = self.parts.request_fields.as_deref().cloned().unwrap_or_default();
+        change(&mut fields);
+        self.parts.request_fields = Some(Arc::new(fields)).filter(|fields| **fields != RequestFields::default());
     }
 
     /// One line for readers of the documentation.

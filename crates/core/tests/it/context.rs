@@ -4,8 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use callboard_core::{
-    App, AsyncWorker, Batch, CallContext, CallOptions, Failure, Pipeline, Priority, Replies, SessionKey, Stage,
-    StreamStage, Worker,
+    App, AsyncWorker, Batch, CallContext, CallOptions, ErrorKind, Failure, Pipeline, Priority, Replies, SessionKey,
+    Stage, StreamStage, Worker,
 };
 use futures_util::stream;
 
@@ -15,9 +15,12 @@ use super::support::serve;
 fn describe(context: &CallContext) -> String {
     let (id, trace, caller) = (context.request_id(), context.traceparent(), context.caller());
     let (header, tag) = (context.header("x-city"), context.tag("tenant"));
+    let (query, path) = (context.query("q"), context.path());
     let session = context.session() == Some(SessionKey::new("s"));
     let (route, stage, priority) = (context.route(), context.stage(), context.priority());
-    format!("{id:?} {trace:?} {caller:?} {header:?} {tag:?} {session} {priority:?} {route:?} {stage}")
+    format!(
+        "{id:?} {trace:?} {caller:?} {header:?} {query:?} {path:?} {tag:?} {session} {priority:?} {route:?} {stage}"
+    )
 }
 
 fn options() -> CallOptions {
@@ -26,13 +29,15 @@ fn options() -> CallOptions {
         .with_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
         .with_caller("web")
         .with_header("x-city", "Lima")
+        .with_query("q", "7")
+        .with_path("/route")
         .with_tag("tenant", "acme")
         .with_session_key("s")
         .with_priority(Priority::High)
 }
 
 const EXPECTED: &str = "Some(\"r-1\") Some(\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00\") Some(\"web\") \
-                    Some(\"Lima\") Some(\"acme\") true High Some(RouteName(\"/route\")) tells";
+                    Some(\"Lima\") Some(\"7\") Some(\"/route\") Some(\"acme\") true High Some(RouteName(\"/route\")) tells";
 
 #[tokio::test]
 async fn a_name_that_is_unfit_for_logs_is_omitted() {
@@ -49,6 +54,34 @@ async fn a_name_that_is_unfit_for_logs_is_omitted() {
     for refused in ["", "two words", "a\nforged line", "grüße", &format!("{longest}x")] {
         assert_eq!(ask(refused).await, "None None", "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn a_call_with_too_many_attributes_is_refused_by_the_name_of_the_field_and_its_limit() {
+    let node = serve(Stage::each_with_context("tells", |_: &u64, context: &CallContext| Ok(describe(context)))).await;
+    let refusal = async |options: CallOptions| {
+        let outcome = node.client().call_with::<u64, String>("/route", 1, options).await;
+        outcome.map(|_| String::new()).unwrap_or_else(|error| {
+            assert!(error.kind() == ErrorKind::InvalidInput && !error.was_started(), "{error:?}");
+            error.message().to_owned()
+        })
+    };
+    let many = |kind: fn(CallOptions, String) -> CallOptions, count| {
+        (0..count).fold(CallOptions::new(), |options, n: u32| kind(options, n.to_string()))
+    };
+    let tag: fn(CallOptions, String) -> CallOptions = |options, name| options.with_tag(name, "v");
+    assert_eq!(refusal(many(tag, 64)).await, "");
+    assert_eq!(refusal(many(tag, 65)).await, "the call has more than 64 tags");
+    let header = |options: CallOptions, name| options.with_header(name, "v");
+    assert_eq!(refusal(many(header, 65)).await, "the call has more than 64 headers");
+    let of_bytes = |bytes: usize| CallOptions::new().with_query("q", "x".repeat(bytes - 1));
+    assert_eq!(refusal(of_bytes(32_768)).await, "");
+    let message = "the headers, query parameters, tags and path of the call have more than 32768 bytes together";
+    assert_eq!(refusal(of_bytes(32_769)).await, format!("query parameters: {message}"));
+    assert_eq!(refusal(of_bytes(32_768).with_path("/")).await, format!("path: {message}"));
+    let caller = |bytes| CallOptions::new().with_caller("x".repeat(bytes));
+    assert_eq!(refusal(caller(256)).await, "");
+    assert_eq!(refusal(caller(257)).await, "caller: the name has more than 256 bytes");
 }
 
 struct DescribesContext;
@@ -85,7 +118,7 @@ async fn every_form_of_a_stage_has_the_context_of_its_call() {
         let received: String = node.client().call_with("/route", 1_u64, options()).await.unwrap();
         assert_eq!(received, EXPECTED);
         let nothing: String = node.client().call("/route", 1_u64).await.unwrap();
-        assert_eq!(nothing, "None None None None None false Normal Some(RouteName(\"/route\")) tells");
+        assert_eq!(nothing, "None None None None None None None false Normal Some(RouteName(\"/route\")) tells");
     }
     let streams = StreamStage::each_with_context("tells", |_: &u64, context| stream::iter([Ok(describe(context))]));
     let node = App::new().route_streaming("/route", streams).start().await.unwrap();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
 use callboard_core::edge::Route;
 use callboard_core::timeline::Recorder;
 use callboard_core::{CallOptions, Deadline, Instant, LocalClient, Priority};
@@ -14,6 +14,7 @@ use crate::error::ApiError;
 use crate::guard::{KeyHolder, check_origin};
 use crate::observe::metrics::EdgeMetrics;
 use crate::observe::request_trace::TRACEPARENT;
+use crate::request::request_fields;
 use crate::request_id::{HAS_REQUEST_IDS, RequestId};
 use crate::respond::ResponseCompression;
 use crate::respond::stream::{StreamContext, StreamForm};
@@ -50,21 +51,30 @@ pub struct RequestContext<'a> {
 
 impl RequestContext<'_> {
     /// The options of a call with this deadline and priority.
+    ///
+    /// # Errors
+    ///
+    /// What the route reads of the request is too large, or in a query parameter twice.
     pub fn call_options(
         self,
         route: &Route,
-        headers: &HeaderMap,
+        (uri, headers): (&Uri, &HeaderMap),
         deadline: Deadline,
         priority: Option<Priority>,
-    ) -> CallOptions {
+    ) -> Result<CallOptions, ApiError> {
         let options = CallOptions::new().with_deadline(deadline);
         let options = priority.into_iter().fold(options, CallOptions::with_priority);
-        self.with_request(options, route, headers)
+        self.with_request(options, route, (uri, headers))
     }
 
     /// The same options with the parts of the request for the code of the route: its id, its caller, its trace, and the
-    /// headers that the route requests.
-    pub(crate) fn with_request(self, options: CallOptions, route: &Route, headers: &HeaderMap) -> CallOptions {
+    /// fields that the route reads.
+    pub(crate) fn with_request(
+        self,
+        options: CallOptions,
+        route: &Route,
+        (uri, headers): (&Uri, &HeaderMap),
+    ) -> Result<CallOptions, ApiError> {
         let mut options = self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder);
         if HAS_REQUEST_IDS {
             options = options.with_request_id(self.id.as_str());
@@ -78,13 +88,10 @@ impl RequestContext<'_> {
         {
             options = options.with_traceparent(parent.to_str().unwrap_or_default());
         }
-        for name in route.wanted_headers() {
-            let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
-            if !lines.is_empty() {
-                options = options.with_header(name.clone(), lines.join(", "));
-            }
+        match route.request_fields() {
+            None => Ok(options),
+            Some(fields) => request_fields::add(options, fields, uri, headers),
         }
-        options
     }
 
     /// The upgrade that a request asks for, if it is one of `names` (in lowercase); of several the client's first

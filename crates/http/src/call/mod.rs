@@ -55,14 +55,14 @@ pub(crate) async fn call<B: RequestBody>(
 
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let coding = head.coding;
-    let options = context.call_options(route, request.headers(), deadline, head.priority);
+    let options = context.call_options(route, (request.uri(), request.headers()), deadline, head.priority)?;
     let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
     let read = read_body(form, body).await?;
     let admission = arrival.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
-    let header_bytes = options.header_bytes();
-    if header_bytes > 0 {
-        budget.charge(header_bytes)?;
+    let attribute_bytes = options.attribute_bytes();
+    if attribute_bytes > 0 {
+        budget.charge(attribute_bytes)?;
     }
     let (admission, payload) = match style {
         CallStyle::Route => read_payload(&budget, admission, route, read, config).await?,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use callboard_codec::{edited_text, hex};
+use callboard_core::edge::MAX_CALLER_BYTES;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -101,6 +102,9 @@ impl ApiKeys {
             let content = content.split('#').next().unwrap_or_default();
             let mut words = content.split_whitespace();
             let Some(name) = words.next() else { continue };
+            if name.len() > MAX_CALLER_BYTES {
+                return Err(ApiKeysError::LongName { line });
+            }
             let key = words.next().ok_or(ApiKeysError::NoKey { line })?;
             let hash = hash_of(key).ok_or(ApiKeysError::BadKey { line })?;
             let limit = words.next().map(RateLimit::parse).transpose();
@@ -197,6 +201,12 @@ pub enum ApiKeysError {
     /// Add a key, or set no keys: no client could call anything.
     #[error("there is no key")]
     None,
+    /// Use a shorter name.
+    #[error("line {line}: a name has at most {MAX_CALLER_BYTES} bytes")]
+    LongName {
+        /// The line.
+        line: usize,
+    },
     /// Write the key after its name.
     #[error("line {line}: a name without a key")]
     NoKey {
@@ -282,6 +292,7 @@ mod tests {
         let error = |text: &str| ApiKeys::parse(text).unwrap_err();
         assert_eq!(error("# nothing"), ApiKeysError::None);
         assert_eq!(error("web"), ApiKeysError::NoKey { line: 1 });
+        assert_eq!(error(&format!("{} {KEY}", "n".repeat(257))), ApiKeysError::LongName { line: 1 });
         assert_eq!(error("\nweb short-secret"), ApiKeysError::BadKey { line: 2 });
         assert_eq!(error("web sha256:12"), ApiKeysError::BadKey { line: 1 });
         assert!(matches!(error(&format!("web {KEY} often")), ApiKeysError::BadLimit { line: 1, .. }));

@@ -10,4 +10,5 @@ pub(crate) mod head;
 pub(crate) mod media;
 pub(crate) mod multipart;
 pub(crate) mod payload;
+pub(crate) mod request_fields;
 pub(crate) mod short;

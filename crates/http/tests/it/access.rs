@@ -339,3 +339,32 @@ async fn user_code_sees_the_request_id_the_caller_and_the_listed_headers() {
     assert_eq!(answer.json()[0].as_str(), answer.header("x-request-id"));
     assert_eq!((answer.json()[2].is_null(), answer.json()[3][0].is_null()), (true, true));
 }
+
+#[tokio::test]
+async fn user_code_sees_the_listed_query_parameters_and_the_path_and_no_others() {
+    let tells_as = |name: &str| {
+        Stage::each_with_context(name, |_: &u64, context: &CallContext| {
+            let query = context.query_pairs().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+            Ok((context.path().map(str::to_owned), query))
+        })
+    };
+    let route = RouteSpec::new("/tells", tells_as("tells")).query(["city", "a b"]).headers(["x-large"]);
+    let app = App::new().mount(route).route("/plain", tells_as("plain"));
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let json = [("content-type", "application/json")];
+    let target = "/tells?city=S%C3%A3o+Paulo&key=secret&a%20b=%26&&x";
+    let answer = server.connect().await.post(target, &json, "1").await;
+    let expected = serde_json::json!(["/tells", ["city=São Paulo", "a b=&"]]);
+    assert_eq!((answer.status, answer.json()), (200, expected));
+    let answer = server.connect().await.post("/plain?city=Lima", &json, "1").await;
+    assert_eq!(answer.json(), serde_json::json!([null, []]));
+
+    let answer = server.connect().await.post("/tells?city=1&city=2", &json, "1").await;
+    assert_eq!((answer.status, answer.json()["error_type"].as_str()), (400, Some("bad_query")));
+    assert_eq!(answer.json()["message"], "query parameter `city` must be given once");
+    let large = "x".repeat(33_000);
+    let headers = [("content-type", "application/json"), ("x-large", large.as_str())];
+    let answer = server.connect().await.post("/tells", &headers, "1").await;
+    assert_eq!((answer.status, answer.json()["kind"].as_str()), (400, Some("invalid_input")));
+    assert!(answer.json()["message"].as_str().unwrap().starts_with("headers: "), "{}", answer.json());
+}

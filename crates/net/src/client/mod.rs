@@ -224,6 +224,7 @@ impl Client {
         options: &CallOptions,
         (refusal, limits): (RefusalPolicy, ReplyLimits<'_>),
     ) -> Result<CallResponse, CallError> {
+        options.check()?;
         let mut time = CallTime::new(options, Instant::now());
         self.inner.retries.lock().called(time.began);
         if refusal == RefusalPolicy::Wait {

@@ -75,7 +75,11 @@ impl StreamedCall {
             return None;
         }
         if let StreamPhase::Begin(prepared) = &self.phase {
-            match self.client.connection_for(&prepared.call.route, &mut self.time).await {
+            let connected = match self.options.check() {
+                Ok(()) => self.client.connection_for(&prepared.call.route, &mut self.time).await,
+                Err(error) => Err(error),
+            };
+            match connected {
                 Ok(node) => self.node = Some(node),
                 Err(error) => {
                     self.phase = StreamPhase::Ended;

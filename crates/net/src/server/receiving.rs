@@ -10,8 +10,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::wire::{Call, FrameHead};
-use callboard_codec::{Account, EnvelopeDecoder, Payload, charged_to};
+use callboard_codec::wire::{Call, FrameHead, Origin};
+use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload, charged_to};
 use callboard_core::edge::{
     Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, Route, StageAdmission,
 };
@@ -153,7 +153,7 @@ impl<'a> CallReceiver<'a> {
     }
 
     /// Takes the permits for a call, before its body is read.
-    fn admit(&self, now: Instant, head: &FrameHead, call: Call) -> Result<Box<IncomingBody>, CallError> {
+    fn admit(&self, now: Instant, head: &FrameHead, mut call: Call) -> Result<Box<IncomingBody>, CallError> {
         let Some(node) = self.server.node() else {
             return Err(CallError::new(ErrorKind::Unavailable, "the node is starting"));
         };
@@ -187,8 +187,12 @@ impl<'a> CallReceiver<'a> {
             }
         };
         let pending = node.edge().begin_body()?;
-        let options = self.traced(options, &call, &target, now);
         let account = target.account();
+        let options = match call.origin.take() {
+            None => options,
+            Some(origin) => self.with_origin(options, *origin, &target, &*account)?,
+        };
+        let options = self.traced(options, &call, &target, now);
         Ok(Box::new(IncomingBody {
             entry: head.entry,
             credit: call.credit,
@@ -202,6 +206,24 @@ impl<'a> CallReceiver<'a> {
             window: BodyWindow::new(bytes, &config.tuning),
             _pending: pending,
         }))
+    }
+
+    /// Adds the facts of the caller and its request, at the expense of the call. Only a node may name another caller: it
+    /// has checked that one.
+    fn with_origin(
+        &self,
+        options: CallOptions,
+        origin: Origin,
+        target: &CallTarget,
+        account: &dyn Account,
+    ) -> Result<CallOptions, CallError> {
+        if self.role != Role::Node && !origin.caller.is_empty() {
+            let message = format!("{}s may not say `caller`: nodes may, who check it", self.role);
+            return Err(CallError::new(ErrorKind::PermissionDenied, message));
+        }
+        let options = wire::with_origin(options, origin, target.route())?;
+        account.charge(options.attribute_bytes()).map_err(DecodeError::from)?;
+        Ok(options)
     }
 
     /// Adds a recorder, if the caller's trace is recorded and this node has a tracer.
@@ -299,6 +321,13 @@ impl CallTarget {
         match self {
             Self::Route { admission, .. } => admission.account(),
             Self::Stages(admission) => admission.account(),
+        }
+    }
+
+    fn route(&self) -> Option<&Route> {
+        match self {
+            Self::Route { admission, .. } => Some(admission.route()),
+            Self::Stages(_) => None,
         }
     }
 

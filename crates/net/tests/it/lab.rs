@@ -73,8 +73,12 @@ pub(crate) async fn serve(identity: Identity) -> (QuicEdge, Node) {
 }
 
 pub(crate) async fn serve_with(identity: Identity, config: NetConfig) -> (QuicEdge, Node) {
+    serve_app(identity, config, app()).await
+}
+
+pub(crate) async fn serve_app(identity: Identity, config: NetConfig, app: App) -> (QuicEdge, Node) {
     let edge = QuicEdge::bind(common::loopback(), identity, config).unwrap();
-    let node = app().start().await.unwrap();
+    let node = app.start().await.unwrap();
     edge.open(node.client());
     (edge, node)
 }

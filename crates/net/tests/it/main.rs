@@ -17,6 +17,7 @@ mod lifecycle;
 mod limits;
 mod members;
 mod names;
+mod origin;
 mod peers;
 mod processes;
 mod promises;

@@ -228,6 +228,8 @@ fn call(head: &CallHead, inner: Option<(&LocalClient, Arc<dyn InnerCalls>)>) -> 
         options = options.with_session_key(session);
     }
     options = head.headers.iter().fold(options, |options, (name, value)| options.with_header(&**name, &**value));
+    options = head.query.iter().fold(options, |options, (name, value)| options.with_query(&**name, &**value));
+    options = head.path.iter().fold(options, |options, path| options.with_path(path.as_str()));
     options = head.tags.iter().fold(options, |options, (name, value)| options.with_tag(&**name, &**value));
     IsolatedCall::new(Deadline::after(Instant::now(), remaining), &options, inner)
 }

@@ -98,6 +98,12 @@ pub struct PythonService {
     /// Valid inputs.
     #[serde(default)]
     pub examples: Vec<Json>,
+    /// The headers of a request that its code reads.
+    #[serde(default)]
+    pub headers: Vec<String>,
+    /// The query parameters of a request that its code reads.
+    #[serde(default)]
+    pub query: Vec<String>,
     /// The routes that its code calls.
     #[serde(default)]
     pub depends: Vec<PythonDependency>,
@@ -203,7 +209,7 @@ impl PythonApp {
 }
 
 /// The names of the stages of steps.
-fn stages_of(steps: &Json) -> Vec<&str> {
+pub(super) fn stages_of(steps: &Json) -> Vec<&str> {
     match steps {
         Json::String(name) => vec![name],
         Json::Array(steps) => steps.iter().flat_map(stages_of).collect(),

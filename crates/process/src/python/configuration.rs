@@ -1,10 +1,11 @@
 //! What a Python file serves, as the configuration file that it means.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::app::{NodeStage, PythonApp, PythonPipeline, PythonReplicas};
+use super::app::{NodeStage, PythonApp, PythonPipeline, PythonReplicas, PythonService, stages_of};
 
 impl PythonApp {
     /// The configuration file that it means.
@@ -36,6 +37,7 @@ impl PythonApp {
                 let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
                 let summary = service.description.as_deref().filter(|text| !text.is_empty());
                 let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
+                text.push_str(&request_fields([service].into_iter()));
                 let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
                 if !examples.is_empty() {
                     let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();
@@ -53,10 +55,24 @@ impl PythonApp {
         }
         for PythonPipeline { route, steps, .. } in &self.pipelines {
             let _ =
-                writeln!(text, "[[route]]\npath = {}\nstages = {}\n", quoted(route), inline(steps).unwrap_or_default());
+                writeln!(text, "[[route]]\npath = {}\nstages = {}", quoted(route), inline(steps).unwrap_or_default());
+            let stages = stages_of(steps);
+            let is_step = |service: &&PythonService| stages.contains(&&*service.stage_name());
+            text.push_str(&request_fields(self.services.iter().filter(is_step)));
+            text.push('\n');
         }
         text
     }
+}
+
+/// The keys of a route for what the code of its services reads of a request.
+fn request_fields<'a>(services: impl Iterator<Item = &'a PythonService> + Clone) -> String {
+    let line = |key: &str, names: BTreeSet<&String>| {
+        let names = names.into_iter().map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+        if names.is_empty() { String::new() } else { format!("{key} = [{names}]\n") }
+    };
+    line("headers", services.clone().flat_map(|service| &service.headers).collect())
+        + &line("query", services.flat_map(|service| &service.query).collect())
 }
 
 /// A text in TOML. JSON's texts are also TOML's, but for one character.
@@ -102,6 +118,25 @@ mod tests {
         let steps = r#"stages = ["decode", "m", { switch = "n", cases = { "a b" = "best" } }]"#;
         assert!(text.contains(&format!("path = \"/app\"\n{steps}\n")), "{text}");
         assert!(text.contains("path = \"/other\"") && !text.contains("path = \"/decode\""), "{text}");
+    }
+
+    #[test]
+    fn a_route_lists_the_headers_and_query_parameters_of_all_its_services() {
+        let mut app = app();
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        for service in &mut app.services {
+            match service.route.as_str() {
+                "/decode" => service.headers = texts(&["x-user", "x-city"]),
+                "/best" => (service.headers, service.query) = (texts(&["x-user"]), texts(&["lang"])),
+                "/alone" => service.query = texts(&["top"]),
+                _ => {}
+            }
+        }
+        let text = app.configuration();
+        let of_pipeline = "} }]\nheaders = [\"x-city\", \"x-user\"]\nquery = [\"lang\"]\n\n";
+        let of_service = "path = \"/alone\"\nstages = \"alone\"\nquery = [\"top\"]\n";
+        assert!(text.contains(of_pipeline) && text.contains(of_service), "{text}");
+        assert_eq!(text.matches("headers =").count(), 1, "{text}");
     }
 
     #[test]

@@ -77,7 +77,9 @@ impl Worker for Obedient {
             }
             "context" => {
                 let context = orders.context(index);
-                let what = format!("{:?} {:?} {:?}", context.request_id(), context.caller(), context.tag("lang"));
+                let known = (context.request_id(), context.caller(), context.tag("lang"));
+                let request = (context.path(), context.header("x-city"), context.query("q"));
+                let what = format!("{known:?} {request:?} {}", orders.len());
                 Ok(Order { what, ..order.clone() })
             }
             _ => Ok(Order { count: order.count + 1, ..order.clone() }),
@@ -181,8 +183,27 @@ async fn errors_of_a_worker_arrive_as_they_are_and_it_keeps_its_state() {
 async fn a_call_is_known_by_its_context() {
     let node = started(obedient().isolate_with(only_this_test)).await;
     let options = CallOptions::new().with_request_id("r-1").with_caller("ada").with_tag("lang", "fr");
+    let options = options.with_path("/a").with_header("x-city", "Lima").with_query("q", "7");
     let answer: Order = node.client().call_with("/stage", order("context", 0), options).await.unwrap();
-    assert_eq!(answer, order("Some(\"r-1\") Some(\"ada\") Some(\"fr\")", 0));
+    let known = r#"(Some("r-1"), Some("ada"), Some("fr")) (Some("/a"), Some("Lima"), Some("7")) 1"#;
+    assert_eq!(answer, order(known, 0));
+}
+
+/// The head of a frame has room for 4 MiB.
+#[tokio::test]
+async fn a_batch_whose_headers_do_not_fit_into_one_frame_is_divided() {
+    let delay = Duration::from_secs(60);
+    let stage = obedient().max_batch_size(160).max_delay(delay).isolate_with(only_this_test);
+    let node = started(stage).await;
+    let options = CallOptions::new().with_header("x-large", "x".repeat(32_000));
+    let calls = (0..160).map(|_| {
+        let (client, options) = (node.client(), options.clone());
+        async move { client.call_with::<_, Order>("/stage", order("context", 0), options).await }
+    });
+    for answer in futures_util::future::join_all(calls).await {
+        let answer = answer.unwrap();
+        assert!(answer.what.ends_with(" 31") || answer.what.ends_with(" 5"), "{answer:?}");
+    }
 }
 
 #[tokio::test]

@@ -56,7 +56,10 @@ fn app(calling: Stage<Asked, Value>) -> App {
     let tell = |_: &u64, context: &CallContext| {
         let is_soon = context.deadline().remaining(Instant::now()) < Duration::from_secs(5);
         let trace = context.traceparent().is_some_and(|trace| trace.contains("0af7651916cd43dd8448eb211c80319c"));
-        Ok(format!("{:?} {:?} {:?} {trace} {is_soon}", context.request_id(), context.caller(), context.tag("lang")))
+        let (header, query, path) = (context.header("x-city"), context.query("q"), context.path());
+        let request = format!("{header:?} {query:?} {path:?}");
+        let caller = (context.request_id(), context.caller(), context.tag("lang"));
+        Ok(format!("{caller:?} {request} {trace} {is_soon}"))
     };
     let refuse = |_: &u64| Err::<u64, _>(Failure::new("no tea").with_status(418).with_type("Teapot").with_details(7));
     App::new()
@@ -73,10 +76,13 @@ async fn call(node: &Node, route: &str, input: u64, options: CallOptions) -> Res
 async fn a_call_has_the_deadline_trace_and_caller_of_its_item(calling: Stage<Asked, Value>) {
     let node = app(calling).start().await.unwrap();
     let options = CallOptions::new().with_timeout(Duration::from_secs(4)).with_request_id("r-1").with_caller("ada");
-    let options = options.with_tag("lang", "fr");
+    let options = options.with_tag("lang", "fr").with_header("x-city", "Lima").with_query("q", "7").with_path("/a");
     let options = options.with_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     let told = call(&node, "/tell", 0, options).await.unwrap();
-    assert_eq!(told.as_str().unwrap(), r#"Some("r-1") Some("ada") Some("fr") true true"#);
+    assert_eq!(
+        told.as_str().unwrap(),
+        r#"(Some("r-1"), Some("ada"), Some("fr")) Some("Lima") Some("7") Some("/a") true true"#
+    );
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ pub(crate) fn answer(
     if let Some(priority) = head.priority {
         options = options.with_priority(priority);
     }
-    let options = context.with_request(options, route, request.headers());
+    let options = context.with_request(options, route, (request.uri(), request.headers()))?;
     let timeout = head.timeout;
     let shared = Arc::default();
     let body = request.into_body();

@@ -1,0 +1,137 @@
+//! What a call carries for user code beside its input: parts of the request that its route reads, and tags.
+//!
+//! It crosses to other nodes and into children, so there are limits. What is beyond them is left out at once, and the
+//! call is refused before a stage runs ([`CallOptions::check`](super::CallOptions::check)).
+
+use std::sync::Arc;
+
+use crate::error::{CallError, ErrorKind};
+
+/// The most headers, query parameters or tags of a call, each.
+pub const MAX_ATTRIBUTES: usize = 64;
+
+/// The most bytes of the headers, query parameters and tags of a call, with their names, and of its path, together.
+pub const MAX_ATTRIBUTE_BYTES: usize = 32 * 1024;
+
+/// The most bytes of the name of a call's caller.
+pub const MAX_CALLER_BYTES: usize = 256;
+
+/// Names with values, few enough for a linear search. Inner calls share them.
+type Pairs = Vec<(Arc<str>, Arc<str>)>;
+
+/// A kind of pairs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PairKind {
+    Header,
+    QueryParameter,
+    Tag,
+}
+
+impl PairKind {
+    const ALL: [Self; 3] = [Self::Header, Self::QueryParameter, Self::Tag];
+
+    const fn plural(self) -> &'static str {
+        match self {
+            Self::Header => "headers",
+            Self::QueryParameter => "query parameters",
+            Self::Tag => "tags",
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Attributes {
+    pairs: [Pairs; 3],
+    path: Option<Box<str>>,
+    /// Of all names and values, and of the path.
+    bytes: usize,
+    /// The first limit that was exceeded.
+    excess: Option<Excess>,
+}
+
+/// A limit that a call exceeds.
+#[derive(Clone, Copy)]
+pub(crate) enum Excess {
+    Count(PairKind),
+    Bytes(&'static str),
+    Caller,
+}
+
+impl Attributes {
+    pub(crate) fn push(&mut self, kind: PairKind, name: Arc<str>, value: Arc<str>) {
+        if self.pairs[kind as usize].len() == MAX_ATTRIBUTES {
+            self.exceed(Excess::Count(kind));
+        } else if self.take_bytes(name.len().saturating_add(value.len()), kind.plural()) {
+            self.pairs[kind as usize].push((name, value));
+        }
+    }
+
+    pub(crate) fn set_path(&mut self, path: Box<str>) {
+        if self.take_bytes(path.len(), "path") {
+            self.path = Some(path);
+        }
+    }
+
+    fn take_bytes(&mut self, bytes: usize, what: &'static str) -> bool {
+        let fits = bytes <= MAX_ATTRIBUTE_BYTES - self.bytes;
+        if fits {
+            self.bytes += bytes;
+        } else {
+            self.exceed(Excess::Bytes(what));
+        }
+        fits
+    }
+
+    pub(crate) fn exceed(&mut self, limit: Excess) {
+        self.excess.get_or_insert(limit);
+    }
+
+    /// Takes what an inner call does not say itself from its outer call.
+    pub(crate) fn inherit(&mut self, outer: &Self) {
+        for kind in PairKind::ALL {
+            let own = self.pairs[kind as usize].len();
+            for (name, value) in &outer.pairs[kind as usize] {
+                if find(&self.pairs[kind as usize][..own], name).is_none() {
+                    self.push(kind, Arc::clone(name), Arc::clone(value));
+                }
+            }
+        }
+        if let Some(path) = outer.path.as_ref().filter(|_| self.path.is_none()) {
+            self.set_path(path.clone());
+        }
+    }
+
+    pub(crate) fn find(&self, kind: PairKind, name: &str) -> Option<&str> {
+        find(&self.pairs[kind as usize], name)
+    }
+
+    pub(crate) fn pairs(&self, kind: PairKind) -> impl Iterator<Item = (&str, &str)> {
+        self.pairs[kind as usize].iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    pub(crate) fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The refusal of a call with too much of something.
+    pub(crate) fn check(&self) -> Result<(), CallError> {
+        let message = match self.excess {
+            None => return Ok(()),
+            Some(Excess::Count(kind)) => format!("the call has more than {MAX_ATTRIBUTES} {}", kind.plural()),
+            Some(Excess::Bytes(what)) => format!(
+                "{what}: the headers, query parameters, tags and path of the call have more than \
+                 {MAX_ATTRIBUTE_BYTES} bytes together"
+            ),
+            Some(Excess::Caller) => format!("caller: the name has more than {MAX_CALLER_BYTES} bytes"),
+        };
+        Err(CallError::new(ErrorKind::InvalidInput, message))
+    }
+}
+
+fn find<'a>(pairs: &'a [(Arc<str>, Arc<str>)], name: &str) -> Option<&'a str> {
+    pairs.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
+}

@@ -1,0 +1,48 @@
+//! What the code of a route reads of a request beside its body: headers and query parameters that the route lists.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderMap, Uri};
+use callboard_core::CallOptions;
+use callboard_core::edge::RequestFields;
+use percent_encoding::percent_decode_str;
+
+use crate::error::ApiError;
+
+/// Adds them to the options of the call. Several lines of a header are joined with `, `; a query parameter comes once.
+pub(crate) fn add(
+    mut options: CallOptions,
+    fields: &RequestFields,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<CallOptions, ApiError> {
+    options = options.with_path(uri.path());
+    for name in &fields.headers {
+        let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
+        if !lines.is_empty() {
+            options = options.with_header(name.clone(), lines.join(", "));
+        }
+    }
+    for part in uri.query().unwrap_or_default().split('&') {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let name = decoded(name);
+        if !fields.has_query(&name) {
+            continue;
+        }
+        if options.query_pairs().any(|(known, _)| known == name) {
+            return Err(ApiError::repeated_query(&name));
+        }
+        options = options.with_query(name, decoded(value));
+    }
+    options.check()?;
+    Ok(options)
+}
+
+/// A name or value as a form encodes it. Bytes that are no UTF-8 become replacement characters.
+fn decoded(text: &str) -> Cow<'_, str> {
+    let spaced = if text.contains('+') { Cow::Owned(text.replace('+', " ")) } else { Cow::Borrowed(text) };
+    match spaced {
+        Cow::Borrowed(text) => percent_decode_str(text).decode_utf8_lossy(),
+        Cow::Owned(text) => Cow::Owned(percent_decode_str(&text).decode_utf8_lossy().into_owned()),
+    }
+}
