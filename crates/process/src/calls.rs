@@ -15,7 +15,7 @@ use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant};
 use tokio::sync::mpsc;
 
 use crate::message::{ItemError, ToChild};
-use crate::open::{InnerCall, OpenBatches, RepeatableCall, Shared};
+use crate::open::{InnerCall, OpenBatch, OpenBatches, RepeatableCall, Shared};
 use crate::writer::OutgoingFrame;
 
 /// The most calls of one child at the same time. Each is charged to its item's call; this bounds what waits for a child
@@ -80,7 +80,10 @@ impl Caller {
         let (client, caller) = (call.within.client()?, self.clone());
         let within = call.within.clone();
         let then = move |outcome| caller.end(id, &within, outcome);
-        let started = client.edge().start(&call.route, call.input.clone(), CallOptions::new(), then);
+        let has_one_caller = item.is_some() || open.running(made_for).is_none_or(OpenBatch::has_one_caller);
+        let options = CallOptions::new();
+        let options = if has_one_caller { options } else { options.for_several_callers() };
+        let started = client.edge().start(&call.route, call.input.clone(), options, then);
         let again = item.is_none().then_some(call);
         open.made.insert(id, InnerCall { made_for, item, again, started });
         Ok(())

@@ -97,6 +97,11 @@ impl OpenBatch {
         self.begun_at.get_or_insert_with(Instant::now);
     }
 
+    /// Whether all of its items have the same caller.
+    pub(crate) fn has_one_caller(&self) -> bool {
+        self.contexts.windows(2).all(|pair| pair[0].has_caller_of(&pair[1]))
+    }
+
     /// The call with the latest deadline whose caller still waits.
     pub(crate) fn latest(&self) -> Option<&CallContext> {
         let now = Instant::now();

@@ -20,7 +20,7 @@ pub const MAX_CALLER_BYTES: usize = 256;
 type Pairs = Vec<(Arc<str>, Arc<str>)>;
 
 /// A kind of pairs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PairKind {
     Header,
     QueryParameter,
@@ -39,7 +39,7 @@ impl PairKind {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pairs: [Pairs; 3],
     path: Option<Box<str>>,
@@ -50,7 +50,7 @@ pub(crate) struct Attributes {
 }
 
 /// A limit that a call exceeds.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
     Count(PairKind),
     Bytes(&'static str),

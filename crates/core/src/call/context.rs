@@ -139,6 +139,12 @@ impl CallContext {
         self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::Tag))
     }
 
+    /// Whether both calls have the same caller, headers, query parameters, path and tags.
+    #[must_use]
+    pub fn has_caller_of(&self, other: &Self) -> bool {
+        self.caller() == other.caller() && self.flight.attributes() == other.flight.attributes()
+    }
+
     /// The bytes of its headers, query parameters, tags and path.
     #[must_use]
     pub fn attribute_bytes(&self) -> usize {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use callboard_codec::{charged_to, charged_up_to};
 
+use super::attributes::Attributes;
 use super::context::OuterCall;
 use super::options::{CallOptions, Priority, traceparent};
 use super::origin::Origin;
@@ -127,6 +128,11 @@ impl Flight {
     /// The authenticated name of its caller.
     pub(crate) fn caller(&self) -> Option<&str> {
         self.origin.as_ref()?.caller.as_deref()
+    }
+
+    /// What its caller attached, and what its route reads of its request.
+    pub(crate) fn attributes(&self) -> Option<&Attributes> {
+        self.origin.as_ref()?.attributes.as_deref()
     }
 
     fn comes_from_a_peer(&self) -> bool {

@@ -226,6 +226,13 @@ impl CallOptions {
         self.origin.as_ref().map_or(Ok(()), |origin| origin.check())
     }
 
+    /// An inner call with these options is for other callers beside that of its outer call, so it does not have that
+    /// one's caller, headers, query parameters, path and tags: none of them holds for all.
+    #[must_use]
+    pub fn for_several_callers(self) -> Self {
+        self.telling(|origin| origin.is_for_several_callers = true)
+    }
+
     fn with(self, attach: impl FnOnce(&mut Attributes)) -> Self {
         self.telling(|origin| attach(origin.attributes.get_or_insert_default()))
     }

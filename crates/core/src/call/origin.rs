@@ -18,6 +18,8 @@ pub(crate) struct Origin {
     pub(crate) caller: Option<Box<str>>,
     /// Headers, query parameters, path and tags, if there is one of these.
     pub(crate) attributes: Option<Box<Attributes>>,
+    /// Whether it takes neither caller nor attributes from an outer call.
+    pub(crate) is_for_several_callers: bool,
     /// The recorder of the call, if it has one.
     pub(crate) recorder: Option<Recorder>,
     /// The outer call, if user code made this call.
@@ -37,10 +39,12 @@ impl Origin {
         if let Some(around) = outer.and_then(|outer| outer.flight.origin.as_deref()) {
             origin.request_id = origin.request_id.or_else(|| around.request_id.clone());
             origin.traceparent = origin.traceparent.or_else(|| around.traceparent.clone());
-            origin.caller = origin.caller.or_else(|| around.caller.clone());
             origin.recorder.clone_from(&around.recorder);
             origin.node.clone_from(&around.node);
-            origin.inherit(around.attributes.as_deref());
+            if !origin.is_for_several_callers {
+                origin.caller = origin.caller.or_else(|| around.caller.clone());
+                origin.inherit(around.attributes.as_deref());
+            }
         }
         origin.recorder = options.recorder().cloned().or(origin.recorder);
         origin.outer = outer.cloned();

@@ -83,6 +83,24 @@ async fn a_call_of_a_child_has_the_deadline_trace_and_caller_of_its_item() {
     }
 }
 
+#[tokio::test]
+async fn a_call_for_a_whole_batch_has_a_caller_only_if_all_items_have_the_same() {
+    let node = app(calling().max_batch_size(2).max_delay(Duration::from_secs(60))).start().await.unwrap();
+    for (callers, seen) in [(["ada", "ada"], "ada"), (["ada", "bob"], "nothing")] {
+        let calls = callers.map(|caller| {
+            let (client, options) = (node.client(), CallOptions::new().with_caller(caller));
+            async move {
+                let asked = asked("/tell", &[("whole", Value::from(true))]);
+                client.call_with::<_, Value>("/child", asked, options).await.unwrap()
+            }
+        });
+        for told in futures_util::future::join_all(calls).await {
+            let told = told.as_list().unwrap()[0].as_list().unwrap().to_vec();
+            assert_eq!(told[1], Value::from(seen), "{callers:?}");
+        }
+    }
+}
+
 /// They would take 10 s if a result waited for the next look at the callers of the batch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_wakes_the_thread_that_waits_for_the_child() {
