@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -289,3 +289,19 @@ class Leaves:
 class LeavesAsync:
     async def predict(self, how: str) -> None:
         leave(how)
+
+
+class Corner(NamedTuple):
+    x: int
+    y: int = 2
+
+
+@dataclass
+class Box:
+    corners: list[Corner]
+    lid: Corner | list[str] | None = None
+
+
+@cb.function
+def widen(box: Box, by: int = 1) -> Box:
+    return Box([Corner(corner.x * by, corner.y) for corner in box.corners], box.lid)

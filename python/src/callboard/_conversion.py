@@ -24,9 +24,10 @@ from callboard._envelope.frames import (
     unmarked,
 )
 from callboard._exceptions import InvalidInput
+from callboard._records import is_record, made_of, struct_for
 from callboard._schema import schema
-from callboard._type_hints import name_of, normal
-from callboard._unions import Misfits, first_fit, is_model, is_stand_in
+from callboard._type_hints import name_of, normal, with_objects
+from callboard._unions import Misfits, first_fit, is_model, is_stand_in, remembering
 
 # The inputs that need no conversion if they have exactly the type of the hint.
 _EXACT = (str, int, float, bool, bytes)
@@ -36,6 +37,41 @@ def convert(value: Any, hint: Any) -> Any:
     """A decoded value as the type of a hint. Raises `InvalidInput` with the place in the input."""
     if hint is Any or (type(value) is hint and hint in _EXACT):
         return value
+    try:
+        return msgspec.convert(value, hint, str_keys=True, dec_hook=from_plain)
+    except (msgspec.ValidationError, AttributeError, RecursionError):
+        return _convert_in_other_forms(value, hint)
+
+
+def _convert_in_other_forms(value: Any, hint: Any) -> Any:
+    try:
+        try:
+            return _convert(value, hint)
+        except InvalidInput:
+            # An array in the place of a NamedTuple is read faster, and comes more often.
+            wider = with_objects(hint)
+            if wider is hint or not _has_objects(value):
+                raise
+            return _convert(value, wider)
+    except RecursionError:
+        message = "Expected less nesting"
+        raise InvalidInput(message, [("$", message)]) from None
+
+
+def _has_objects(value: Any) -> bool:
+    """Whether there is a map in a value."""
+    found = [value]
+    while found:
+        each = found.pop()
+        if isinstance(each, dict):
+            return True
+        if isinstance(each, (list, tuple)):
+            found.extend(each)
+    return False
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    """The value as it is, or with its arrays as lists."""
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=from_plain)
     except msgspec.ValidationError as error:
@@ -75,7 +111,7 @@ def converter(hint: Any) -> Callable[[Any], Any]:
             return value
         try:
             return msgspec.convert((value,), holder, str_keys=True, dec_hook=from_plain).value
-        except (msgspec.ValidationError, AttributeError):
+        except (msgspec.ValidationError, AttributeError, RecursionError):
             # It names the place.
             return convert(value, hint)
 
@@ -167,7 +203,10 @@ def from_plain(hint: Any, value: Any) -> Any:
     if is_model(origin):
         return _to_model(origin, value)
     if is_stand_in(origin):
-        found = first_fit(origin, value, convert, _names_in)
+        if is_record(origin):
+            return _to_record(origin, value)
+        with remembering():
+            found = first_fit(origin, value, _convert, _names_in)
         if isinstance(found, Misfits):
             raise _WrongFields(found)
         return found
@@ -186,9 +225,33 @@ class _WrongFields(ValueError):
         self.fields = fields
 
 
-def _names_in(kind: Any) -> set[str]:
+def _to_record(record: Any, value: Any) -> Any:
+    try:
+        struct = _convert(value, struct_for(record, value))
+    except InvalidInput as error:
+        raise _WrongFields([(place.removeprefix("$"), text) for place, text in error.fields]) from error
+    try:
+        return made_of(record, struct)
+    except (ValueError, TypeError) as error:
+        # Its converters and validators, as of any class that msgspec makes.
+        raise _WrongFields([("", str(error))]) from error
+
+
+def _names_in(kind: Any) -> frozenset[str]:
     """The fields of a type."""
-    return set(schema(kind).get("properties", ()))
+    try:
+        return _known_names(kind)
+    except TypeError:
+        # Notes of `Annotated` may be lists.
+        return _find_names(kind)
+
+
+def _find_names(kind: Any) -> frozenset[str]:
+    return frozenset(schema(kind).get("properties", ()))
+
+
+# Asked for each value of a union, and its schema takes longer than the value.
+_known_names = functools.lru_cache(maxsize=1024)(_find_names)
 
 
 def _step(key: Any) -> str:
@@ -222,7 +285,7 @@ def _validated(model: Any, value: Any) -> tuple[Any, list[tuple[str, str]] | Non
     found = []
     for each in errors:
         place, text = list(each["loc"]), each["msg"]
-        if is_stand_in(model) and place:
+        if is_stand_in(model) and len(model.members) > 1 and place:
             text = f"as `{place.pop(0)}`: {text}"
         # If an array is not taken, its list may be, or the other way round.
         found.append(("".join(map(_step, place)), text if "too_" not in each["type"] else _Length(text)))
@@ -238,7 +301,7 @@ def _to_frame(origin: Any, value: Any) -> Any:
     import pyarrow
 
     library, table, is_series = origin.__module__.partition(".")[0], None, False
-    if isinstance(value, list) and value and all(type(row) is dict for row in value):
+    if isinstance(value, list) and all(type(row) is dict for row in value):
         value = _columns(value)
     if isinstance(value, dict):
         table = pyarrow.table({name: column_of(column) for name, column in value.items()})

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import collections.abc
+import contextvars
 import functools
 import io
+import os
+import sys
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
@@ -12,6 +16,7 @@ import numpy as np
 from callboard import _media, _torch
 from callboard._arrays import array_dtype, concrete
 from callboard._envelope.frames import LIBRARIES
+from callboard._records import is_record
 from callboard._unions import is_model, is_stand_in, is_union
 
 
@@ -48,6 +53,8 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return schema(bytes)
     if _torch.is_tensor(kind):
         return {"type": "array", "description": "an array, as a tensor of PyTorch"}
+    if is_record(kind):
+        return _record_schema(kind)
     if is_stand_in(kind) and not is_model(kind):
         return {"anyOf": [schema(member) for member in kind.members]}  # type: ignore[attr-defined]
     if is_model(kind):
@@ -58,11 +65,47 @@ def _schema_hook(kind: type) -> dict[str, Any]:
     if issubclass(kind, np.generic):
         return {"type": "integer" if issubclass(kind, np.integer) else "number"}
     if kind.__module__.partition(".")[0] in LIBRARIES:
-        return {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
+        return _frame_schema(kind)
     reason = f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input"
     if any(base.__module__.startswith("pydantic.v1") for base in kind.__mro__):
         reason += ": it is a model of pydantic 1, and models of pydantic 2 are needed"
+    else:
+        reason += _cure(kind)
     raise TypeError(reason)
+
+
+def _cure(kind: type) -> str:
+    """What to write in the place of a type that cannot be made."""
+    package = kind.__module__.partition(".")[0]
+    if issubclass(kind, os.PathLike):
+        return ": take a `str`"
+    if package == "collections" and issubclass(kind, collections.abc.Iterable):
+        return ": take a `list`"
+    return "" if package in sys.stdlib_module_names else ": make it a dataclass or a model of pydantic"
+
+
+def _frame_schema(kind: type) -> dict[str, Any]:
+    description = {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
+    if kind.__name__ not in ("DataFrame", "Table"):
+        return description
+    columns = {"type": "object", "additionalProperties": {"type": "array"}, "title": "columns"}
+    records = {"type": "array", "items": {"type": "object"}, "title": "records"}
+    return {**description, "anyOf": [columns, records]}
+
+
+# The classes whose schemas are being made: one inside of itself is left open.
+_open_records: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("callboard_open_records", default=())
+
+
+def _record_schema(record: Any) -> dict[str, Any]:
+    if record in _open_records.get():
+        return {"title": record.__name__}
+    token = _open_records.set((*_open_records.get(), record))
+    try:
+        found = [schema(struct) for struct in record.structs]
+    finally:
+        _open_records.reset(token)
+    return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _model_schema(kind: Any) -> dict[str, Any]:

@@ -24,8 +24,9 @@ from callboard._conversion import convert, converter, from_plain, holder_of
 from callboard._envelope import FRAMES, forms_of
 from callboard._exceptions import InvalidInput
 from callboard._outputs import encoder
+from callboard._records import is_pydantic_field
 from callboard._schema import schema
-from callboard._type_hints import name_of, normal, unaliased
+from callboard._type_hints import name_of, normal, unaliased, with_objects
 from callboard._unions import is_union
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
@@ -154,8 +155,8 @@ class Signature:
 
     def input_schema(self) -> dict[str, Any]:
         if self.is_value:
-            return schema(next(iter(self.hints.values())))
-        properties = {name: schema(hint) for name, hint in self.hints.items()}
+            return schema(with_objects(next(iter(self.hints.values()))))
+        properties = {name: schema(with_objects(hint)) for name, hint in self.hints.items()}
         for name, default in self.defaults.items():
             if _is_json(default):
                 properties[name] = {**properties[name], "default": default}
@@ -222,8 +223,7 @@ def _without_exceptions(hint: Any) -> Any:
 
 def _field_of(hint: Any, default: Any, name: str, place: str) -> tuple[Any, Any]:
     """The hint and the default of a parameter whose default is a `Field(5, ge=0)` of pydantic."""
-    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(default).__mro__]
-    if "pydantic.fields.FieldInfo" not in kinds:
+    if not is_pydantic_field(default):
         if isinstance(default, msgspec.Meta):
             raise TypeError(
                 f"{place}: its default is a `Field`: write `{name}: Annotated[{name_of(hint)}, cb.Field(…)]`"

@@ -66,12 +66,14 @@ def _find(hint: Any, seen: set[Any]) -> int:
 
 
 def _meaning(hint: Any) -> Any:
-    """What `type X = ...` and `NewType` stand for."""
+    """What `type X = ...`, `NewType` and the stand-ins of hints stand for."""
     while True:
         if type(hint).__name__ == "TypeAliasType":
             hint = hint.__value__
         elif hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
+        elif hasattr(hint, "__stands_for__"):
+            hint = hint.__stands_for__
         else:
             return hint
 
