@@ -55,8 +55,9 @@ impl Demand {
 
     /// A batch begins.
     pub(crate) fn note_batch(&self, now: Instant) {
-        let micros = now.saturating_duration_since(self.since).as_micros();
-        self.last_batch.store(u64::try_from(micros).unwrap_or(u64::MAX - 1) + 1, Ordering::Relaxed);
+        let since = now.saturating_duration_since(self.since);
+        let micros = since.as_secs() * 1_000_000 + u64::from(since.subsec_micros());
+        self.last_batch.store(micros + 1, Ordering::Relaxed);
     }
 
     /// When the last batch began.

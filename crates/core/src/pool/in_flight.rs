@@ -41,6 +41,7 @@ impl InFlightBatch {
         formed_at: Instant,
         now: Instant,
         facts: BatchFacts,
+        suspicion: Suspicion,
     ) -> (Vec<Item>, Self) {
         discard_unwanted(pool, &mut entries, now);
         let keeps_inputs = pool.spec.contract().may_run_again();
@@ -52,7 +53,7 @@ impl InFlightBatch {
             items.push(Item { payload, flight: entry.flight.clone(), outputs: entry.outputs.take() });
             true
         });
-        (items, Self::begin(pool, entries, run, formed_at, now, facts))
+        (items, Self::begin(pool, entries, run, formed_at, now, facts, suspicion))
     }
 
     /// What a worker gets of a batch before its turn: the entries keep all, because they may go back to the queue.
@@ -74,6 +75,7 @@ impl InFlightBatch {
         formed_at: Instant,
         now: Instant,
         mut facts: BatchFacts,
+        suspicion: Suspicion,
     ) -> Self {
         for entry in &mut entries {
             entry.outputs = None;
@@ -88,14 +90,7 @@ impl InFlightBatch {
             entry.note_started(pool.name(), now, facts);
         }
         let batch = now.saturating_duration_since(formed_at);
-        let suspicion = Suspicion::default();
         Self { pool: Arc::clone(pool), run, entries, batch, formed_at, facts, suspicion, trace }
-    }
-
-    /// The same batch; this is known of it.
-    pub(crate) fn under(mut self, suspicion: Suspicion) -> Self {
-        self.suspicion = suspicion;
-        self
     }
 
     pub(crate) fn run(&self) -> u64 {
@@ -182,14 +177,16 @@ impl InFlightBatch {
         let Suspicion { lone_crashes, shared_crashes, is_only } = self.suspicion;
         let is_isolated = || is_only && clock::now() < self.formed_at + self.suspicion.isolated_for();
         let is_alone = self.entries.len() == 1 && (!is_shared || is_isolated());
-        let lone_crashes = lone_crashes + u32::from(is_alone);
-        let suffices = is_alone && lone_crashes > pool.settings().crash_retries();
+        let suspicion = Suspicion {
+            lone_crashes: lone_crashes.saturating_add(is_alone.into()),
+            shared_crashes: shared_crashes.saturating_add(is_shared.into()),
+            is_only: false,
+        };
+        let suffices = is_alone && suspicion.exceeds(pool.settings().crash_retries());
         if may_run_again && !suffices {
             self.tell_observer(clock::now(), RunEnd::Panicked);
             let entries = self.take_entries();
             entries.iter().for_each(|entry| entry.note_again(pool.name(), RunEnd::Panicked));
-            let shared_crashes = shared_crashes.saturating_add(is_shared.into());
-            let suspicion = Suspicion { lone_crashes, shared_crashes, is_only: false };
             let life = is_shared.then(|| handle.life());
             pool.tell_batcher(BatcherMessage::Isolate { entries, suspicion, life });
             return;

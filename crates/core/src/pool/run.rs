@@ -196,14 +196,14 @@ impl BatchRun {
 
     fn begin_lent(&mut self, now: Instant) -> InFlightBatch {
         let entries = std::mem::take(&mut self.entries);
-        let batch = InFlightBatch::begin(&self.pool, entries, self.number, self.formed_at, now, self.facts);
-        batch.under(self.suspicion)
+        let Self { pool, number, formed_at, facts, suspicion, .. } = self;
+        InFlightBatch::begin(pool, entries, *number, *formed_at, now, *facts, *suspicion)
     }
 
     fn begin(&mut self, now: Instant) -> (Vec<Item>, InFlightBatch) {
         let entries = std::mem::take(&mut self.entries);
-        let (items, batch) = InFlightBatch::take(&self.pool, entries, self.number, self.formed_at, now, self.facts);
-        (items, batch.under(self.suspicion))
+        let Self { pool, number, formed_at, facts, suspicion, .. } = self;
+        InFlightBatch::take(pool, entries, *number, *formed_at, now, *facts, *suspicion)
     }
 }
 

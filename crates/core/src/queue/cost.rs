@@ -135,7 +135,7 @@ impl CostModel {
     /// Learns from one batch.
     pub(crate) fn observe(&mut self, cost: u64, took: Duration) {
         let cost = cost as f64;
-        let nanos = self.without_outlier(cost, took.as_nanos() as f64);
+        let nanos = self.without_outlier(cost, took.as_secs_f64() * 1e9);
         self.batches = self.batches.saturating_add(1);
         let weight = (1.0 / f64::from(self.batches)).max(NEWEST_WEIGHT);
         let (from_cost, from_nanos) = (cost - self.mean_cost, nanos - self.mean_nanos);

@@ -12,7 +12,7 @@ use std::time::Duration;
 const ISOLATED_FOR: Duration = Duration::from_secs(1);
 
 /// How often this time may double, up to the default timeout of a call.
-const MAX_DOUBLINGS: u32 = 5;
+const MAX_DOUBLINGS: u8 = 5;
 
 /// One life of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,13 +21,13 @@ pub(crate) struct LifeId {
     pub(crate) generation: u64,
 }
 
-/// What is known of a batch that runs again after its worker ended.
+/// What is known of a batch that runs again after its worker ended. It is small because each batch has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Suspicion {
     /// How often its only entry was alone when a worker ended; 0 for several entries.
-    pub(crate) lone_crashes: u32,
+    pub(crate) lone_crashes: u16,
     /// How often a worker ended that other batches may have ended.
-    pub(crate) shared_crashes: u32,
+    pub(crate) shared_crashes: u8,
     /// It is its whole group: while it is isolated, nothing else is to blame for the end of its replica.
     pub(crate) is_only: bool,
 }
@@ -40,14 +40,19 @@ impl Suspicion {
             crashes => ISOLATED_FOR * (1 << (crashes - 1).min(MAX_DOUBLINGS)),
         }
     }
+
+    /// Whether its only entry has ended more workers than a stage retries, so that it is at fault.
+    pub(crate) fn exceeds(&self, retries: u32) -> bool {
+        u32::from(self.lone_crashes) > retries.min(u32::from(u16::MAX) - 1)
+    }
 }
 
 /// Batches that run at the same time.
 #[derive(Debug)]
 pub(crate) struct SuspectGroup<E> {
     pub(crate) batches: Vec<Vec<E>>,
-    lone_crashes: u32,
-    shared_crashes: u32,
+    lone_crashes: u16,
+    shared_crashes: u8,
     /// A replica was held for it, which has not become free.
     pub(crate) has_waited: bool,
     /// It waits no longer for a replica of its own.
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn a_group_has_a_replica_for_itself_for_longer_after_each_end() {
         let isolated_for = |shared_crashes| Suspicion { shared_crashes, ..shared() }.isolated_for().as_secs();
-        assert_eq!([0, 1, 2, 6, 7, u32::MAX].map(isolated_for), [0, 1, 2, 32, 32, 32]);
+        assert_eq!([0, 1, 2, 6, 7, u8::MAX].map(isolated_for), [0, 1, 2, 32, 32, 32]);
     }
 
     proptest! {
@@ -220,8 +225,8 @@ mod tests {
                 (ends, generation) = (ends + 1, generation + 1);
                 for batch in group.batches {
                     let is_alone = batch.len() == 1 && suspicion.is_only;
-                    let lone_crashes = suspicion.lone_crashes + u32::from(is_alone);
-                    if is_alone && lone_crashes > retries {
+                    let lone_crashes = suspicion.lone_crashes + u16::from(is_alone);
+                    if is_alone && (Suspicion { lone_crashes, ..suspicion }).exceeds(retries) {
                         prop_assert_eq!(batch, vec![poison]);
                         continue;
                     }
