@@ -11,6 +11,7 @@ use bytes::Bytes;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 
+use crate::encoded::Encoded;
 use crate::envelope::{self, EnvelopeDecoder};
 use crate::error::DecodeError;
 use crate::format::Format;
@@ -163,6 +164,17 @@ impl DataType {
         self
     }
 
+    /// Keeps an envelope of a dynamic value as it is: for an input that goes on to another process.
+    #[must_use]
+    pub fn kept_encoded(mut self) -> Self {
+        if self.is::<Value>() {
+            let description = Arc::make_mut(&mut self.0);
+            description.decode = decode_unless_envelope;
+            description.finish = |decoder| decoder.finish_encoded().map(Payload::new);
+        }
+        self
+    }
+
     /// Names the parameters of the function that takes this input.
     #[must_use]
     pub fn with_parameters(mut self, parameters: Parameters) -> Self {
@@ -299,6 +311,18 @@ fn decode_digits(
     match &description.decimals {
         Some(decimals) if format == Format::Json => json::decode_digits(bytes, limits, decimals).map(Payload::new),
         _ => Value::decode(format, bytes, limits).map(Payload::new),
+    }
+}
+
+fn decode_unless_envelope(
+    description: &Description,
+    format: Format,
+    bytes: &Bytes,
+    limits: &DecodeLimits,
+) -> Result<Payload, DecodeError> {
+    match format {
+        Format::Envelope => Encoded::read(bytes, limits).map(Payload::new),
+        other => decode_digits(description, other, bytes, limits),
     }
 }
 

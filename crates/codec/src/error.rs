@@ -302,6 +302,23 @@ impl From<ChargeError> for EncodeError {
     }
 }
 
+/// An encoded value that is written in another form is read first.
+impl From<DecodeError> for EncodeError {
+    fn from(error: DecodeError) -> Self {
+        let kind = match error.kind() {
+            DecodeErrorKind::LimitExceeded => EncodeErrorKind::LimitExceeded,
+            DecodeErrorKind::Exhausted => EncodeErrorKind::Exhausted,
+            DecodeErrorKind::Stopped => EncodeErrorKind::Stopped,
+            DecodeErrorKind::Malformed | DecodeErrorKind::Mismatch | DecodeErrorKind::Unsupported => {
+                EncodeErrorKind::Unsupported
+            }
+        };
+        let mut other = Self::with_kind(kind, String::new(), error.to_string());
+        other.0.limit = error.limit();
+        other
+    }
+}
+
 /// A value that is read as another type is written first.
 impl From<EncodeError> for DecodeError {
     fn from(error: EncodeError) -> Self {

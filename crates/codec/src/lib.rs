@@ -55,6 +55,7 @@
 mod account;
 mod data_type;
 mod edited;
+mod encoded;
 pub mod envelope;
 mod error;
 mod format;
@@ -81,6 +82,7 @@ mod words;
 pub use account::{Account, ChargeError, ExceededLimit, STEP_BYTES, charged_to, charged_up_to};
 pub use data_type::{DataType, Parameters, RawBody};
 pub use edited::edited_text;
+pub use encoded::Encoded;
 pub use envelope::{Envelope, EnvelopeDecoder};
 pub use error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 pub use format::Format;

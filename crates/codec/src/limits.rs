@@ -176,19 +176,56 @@ impl<'a> Budget<'a> {
 
     /// Spends memory on structure; called before it is allocated.
     pub(crate) fn take_memory(&mut self, bytes: usize) -> Result<(), DecodeError> {
-        let Some(left) = self.memory.checked_sub(bytes) else {
-            let max = self.limits.max_tree_bytes;
-            return Err(DecodeError::limit_exceeded("max_tree_bytes", max, "more structure than".to_owned()));
-        };
+        let left = self.left_after(bytes)?;
         charge(bytes)?;
         self.memory = left;
         Ok(())
+    }
+
+    fn left_after(&self, bytes: usize) -> Result<usize, DecodeError> {
+        self.memory.checked_sub(bytes).ok_or_else(|| {
+            let max = self.limits.max_tree_bytes;
+            DecodeError::limit_exceeded("max_tree_bytes", max, "more structure than".to_owned())
+        })
     }
 
     /// Gives back memory that was freed.
     pub(crate) fn give_memory(&mut self, bytes: usize) {
         self.memory += bytes;
         release(bytes);
+    }
+
+    /// Spends memory on structure that a later decoder will allocate and be charged for.
+    pub(crate) fn claim(&mut self, bytes: usize) -> Result<(), DecodeError> {
+        self.memory = self.left_after(bytes)?;
+        Ok(())
+    }
+
+    /// Gives back claimed memory.
+    pub(crate) fn give_claimed(&mut self, bytes: usize) {
+        self.memory += bytes;
+    }
+
+    /// Claims what [`make_room`](Self::make_room) would take for one more item of a list, and returns its capacity.
+    pub(crate) fn claim_room<T>(&mut self, (len, capacity): (usize, usize), room: usize) -> Result<usize, DecodeError> {
+        if len < capacity {
+            return Ok(capacity);
+        }
+        let room = room.max(len + 1);
+        self.claim(room.saturating_mul(size_of::<T>()))?;
+        self.give_claimed(capacity * size_of::<T>());
+        Ok(room)
+    }
+
+    /// Runs a decoder whose result is dropped. What it spent stays spent, but is not charged any more.
+    pub(crate) fn discard<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
+    ) -> Result<(), DecodeError> {
+        let (memory, decompressed) = (self.memory, self.decompressed);
+        let read = read(self).map(drop);
+        release((memory - self.memory).saturating_add(self.decompressed - decompressed));
+        read
     }
 
     /// Charges a text that is copied from the input, with the allocator's minimum.
@@ -208,12 +245,7 @@ impl<'a> Budget<'a> {
     #[cold]
     fn grow<T>(&mut self, items: &mut Vec<T>, expected: usize) -> Result<(), DecodeError> {
         let before = items.capacity();
-        // A list of known length gets exactly that room.
-        let room = match expected.checked_sub(before) {
-            Some(_) if expected > 0 => before.saturating_mul(2).max(MAX_EXPECTED).min(expected),
-            _ => before.saturating_mul(2).max(LEAST_ROOM),
-        };
-        self.make_room_for(items, room)
+        self.make_room_for(items, next_room(before, expected))
     }
 
     /// Makes room for `room` items in all, if the list is full.
@@ -237,6 +269,14 @@ impl<'a> Budget<'a> {
             items.shrink_to_fit();
             self.give_memory((before - items.capacity()) * size_of::<T>());
         }
+    }
+}
+
+/// The next capacity of a full list. A list of known length gets exactly that room.
+pub(crate) fn next_room(before: usize, expected: usize) -> usize {
+    match expected.checked_sub(before) {
+        Some(_) if expected > 0 => before.saturating_mul(2).max(MAX_EXPECTED).min(expected),
+        _ => before.saturating_mul(2).max(LEAST_ROOM),
     }
 }
 

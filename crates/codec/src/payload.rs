@@ -5,11 +5,12 @@
 //! type gets the value itself, a stage that takes another type gets a conversion through [`Value`], and an edge gets
 //! bytes.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use crate::encoded::Encoded;
 use crate::envelope::{self, Envelope};
 use crate::error::{DecodeError, EncodeError};
 use crate::format::Format;
@@ -80,7 +81,19 @@ impl Payload {
     ///
     /// When the types differ and the value does not fit `T`; the error names the field.
     pub fn into_arc<T: Data>(self) -> Result<Arc<T>, DecodeError> {
-        self.downcast().or_else(|other| other.convert().map(Arc::new))
+        self.downcast().or_else(Self::convert)
+    }
+
+    /// The dynamic value, if it is one; decoded if it is [`Encoded`].
+    ///
+    /// # Errors
+    ///
+    /// When the scope's account has no room for the decoded value.
+    pub fn value(&self) -> Result<Option<&Value>, DecodeError> {
+        match self.downcast_ref::<Encoded>() {
+            Some(encoded) => encoded.value().map(|value| Some(&**value)),
+            None => Ok(self.downcast_ref()),
+        }
     }
 
     /// The value as an owned `T`: moved out if this payload is its only holder, cloned otherwise.
@@ -142,10 +155,20 @@ impl Payload {
         }
     }
 
-    fn convert<T: Data>(self) -> Result<T, DecodeError> {
-        match self.downcast_ref::<Value>() {
-            Some(value) => value.deserialize(),
-            None => from_value(self.to_value()?),
+    fn convert<T: Data>(self) -> Result<Arc<T>, DecodeError> {
+        if TypeId::of::<T>() == TypeId::of::<Encoded>() {
+            return Ok(known_as(Arc::new(Encoded::written(self.to_envelope()?))));
+        }
+        match self.downcast::<Encoded>() {
+            Ok(encoded) if TypeId::of::<T>() == TypeId::of::<Value>() => {
+                let value = Arc::try_unwrap(encoded).map_or_else(|shared| shared.value().cloned(), Encoded::into_value);
+                value.map(|value| known_as(value))
+            }
+            Ok(encoded) => encoded.decode().map(Arc::new),
+            Err(other) => match other.downcast_ref::<Value>() {
+                Some(value) => value.deserialize().map(Arc::new),
+                None => from_value(other.to_value()?).map(Arc::new),
+            },
         }
     }
 }
@@ -179,6 +202,11 @@ impl<T: Data> FunctionTable<T> {
     };
 }
 
+/// A value whose type is known to be `T`.
+fn known_as<T: Data>(value: Arc<dyn Any + Send + Sync>) -> Arc<T> {
+    value.downcast().unwrap_or_else(|_| unreachable!("the type was compared"))
+}
+
 fn known<T: Data>(value: &(dyn Any + Send + Sync)) -> &T {
     value.downcast_ref().expect("a payload's table is made with its value")
 }
@@ -187,6 +215,13 @@ fn known<T: Data>(value: &(dyn Any + Send + Sync)) -> &T {
 fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
     if let Some(value) = (value as &dyn Any).downcast_ref::<Value>() {
         return value.encode(format);
+    }
+    if let Some(encoded) = (value as &dyn Any).downcast_ref::<Encoded>() {
+        return match format {
+            Format::Envelope => Ok(encoded.envelope().clone().try_into_bytes()?),
+            Format::Json => encoded.to_json(),
+            other => encoded.to_value()?.encode(other),
+        };
     }
     match format {
         Format::Json => typed::json::to_bytes(value),
@@ -198,16 +233,20 @@ fn encode<T: Data>(value: &T, format: Format) -> Result<Bytes, EncodeError> {
 }
 
 fn to_envelope<T: Data>(value: &T) -> Result<Envelope, EncodeError> {
-    match (value as &dyn Any).downcast_ref::<Value>() {
-        Some(value) => value.to_envelope(),
-        None => envelope::encode_typed(value),
+    let any: &dyn Any = value;
+    match (any.downcast_ref::<Value>(), any.downcast_ref::<Encoded>()) {
+        (Some(value), _) => value.to_envelope(),
+        (_, Some(encoded)) => Ok(encoded.envelope().clone()),
+        _ => envelope::encode_typed(value),
     }
 }
 
 fn to_value<T: Data>(value: &T) -> Result<Value, EncodeError> {
-    match (value as &dyn Any).downcast_ref::<Value>() {
-        Some(value) => Ok(value.clone()),
-        None => Value::from_payload(value),
+    let any: &dyn Any = value;
+    match (any.downcast_ref::<Value>(), any.downcast_ref::<Encoded>()) {
+        (Some(value), _) => Ok(value.clone()),
+        (_, Some(encoded)) => Ok(encoded.to_value()?),
+        _ => Value::from_payload(value),
     }
 }
 
@@ -215,6 +254,9 @@ fn size_hint<T: Data>(value: &T) -> usize {
     let any: &dyn Any = value;
     if let Some(value) = any.downcast_ref::<Value>() {
         return value.resident_bytes();
+    }
+    if let Some(encoded) = any.downcast_ref::<Encoded>() {
+        return encoded.envelope().len();
     }
     let tensor = any.downcast_ref::<Tensor>().map(|tensor| tensor.data().len());
     let text = || any.downcast_ref::<String>().map(String::len);

@@ -10,7 +10,6 @@ use std::thread;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 
-use crate::error::{CallError, ErrorKind};
 use crate::text::limit_error_text;
 
 /// The payload of a panic as text, and its place. It displays as the message.
@@ -51,12 +50,6 @@ impl CaughtPanic {
             Some(place) => Some(format!("panicked at {place}:\n{}", self.message)),
             None => (!self.is_exit).then(|| self.message.clone()),
         }
-    }
-
-    /// The error of a call whose value was read or written by the user's code that panicked.
-    pub(crate) fn in_conversion(&self) -> CallError {
-        let message = format!("a value could not be read or written: {self}");
-        CallError::new(ErrorKind::Internal, message).with_trace(self.trace())
     }
 
     /// The panic as the reason of a worker's end.

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use callboard_codec::{Map, Payload, Value};
+use callboard_codec::{Data, Encoded, Map, Payload, Value};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, channel};
 
@@ -20,7 +20,7 @@ use crate::error::{ErrorParts, Failure};
 use crate::gateway::Limits;
 use crate::id::StageName;
 use crate::node::BlockingNode;
-use crate::stage::{Factory, Stage, StageSpec, StreamStage};
+use crate::stage::{Factory, Stage, StageSpec, StageTypes, StreamStage};
 use crate::worker::{DynAsyncWorker, DynWorker, ExitPort, Item, ItemOutcome, Replica, Turn, WrongCount, warm_up};
 
 pub use crate::call::InnerCalls;
@@ -84,9 +84,18 @@ macro_rules! isolation {
             #[must_use]
             pub fn run_by(self, workers: &$stage<Value, Value>) -> Self {
                 let (theirs, factory) = (workers.settings(), workers.spec().factory().clone());
+                let types = self.spec().types().with_encoded(workers.spec().types().is_encoded);
                 let settings = self.settings().clone().with_placement(theirs.placement());
                 let settings = settings.with_concurrency(theirs.concurrency()).with_hands_ahead(theirs.hands_ahead());
-                Self::from_spec(self.spec().with_workers(factory, settings))
+                Self::from_spec(self.spec().with_workers(factory, settings).with_types(types))
+            }
+        }
+
+        impl $stage<Encoded, Encoded> {
+            /// This stage as one of other types, which its workers take and give encoded.
+            #[must_use]
+            pub fn of_types<In: Data, Out: Data>(self) -> $stage<In, Out> {
+                $stage::from_spec(self.spec().with_types(StageTypes::encoded::<In, Out>()))
             }
         }
     };
@@ -262,13 +271,13 @@ impl IsolatedCall {
 impl IsolatedItem {
     /// An item of a stage with one output for each.
     #[must_use]
-    pub fn new(input: Value, call: &IsolatedCall) -> Self {
+    pub fn new(input: Encoded, call: &IsolatedCall) -> Self {
         Self(Item { payload: Payload::new(input), flight: Arc::clone(&call.0), outputs: None })
     }
 
     /// An item of a streaming stage, of which `credit` outputs may wait to be read. 0 counts as 1.
     #[must_use]
-    pub fn streaming(input: Value, call: &IsolatedCall, credit: usize) -> (Self, Receiver<Payload>) {
+    pub fn streaming(input: Encoded, call: &IsolatedCall, credit: usize) -> (Self, Receiver<Payload>) {
         let (outputs, reader) = channel(credit.max(1));
         let Self(item) = Self::new(input, call);
         (Self(Item { outputs: Some(outputs), ..item }), reader)

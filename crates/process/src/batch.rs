@@ -1,10 +1,10 @@
-//! The items of a batch as parts of frames, and its outcomes as values.
+//! The items of a batch as parts of frames, and its outcomes as checked parts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeError, DecodeLimits, Envelope, Format, Value};
+use callboard_codec::{DecodeError, DecodeLimits, Encoded, Envelope};
 use callboard_core::edge::{ErrorParts, MAX_ATTRIBUTES, off_the_runtime};
 use callboard_core::{Batch, CallContext, CallError, ErrorKind, Failure, Instant, SessionKey, StageName};
 
@@ -28,14 +28,14 @@ pub(crate) struct BatchPart {
 /// Divides a batch into parts of at most `max_items` and `max_bytes`: nearly always one. Items that cannot be sent have
 /// failed.
 pub(crate) fn divide(
-    batch: Batch<Value>,
+    batch: Batch<Encoded>,
     max_items: usize,
     max_bytes: usize,
-) -> (Vec<BatchPart>, Vec<Option<Result<Value, Failure>>>) {
+) -> (Vec<BatchPart>, Vec<Option<Result<Encoded, Failure>>>) {
     let (mut all, mut part, mut bytes, mut head_bytes) = (Vec::new(), BatchPart::default(), 0, 0);
     let mut outcomes = Vec::with_capacity(batch.len());
     for (index, (item, context)) in batch.into_shared().enumerate() {
-        let input = match envelope(&item, &context, max_bytes) {
+        let input = match part_of(&item, max_bytes) {
             Ok(input) => input,
             Err(failure) => {
                 outcomes.push(Some(Err(failure)));
@@ -64,15 +64,14 @@ pub(crate) fn divide(
     (all, outcomes)
 }
 
-/// An item as a part of a frame, at the expense of its call.
-fn envelope(item: &Value, context: &CallContext, max_bytes: usize) -> Result<Envelope, Failure> {
-    let input = context.convert(|| item.to_envelope())?.map_err(|error| CallError::from(DecodeError::from(error)))?;
-    if input.len() > max_bytes {
-        let bytes = input.len();
+/// An item as a part of a frame.
+fn part_of(item: &Encoded, max_bytes: usize) -> Result<Envelope, Failure> {
+    let bytes = item.envelope().len();
+    if bytes > max_bytes {
         let message = format!("the item has {bytes} bytes, more than {max_bytes} (max_batch_bytes)");
         return Err(Failure::invalid_input(message));
     }
-    Ok(input)
+    Ok(item.envelope().clone())
 }
 
 /// The calls of items as a child reads them.
@@ -108,18 +107,18 @@ pub(crate) fn outcome(
     parts: &mut impl Iterator<Item = Bytes>,
     context: &CallContext,
     limits: &DecodeLimits,
-) -> Result<Value, Failure> {
+) -> Result<Encoded, Failure> {
     match (error, parts) {
         (Some(error), _) => Err(failure(error)),
-        (None, parts) => decode(&parts.next().unwrap_or_default(), context, limits),
+        (None, parts) => read(&parts.next().unwrap_or_default(), context, limits),
     }
 }
 
-/// An output, at the expense of its call.
-pub(crate) fn decode(part: &Bytes, context: &CallContext, limits: &DecodeLimits) -> Result<Value, Failure> {
+/// Checks an output, at the expense of its call.
+pub(crate) fn read(part: &Bytes, context: &CallContext, limits: &DecodeLimits) -> Result<Encoded, Failure> {
     let refused = |error: DecodeError| Failure::new(format!("the worker's output cannot be read: {error}"));
-    let read = || off_the_runtime(part.len(), || Value::decode(Format::Envelope, part, limits));
-    context.charged(part.len(), read)?.map_err(refused)
+    let check = || off_the_runtime(part.len(), || Encoded::read(part, limits));
+    context.charged(part.len(), check)?.map_err(refused)
 }
 
 pub(crate) fn failure(error: ItemError) -> Failure {

@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Envelope, Format, Payload, Value};
+use callboard_codec::{DecodeLimits, Encoded, Envelope, Payload};
+use callboard_core::edge::off_the_runtime;
 use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant};
 use tokio::sync::mpsc;
 
@@ -52,7 +53,8 @@ impl Caller {
         let Asked { id, batch: made_for, item, route } = asked;
         let within = self.within(made_for, item).ok_or_else(over)?;
         // Not under the lock, which the callers of all batches take.
-        let input = within.charged(input.len(), || Value::decode(Format::Envelope, input, &self.limits))??;
+        let input =
+            within.charged(input.len(), || off_the_runtime(input.len(), || Encoded::read(input, &self.limits)))??;
         let mut open = self.open.lock();
         open.running(made_for).ok_or_else(over)?;
         if open.made.len() >= MAX_OPEN {

@@ -158,7 +158,7 @@ impl<In: Data, Out: Data> Isolate for Stage<In, Out> {
         let code = self.code();
         let workers = match children(&code, self.settings(), change) {
             Ok(config) => stage(code.name().as_str(), &config),
-            Err(stage) => Stage::async_worker(code.name().as_str(), refused::<ProcessWorker>(stage)),
+            Err(stage) => Stage::async_worker(code.name().as_str(), refused::<ProcessWorker>(stage)).of_types(),
         };
         self.run_by(&workers)
     }
@@ -169,7 +169,10 @@ impl<In: Data, Out: Data> Isolate for StreamStage<In, Out> {
         let code = self.code();
         let workers = match children(&code, self.settings(), change) {
             Ok(config) => stream_stage(code.name().as_str(), &config),
-            Err(stage) => StreamStage::async_worker(code.name().as_str(), refused::<StreamingProcessWorker>(stage)),
+            Err(stage) => {
+                let refused = refused::<StreamingProcessWorker>(stage);
+                StreamStage::async_worker(code.name().as_str(), refused).of_types()
+            }
         };
         self.run_by(&workers)
     }

@@ -34,6 +34,7 @@ impl ForkServers {
             Some(calls) => stage.concurrency(calls.get()),
             None => stage.concurrency(1).hands_ahead(),
         }
+        .of_types()
     }
 
     /// As [`stream_stage`], with these fork servers.
@@ -46,7 +47,7 @@ impl ForkServers {
             Some(calls) => StreamStage::async_worker(name, worker).concurrency(calls.get()),
             None => StreamStage::async_batch_worker(name, worker).concurrency(1).hands_ahead(),
         };
-        stage.stop_timeout(stop_within(config))
+        stage.stop_timeout(stop_within(config)).of_types()
     }
 
     fn children(&self, config: &ProcessConfig) -> Arc<Children> {

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use callboard_codec::Value;
+use callboard_codec::Encoded;
 use callboard_core::{AsyncStreamWorker, AsyncWorker, Batch, CallError, ErrorKind, Failure, Replica, Turn};
 use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt, stream};
 
-use crate::batch::{BatchPart, decode, divide, failure, outcome};
+use crate::batch::{BatchPart, divide, failure, outcome, read};
 use crate::lost::ChildEnd;
 use crate::open::Answer;
 use crate::running::{RunningChild, RunningPart};
@@ -55,10 +55,10 @@ impl ProcessWorker {
 }
 
 impl AsyncWorker for ProcessWorker {
-    type In = Value;
-    type Out = Value;
+    type In = Encoded;
+    type Out = Encoded;
 
-    async fn call(&self, mut batch: Batch<Value>) -> Vec<Result<Value, Failure>> {
+    async fn call(&self, mut batch: Batch<Encoded>) -> Vec<Result<Encoded, Failure>> {
         let child = self.0.child();
         let mut turn = Some(batch.take_turn());
         let (parts, mut outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
@@ -90,8 +90,8 @@ async fn run_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> 
         Ok(Answer::Outcomes { errors, parts }) => {
             let mut parts = parts.into_iter();
             let items = indices.into_iter().zip(&*running.contexts).zip(errors);
-            let read = |((index, context), error)| (index, outcome(error, &mut parts, context, &child.limits));
-            items.map(read).collect()
+            let output = |((index, context), error)| (index, outcome(error, &mut parts, context, &child.limits));
+            items.map(output).collect()
         }
         // The reader ends a child that streams.
         Ok(Answer::Output { .. }) => unreachable!("outputs are refused where they are read"),
@@ -119,10 +119,10 @@ impl StreamingProcessWorker {
 }
 
 impl AsyncStreamWorker for StreamingProcessWorker {
-    type In = Value;
-    type Out = Value;
+    type In = Encoded;
+    type Out = Encoded;
 
-    fn call(&self, mut batch: Batch<Value>) -> impl Stream<Item = Output> + Send {
+    fn call(&self, mut batch: Batch<Encoded>) -> impl Stream<Item = Output> + Send {
         let child = self.0.child();
         let mut turn = Some(batch.take_turn());
         let (parts, outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
@@ -141,7 +141,7 @@ impl AsyncStreamWorker for StreamingProcessWorker {
 }
 
 /// An output of the item at an index.
-type Output = (usize, Result<Value, Failure>);
+type Output = (usize, Result<Encoded, Failure>);
 
 /// How far a part of a batch is.
 enum Step<'c> {
@@ -168,7 +168,7 @@ fn stream_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> imp
         match running.next().await {
             Ok(Answer::Output { item, part, .. }) => {
                 running.give_credit();
-                let output = decode(&part, &running.contexts[item], &child.limits);
+                let output = read(&part, &running.contexts[item], &child.limits);
                 Some((vec![(running.indices[item], output)], Step::Running(running, is_first)))
             }
             Ok(Answer::Outcomes { errors, .. }) => {

@@ -33,6 +33,23 @@ pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeEr
     assemble(tree, Vec::new())
 }
 
+/// Adds the pieces of a segment, after the padding before it.
+pub(super) fn push_segment(
+    parts: &mut Vec<Bytes>,
+    end: &mut usize,
+    start: usize,
+    pieces: impl IntoIterator<Item = Bytes>,
+) {
+    if start > *end {
+        parts.push(Bytes::from_static(&ZEROS[..start - *end]));
+    }
+    *end = start;
+    for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
+        *end += piece.len();
+        parts.push(piece);
+    }
+}
+
 /// Joins the tree, which starts with room for the prelude, with its segments, each in one or more pieces.
 fn assemble(mut tree: ChargedBuffer, segments: Vec<Vec<Bytes>>) -> Result<Envelope, EncodeError> {
     let tree_len = u32::try_from(tree.len() - PRELUDE_BYTES)
@@ -51,11 +68,8 @@ fn assemble(mut tree: ChargedBuffer, segments: Vec<Vec<Bytes>>) -> Result<Envelo
     let mut parts = vec![head.into_bytes()?];
     for (length, pieces) in lengths.into_iter().zip(segments) {
         let start = end.next_multiple_of(SEGMENT_ALIGNMENT);
-        if start > end {
-            parts.push(Bytes::from_static(&ZEROS[..start - end]));
-        }
-        parts.extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
-        end = start + length;
+        push_segment(&mut parts, &mut end, start, pieces);
+        debug_assert_eq!(end, start + length);
     }
     // No segment is empty, so none ends in padding that nothing follows.
     Ok(Envelope { parts: EnvelopeParts::Many(parts), len })

@@ -52,6 +52,7 @@ pub use stream::EnvelopeDecoder;
 
 use crate::account::ChargeError;
 use crate::error::{DecodeError, EncodeError};
+use crate::json;
 use crate::limits::DecodeLimits;
 use crate::msgpack::{self, Segments};
 use crate::out;
@@ -151,6 +152,7 @@ impl Value {
 }
 
 /// A received envelope whose tree is not decoded yet.
+#[derive(Clone, Debug)]
 pub(crate) struct ReceivedEnvelope {
     /// Everything up to the end of the tree.
     head: Bytes,
@@ -160,7 +162,7 @@ pub(crate) struct ReceivedEnvelope {
 
 impl ReceivedEnvelope {
     /// Splits one buffer; the segments are slices of it.
-    fn from_buffer(bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
+    pub(crate) fn from_buffer(bytes: &Bytes, limits: &DecodeLimits) -> Result<Self, DecodeError> {
         limits.check_bytes(bytes.len())?;
         let layout = Layout::read(bytes, limits)?.ok_or_else(|| layout::short(bytes.len()))?;
         match bytes.len().checked_sub(layout.total) {
@@ -178,12 +180,32 @@ impl ReceivedEnvelope {
         Ok(Self { head: bytes.slice(..layout.tree.end), tree: layout.tree, segments: Segments::new(parts) })
     }
 
+    /// Checks what reading would check, and builds nothing.
+    pub(crate) fn check(&self, limits: &DecodeLimits) -> Result<(), DecodeError> {
+        msgpack::check_tree(&self.head, self.tree.clone(), self.segments.clone(), limits)
+    }
+
+    /// Its value as JSON, without the value.
+    pub(crate) fn json(self) -> Result<Bytes, EncodeError> {
+        json::transcode(&self.head, self.tree, self.segments)
+    }
+
+    /// The envelope in pieces that share what was received.
+    pub(crate) fn envelope(&self) -> Envelope {
+        let mut parts = vec![self.head.clone()];
+        let mut end = self.head.len();
+        for (start, segment) in self.segments.iter() {
+            encode::push_segment(&mut parts, &mut end, *start, std::iter::once(segment.clone()));
+        }
+        Envelope { parts: EnvelopeParts::Many(parts), len: end }
+    }
+
     fn value(self, limits: &DecodeLimits) -> Result<Value, DecodeError> {
         msgpack::decode_tree(&self.head, self.tree, self.segments, limits)
     }
 
     /// Straight into the type if there are no segments, otherwise through a value that shares them.
-    fn typed<T: Data>(self, limits: &DecodeLimits) -> Result<T, DecodeError> {
+    pub(crate) fn typed<T: Data>(self, limits: &DecodeLimits) -> Result<T, DecodeError> {
         if self.segments.is_empty() && TypeId::of::<T>() != TypeId::of::<Value>() {
             let start = self.tree.start;
             typed::msgpack::from_bytes(&self.head.slice(self.tree), limits).map_err(|error| error.shifted(start))

@@ -111,7 +111,11 @@ impl EnvelopeDecoder {
         self.opened()?.typed(&limits)
     }
 
-    fn opened(self) -> Result<ReceivedEnvelope, DecodeError> {
+    pub(crate) fn limits(&self) -> &DecodeLimits {
+        &self.limits
+    }
+
+    pub(crate) fn opened(self) -> Result<ReceivedEnvelope, DecodeError> {
         match self.state {
             DecoderState::Body { head, layout, segments, .. } if layout.total == self.received => {
                 Ok(ReceivedEnvelope { head, tree: layout.tree, segments: Segments::new(segments) })

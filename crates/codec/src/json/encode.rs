@@ -23,7 +23,7 @@ pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
     Ok(out.into_bytes()?)
 }
 
-fn write(out: &mut ChargedBuffer, value: &Value, depth: usize) -> Result<(), EncodeError> {
+pub(super) fn write(out: &mut ChargedBuffer, value: &Value, depth: usize) -> Result<(), EncodeError> {
     if depth > MAX_DEPTH {
         return Err(EncodeError::too_deep(value.kind(), MAX_DEPTH));
     }
@@ -62,7 +62,7 @@ fn write_map(out: &mut ChargedBuffer, map: &Map, depth: usize) -> Result<(), Enc
     Ok(())
 }
 
-fn write_list<F>(out: &mut ChargedBuffer, len: usize, mut item: F) -> Result<(), EncodeError>
+pub(super) fn write_list<F>(out: &mut ChargedBuffer, len: usize, mut item: F) -> Result<(), EncodeError>
 where
     F: FnMut(&mut ChargedBuffer, usize) -> Result<(), EncodeError>,
 {
@@ -77,7 +77,7 @@ where
 }
 
 /// Base64 has no character that JSON escapes.
-fn write_base64(out: &mut ChargedBuffer, bytes: &[u8]) -> Result<(), EncodeError> {
+pub(super) fn write_base64(out: &mut ChargedBuffer, bytes: &[u8]) -> Result<(), EncodeError> {
     let len = base64::encoded_len(bytes.len(), true).unwrap_or(usize::MAX);
     out.push(b'"');
     let start = out.len();
@@ -157,14 +157,14 @@ fn write_number(out: &mut ChargedBuffer, number: Scalar) -> Result<(), EncodeErr
     }
 }
 
-fn separate(out: &mut ChargedBuffer, index: usize) {
+pub(super) fn separate(out: &mut ChargedBuffer, index: usize) {
     if index > 0 {
         out.push(b',');
     }
 }
 
 /// Writes a text or number by serde_json.
-fn leaf<T: Serialize + ?Sized>(out: &mut ChargedBuffer, leaf: &T) -> Result<(), EncodeError> {
+pub(super) fn leaf<T: Serialize + ?Sized>(out: &mut ChargedBuffer, leaf: &T) -> Result<(), EncodeError> {
     serde_json::to_writer(&mut *out, leaf).map_err(|error| match out.check() {
         Err(refused) => refused.into(),
         Ok(()) => EncodeError::new("", error.to_string()),

@@ -33,7 +33,9 @@
 mod decimals;
 mod decode;
 mod encode;
+mod transcode;
 
 pub(crate) use decimals::Decimals;
 pub(crate) use decode::{decode, decode_digits};
 pub(crate) use encode::encode;
+pub(crate) use transcode::transcode;

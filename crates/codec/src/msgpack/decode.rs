@@ -25,12 +25,9 @@ pub(crate) fn decode_tree(
     segments: Segments,
     limits: &DecodeLimits,
 ) -> Result<Value, DecodeError> {
-    let budget = Budget::new(limits);
-    let mut decoder = MsgpackDecoder { bytes: head, at: tree.start, end: tree.end, budget, segments: Some(segments) };
+    let mut decoder = MsgpackDecoder::of_tree(head, tree, segments, limits);
     let value = decoder.value(0)?;
-    decoder.finish("more input after the value")?;
-    let segments = decoder.segments.as_ref().expect("was given");
-    segments.finish().map_err(|error| error.at_offset(decoder.end)).map(|()| value)
+    decoder.finish_tree().map(|()| value)
 }
 
 /// Reads a tuple's items from a separate payload.
@@ -45,18 +42,23 @@ pub(crate) fn check(bytes: &Bytes, limits: &DecodeLimits) -> Result<(), DecodeEr
     MsgpackDecoder::new(bytes, Budget::new(limits)).skip(0)
 }
 
-struct MsgpackDecoder<'a> {
-    bytes: &'a Bytes,
-    at: usize,
+/// The error of a map whose key at this byte is an earlier one.
+pub(super) fn same_key(key: &str, at: usize) -> DecodeError {
+    DecodeError::malformed("the same key twice").in_key(key).at_offset(at)
+}
+
+pub(crate) struct MsgpackDecoder<'a> {
+    pub(super) bytes: &'a Bytes,
+    pub(super) at: usize,
     /// The end of the next value at the latest: the end of the input, or of the enclosing tuple.
-    end: usize,
-    budget: Budget<'a>,
+    pub(super) end: usize,
+    pub(super) budget: Budget<'a>,
     /// The segments for references, in an envelope.
-    segments: Option<Segments>,
+    pub(super) segments: Option<Segments>,
 }
 
 /// The meaning of a marker: a whole value, or the kind and length of the value that follows.
-enum Token {
+pub(crate) enum Token {
     Leaf(Value),
     Text(usize),
     Bytes(usize),
@@ -72,6 +74,19 @@ fn leaf(value: impl Into<Value>) -> Token {
 impl<'a> MsgpackDecoder<'a> {
     fn new(bytes: &'a Bytes, budget: Budget<'a>) -> Self {
         Self { bytes, at: 0, end: bytes.len(), budget, segments: None }
+    }
+
+    /// For the tree of an envelope, which is part of `head`.
+    pub(crate) fn of_tree(head: &'a Bytes, tree: Range<usize>, segments: Segments, limits: &'a DecodeLimits) -> Self {
+        let budget = Budget::new(limits);
+        Self { bytes: head, at: tree.start, end: tree.end, budget, segments: Some(segments) }
+    }
+
+    /// Nothing of the tree, and no segment, may be left.
+    pub(crate) fn finish_tree(&self) -> Result<(), DecodeError> {
+        self.finish("more input after the value")?;
+        let segments = self.segments.as_ref().map_or(Ok(()), Segments::finish);
+        segments.map_err(|error| error.at_offset(self.end))
     }
 
     /// Reads the next value, which lies inside `depth` lists, tuples and maps.
@@ -105,7 +120,7 @@ impl<'a> MsgpackDecoder<'a> {
     }
 
     /// Reads a marker and its number or length.
-    fn head(&mut self) -> Result<Token, DecodeError> {
+    pub(crate) fn head(&mut self) -> Result<Token, DecodeError> {
         let start = self.at;
         match self.byte()? {
             number @ ..marker::FIX_MAP => Ok(leaf(number)),
@@ -155,7 +170,7 @@ impl<'a> MsgpackDecoder<'a> {
             let start = self.at;
             let key = self.key()?;
             if map.contains_key(&key) {
-                return Err(DecodeError::malformed("the same key twice").in_key(&key).at_offset(start));
+                return Err(same_key(&key, start));
             }
             let value = self.value(depth).map_err(|error| error.in_key(&key))?;
             map.make_room(len, &mut self.budget).map_err(|error| error.in_key(&key).at_offset(start))?;
@@ -165,7 +180,7 @@ impl<'a> MsgpackDecoder<'a> {
     }
 
     /// Allows a list or map of `len` items of at least `least` bytes each.
-    fn enter(&mut self, len: usize, least: usize, depth: usize) -> Result<(), DecodeError> {
+    pub(crate) fn enter(&mut self, len: usize, least: usize, depth: usize) -> Result<(), DecodeError> {
         let at = self.at;
         self.budget.check_depth(depth).map_err(|error| error.at_offset(at))?;
         self.budget.take_elements(len).map_err(|error| error.at_offset(at))?;
@@ -179,55 +194,85 @@ impl<'a> MsgpackDecoder<'a> {
     }
 
     fn key(&mut self) -> Result<String, DecodeError> {
+        self.key_len().and_then(|len| self.text(len))
+    }
+
+    pub(crate) fn key_len(&mut self) -> Result<usize, DecodeError> {
         let start = self.at;
         match self.head()? {
-            Token::Text(len) => self.text(len),
+            Token::Text(len) => Ok(len),
             _ => Err(DecodeError::unsupported("a map key that is not a string").at_offset(start)),
         }
     }
 
     fn text(&mut self, len: usize) -> Result<String, DecodeError> {
         let start = self.at;
-        self.budget.check_string(len).map_err(|error| error.at_offset(start))?;
-        let bytes = &self.bytes[self.take(len)?];
-        let text = std::str::from_utf8(bytes)
-            .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(start + error.valid_up_to()))?;
+        let text = self.str(len)?;
         self.budget.take_text(len).map_err(|error| error.at_offset(start))?;
         Ok(text.to_owned())
     }
 
+    /// A text in place.
+    pub(crate) fn str(&mut self, len: usize) -> Result<&'a str, DecodeError> {
+        let start = self.at;
+        self.budget.check_string(len).map_err(|error| error.at_offset(start))?;
+        let bytes = &self.bytes[self.take(len)?];
+        std::str::from_utf8(bytes)
+            .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(start + error.valid_up_to()))
+    }
+
     /// A byte string: a slice of the input, not a copy.
-    fn segment(&mut self, len: usize) -> Result<Bytes, DecodeError> {
+    pub(crate) fn segment(&mut self, len: usize) -> Result<Bytes, DecodeError> {
         Ok(self.bytes.slice(self.take(len)?))
     }
 
     fn extension(&mut self, len: usize, depth: usize) -> Result<Value, DecodeError> {
         let code = self.byte()?.cast_signed();
-        let start = self.at;
         if code != ext::TUPLE {
-            let payload = self.segment(len)?;
-            if let (ext::SEGMENT, Some(segments)) = (code, &mut self.segments) {
-                let value = ext::segment(&payload, segments, &mut self.budget);
-                return value.map_err(|error| error.at_offset(start));
-            }
-            return ext::leaf(code, &payload, &mut self.budget).map_err(|error| error.shifted(start));
+            return self.leaf(code, len);
         }
+        let (outer_end, items) = self.begin_tuple(len)?;
+        let items = self.items(items, depth + 1)?;
+        self.end_tuple(outer_end).map(|()| Value::Tuple(items))
+    }
+
+    /// An extension without values inside.
+    pub(crate) fn leaf(&mut self, code: i8, len: usize) -> Result<Value, DecodeError> {
+        let start = self.at;
+        let payload = self.segment(len)?;
+        if let (ext::SEGMENT, Some(segments)) = (code, &mut self.segments) {
+            let value = ext::segment(&payload, segments, &mut self.budget);
+            return value.map_err(|error| error.at_offset(start));
+        }
+        ext::leaf(code, &payload, &mut self.budget).map_err(|error| error.shifted(start))
+    }
+
+    /// Enters a tuple of this many bytes. Its items are read in place, and must end where the tuple ends. Returns the
+    /// end of what encloses it, and the count of its items.
+    pub(crate) fn begin_tuple(&mut self, len: usize) -> Result<(usize, usize), DecodeError> {
         let inside = self.take(len)?;
-        // The items are read in place, and must end where the tuple ends.
         let outer_end = std::mem::replace(&mut self.end, inside.end);
         self.at = inside.start;
-        let items = self.tuple(depth + 1)?;
+        Ok((outer_end, self.tuple_len()?))
+    }
+
+    pub(crate) fn end_tuple(&mut self, outer_end: usize) -> Result<(), DecodeError> {
         self.finish("more bytes in a tuple than its items")?;
         self.end = outer_end;
-        Ok(Value::Tuple(items))
+        Ok(())
     }
 
     fn tuple(&mut self, depth: usize) -> Result<Vec<Value>, DecodeError> {
-        let start = self.at;
-        let Token::List(len) = self.head()? else {
-            return Err(DecodeError::malformed("a tuple without the header of its items").at_offset(start));
-        };
+        let len = self.tuple_len()?;
         self.items(len, depth)
+    }
+
+    fn tuple_len(&mut self) -> Result<usize, DecodeError> {
+        let start = self.at;
+        match self.head()? {
+            Token::List(len) => Ok(len),
+            _ => Err(DecodeError::malformed("a tuple without the header of its items").at_offset(start)),
+        }
     }
 
     fn finish(&self, message: &str) -> Result<(), DecodeError> {
@@ -244,7 +289,7 @@ impl<'a> MsgpackDecoder<'a> {
         usize::try_from(len).map_err(|_| DecodeError::malformed("a length beyond memory").at_offset(self.at))
     }
 
-    fn byte(&mut self) -> Result<u8, DecodeError> {
+    pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
         self.array().map(|[byte]| byte)
     }
 
@@ -254,7 +299,7 @@ impl<'a> MsgpackDecoder<'a> {
     }
 
     /// Skips `len` bytes and returns their range.
-    fn take(&mut self, len: usize) -> Result<Range<usize>, DecodeError> {
+    pub(super) fn take(&mut self, len: usize) -> Result<Range<usize>, DecodeError> {
         let start = self.at;
         if len > self.end - start {
             return Err(

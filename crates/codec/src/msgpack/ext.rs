@@ -51,17 +51,43 @@ const SEGMENT_HEADER_BYTES: usize = 8;
 
 /// Reads a reference and its segment.
 pub(crate) fn segment(payload: &Bytes, segments: &mut Segments, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
+    let (code, header, (start, data)) = segment_parts(payload, segments)?;
+    budget.take_memory(LEAF_BYTES)?;
+    segment_value(code, &header, data, budget).map_err(|error| in_segment(error, start))
+}
+
+/// Checks a reference and its segment as [`segment`] does, and builds nothing.
+pub(crate) fn check_segment(
+    payload: &Bytes,
+    segments: &mut Segments,
+    budget: &mut Budget<'_>,
+) -> Result<(), DecodeError> {
+    let (code, header, (start, data)) = segment_parts(payload, segments)?;
+    budget.claim(LEAF_BYTES)?;
+    let checked = match code {
+        TENSOR => array_parts(&header).and_then(|(dtype, shape, rest)| {
+            if rest.is_empty() { check_tensor(dtype, &shape, &data) } else { Err(long_reference()) }
+        }),
+        // Nothing of it is copied, except what a frame unpacks.
+        _ => budget.discard(|budget| segment_value(code, &header, data, budget)),
+    };
+    checked.map_err(|error| in_segment(error, start))
+}
+
+/// An error without an offset is in the header, which is part of the tree.
+fn in_segment(error: DecodeError, start: usize) -> DecodeError {
+    if error.offset().is_some() { error.shifted(start) } else { error }
+}
+
+/// The kind of a referenced segment, its header, and its offset and bytes.
+fn segment_parts(payload: &Bytes, segments: &mut Segments) -> Result<(i8, Bytes, (usize, Bytes)), DecodeError> {
     let malformed = || DecodeError::malformed("not a reference to a segment");
     let [code, 0, 0, 0, number @ ..] = *payload.first_chunk::<SEGMENT_HEADER_BYTES>().ok_or_else(malformed)? else {
         return Err(malformed());
     };
     let number = usize::try_from(u32::from_le_bytes(number)).map_err(|_| malformed())?;
-    let (start, data) = segments.take(number)?;
-    let header = payload.slice(SEGMENT_HEADER_BYTES..);
-    budget.take_memory(LEAF_BYTES)?;
-    segment_value(code.cast_signed(), &header, data, budget)
-        // An error without an offset is in the header, which is part of the tree.
-        .map_err(|error| if error.offset().is_some() { error.shifted(start) } else { error })
+    let segment = segments.take(number)?;
+    Ok((code.cast_signed(), payload.slice(SEGMENT_HEADER_BYTES..), segment))
 }
 
 fn segment_value(code: i8, header: &Bytes, data: Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
@@ -71,7 +97,7 @@ fn segment_value(code: i8, header: &Bytes, data: Bytes, budget: &mut Budget<'_>)
         TENSOR | STR_TENSOR => {
             let (dtype, shape, rest) = array_parts(header)?;
             match (rest.is_empty(), code) {
-                (false, _) => Err(DecodeError::malformed("more bytes in a reference than its header")),
+                (false, _) => Err(long_reference()),
                 (true, TENSOR) => make_tensor(dtype, &shape, data).map(Value::Tensor),
                 (true, _) => make_str_tensor(dtype, &shape, data).map(Value::StrTensor),
             }
@@ -84,6 +110,10 @@ fn segment_value(code: i8, header: &Bytes, data: Bytes, budget: &mut Budget<'_>)
         DATA_FRAME | SERIES => Err(without_arrow(budget)),
         _ => Err(DecodeError::unsupported(format!("a segment of kind {code}"))),
     }
+}
+
+fn long_reference() -> DecodeError {
+    DecodeError::malformed("more bytes in a reference than its header")
 }
 
 #[cfg(not(feature = "arrow"))]
@@ -134,6 +164,11 @@ pub(crate) const LEAF_BYTES: usize = 256;
 /// Reads an extension that has no values inside.
 pub(crate) fn leaf(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
     budget.take_memory(LEAF_BYTES)?;
+    leaf_value(code, payload, budget)
+}
+
+#[cfg_attr(not(feature = "arrow"), expect(clippy::needless_pass_by_ref_mut, reason = "frames spend it"))]
+fn leaf_value(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
     match code {
         SCALAR => scalar(payload).map(Value::Scalar),
         TENSOR => tensor(payload).map(Value::Tensor),
@@ -146,6 +181,15 @@ pub(crate) fn leaf(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result
         DATA_FRAME | SERIES => Err(without_arrow(budget)),
         SEGMENT => Err(DecodeError::malformed("a reference to a segment outside an envelope")),
         _ => Err(DecodeError::unsupported(format!("extension type {code}"))),
+    }
+}
+
+/// Checks an extension as [`leaf`] does, and builds nothing.
+pub(crate) fn check_leaf(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result<(), DecodeError> {
+    budget.claim(LEAF_BYTES)?;
+    match code {
+        TENSOR => array_parts(payload).and_then(|(dtype, shape, data)| check_tensor(dtype, &shape, &data)),
+        _ => budget.discard(|budget| leaf_value(code, payload, budget)),
     }
 }
 
@@ -180,6 +224,10 @@ pub(crate) fn make_tensor(code: u8, shape: &[usize], data: Bytes) -> Result<Tens
     let dtype = dtype(code)?;
     view::charge_aligned(&data, dtype.size_bytes())?;
     Tensor::try_new(dtype, shape, data).map_err(|error| DecodeError::malformed(error.to_string()))
+}
+
+fn check_tensor(code: u8, shape: &[usize], data: &[u8]) -> Result<(), DecodeError> {
+    Tensor::check(dtype(code)?, shape, data).map_err(|error| DecodeError::malformed(error.to_string()))
 }
 
 fn str_tensor(payload: &Bytes) -> Result<StrTensor, DecodeError> {

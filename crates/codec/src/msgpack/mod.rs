@@ -31,12 +31,14 @@
 //!          14 c64  15 c128  64 text
 //! ```
 
+mod check;
 mod decode;
 mod encode;
 pub(crate) mod ext;
 mod marker;
 mod segments;
 
-pub(crate) use decode::{check, decode, decode_tree};
+pub(crate) use check::check_tree;
+pub(crate) use decode::{MsgpackDecoder, Token, check, decode, decode_tree};
 pub(crate) use encode::{encode, encode_tree};
 pub(crate) use segments::{INLINE_BELOW, Segments};

@@ -8,7 +8,7 @@ use crate::error::DecodeError;
 pub(crate) const INLINE_BELOW: usize = 1024;
 
 /// Segments that are taken in order, each with its offset.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Segments {
     parts: Vec<(usize, Bytes)>,
     next: usize,
@@ -17,6 +17,11 @@ pub(crate) struct Segments {
 impl Segments {
     pub(crate) fn new(parts: Vec<(usize, Bytes)>) -> Self {
         Self { parts, next: 0 }
+    }
+
+    /// All segments that are left, each with its offset.
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, (usize, Bytes)> {
+        self.parts.iter()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

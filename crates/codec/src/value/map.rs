@@ -107,6 +107,24 @@ impl Map {
         }
     }
 
+    /// Claims what [`make_room`](Self::make_room) would take for one more entry beside `len`, and returns the capacity.
+    pub(crate) fn claim_room(
+        (len, capacity): (usize, usize),
+        expected: usize,
+        budget: &mut Budget<'_>,
+    ) -> Result<usize, DecodeError> {
+        if len < SMALL {
+            return budget.claim_room::<(String, Value)>((len, capacity), expected.max(capacity * 2).clamp(2, SMALL));
+        }
+        if len > SMALL && len < capacity {
+            return Ok(capacity);
+        }
+        let before = if len == SMALL { capacity * size_of::<(String, Value)>() } else { large_bytes(len) };
+        budget.claim(large_bytes(len * 2))?;
+        budget.give_claimed(before);
+        Ok(len * 2)
+    }
+
     /// Removes a value. The other entries keep their order, so later entries are moved.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         match &mut self.0 {

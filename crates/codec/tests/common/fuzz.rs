@@ -13,8 +13,8 @@ use callboard_codec::wire::{
     Offer, Welcome, WireError, frame_head,
 };
 use callboard_codec::{
-    DType, DataFrame, DataType, DecodeError, DecodeErrorKind, DecodeLimits, EnvelopeDecoder, Format, MediaType,
-    Payload, Scalar, Series, StrTensor, Tensor, Value,
+    DType, DataFrame, DataType, DecodeError, DecodeErrorKind, DecodeLimits, Encoded, EnvelopeDecoder, Format,
+    MediaType, Payload, Scalar, Series, StrTensor, Tensor, Value,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -125,10 +125,17 @@ fn same_scalar(a: Scalar, b: Scalar) -> bool {
     a.dtype() == b.dtype() && a.to_tensor() == b.to_tensor()
 }
 
-/// Decoding from chunks gives the same result as from one buffer. The input determines the sizes of the chunks.
+/// Decoding from chunks gives the same result as from one buffer, and so does the check of what stays encoded. The input
+/// determines the sizes of the chunks.
 fn envelope_chunks(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input);
     let expected = decode(Format::Envelope, &whole);
+    let checked = within_bounds(Format::Envelope, &whole, || Encoded::read(&whole, &limits()));
+    match (&expected, checked) {
+        (Ok(value), Ok(checked)) => assert!(same(value, checked.value().expect("it was checked"))),
+        (Err(refused), Err(checked)) => assert_eq!(refused.kind(), checked.kind(), "{refused} / {checked}"),
+        (decoded, checked) => panic!("{decoded:?} is checked as {checked:?}"),
+    }
     let seed = input.iter().fold(7_u32, |seed, byte| seed.wrapping_mul(31).wrapping_add(u32::from(*byte)));
     let chunked = within_bounds(Format::Envelope, &whole, || in_chunks(&whole, seed));
     match (expected, chunked) {

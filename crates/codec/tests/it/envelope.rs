@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use callboard_codec::{
-    DType, DataType, DecodeErrorKind, DecodeLimits, Envelope, EnvelopeDecoder, Format, Map, Payload, Scalar, StrTensor,
-    Tensor, Value,
+    DType, DataType, DecodeError, DecodeErrorKind, DecodeLimits, EncodeError, Encoded, Envelope, EnvelopeDecoder,
+    Format, Map, Payload, Scalar, StrTensor, Tensor, Value,
 };
 use proptest::prelude::*;
 use schemars::JsonSchema;
@@ -28,15 +28,19 @@ fn mixed() -> Value {
     ]))
 }
 
-fn push_all(bytes: &Bytes, cuts: &[usize]) -> Result<Value, callboard_codec::DecodeError> {
+fn push_all(bytes: &Bytes, cuts: &[usize]) -> Result<Value, DecodeError> {
     let mut decoder = EnvelopeDecoder::new(&DecodeLimits::default());
+    push_into(&mut decoder, bytes, cuts)?;
+    decoder.finish()
+}
+
+fn push_into(decoder: &mut EnvelopeDecoder, bytes: &Bytes, cuts: &[usize]) -> Result<(), DecodeError> {
     let mut rest = bytes.clone();
     for cut in cuts {
         let piece = rest.split_to((*cut).min(rest.len()));
         decoder.push(Bytes::copy_from_slice(&piece))?;
     }
-    decoder.push(rest)?;
-    decoder.finish()
+    decoder.push(rest)
 }
 
 fn envelope_of(value: &Value) -> Bytes {
@@ -197,6 +201,72 @@ proptest! {
         let whole = Value::decode(Format::Envelope, &bytes, &DecodeLimits::default()).ok();
         let chunked = push_all(&bytes, &vec![size; bytes.len() / size]).ok();
         prop_assert_eq!(format!("{whole:?}"), format!("{chunked:?}"));
+    }
+
+    #[test]
+    fn the_check_of_an_encoded_value_refuses_what_a_decoder_refuses(
+        value in common::tree(common::leaf(), true),
+        changes in proptest::collection::vec((proptest::sample::Index::arbitrary(), 0_u8..), 0..3),
+        (depth, elements, string, tree) in (0_usize..8, 0_usize..40, 0_usize..40, 0_usize..4000),
+    ) {
+        let mut bytes = envelope_of(&value).to_vec();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let bytes = Bytes::from(bytes);
+        let narrow = DecodeLimits {
+            max_depth: depth, max_elements: elements, max_string_bytes: string, max_tree_bytes: tree,
+            ..DecodeLimits::default()
+        };
+        for limits in [DecodeLimits::default(), narrow] {
+            let read = Value::decode(Format::Envelope, &bytes, &limits);
+            let checked = Encoded::read(&bytes, &limits);
+            let words = |error: DecodeError| error.to_string();
+            let value = checked.map(|encoded| Value::clone(encoded.value().unwrap()));
+            prop_assert_eq!(format!("{:?}", value.map_err(words)), format!("{:?}", read.map_err(words)));
+        }
+    }
+
+    #[test]
+    fn an_encoded_value_is_the_bytes_that_arrived_and_reads_as_the_value(
+        value in common::tree(common::leaf(), true), cuts in proptest::collection::vec(0_usize..300, 0..20),
+    ) {
+        let bytes = envelope_of(&value);
+        let mut decoder = EnvelopeDecoder::new(&DecodeLimits::default());
+        push_into(&mut decoder, &bytes, &cuts).unwrap();
+        let whole = Encoded::read(&bytes, &DecodeLimits::default()).unwrap();
+        let written = Payload::new(value.clone()).into_inner::<Encoded>().unwrap();
+        for encoded in [whole, decoder.finish_encoded().unwrap(), written] {
+            prop_assert_eq!(encoded.envelope().clone().into_bytes(), bytes.clone());
+            let payload = Payload::new(encoded);
+            prop_assert_eq!(payload.encode(Format::Envelope).unwrap(), bytes.clone());
+            let words = |error: EncodeError| error.to_string();
+            let json = payload.encode(Format::Json).map_err(words);
+            prop_assert_eq!(json, value.encode(Format::Json).map_err(words));
+            prop_assert_eq!(payload.value().unwrap(), Some(&value));
+            prop_assert_eq!(&payload.to_value().unwrap(), &value);
+            prop_assert_eq!(payload.into_inner::<Value>().unwrap(), value.clone());
+        }
+    }
+}
+
+#[test]
+fn an_encoded_value_with_a_key_twice_is_refused_however_many_keys_there_are() {
+    for count in [2_u32, 16, 17, 200] {
+        let mut tree = vec![0xde];
+        tree.extend_from_slice(&u16::try_from(count).unwrap().to_be_bytes());
+        for key in (0..count - 1).chain([0]) {
+            tree.extend_from_slice(&[0xa4]);
+            tree.extend_from_slice(format!("{key:04}").as_bytes());
+            tree.push(0xc0);
+        }
+        let mut bytes = envelope_of(&Value::Null)[..24].to_vec();
+        bytes[8..12].copy_from_slice(&u32::try_from(tree.len()).unwrap().to_le_bytes());
+        bytes[16..24].copy_from_slice(&(24 + tree.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&tree);
+        let error = Encoded::read(&bytes.into(), &DecodeLimits::default()).unwrap_err();
+        assert!(error.to_string().starts_with("the same key twice"), "{count}: {error}");
     }
 }
 

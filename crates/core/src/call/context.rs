@@ -200,7 +200,7 @@ impl CallContext {
     ///
     /// `Internal` if the user's code panics.
     pub fn convert<T>(&self, work: impl Fn() -> T) -> Result<T, CallError> {
-        self.flight.convert(work).map_err(|panic| panic.in_conversion())
+        self.flight.convert(work).map_err(|panic| CallError::in_conversion(&panic))
     }
 }
 

@@ -219,6 +219,11 @@ impl Flight {
         }
     }
 
+    /// Runs user code that reads a payload in the caller's future. What that decodes is charged to the call.
+    pub(crate) fn reading<T>(&self, is_encoded: bool, code: impl FnOnce() -> T) -> T {
+        if is_encoded { self.charged(code) } else { code() }
+    }
+
     /// Runs the code of a user's type at the expense of the call. If that turns out to be much, it runs again off the
     /// runtime: no type tells in advance what it becomes.
     ///

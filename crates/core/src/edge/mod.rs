@@ -19,7 +19,7 @@ pub use self::calls::{EdgeHandle, PendingOutcome};
 pub use self::lifecycle::{Edge, EdgeDescription, EdgeError, EdgeFuture};
 pub use self::pace::{Pace, PaceLimits, TooSlow};
 pub use self::reservation::BodyReservation;
-pub use self::stages::{OfferedStage, StageAdmission, StageQueue};
+pub use self::stages::{OfferedStage, StageAdmission, StageQueue, StageReader};
 pub use self::traces::ErrorTraces;
 
 pub use crate::call::{

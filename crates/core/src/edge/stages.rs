@@ -7,18 +7,19 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::{Account, Payload};
+use callboard_codec::{Account, EnvelopeDecoder, Payload};
 
 use super::calls::EdgeHandle;
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply};
 use crate::client::{AdmittedCall, CallSteps, LocalClient, OpenCall};
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
+use crate::id::StageName;
 use crate::pipeline::Graph;
 use crate::pool::Pool;
 use crate::remote::StageReply;
 use crate::router::{Admission, HeldRoute};
-use crate::stage::Contract;
+use crate::stage::{Contract, ReadFn};
 use crate::timeline::Micros;
 
 /// The right of another node to one call of stages. Dropping it frees the permits.
@@ -53,10 +54,35 @@ impl StageAdmission {
         self.admission.account()
     }
 
+    /// Reads an input of the first stage: straight into its type, or no further than its workers want it.
+    #[must_use]
+    pub fn reader(&self) -> StageReader {
+        let pool = &self.pools[0];
+        StageReader { read: pool.spec.types().read, stage: pool.name().clone() }
+    }
+
     /// The queues of the stages.
     #[must_use]
     pub fn queue(&self) -> StageQueue {
         StageQueue(self.pools.clone())
+    }
+}
+
+/// Reads received inputs of one stage.
+#[derive(Clone, Debug)]
+pub struct StageReader {
+    read: ReadFn,
+    stage: StageName,
+}
+
+impl StageReader {
+    /// The input of a call.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`DataType::finish`](callboard_codec::DataType::finish), with the stage.
+    pub fn read(&self, decoder: EnvelopeDecoder) -> Result<Payload, CallError> {
+        (self.read)(decoder).map_err(|error| CallError::from(error).at_stage(&self.stage))
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use callboard_codec::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind, Value};
 
+use crate::containment::CaughtPanic;
 use crate::id::StageName;
 use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 use crate::timeline::Timing;
@@ -145,6 +146,12 @@ impl CallError {
         let mut error = Self::new(ErrorKind::Unavailable, message);
         error.0.retry_after = Some(retry_after);
         error
+    }
+
+    /// The error of a call whose value was read or written by the user's code, which panicked.
+    pub(crate) fn in_conversion(panic: &CaughtPanic) -> Self {
+        let message = format!("a value could not be read or written: {panic}");
+        Self::new(ErrorKind::Internal, message).with_trace(panic.trace())
     }
 
     pub(crate) fn deadline_exceeded(place: &str) -> Self {

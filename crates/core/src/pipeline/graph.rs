@@ -12,6 +12,7 @@ use crate::actor::AskFn;
 use crate::error::Failure;
 use crate::id::StageName;
 use crate::remote::Cluster;
+use crate::stage::StageSpec;
 
 /// A function between stages, without its types.
 pub(crate) type MapFn = Arc<dyn Fn(Payload) -> Result<Payload, Failure> + Send + Sync>;
@@ -39,6 +40,19 @@ pub(crate) enum Graph<S> {
     Ensemble { members: Vec<Self>, join: Join, labels: Labels },
     /// One branch, chosen by the item's content.
     Switch { name: Arc<str>, choose: ChooseFn, branches: Vec<Self>, labels: Labels },
+}
+
+impl Graph<Arc<StageSpec>> {
+    /// Whether its input goes to another process before anything here reads it.
+    pub(crate) fn reads_encoded(&self) -> bool {
+        match self {
+            Self::Stage(stage) => stage.reads_encoded(),
+            Self::Remote(_) => true,
+            Self::Sequence(steps) => steps.first().is_some_and(Self::reads_encoded),
+            Self::Ensemble { members, .. } => members.iter().all(Self::reads_encoded),
+            Self::Map { .. } | Self::Ask { .. } | Self::Switch { .. } => false,
+        }
+    }
 }
 
 impl<S> Graph<S> {

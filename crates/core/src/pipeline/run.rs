@@ -5,7 +5,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use callboard_codec::Payload;
+use callboard_codec::{Encoded, Payload};
 use futures_util::future::{join_all, try_join_all};
 
 use super::Graph;
@@ -65,7 +65,7 @@ impl Graph<Arc<Pool>> {
                     }
                     Self::Map { name, function } => {
                         check_time(flight, now, name)?;
-                        (apply(name, function, payload)?, Timing::default())
+                        (apply(name, function, payload, flight)?, Timing::default())
                     }
                     step => {
                         let outcome = match step.stage_step() {
@@ -93,7 +93,7 @@ impl Graph<Arc<Pool>> {
                 Self::Ensemble { members, join, .. } => run_ensemble(members, join, payload, flight, now).await,
                 Self::Switch { name, choose, branches, .. } => {
                     check_time(flight, now, name)?;
-                    choose_branch(name, choose, branches, &payload)?.run(payload, flight, now).await
+                    choose_branch((name, choose), branches, &payload, flight)?.run(payload, flight, now).await
                 }
                 Self::Ask { name, ask, .. } => {
                     check_time(flight, now, name)?;
@@ -130,8 +130,9 @@ async fn run_ensemble(
                 first_failed(members.len(), error).after_runs(members.len() > 1, may_repeat(members, flight))
             })?;
             let timing = slowest(replies.iter().map(|reply| reply.timing));
-            let payloads = replies.into_iter().map(|reply| reply.payload).collect();
-            let payload = guarded_join(|| join(payloads))?;
+            let payloads: Vec<_> = replies.into_iter().map(|reply| reply.payload).collect();
+            let is_encoded = payloads.iter().any(Payload::is::<Encoded>);
+            let payload = guarded_join(|| flight.reading(is_encoded, || join(payloads)))?;
             Ok(Reply { payload, timing })
         }
         Join::Partial(join) => {
@@ -139,8 +140,9 @@ async fn run_ensemble(
             let outcomes = join_all(running).await;
             let timing = slowest(outcomes.iter().flatten().map(|reply| reply.timing));
             let refused_by_all = outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(CallError::is_refusal));
-            let payloads = outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect();
-            let payload = guarded_join(|| join(payloads))
+            let payloads: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect();
+            let is_encoded = payloads.iter().flatten().any(Payload::is::<Encoded>);
+            let payload = guarded_join(|| flight.reading(is_encoded, || join(payloads)))
                 .map_err(|error| error.after_runs(!refused_by_all, may_repeat(members, flight)))?;
             Ok(Reply { payload, timing })
         }
@@ -177,20 +179,20 @@ fn slowest(timings: impl Iterator<Item = Timing>) -> Timing {
 }
 
 fn choose_branch<'a>(
-    name: &str,
-    choose: &ChooseFn,
+    (name, choose): (&str, &ChooseFn),
     branches: &'a [Graph<Arc<Pool>>],
     payload: &Payload,
+    flight: &Flight,
 ) -> Result<&'a Graph<Arc<Pool>>, CallError> {
-    let chosen = guarded(name, || choose(payload))?;
+    let chosen = guarded(name, || flight.reading(payload.is::<Encoded>(), || choose(payload)))?;
     branches.get(chosen).ok_or_else(|| {
         let message = format!("switch `{name}` chose branch {chosen} of {}", branches.len());
         CallError::new(ErrorKind::Failed, message).at_stage(&name.into())
     })
 }
 
-fn apply(name: &str, function: &MapFn, payload: Payload) -> Result<Payload, CallError> {
-    guarded(name, || function(payload))
+fn apply(name: &str, function: &MapFn, payload: Payload, flight: &Flight) -> Result<Payload, CallError> {
+    guarded(name, || flight.reading(payload.is::<Encoded>(), || function(payload)))
 }
 
 /// A call that is late or abandoned starts no user code, not even a small function in its own future.

@@ -172,7 +172,11 @@ async fn off_runtime<T: Send + 'static>(
 
 /// The key of an input; `None` if it has no encoded form.
 fn key(caller: Option<String>, input: &Payload) -> Option<CacheKey> {
-    let envelope = input.to_envelope().ok()?;
+    // Equal values may have come in different encodings.
+    let envelope = match input.value().ok()? {
+        Some(value) => value.to_envelope().ok()?,
+        None => input.to_envelope().ok()?,
+    };
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(caller.unwrap_or_default()));
     envelope.parts().iter().for_each(|part| hash.update(part));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use callboard_codec::Payload;
+use callboard_codec::{Encoded, Payload};
 use tokio::sync::oneshot;
 
 use super::handle::Pool;
@@ -78,7 +78,11 @@ impl Pool {
         flight: &'a Arc<Flight>,
         now: Instant,
     ) -> Result<Submission<'a>, CallError> {
-        let (payload, cost) = if self.spec.sizing().has_cost() { self.measure(payload)? } else { (payload, 1) };
+        let (payload, cost) = if self.spec.sizing().has_cost() {
+            flight.reading(payload.is::<Encoded>(), || self.measure(payload))?
+        } else {
+            (payload, 1)
+        };
         // Rare cases are boxed: inside the caller's future they would be moved and kept with each call.
         if cost > self.policy().bounds().1 {
             return Ok(Submission::Boxed(Box::pin(self.submit_in_parts(payload, cost, flight, now))));

@@ -104,6 +104,7 @@ impl RouteSpec {
     }
 
     fn with_graph(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
+        let input = if graph.reads_encoded() { input.kept_encoded() } else { input };
         Self { name: RouteName::new(name), graph: graph.clone(), parts: RouteParts::new(input, output) }
     }
 

@@ -24,7 +24,7 @@ pub use settings::{
 pub use stream::StreamStage;
 
 pub(crate) use sizing::{Sizing, Splitting};
-pub(crate) use types::StageTypes;
+pub(crate) use types::{ReadFn, StageTypes};
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -111,9 +111,19 @@ impl StageSpec {
         Self { settings: self.settings.clone().with_placement(placement).with_virtual_time(), ..self.clone() }
     }
 
+    /// Whether the first that reads its input is a worker that takes it encoded.
+    pub(crate) fn reads_encoded(&self) -> bool {
+        self.types.is_encoded && !self.sizing.has_cost() && self.cache().is_none()
+    }
+
     /// The same stage with other workers and settings.
     pub(crate) fn with_workers(&self, factory: Factory, settings: StageSettings) -> Self {
         Self { factory, settings, ..self.clone() }
+    }
+
+    /// The same stage with other types, or with workers that read these types otherwise.
+    pub(crate) fn with_types(&self, types: StageTypes) -> Self {
+        Self { types, ..self.clone() }
     }
 
     pub(crate) fn is_async(&self) -> bool {

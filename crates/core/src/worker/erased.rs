@@ -11,7 +11,7 @@ use super::streaming::OutputSender;
 use super::{Batch, Worker};
 use crate::call::Flight;
 use crate::containment::CaughtPanic;
-use crate::error::Failure;
+use crate::error::{CallError, Failure};
 use crate::id::StageName;
 
 /// One item for a worker.
@@ -76,7 +76,7 @@ pub(crate) fn read_input<In: Data>(payload: Payload, flight: &Flight) -> Result<
         Ok(input) => return Ok(input),
         Err(other) => flight.convert(|| other.clone().into_arc::<In>()),
     };
-    read.map_err(|panic| Failure::from(panic.in_conversion()))?.map_err(Failure::from_decode_error)
+    read.map_err(|panic| Failure::from(CallError::in_conversion(&panic)))?.map_err(Failure::from_decode_error)
 }
 
 /// The adapter for the [`Worker`] trait.

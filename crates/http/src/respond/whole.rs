@@ -130,7 +130,7 @@ fn encode_sync(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeErro
         ReplyForm::Bytes => bytes_of(payload).map(Encoded::Bytes),
         ReplyForm::File(media_type) => match bytes_of(payload)? {
             bytes if begins_as(&bytes, media_type) => Ok(Encoded::Bytes(bytes)),
-            _ => Err(mismatch(payload, &format!("no {media_type}"))),
+            _ => Err(mismatch(payload, payload.value()?, &format!("no {media_type}"))),
         },
     }
 }
@@ -179,21 +179,21 @@ async fn response(
 }
 
 fn text_of(payload: &Payload) -> Result<String, EncodeError> {
-    match (payload.downcast_ref::<String>(), payload.downcast_ref::<Value>()) {
+    match (payload.downcast_ref::<String>(), payload.value()?) {
         (Some(text), _) | (_, Some(Value::Str(text))) => Ok(text.clone()),
-        _ => Err(mismatch(payload, "no text")),
+        (_, value) => Err(mismatch(payload, value, "no text")),
     }
 }
 
 fn bytes_of(payload: &Payload) -> Result<Bytes, EncodeError> {
-    match (payload.downcast_ref::<Media>(), payload.downcast_ref::<Value>()) {
+    match (payload.downcast_ref::<Media>(), payload.value()?) {
         (Some(media), _) => Ok(media.bytes().clone()),
         (_, Some(Value::Bytes(bytes))) => Ok(bytes.clone()),
-        _ => Err(mismatch(payload, "no byte string")),
+        (_, value) => Err(mismatch(payload, value, "no byte string")),
     }
 }
 
-fn mismatch(payload: &Payload, reason: &str) -> EncodeError {
-    let kind = payload.downcast_ref::<Value>().map_or_else(|| payload.type_name(), Value::kind);
+fn mismatch(payload: &Payload, value: Option<&Value>, reason: &str) -> EncodeError {
+    let kind = value.map_or_else(|| payload.type_name(), Value::kind);
     serde::ser::Error::custom(format!("the outcome, a `{kind}`, is {reason}"))
 }

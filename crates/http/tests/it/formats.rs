@@ -1,7 +1,7 @@
 //! Every format as request and answer, with real requests; and bodies or outcomes that do not fit a format.
 
 use bytes::Bytes;
-use callboard_codec::{DataFrame, DataType, DecodeLimits, Format, Map, StrTensor, Tensor, Value};
+use callboard_codec::{DataFrame, DataType, DecodeLimits, Encoded, Format, Map, StrTensor, Tensor, Value};
 use callboard_core::{App, Failure, Stage, StreamStage};
 use callboard_http::HttpConfig;
 use futures_util::stream;
@@ -256,4 +256,37 @@ async fn a_part_of_a_form_may_be_in_any_format() {
     let headers = [("content-type", "multipart/form-data; boundary=xyz")];
     let answer = server().await.connect().await.post("/mirror", &headers, body).await;
     assert_eq!(answer.text(), r#"{"array":[1,2,3]}"#);
+}
+
+/// A stage in another process takes and gives encoded values: no format tells the difference.
+#[tokio::test]
+async fn a_stage_of_encoded_values_answers_in_every_format_as_one_of_values_does() {
+    let values = Stage::each("values", |value: &Value| Ok(value.clone()));
+    let encoded = Stage::<Encoded, Encoded>::each("encoded", |value: &Encoded| Ok(value.clone()));
+    let app = App::new().route("/values", values).route("/encoded", encoded.of_types::<Value, Value>());
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let broken = {
+        let mut bytes = list(["a", "b"]).encode(Format::Envelope).unwrap().to_vec();
+        *bytes.last_mut().unwrap() = 0xff;
+        bytes
+    };
+    let bodies = [Value::from("text"), Value::Bytes(vec![7; 5000].into()), mixed_value(), fields(), frame(), tensor()];
+    let bodies = bodies.into_iter().map(|value| value.encode(Format::Envelope).unwrap().to_vec()).chain([broken]);
+    let forms = Format::all().map(Format::media_type).chain(["text/plain", "application/octet-stream", "image/png"]);
+    let forms: Vec<_> = forms.collect();
+    for body in bodies {
+        for form in &forms {
+            let headers = [("content-type", Format::Envelope.media_type()), ("accept", *form)];
+            let expected = client.post("/values", &headers, &body).await;
+            let answer = client.post("/encoded", &headers, &body).await;
+            let (kind, expected_kind) = (answer.header("content-type"), expected.header("content-type"));
+            assert_eq!((answer.status, kind), (expected.status, expected_kind), "{form}: {answer:?} {expected:?}");
+            if answer.status == 200 {
+                assert_eq!(answer.body, expected.body, "{form}");
+            } else {
+                assert_eq!(answer.problem()["message"], expected.problem()["message"], "{form}");
+            }
+        }
+    }
 }

@@ -121,7 +121,7 @@ impl Inner {
         let account = call.account();
         let PeerAnswer { response, stages, node } = self.dispatch::<OneOutcome>(call).await?;
         let CallResponse { done, body } = response;
-        let value = read_output(body, account, |body| body.finish()).await?;
+        let value = read_output(body, account, |body| body.finish_encoded()).await?;
         // 0 means that all of them ran.
         let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
         let reply = Reply::new(Payload::new(value), wire::timing(done.times));

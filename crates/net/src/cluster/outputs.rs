@@ -72,7 +72,7 @@ impl RemoteOutputs {
             self.exchange.outgoing.finish();
             return Ok(None);
         }
-        let value = read_output(self.exchange.body(&head).await?, None, |body| body.finish()).await?;
+        let value = read_output(self.exchange.body(&head).await?, None, |body| body.finish_encoded()).await?;
         self.total += 1;
         self.read += 1;
         // Granted at half of the credit, so that the peer need not wait for it.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead, Origin};
 use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload, charged_to};
 use callboard_core::edge::{
-    Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, Route, StageAdmission,
+    Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, Route, StageAdmission, StageReader,
 };
 use callboard_core::remote::StageReply;
 use callboard_core::{
@@ -335,7 +335,7 @@ impl CallTarget {
         match self {
             Self::Route { admission, is_function: true } => InputReader::Function(Arc::clone(admission.route())),
             Self::Route { admission, is_function: false } => InputReader::Route(Arc::clone(admission.route())),
-            Self::Stages(_) => InputReader::Stages,
+            Self::Stages(admission) => InputReader::Stages(admission.reader()),
         }
     }
 
@@ -404,7 +404,7 @@ impl CallTarget {
 enum InputReader {
     Route(Arc<Route>),
     Function(Arc<Route>),
-    Stages,
+    Stages(StageReader),
 }
 
 impl InputReader {
@@ -412,7 +412,7 @@ impl InputReader {
         match self {
             Self::Route(route) => Ok(route.input().finish(decoder)?),
             Self::Function(route) => decoder.finish_as::<FunctionCall>()?.into_payload(&route),
-            Self::Stages => Ok(Payload::new(decoder.finish()?)),
+            Self::Stages(reader) => reader.read(decoder),
         }
     }
 }

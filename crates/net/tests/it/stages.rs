@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_codec::Tensor;
+use callboard_codec::{DecodeLimits, Encoded, Format, Tensor, Value};
 use callboard_core::{
     App, CallOptions, Caller, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamStage,
 };
@@ -116,13 +116,13 @@ async fn the_answer_of_a_peer_is_charged_to_the_call() {
     let nulls = Stage::each("nulls", |n: &i64| Ok(vec![(); usize::try_from(*n).unwrap()]));
     let worker = ServingNode::start(App::new().route("/nulls", nulls)).await;
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
-    let pipeline = Pipeline::<i64, Vec<()>>::remote("nulls");
+    let count = Stage::each("count", |nulls: &Value| Ok(nulls.as_list().map_or(0, <[_]>::len) as i64));
+    let pipeline = Pipeline::<i64, Value>::remote("nulls").then(Pipeline::from(count));
     let gateway = Member::start(App::new().limits(limits).route("/run", pipeline), &[&worker.edge]).await;
     gateway.until_offered("nulls").await;
-    let client = gateway.served.node.client();
-    let call = |n: i64| client.call::<_, Vec<()>>("/run", n);
-    assert_eq!(call(10_000).await.unwrap().len(), 10_000);
-    let error = call(200_000).await.map(|nulls| nulls.len()).unwrap_err();
+    let call = |n: i64| gateway.call(n);
+    assert_eq!(call(10_000).await.unwrap(), 10_000);
+    let error = call(200_000).await.unwrap_err();
     assert!(error.was_started() && error.message().contains("max_in_flight_bytes"), "{error}");
     gateway.served.until_idle().await;
     assert_eq!(gateway.served.node.describe().in_flight_bytes, 0);
@@ -522,4 +522,44 @@ async fn no_peer_gets_the_same_call_twice() {
     let metrics = gateway.served.edge.metrics();
     assert!(metrics.contains("callboard_net_peer_calls_total{outcome=\"overloaded\"} 10\n"), "{metrics}");
     assert_eq!(runs(&count), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_envelope_goes_to_a_peer_and_back_without_a_tree() {
+    let echo = Stage::each("echo", |value: &Value| Ok(value.clone()));
+    let worker = ServingNode::start(App::new().route("/echo", echo)).await;
+    let app = App::new().route("/run", Pipeline::<Value, Value>::remote("echo"));
+    let gateway = Member::start(app, &[&worker.edge]).await;
+    gateway.until_offered("echo").await;
+    let client = gateway.served.node.client();
+    let route = client.route("/run").unwrap();
+    let item = Value::List(vec![Value::from("a"), Value::Bytes(vec![7; 5000].into())]);
+    let bytes = item.encode(Format::Envelope).unwrap();
+    let input = route.input().decode(Format::Envelope, &bytes, &DecodeLimits::default()).unwrap();
+    assert!(input.is::<Encoded>());
+    let admission = client.edge().admit(&route, bytes.len() as u64).unwrap();
+    let output = client.edge().submit(admission, input, CallOptions::new()).await.unwrap().payload;
+    assert!(output.is::<Encoded>());
+    assert_eq!(output.into_inner::<Value>().unwrap(), item);
+}
+
+/// The format that it was read from.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+struct ReadFrom(String);
+
+impl<'de> Deserialize<'de> for ReadFrom {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?;
+        Ok(Self(std::any::type_name::<D>().to_owned()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_typed_stage_for_a_peer_is_read_straight_into_its_type() {
+    let is_direct = Stage::each("direct", |input: &ReadFrom| Ok(i64::from(input.0.contains("rmp_serde"))));
+    let worker = ServingNode::start(App::new().route("/direct", is_direct)).await;
+    let app = App::new().route("/run", Pipeline::<ReadFrom, i64>::remote("direct"));
+    let gateway = Member::start(app, &[&worker.edge]).await;
+    gateway.until_offered("direct").await;
+    assert_eq!(gateway.call(ReadFrom(String::new())).await.unwrap(), 1);
 }

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use callboard_codec::{Format, Payload, Value};
+use callboard_codec::{Encoded, Payload};
 use callboard_core::edge::ErrorParts;
 use callboard_core::isolation::InnerCalls;
 use callboard_core::{CallError, ErrorKind};
@@ -74,7 +74,7 @@ impl InnerCalls for ItemCalls {
             let (call, result) = item.begin(route, input)?;
             let over = |_| CallError::new(ErrorKind::Cancelled, "the call that it was made for has ended");
             let output = result.await.map_err(over)??;
-            Ok(Payload::new(Value::decode(Format::Envelope, &output, &call.node.limits())?))
+            Ok(Payload::new(Encoded::read(&output, &call.node.limits())?))
         }
         .boxed()
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Format, Value};
+use callboard_codec::{DecodeLimits, Encoded};
 use callboard_core::edge::ErrorParts;
 use callboard_core::isolation::{InnerCalls, IsolatedCall};
 use callboard_core::{CallOptions, Deadline, ErrorKind, Failure, Instant, LocalClient, MAX_TIMEOUT, SessionKey};
@@ -189,12 +189,12 @@ impl Batch {
     pub(super) fn items(
         &self,
         limits: &DecodeLimits,
-    ) -> impl Iterator<Item = (Result<Value, Box<ErrorParts>>, &IsolatedCall)> {
+    ) -> impl Iterator<Item = (Result<Encoded, Box<ErrorParts>>, &IsolatedCall)> {
         self.parts.iter().zip(&self.open.calls).map(|(part, call)| {
             if !call.is_wanted(Instant::now()) {
                 return (Err(has_left()), call);
             }
-            let input = Value::decode(Format::Envelope, part, limits);
+            let input = Encoded::read(part, limits);
             (input.map_err(|error| Box::new(Failure::from(error).into_parts())), call)
         })
     }

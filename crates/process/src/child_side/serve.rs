@@ -48,7 +48,10 @@ pub fn serve_worker<W>(
         };
         let mut outcomes = node.outcomes();
         for (input, _) in batch.items(&limits) {
-            let output = input.and_then(|input| run(&mut worker, &input).map_err(error));
+            let output = input.and_then(|input| {
+                let input = input.value().map_err(|unread| error(unread.into()))?;
+                run(&mut worker, input).map_err(error)
+            });
             outcomes.push(output.map(|output| Some(Payload::new(output))));
             // The caller of the next item may be gone by now.
             messages.look()?;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use callboard_codec::{Map, Value};
-use callboard_core::{App, ErrorKind, Limits, Stage};
+use callboard_codec::{DecodeLimits, Encoded, Format, Map, Payload, Value};
+use callboard_core::{App, CallOptions, ErrorKind, Limits, Stage};
 use callboard_process::{Isolate as _, stage};
 use schemars::JsonSchema;
 use serde::ser::SerializeTuple as _;
@@ -105,4 +105,21 @@ async fn a_large_input_for_a_child_is_encoded_off_the_runtime() {
     });
     let input = Patient("x".repeat(1 << 20), false);
     assert!(node.client().call::<_, bool>("/patient", input).await.unwrap());
+}
+
+#[tokio::test]
+async fn an_envelope_goes_to_a_child_and_back_without_a_tree() {
+    let node = crate::started(crate::worker()).await;
+    let client = node.client();
+    let route = client.route("/child").unwrap();
+    let item = Value::List(vec![Value::from("a"), Value::Bytes(vec![7; 5000].into())]);
+    let bytes = item.encode(Format::Envelope).unwrap();
+    let input = route.input().decode(Format::Envelope, &bytes, &DecodeLimits::default()).unwrap();
+    assert!(input.is::<Encoded>());
+    let admission = client.edge().admit(&route, bytes.len() as u64).unwrap();
+    let output: Payload = client.edge().submit(admission, input, CallOptions::new()).await.unwrap().payload;
+    assert!(output.is::<Encoded>());
+    assert_eq!(output.into_inner::<Value>().unwrap(), item);
+    let broken = bytes.slice(..bytes.len() - 1);
+    assert!(route.input().decode(Format::Envelope, &broken, &DecodeLimits::default()).is_err(), "it is checked here");
 }

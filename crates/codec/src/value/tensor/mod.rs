@@ -172,6 +172,12 @@ impl Tensor {
     /// When shape and dtype do not account for exactly `data`, when there are more axes than [`MAX_RANK`], or when a
     /// byte of a bool tensor is neither 0 nor 1.
     pub fn try_new(dtype: DType, shape: &[usize], data: Bytes) -> Result<Self, TensorError> {
+        Self::check(dtype, shape, &data)?;
+        Ok(Self::from_parts(dtype, shape, view::aligned(data, dtype.size_bytes())))
+    }
+
+    /// Whether these are the parts of a tensor.
+    pub(crate) fn check(dtype: DType, shape: &[usize], data: &[u8]) -> Result<(), TensorError> {
         let needed = size_of_shape(dtype, shape)?;
         if needed != data.len() {
             return Err(TensorError::WrongLength { dtype, shape: shape.to_vec(), needed, actual: data.len() });
@@ -181,7 +187,7 @@ impl Tensor {
         {
             return Err(TensorError::NotABool { index });
         }
-        Ok(Self::from_parts(dtype, shape, view::aligned(data, dtype.size_bytes())))
+        Ok(())
     }
 
     /// The element type.
