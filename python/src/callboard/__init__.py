@@ -23,7 +23,7 @@ from callboard._depends import depends
 from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._media import Audio, File, Image
 from callboard._options import nearest_name
-from callboard._run import run
+from callboard._run import run, start
 from callboard._version import __version__
 from callboard.client import AsyncClient, Client
 from callboard.testing import test_client
@@ -54,6 +54,7 @@ __all__ = [
     "run",
     "service",
     "stage",
+    "start",
     "switch",
     "test_client",
 ]

@@ -1,4 +1,4 @@
-"""`run`: serves from a script, under `if __name__ == "__main__"`, as `callboard serve` does."""
+"""Serves as `callboard serve` does: `run` from a script, under `if __name__ == "__main__"`, `start` beside it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callboard._target import TargetError
+
+if TYPE_CHECKING:
+    from callboard._start import StartedNode
 
 _BESIDE = Path(__file__).with_name("bin") / "callboard"
 
@@ -30,16 +33,36 @@ def run(app: Any = None, /, **settings: Any) -> None:
     Raises `FileNotFoundError` without the program `callboard` on `PATH` or in the package, `TargetError` for an app
     that is not at the top of a file, and in a notebook `RuntimeError` if the server ends with an error.
     """
-    main = sys.modules["__main__"]
-    if (getattr(main, "__package__", None) or "").partition(".")[0] == "callboard":
-        raise TargetError('cb.run runs while this file is imported: put it under `if __name__ == "__main__":`')
-    command = [_program(), "serve", target_of(app, main), *_options(settings)]
-    environment = _environment()
+    command = command_of(app, settings)
     sys.stdout.flush()
     sys.stderr.flush()
-    if hasattr(main, "__file__"):
-        os.execve(command[0], command, environment)
-    _wait(command, environment)
+    if hasattr(sys.modules["__main__"], "__file__"):
+        os.execve(command[0], command, environment())
+    _wait(command, environment())
+
+
+def start(app: Any = None, /, **settings: Any) -> StartedNode:
+    """Serves `app` in the background, for a notebook: `with cb.start("app.py") as node`, then `node.client()`.
+
+    `app` and the settings are those of `run`. Without `http` and `admin` the node takes free ports of the loopback
+    interface. It is ready when this returns. What it logs is printed here, so that it appears in the cell. An
+    interrupted cell does not end it; `node.stop()` does, and the end of this interpreter.
+
+    Raises `FileNotFoundError` and `TargetError` as `run` does, and `RuntimeError` for a node that does not start.
+    """
+    # A worker imports this package too, and starts no node.
+    from callboard._start import StartedNode
+
+    ports = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}
+    return StartedNode(command_of(app, ports | settings), environment())
+
+
+def command_of(app: Any, settings: dict[str, Any]) -> list[str]:
+    """The command line that serves it."""
+    main = sys.modules["__main__"]
+    if (getattr(main, "__package__", None) or "").partition(".")[0] == "callboard":
+        raise TargetError('the app is served while its file is imported: put it under `if __name__ == "__main__":`')
+    return [_program(), "serve", target_of(app, main), *_options(settings)]
 
 
 def _program() -> str:
@@ -57,8 +80,8 @@ def target_of(app: Any, main: ModuleType) -> str:
     file = getattr(owner, "__file__", None)
     if file is None:
         raise TargetError(
-            "cb.run serves a file, and this interpreter runs none: write the service to a file (in a notebook with "
-            '`%%writefile app.py`), then cb.run("app.py"); cb.test_client(app) runs it here'
+            "a node serves a file, and this interpreter runs none: write the service to a file (in a notebook with "
+            '`%%writefile app.py`), then cb.start("app.py"); cb.test_client(app) runs it here'
         )
     if app is None:
         return str(file)
@@ -87,26 +110,26 @@ def _options(settings: dict[str, Any]) -> list[str]:
     return found
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Its workers run in this interpreter, and find this package."""
-    environment = dict(os.environ)
+    variables = dict(os.environ)
     own = os.path.join(sys.prefix, "bin", "python")
     if os.path.exists(own) and os.path.realpath(own) == os.path.realpath(sys.executable):
-        environment["VIRTUAL_ENV"] = sys.prefix
+        variables["VIRTUAL_ENV"] = sys.prefix
     else:
-        environment.pop("VIRTUAL_ENV", None)
-        environment["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+        variables.pop("VIRTUAL_ENV", None)
+        variables["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
     package = str(Path(__file__).parents[1])
-    known = environment.get("PYTHONPATH", "").split(os.pathsep)
+    known = variables.get("PYTHONPATH", "").split(os.pathsep)
     if "site-packages" not in package and package not in known:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, *known)))
-    return environment
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (package, *known)))
+    return variables
 
 
-def _wait(command: Sequence[str], environment: dict[str, str]) -> None:
+def _wait(command: Sequence[str], variables: dict[str, str]) -> None:
     """Until it ends, or this interpreter is interrupted: the server then ends its calls first."""
     # A terminal's Ctrl-C would reach it beside ours, and a second one means at once.
-    with subprocess.Popen(command, env=environment, start_new_session=True) as server:
+    with subprocess.Popen(command, env=variables, start_new_session=True) as server:
         try:
             code = server.wait()
         except KeyboardInterrupt:

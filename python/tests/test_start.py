@@ -1,0 +1,122 @@
+"""`cb.start`: a node in the background, by the real program; another interpreter stands for the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from node import ENVIRONMENT
+
+ROOT = Path(__file__).parents[2]
+BUILT = [str(ROOT / "target" / profile) for profile in ("release", "debug")]
+PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *BUILT)))
+LIMIT = 120
+APP = """
+import callboard as cb
+
+@cb.function
+def add(a: int) -> int:
+    print("adding", a, flush=True)
+    return a + 1
+"""
+CELL = """
+import sys
+import callboard as cb
+
+def say(text):
+    # In one piece: the log of the node is printed at the same time.
+    sys.stdout.write(f"{text}\\n")
+    sys.stdout.flush()
+
+node = cb.start("app.py")
+say(f"serves {node.url}")
+"""
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")
+
+
+@contextlib.contextmanager
+def kernel(directory: Path, code: str) -> Iterator[subprocess.Popen[str]]:
+    assert PROGRAM is not None
+    (directory / "app.py").write_text(APP)
+    environment = {**ENVIRONMENT, "PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def line_with(process: subprocess.Popen[str], word: str) -> str:
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if word in line:
+            return line
+    raise AssertionError("".join(seen))
+
+
+def test_a_node_in_the_background_answers_logs_and_stops(tmp_path: Path) -> None:
+    calls = 'say("out %d" % node.client().call("/add", 41))\nnode.stop()\nnode.stop()\nsay(f"runs {node.is_running}")\n'
+    with kernel(tmp_path, CELL + calls) as started:
+        printed, _ = started.communicate(timeout=LIMIT)
+    assert started.returncode == 0, printed
+    assert "adding 41" in printed and "out 42" in printed and "runs False" in printed, printed
+
+
+def test_the_address_is_found_in_any_form_of_the_log(tmp_path: Path) -> None:
+    code = (
+        'import callboard as cb\nwith cb.start("app.py", log_format="json", log="error") as node: print("at", node.url)'
+    )
+    with kernel(tmp_path, code) as started:
+        printed, _ = started.communicate(timeout=LIMIT)
+    assert "at http://127.0.0.1:" in printed, printed
+
+
+def test_an_interrupted_cell_leaves_the_node_alone(tmp_path: Path) -> None:
+    cell = """
+try:
+    say("waits")
+    input()
+except KeyboardInterrupt:
+    say("out %d" % node.client().call("/add", 1))
+node.stop()
+"""
+    with kernel(tmp_path, CELL + cell) as started:
+        line_with(started, "waits")
+        os.killpg(started.pid, signal.SIGINT)
+        printed, _ = started.communicate(timeout=LIMIT)
+    assert started.returncode == 0 and "out 2" in printed, printed
+
+
+def test_a_node_ends_with_a_kernel_that_is_killed(tmp_path: Path) -> None:
+    with kernel(tmp_path, CELL + "input()\n") as started:
+        url = urlsplit(line_with(started, "serves http").split()[1])
+        with socket.create_connection((url.hostname, url.port), timeout=LIMIT) as open_connection:
+            started.kill()
+            # The end of the node is the end of its connections.
+            assert open_connection.recv(1) == b""
+
+
+def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with kernel(tmp_path, "import callboard as cb\ncb.start('absent.py')\n") as started:
+        printed, _ = started.communicate(timeout=LIMIT)
+    assert "RuntimeError: the node ended with code" in printed and "absent.py" in printed, printed
