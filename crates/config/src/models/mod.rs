@@ -9,7 +9,7 @@
 //!    sentiment.toml             its settings
 //! ```
 //!
-//! [`listing`] reads names as models, [`settings`] the settings of a model, [`choice`] which versions are served. The
+//! [`listing`] reads names as models, [`settings`] the settings of a model, `choice` which versions are served. The
 //! directory itself is read by `callboard-models`.
 
 mod choice;
