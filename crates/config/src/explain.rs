@@ -7,15 +7,8 @@ use super::plan::{Plan, Target};
 use super::route::RoutePlan;
 use super::setting::Name as SettingName;
 use super::setting::route as of_route;
-use super::setting::stage::{
-    AFFINITY, AFFINITY_FORM, AGEING, AGEING_FORM, CACHE, CACHE_FORM, CACHE_SHARED, CACHE_SHARED_FORM, CONTRACT,
-    CONTRACT_FORM, COST, COST_FORM, CRASH_RETRIES, CRASH_RETRIES_FORM, IDLE, IDLE_FORM, MAX_ABANDONED_THREADS,
-    MAX_ABANDONED_THREADS_FORM, MAX_BATCH_SIZE, MAX_BATCH_SIZE_FORM, MAX_COST, MAX_COST_FORM, MAX_DELAY,
-    MAX_DELAY_FORM, MEMORY, MEMORY_FORM, PINNED, PINNED_FORM, QUEUE, QUEUE_FORM, REPLICAS, REPLICAS_FORM, REVISION,
-    REVISION_FORM, SCALE_DELAY, SCALE_DELAY_FORM, SPLIT, SPLIT_FORM, TIMEOUT, TIMEOUT_FORM,
-};
 use super::source::{Source, Sourced};
-use super::stage::StagePlan;
+use super::stage::{COST, MAX_BATCH_SIZE, StagePlan};
 #[cfg(feature = "process")]
 use super::units::show_bytes;
 
@@ -108,53 +101,26 @@ fn memory_limit(_: &StagePlan) -> Option<Row> {
 }
 
 fn stage_rows(stage: &StagePlan) -> Vec<Row> {
-    let own = stage.own.iter();
-    let own = own.map(|key| Row::new(&key.key, key.text.clone(), &key.source)).chain(memory_limit(stage));
-    if stage.kind.is_remote() {
-        return own.chain([Row::with_form(SPLIT, &SPLIT_FORM, &stage.split)]).collect();
+    let own = stage.own.iter().map(|key| Row::new(&key.key, key.text.clone(), &key.source));
+    let common = stage.rows().into_iter().filter(|(key, ..)| stage.has_effect(key)).map(|(key, value, source)| {
+        let words = (*source == Source::Default).then(|| of_model(stage, key)).flatten();
+        Row::new(key, words.unwrap_or(value), source)
+    });
+    own.chain(memory_limit(stage)).chain(common).collect()
+}
+
+/// The default of a key whose value only the model knows, which the plan does not open.
+fn of_model(stage: &StagePlan, key: &str) -> Option<String> {
+    if !stage.kind.has_rows() {
+        None
+    } else if key == MAX_BATCH_SIZE.key {
+        Some(format!("{} (1 without a batch axis)", stage.max_batch_size.value))
+    } else if key == COST.key {
+        let is_padded = stage.kind.is_padded();
+        Some(if is_padded { "tokens" } else { "entries (rows where items differ in length)" }.to_owned())
+    } else {
+        None
     }
-    let has_model = stage.kind.has_rows();
-    // The plan does not open models, and only a model knows its axes.
-    let unless_set = |row: Row, source: &Source, words: String| {
-        if has_model && *source == Source::Default { Row { value: words, ..row } } else { row }
-    };
-    let most = &stage.max_batch_size;
-    let common = [
-        unless_set(
-            Row::with_form(MAX_BATCH_SIZE, &MAX_BATCH_SIZE_FORM, most),
-            &most.source,
-            format!("{} (1 without a batch axis)", most.value),
-        ),
-        Row::with_form(MAX_DELAY, &MAX_DELAY_FORM, &stage.max_delay),
-        Row::with_form(REPLICAS, &REPLICAS_FORM, &stage.replicas),
-        Row::with_form(SCALE_DELAY, &SCALE_DELAY_FORM, &stage.scale_delay),
-        Row::with_form(IDLE, &IDLE_FORM, &stage.idle),
-        Row::with_form(PINNED, &PINNED_FORM, &stage.pinned),
-        Row::with_form(MEMORY, &MEMORY_FORM, &stage.memory),
-        Row::with_form(QUEUE, &QUEUE_FORM, &stage.queue),
-        Row::with_form(CONTRACT, &CONTRACT_FORM, &stage.contract),
-        Row::with_form(CRASH_RETRIES, &CRASH_RETRIES_FORM, &stage.crash_retries),
-        Row::with_form(AGEING, &AGEING_FORM, &stage.ageing),
-        Row::with_form(REVISION, &REVISION_FORM, &stage.revision),
-        Row::with_form(SPLIT, &SPLIT_FORM, &stage.split),
-        Row::with_form(CACHE, &CACHE_FORM, &stage.cache),
-        Row::with_form(CACHE_SHARED, &CACHE_SHARED_FORM, &stage.cache_shared),
-    ];
-    let of_threads = [
-        Row::with_form(TIMEOUT, &TIMEOUT_FORM, &stage.timeout),
-        Row::with_form(MAX_ABANDONED_THREADS, &MAX_ABANDONED_THREADS_FORM, &stage.max_abandoned_threads),
-        Row::with_form(AFFINITY, &AFFINITY_FORM, &stage.affinity),
-    ];
-    let cost = unless_set(
-        Row::with_form(COST, &COST_FORM, &stage.cost),
-        &stage.cost.source,
-        if stage.kind.is_padded() { "tokens" } else { "entries (rows where items differ in length)" }.to_owned(),
-    );
-    let of_rows = [cost, Row::with_form(MAX_COST, &MAX_COST_FORM, &stage.max_cost)];
-    // A setting without effect on a kind cannot be set on it either.
-    let of_threads = of_threads.into_iter().filter(|_| stage.kind.has_threads());
-    let of_rows = of_rows.into_iter().filter(|_| stage.kind.has_rows());
-    own.chain(common).chain(of_threads).chain(of_rows).collect()
 }
 
 fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {

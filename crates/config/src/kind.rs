@@ -51,7 +51,11 @@ const KINDS: [&str; 6] = ["image", "onnx", "labels", "process", "python", "remot
 
 impl StageKind {
     /// Reads the kind and its keys. `common` are the keys that belong to no kind.
-    pub(crate) fn read(section: &Section<'_>, common: &[&str]) -> Result<Self, ConfigError> {
+    pub(crate) fn read(
+        section: &Section<'_>,
+        common: &[&'static str],
+        without_effect_on_remote: fn(&str) -> Option<&'static str>,
+    ) -> Result<Self, ConfigError> {
         let kind = section.require_text("kind", &format!("one of {}", KINDS.join(", ")))?.value;
         match kind.as_str() {
             "image" => own_keys::read(section, common).map(Self::Image),
@@ -68,7 +72,7 @@ impl StageKind {
             "process" | "python" => {
                 Err(ConfigError::Unavailable { place: section.place(), kind: "process", feature: "process" })
             }
-            "remote" => remote::read(section).map(Self::Remote),
+            "remote" => remote::read(section, common, without_effect_on_remote).map(Self::Remote),
             _ => Err(ConfigError::UnknownName {
                 place: section.get("kind").map_or_else(|| section.place(), |entry| entry.place()),
                 what: "stage kind",

@@ -26,7 +26,6 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::models::{self, listing::FoundModel, settings::ModelDefaults};
 use super::route::{self, RoutePlan};
-use super::setting::stage::{PINNED, SPLIT};
 use super::setting::{
     ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS, FILE_HOSTS,
@@ -36,7 +35,7 @@ use super::setting::{
     Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use super::source::{Source, Sourced};
-use super::stage::{self, StagePlan};
+use super::stage::{self, PINNED, SPLIT, StagePlan};
 
 /// The target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -292,7 +291,7 @@ impl Plan {
                 return Err(ConfigError::Rejected { place, message });
             }
             if !stage.split.value.is_empty() {
-                let place = self.place(&stage.split.source, format!("stage `{}`: {SPLIT}", name.value));
+                let place = self.place(&stage.split.source, format!("stage `{}`: {}", name.value, SPLIT.key));
                 let message = format!("it has no effect on a node without others: {neither}");
                 return Err(ConfigError::Rejected { place, message });
             }
@@ -306,7 +305,7 @@ impl Plan {
         match self.stages.iter().filter(|stage| stage.pinned.value).nth(limit) {
             None => Ok(()),
             Some(stage) => {
-                let place = self.place(&stage.pinned.source, format!("stage `{}`: {PINNED}", stage.name.value));
+                let place = self.place(&stage.pinned.source, format!("stage `{}`: {}", stage.name.value, PINNED.key));
                 let message = format!("more stages are pinned than {} = {limit}", MAX_LOADED.name.key);
                 Err(ConfigError::Rejected { place, message })
             }

@@ -4,7 +4,6 @@
 //! in all of them with the same limits. Defaults are written as a user would write them and are parsed the same way.
 
 pub(crate) mod route;
-pub(crate) mod stage;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -75,9 +74,9 @@ pub(crate) struct Setting<F> {
 /// A queue of a million entries takes minutes to work off; a longer one is a typo.
 pub(crate) const QUEUE_RANGE: RangeInclusive<usize> = 1..=1_000_000;
 
-const SIZE_RANGE: RangeInclusive<u64> = 1..=1 << 40;
+pub(crate) const SIZE_RANGE: RangeInclusive<u64> = 1..=1 << 40;
 
-const HOUR: Duration = Duration::from_secs(60 * 60);
+pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// The placeholder of a [`Flag`].
 const YES_OR_NO: &str = "true|false";
