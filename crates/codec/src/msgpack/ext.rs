@@ -167,7 +167,6 @@ pub(crate) fn leaf(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result
     leaf_value(code, payload, budget)
 }
 
-#[cfg_attr(not(feature = "arrow"), expect(clippy::needless_pass_by_ref_mut, reason = "frames spend it"))]
 fn leaf_value(code: i8, payload: &Bytes, budget: &mut Budget<'_>) -> Result<Value, DecodeError> {
     match code {
         SCALAR => scalar(payload).map(Value::Scalar),
