@@ -155,6 +155,12 @@ impl Payload {
         }
     }
 
+    /// The bytes of its envelope, if it is [`Encoded`] and reading it decodes it; else 0.
+    #[must_use]
+    pub fn encoded_bytes(&self) -> usize {
+        self.downcast_ref::<Encoded>().map_or(0, |_| self.size_hint())
+    }
+
     fn convert<T: Data>(self) -> Result<Arc<T>, DecodeError> {
         if TypeId::of::<T>() == TypeId::of::<Encoded>() {
             return Ok(known_as(Arc::new(Encoded::written(self.to_envelope()?))));

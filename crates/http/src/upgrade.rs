@@ -6,8 +6,8 @@
 //! protocol itself finds out whether its peer is alive. Only a peer that does not read what was written is still cut
 //! ([`write_progress_timeout`](HttpConfig::write_progress_timeout)).
 //!
-//! * **Full:** at most half of the [connections](HttpConfig::max_connections) may be upgraded, so that requests find
-//!   the other half; a further upgrade is refused with 429. The limits of all connections count an upgraded one, too.
+//! * **Full:** at most half of the [connections](HttpConfig::max_connections), but at least one, may be upgraded, so that
+//!   requests find the other half; a further upgrade is refused with 429. The limits of all connections count an upgraded one, too.
 //! * **Ending:** [`UpgradedSocket::withdrawn`] tells that the node is about to end. The shutdown waits for the socket
 //!   until the end of the grace period, and then cuts it.
 //! * **Not offered:** a request for an upgrade that no protocol offers at its path is answered as any other. So is one
@@ -122,10 +122,10 @@ impl Upgrade {
     {
         let Self { name, life, permit } = self;
         let serve = move |io| {
-            let serving = serve(UpgradedSocket { io, life: Arc::clone(&life) });
+            let socket = UpgradedSocket { io, life: Arc::clone(&life) };
             let serving = async move {
                 let _permit = permit;
-                let mut serving = Box::pin(serving);
+                let mut serving = Box::pin(async move { serve(socket).await });
                 let serving = pin!(contain_future(serving.as_mut()));
                 if let Some(Err(_printed_by_the_panic_hook)) = life.aborting.unless_begun(serving).await {
                     tracing::error!(protocol = name, "an upgraded connection ended with a panic");

@@ -222,10 +222,11 @@ async fn run_item(
     let (model, payload) = (Arc::clone(call.model), reply.payload);
     // Arrays of numbers in a value are shared; other data is converted, on another thread if it is large.
     let is_taken_as_it_is = payload.is::<Value>() && !model.outputs.has_elements();
-    let outputs = if is_taken_as_it_is || payload.size_up_to(LARGE_BYTES) < LARGE_BYTES {
+    let outputs = if is_taken_as_it_is {
         arrays_of(&model, &payload)?
     } else {
-        budget.off_thread((), move || arrays_of(&model, &payload)).await?.1?
+        let bytes = payload.size_up_to(LARGE_BYTES);
+        budget.run_outcome(bytes, move || arrays_of(&model, &payload)).await??
     };
     Ok((outputs, timing, cache_use))
 }

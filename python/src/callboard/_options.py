@@ -114,7 +114,8 @@ def variables_of(env: Any) -> dict[str, str]:
     return dict(pairs)
 
 
-_MAX_FIELDS = 32
+_MAX_FIELDS = 64
+_MAX_FIELD_BYTES = 128
 
 
 def headers_of(headers: Any) -> tuple[str, ...]:
@@ -126,7 +127,11 @@ def headers_of(headers: Any) -> tuple[str, ...]:
 
 
 def query_of(query: Any) -> tuple[str, ...]:
-    return _names_of("query", query, "lang")
+    names = _names_of("query", query, "lang")
+    for name in names:
+        if re.search(r"[\x00-\x1f\x7f-\x9f]", name):
+            raise ValueError(f"query: {name!r} is not the name of a query parameter")
+    return names
 
 
 def _names_of(option: str, names: Any, example: str) -> tuple[str, ...]:
@@ -134,6 +139,11 @@ def _names_of(option: str, names: Any, example: str) -> tuple[str, ...]:
         raise TypeError(f"{option}={names!r}: must be a list of names, such as [{example!r}]")
     if len(names) > _MAX_FIELDS:
         raise ValueError(f"{option}: at most {_MAX_FIELDS} names")
+    for name in names:
+        if len(name.encode(errors="replace")) > _MAX_FIELD_BYTES:
+            raise ValueError(f"{option}: the name {name[:32]!r}… has more than {_MAX_FIELD_BYTES} bytes")
+    if len({name.lower() if option == "headers" else name for name in names}) < len(names):
+        raise ValueError(f"{option}={names!r}: must be different names")
     return tuple(names)
 
 

@@ -1,4 +1,5 @@
-//! Writes the tree of an envelope as JSON, without a [`Value`](crate::Value) of it: only leaves are built, one at a time.
+//! Writes the tree of an envelope as JSON, without a [`Value`](crate::Value) of it: only leaves are built, one at a
+//! time.
 //!
 //! The result is that of decoding and encoding. The tree was checked when it arrived, or written here.
 

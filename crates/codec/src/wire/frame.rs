@@ -327,7 +327,7 @@ impl FrameHead {
     }
 }
 
-/// A header is a flat map; later versions may add some depth.
+/// A header is a map of few levels.
 pub(super) const HEADER_LIMITS: DecodeLimits = DecodeLimits {
     max_bytes: MAX_HEADER_BYTES,
     max_depth: 8,

@@ -292,8 +292,13 @@ impl Form for HostNames {
 #[derive(Clone, Debug)]
 pub(crate) struct HeaderNames;
 
-/// More are no small thing to tell each call.
-const MAX_HEADERS: usize = 32;
+/// What a call may have of each.
+const MAX_NAMES: usize = callboard_core::edge::MAX_ATTRIBUTES;
+
+fn different(names: Vec<String>) -> Option<Vec<String>> {
+    let is_new = |(index, name): (usize, &String)| !names[..index].contains(name);
+    (names.len() <= MAX_NAMES && names.iter().enumerate().all(is_new)).then_some(names)
+}
 
 impl Form for HeaderNames {
     type Value = Vec<String>;
@@ -301,12 +306,11 @@ impl Form for HeaderNames {
     fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
         let Raw::Toml(value) = raw else { return None };
         let names = value.as_array()?.iter().map(|name| header_name(name.get_ref().as_str()?));
-        let names: Vec<String> = names.collect::<Option<_>>()?;
-        (names.len() <= MAX_HEADERS).then_some(names)
+        different(names.collect::<Option<_>>()?)
     }
 
     fn expected(&self) -> String {
-        format!("a list of at most {MAX_HEADERS} names of headers, such as [\"x-user\"]")
+        format!("a list of at most {MAX_NAMES} different names of headers, such as [\"x-user\"]")
     }
 
     fn show(&self, value: &Vec<String>) -> String {
@@ -325,12 +329,11 @@ impl Form for QueryNames {
         let Raw::Toml(value) = raw else { return None };
         let is_name = |name: &&str| (1..=128).contains(&name.len()) && !name.contains(char::is_control);
         let names = value.as_array()?.iter().map(|name| name.get_ref().as_str().filter(is_name).map(str::to_owned));
-        let names: Vec<String> = names.collect::<Option<_>>()?;
-        (names.len() <= MAX_HEADERS).then_some(names)
+        different(names.collect::<Option<_>>()?)
     }
 
     fn expected(&self) -> String {
-        format!("a list of at most {MAX_HEADERS} names of query parameters, such as [\"lang\"]")
+        format!("a list of at most {MAX_NAMES} different names of query parameters, such as [\"lang\"]")
     }
 
     fn show(&self, value: &Vec<String>) -> String {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use callboard_codec::{Data, Encoded, Payload};
+use callboard_codec::{Data, Payload};
 use parking_lot::Mutex;
 use ractor::{ActorRef as EngineRef, MessagingErr};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -458,8 +458,8 @@ where
             let (port, answer) = ReplyPort::pair(deadline);
             // User code in the caller's future, like the conversion and the drop of the input: its panic is this call's
             // error.
-            let is_encoded = payload.is::<Encoded>();
-            let read = || flight.reading(is_encoded, || payload.into_arc::<In>());
+            let encoded = payload.encoded_bytes();
+            let read = || flight.reading(encoded, || payload.into_arc::<In>());
             let made = contain(|| read().map(|input| message(&input, port)));
             let made = made.map_err(|words| {
                 let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));

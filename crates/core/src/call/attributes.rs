@@ -86,8 +86,13 @@ impl Attributes {
         self.excess.get_or_insert(limit);
     }
 
-    /// Takes what an inner call does not say itself from its outer call.
+    /// Takes what an inner call does not say itself from its outer call, as far as it fits: the outer call's caller
+    /// must not be able to make the inner call exceed a limit.
     pub(crate) fn inherit(&mut self, outer: &Self) {
+        let excess = self.excess;
+        if let Some(path) = outer.path.as_ref().filter(|_| self.path.is_none()) {
+            self.set_path(path.clone());
+        }
         for kind in PairKind::ALL {
             let own = self.pairs[kind as usize].len();
             for (name, value) in &outer.pairs[kind as usize] {
@@ -96,8 +101,22 @@ impl Attributes {
                 }
             }
         }
-        if let Some(path) = outer.path.as_ref().filter(|_| self.path.is_none()) {
-            self.set_path(path.clone());
+        self.excess = excess;
+    }
+
+    /// Writes all of it, each name and value with its length, such as into a hash.
+    pub(crate) fn write(&self, mut write: impl FnMut(&[u8])) {
+        let mut text = |text: &str| {
+            write(&(text.len() as u64).to_le_bytes());
+            write(text.as_bytes());
+        };
+        for (kind, pairs) in PairKind::ALL.iter().zip(&self.pairs) {
+            for (name, value) in pairs {
+                [kind.plural(), name, value].into_iter().for_each(&mut text);
+            }
+        }
+        if let Some(path) = &self.path {
+            ["path", path].into_iter().for_each(text);
         }
     }
 
@@ -123,7 +142,7 @@ impl Attributes {
             None => return Ok(()),
             Some(Excess::Count(kind)) => format!("the call has more than {MAX_ATTRIBUTES} {}", kind.plural()),
             Some(Excess::Bytes(what)) => format!(
-                "{what}: the headers, query parameters, tags and path of the call have more than \
+                "the call's {what} exceed the limit: headers, query parameters, tags and path may have \
                  {MAX_ATTRIBUTE_BYTES} bytes together"
             ),
             Some(Excess::Caller) => format!("caller: the name has more than {MAX_CALLER_BYTES} bytes"),

@@ -219,9 +219,10 @@ impl Flight {
         }
     }
 
-    /// Runs user code that reads a payload in the caller's future. What that decodes is charged to the call.
-    pub(crate) fn reading<T>(&self, is_encoded: bool, code: impl FnOnce() -> T) -> T {
-        if is_encoded { self.charged(code) } else { code() }
+    /// Runs user code that reads payloads in the caller's future. What it decodes of these bytes of envelopes is charged
+    /// to the call, and much of it is decoded off the runtime.
+    pub(crate) fn reading<T>(&self, encoded_bytes: usize, code: impl FnOnce() -> T) -> T {
+        if encoded_bytes == 0 { code() } else { off_the_runtime(encoded_bytes, || self.charged(code)) }
     }
 
     /// Runs the code of a user's type at the expense of the call. If that turns out to be much, it runs again off the

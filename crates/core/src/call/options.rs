@@ -189,7 +189,7 @@ impl CallOptions {
         self.telling(|origin| origin.caller = Some(name))
     }
 
-    /// Sets a header of the request, by its lower-case name, for user code. For edges whose requests have headers: only
+    /// Sets a header of the request, by its name in lower case, for user code. For edges whose requests have headers: only
     /// headers that the [route reads](crate::edge::Route::request_fields). [`check`](Self::check) says how many.
     #[must_use]
     pub fn with_header(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
@@ -208,7 +208,8 @@ impl CallOptions {
         self.with(|attributes| attributes.set_path(path.into()))
     }
 
-    /// Sets a tag for user code, wherever it runs: a tenant, a feature flag. The first tag of each name counts.
+    /// Sets a tag for user code, wherever it runs: such as a feature flag. No rights may depend
+    /// on it: callers over QUIC choose their tags. The first tag of each name counts.
     /// [`check`](Self::check) says how many there may be.
     #[must_use]
     pub fn with_tag(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
@@ -226,8 +227,8 @@ impl CallOptions {
         self.origin.as_ref().map_or(Ok(()), |origin| origin.check())
     }
 
-    /// An inner call with these options is for other callers beside that of its outer call, so it does not have that
-    /// one's caller, headers, query parameters, path and tags: none of them holds for all.
+    /// For an inner call made for several callers: it inherits no caller, headers, query parameters, path or tags from
+    /// its outer call.
     #[must_use]
     pub fn for_several_callers(self) -> Self {
         self.telling(|origin| origin.is_for_several_callers = true)

@@ -146,7 +146,7 @@ impl LocalClient {
         let admission = self.let_in(clock::now(), self.hold_route(&route, options.session())?, bytes)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;
-        if reply.payload.is::<Value>() { Ok(reply.payload.into_inner()?) } else { Ok(reply.payload.to_value()?) }
+        Ok(reply.payload.into_inner()?)
     }
 
     /// The route of this name, with or without its leading `/`.

@@ -303,10 +303,17 @@ impl AdmittedCall {
         reply
     }
 
-    /// Counts the call as successful, and reads its output.
+    /// Counts the call as successful, and reads its output, at the expense of the call if it comes from another
+    /// process.
     pub(crate) fn read_output<Out: Data + Clone>(mut self, reply: Reply) -> Result<Out, CallError> {
+        let encoded = reply.payload.encoded_bytes();
+        if encoded == 0 {
+            self.close(Ok(()));
+            return read_output(self.admission.route().name(), reply.payload);
+        }
+        let output = self.flight.reading(encoded, || read_output(self.admission.route().name(), reply.payload));
         self.close(Ok(()));
-        read_output(self.admission.route().name(), reply.payload)
+        output
     }
 
     /// Gives back the charged bytes, unless an edge keeps the account until it has written the outcome.

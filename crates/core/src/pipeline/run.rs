@@ -5,7 +5,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use callboard_codec::{Encoded, Payload};
+use callboard_codec::Payload;
 use futures_util::future::{join_all, try_join_all};
 
 use super::Graph;
@@ -131,8 +131,8 @@ async fn run_ensemble(
             })?;
             let timing = slowest(replies.iter().map(|reply| reply.timing));
             let payloads: Vec<_> = replies.into_iter().map(|reply| reply.payload).collect();
-            let is_encoded = payloads.iter().any(Payload::is::<Encoded>);
-            let payload = guarded_join(|| flight.reading(is_encoded, || join(payloads)))?;
+            let encoded = payloads.iter().map(Payload::encoded_bytes).sum();
+            let payload = guarded_join(|| flight.reading(encoded, || join(payloads)))?;
             Ok(Reply { payload, timing })
         }
         Join::Partial(join) => {
@@ -141,8 +141,8 @@ async fn run_ensemble(
             let timing = slowest(outcomes.iter().flatten().map(|reply| reply.timing));
             let refused_by_all = outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(CallError::is_refusal));
             let payloads: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map(|reply| reply.payload)).collect();
-            let is_encoded = payloads.iter().flatten().any(Payload::is::<Encoded>);
-            let payload = guarded_join(|| flight.reading(is_encoded, || join(payloads)))
+            let encoded = payloads.iter().flatten().map(Payload::encoded_bytes).sum();
+            let payload = guarded_join(|| flight.reading(encoded, || join(payloads)))
                 .map_err(|error| error.after_runs(!refused_by_all, may_repeat(members, flight)))?;
             Ok(Reply { payload, timing })
         }
@@ -184,7 +184,7 @@ fn choose_branch<'a>(
     payload: &Payload,
     flight: &Flight,
 ) -> Result<&'a Graph<Arc<Pool>>, CallError> {
-    let chosen = guarded(name, || flight.reading(payload.is::<Encoded>(), || choose(payload)))?;
+    let chosen = guarded(name, || flight.reading(payload.encoded_bytes(), || choose(payload)))?;
     branches.get(chosen).ok_or_else(|| {
         let message = format!("switch `{name}` chose branch {chosen} of {}", branches.len());
         CallError::new(ErrorKind::Failed, message).at_stage(&name.into())
@@ -192,7 +192,7 @@ fn choose_branch<'a>(
 }
 
 fn apply(name: &str, function: &MapFn, payload: Payload, flight: &Flight) -> Result<Payload, CallError> {
-    guarded(name, || flight.reading(payload.is::<Encoded>(), || function(payload)))
+    guarded(name, || flight.reading(payload.encoded_bytes(), || function(payload)))
 }
 
 /// A call that is late or abandoned starts no user code, not even a small function in its own future.

@@ -84,8 +84,14 @@ impl Pool {
         now: Instant,
     ) -> EntryOutcome {
         let caller = flight.caller().filter(|_| !cache.settings.is_shared).map(str::to_owned);
+        let attributes = flight.attributes().map(|attributes| {
+            let mut hash = Sha256::new();
+            attributes.write(|bytes| hash.update(bytes));
+            hash.finalize().into()
+        });
         let input = payload.clone();
-        let Some(key) = off_runtime(flight, payload.size_up_to(LARGE_BYTES), move || key(caller, &input)).await? else {
+        let key = off_runtime(flight, payload.size_up_to(LARGE_BYTES), move || key(caller, attributes, &input));
+        let Some(key) = key.await? else {
             return self.submit_uncached(payload, flight, now)?.await;
         };
         if let Some(kept) = cache.answers.get(&key) {
@@ -170,8 +176,8 @@ async fn off_runtime<T: Send + 'static>(
     }
 }
 
-/// The key of an input; `None` if it has no encoded form.
-fn key(caller: Option<String>, input: &Payload) -> Option<CacheKey> {
+/// The key of an input; `None` if it has no encoded form. Stages read the attributes of a call as they read its input.
+fn key(caller: Option<String>, attributes: Option<CacheKey>, input: &Payload) -> Option<CacheKey> {
     // Equal values may have come in different encodings.
     let envelope = match input.value().ok()? {
         Some(value) => value.to_envelope().ok()?,
@@ -179,6 +185,7 @@ fn key(caller: Option<String>, input: &Payload) -> Option<CacheKey> {
     };
     let mut hash = Sha256::new();
     hash.update(Sha256::digest(caller.unwrap_or_default()));
+    hash.update(attributes.unwrap_or_default());
     envelope.parts().iter().for_each(|part| hash.update(part));
     Some(hash.finalize().into())
 }

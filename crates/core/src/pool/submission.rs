@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use callboard_codec::{Encoded, Payload};
+use callboard_codec::Payload;
 use tokio::sync::oneshot;
 
 use super::handle::Pool;
@@ -79,7 +79,7 @@ impl Pool {
         now: Instant,
     ) -> Result<Submission<'a>, CallError> {
         let (payload, cost) = if self.spec.sizing().has_cost() {
-            flight.reading(payload.is::<Encoded>(), || self.measure(payload))?
+            flight.reading(payload.encoded_bytes(), || self.measure(payload))?
         } else {
             (payload, 1)
         };

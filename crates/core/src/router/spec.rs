@@ -110,8 +110,8 @@ impl RouteSpec {
 
     /// The names of the request headers that stages of this route may read with
     /// [`CallContext::header`](crate::CallContext::header). Default: none. The code of a stage sees no other header, so
-    /// it cannot depend on or reveal an undeclared one, such as `authorization` or `cookie`. Only requests over HTTP
-    /// have headers.
+    /// it cannot depend on or reveal an undeclared one, such as `authorization` or `cookie`. Requests over
+    /// HTTP have headers; callers over QUIC and in this process may give some.
     ///
     /// ```
     /// use callboard_core::{CallContext, RouteSpec, Stage};

@@ -76,12 +76,28 @@ async fn a_call_with_too_many_attributes_is_refused_by_the_name_of_the_field_and
     assert_eq!(refusal(many(header, 65)).await, "the call has more than 64 headers");
     let of_bytes = |bytes: usize| CallOptions::new().with_query("q", "x".repeat(bytes - 1));
     assert_eq!(refusal(of_bytes(32_768)).await, "");
-    let message = "the headers, query parameters, tags and path of the call have more than 32768 bytes together";
-    assert_eq!(refusal(of_bytes(32_769)).await, format!("query parameters: {message}"));
-    assert_eq!(refusal(of_bytes(32_768).with_path("/")).await, format!("path: {message}"));
+    let message = "exceed the limit: headers, query parameters, tags and path may have 32768 bytes together";
+    assert_eq!(refusal(of_bytes(32_769)).await, format!("the call's query parameters {message}"));
+    assert_eq!(refusal(of_bytes(32_768).with_path("/")).await, format!("the call's path {message}"));
     let caller = |bytes| CallOptions::new().with_caller("x".repeat(bytes));
     assert_eq!(refusal(caller(256)).await, "");
     assert_eq!(refusal(caller(257)).await, "caller: the name has more than 256 bytes");
+}
+
+#[tokio::test]
+async fn an_inner_call_inherits_what_fits_beside_its_own_attributes() {
+    let count = Stage::each_with_context("count", |_: &u64, context: &CallContext| {
+        let own = context.tag("own").unwrap_or("none");
+        Ok(format!("{own}, {} and {}", context.tag("63").is_none(), context.tag("62").is_some()))
+    });
+    let outer = Stage::each_async_with_context("outer", |_: Arc<u64>, context: CallContext| async move {
+        let options = CallOptions::new().with_tag("own", "kept");
+        Ok(context.client()?.call_with::<u64, String>("/inner", 1, options).await?)
+    });
+    let node = App::new().route("/inner", count).route("/outer", outer).start().await.unwrap();
+    let options = (0..64).fold(CallOptions::new(), |options, n| options.with_tag(n.to_string(), "v"));
+    let answer = node.client().call_with::<u64, String>("/outer", 1, options).await.unwrap();
+    assert_eq!(answer, "kept, true and true");
 }
 
 struct DescribesContext;

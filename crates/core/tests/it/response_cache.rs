@@ -137,6 +137,25 @@ async fn when_the_call_that_runs_is_cancelled_another_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_with_different_attributes_share_no_answer() {
+    let settings = CacheSettings::new(MIB).shared();
+    let (double, node) = Doubler::start(settings).await;
+    double.may_end.add_permits(9);
+    let calls = [
+        CallOptions::new(),
+        CallOptions::new().with_query("lang", "en"),
+        CallOptions::new().with_query("lang", "fr"),
+        CallOptions::new().with_header("lang", "fr"),
+        CallOptions::new().with_tag("lang", "fr"),
+        CallOptions::new().with_path("/fr"),
+    ];
+    for options in calls.iter().chain(&calls) {
+        node.client().call_with::<u64, u64>("/double", 5, options.clone()).await.unwrap();
+    }
+    assert_eq!(double.runs(), calls.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn callers_with_different_keys_share_nothing_unless_told() {
     for (settings, expected) in [(CacheSettings::new(MIB), 3), (CacheSettings::new(MIB).shared(), 1)] {
         let (double, node) = Doubler::start(settings).await;

@@ -218,7 +218,7 @@ impl<'a> CallReceiver<'a> {
         account: &dyn Account,
     ) -> Result<CallOptions, CallError> {
         if self.role != Role::Node && !origin.caller.is_empty() {
-            let message = format!("{}s may not say `caller`: nodes may, who check it", self.role);
+            let message = format!("a {} may not set `caller`: only nodes may, because they have checked it", self.role);
             return Err(CallError::new(ErrorKind::PermissionDenied, message));
         }
         let options = wire::with_origin(options, origin, target.route())?;
