@@ -137,7 +137,6 @@ impl StageKind {
     }
 
     /// How long the start of a model may take, given the bytes of its files.
-    #[cfg_attr(not(feature = "onnx"), expect(unused_variables, reason = "no other kind has a model"))]
     pub fn start_timeout(&self, bytes: u64) -> Duration {
         let by_default = DEFAULT_START_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND);
         match self {
@@ -205,9 +204,9 @@ impl StageKind {
     }
 
     /// Whether each replica is a child process.
+    #[cfg(feature = "process")]
     pub(crate) fn has_children(&self) -> bool {
         match self {
-            #[cfg(feature = "process")]
             Self::Process(_) | Self::Python(_) => true,
             _ => self.is_isolated(),
         }

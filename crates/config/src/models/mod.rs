@@ -92,5 +92,5 @@ fn reason(model: &FoundModel, settings: &Settings) -> Option<String> {
     Some(format!("{} version {version}: {reason}", model.name))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "onnx"))]
 mod tests;
