@@ -366,5 +366,9 @@ async fn user_code_sees_the_listed_query_parameters_and_the_path_and_no_others()
     let headers = [("content-type", "application/json"), ("x-large", large.as_str())];
     let answer = server.connect().await.post("/tells", &headers, "1").await;
     assert_eq!((answer.status, answer.json()["kind"].as_str()), (400, Some("invalid_input")));
-    assert!(answer.json()["message"].as_str().unwrap().starts_with("the call's headers exceed the limit"), "{}", answer.json());
+    assert!(
+        answer.json()["message"].as_str().unwrap().starts_with("the call's headers exceed the limit"),
+        "{}",
+        answer.json()
+    );
 }

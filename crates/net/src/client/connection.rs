@@ -14,7 +14,7 @@ use quinn::{Connection, ConnectionError, RecvStream};
 
 use super::coalesce::{Coalescer, LargeReplyNames};
 use crate::counter::GuardCounter;
-use crate::endpoint::{StartError, Transport, code, peer_member, port_closed};
+use crate::endpoint::{StartError, Transport, code, peer_member, port_closed, port_closes};
 use crate::offers::{MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
 use crate::refusal::{RefusalReason, explained};
 use crate::stream::{FrameReceiver, FrameSender};
@@ -186,7 +186,8 @@ impl NodeConnection {
         tokio::select! {
             biased;
             connected = connected => connected,
-            error = port_closed(address) => Err(absent(error.to_string())),
+            // A node that is leaving may still have its port when it is first asked.
+            error = port_closes(address) => Err(absent(error.to_string())),
             () = tokio::time::sleep(limit) => Err(absent(format!("no answer within {limit:?}"))),
         }
     }

@@ -21,7 +21,7 @@ use callboard_identity::{
 use quinn::{ClientConfig, Connection, Endpoint};
 
 pub use self::error::JoinError;
-use crate::endpoint::{MAX_REQUEST_BYTES, Transport, code, peer_chain, port_closed, quic_client};
+use crate::endpoint::{MAX_REQUEST_BYTES, Transport, code, peer_chain, port_closes, quic_client};
 use crate::refusal::{RefusalReason, explained};
 use crate::stream::{FrameReceiver, FrameSender};
 use crate::wire::EmptyHeader;
@@ -180,7 +180,7 @@ async fn connect(endpoint: &Endpoint, config: ClientConfig, address: SocketAddr)
     let connected = tokio::select! {
         biased;
         connected = connecting => connected,
-        _ = port_closed(address) => return Err(JoinError::Absent { address }),
+        _ = port_closes(address) => return Err(JoinError::Absent { address }),
     };
     connected.map_err(|error| match RefusalReason::from_tls(&error) {
         Some(RefusalReason::UnknownAuthority) => JoinError::OtherAuthority { address },

@@ -84,7 +84,10 @@ async fn only_a_node_may_name_a_caller_and_a_route_gets_the_fields_that_it_reads
     assert!(error.message().contains("`caller`") && !error.was_started(), "{error}");
     let many = CallOptions::new().with_tag("name", "x".repeat(32 * 1024));
     let error = client.call_with::<i64, String>("/tells", 1, many).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::InvalidInput && error.message().starts_with("the call's tags exceed"), "{error}");
+    assert!(
+        error.kind() == ErrorKind::InvalidInput && error.message().starts_with("the call's tags exceed"),
+        "{error}"
+    );
 }
 
 /// A peer that keeps no limits.
