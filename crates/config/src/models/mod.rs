@@ -92,5 +92,5 @@ fn reason(model: &FoundModel, settings: &Settings) -> Option<String> {
     Some(format!("{} version {version}: {reason}", model.name))
 }
 
-#[cfg(all(test, feature = "onnx"))]
+#[cfg(test)]
 mod tests;

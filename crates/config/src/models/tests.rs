@@ -1,5 +1,7 @@
 //! Directories as listings: which models, versions, stages and routes follow.
 
+#![cfg(feature = "onnx")]
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
