@@ -31,7 +31,7 @@ pub struct Encoded {
     envelope: Envelope,
     /// Its parts, unless this process has written it.
     received: Option<ReceivedEnvelope>,
-    /// The value, once somebody read it.
+    /// The decoded value, after the first read.
     value: OnceLock<Arc<Value>>,
 }
 
@@ -80,7 +80,7 @@ impl Encoded {
         self.value.get().map_or_else(|| self.decode(), |value| Ok(Value::clone(value)))
     }
 
-    /// The value of a last holder, which moves it out.
+    /// Takes the value out.
     pub(crate) fn into_value(mut self) -> Result<Arc<Value>, DecodeError> {
         self.value.take().map_or_else(|| self.decode::<Value>().map(Arc::new), Ok)
     }

@@ -5,6 +5,7 @@
 
 use super::document::Section;
 use super::error::ConfigError;
+
 /// The keys of kind `remote`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteConfig {

@@ -6,8 +6,8 @@
 //! protocol itself finds out whether its peer is alive. Only a peer that does not read what was written is still cut
 //! ([`write_progress_timeout`](HttpConfig::write_progress_timeout)).
 //!
-//! * **Full:** at most half of the [connections](HttpConfig::max_connections), but at least one, may be upgraded, so that
-//!   requests find the other half; a further upgrade is refused with 429. The limits of all connections count an upgraded one, too.
+//! * **Full:** half of the [connections](HttpConfig::max_connections), at least one, may be upgraded: requests find the
+//!   other half. A further upgrade is refused with 429. Upgraded connections count in the limits of all connections.
 //! * **Ending:** [`UpgradedSocket::withdrawn`] tells that the node is about to end. The shutdown waits for the socket
 //!   until the end of the grace period, and then cuts it.
 //! * **Not offered:** a request for an upgrade that no protocol offers at its path is answered as any other. So is one

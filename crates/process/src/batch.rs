@@ -11,10 +11,10 @@ use callboard_core::{Batch, CallContext, CallError, ErrorKind, Failure, Instant,
 use crate::message::{CallHead, INVALID_STATUS, ItemError, MAX_ITEMS};
 
 /// The most bytes of all headers, query parameters and tags in the head of a frame, which has room for 4 MiB.
-const MAX_ATTRIBUTES_OF_PART: usize = 1024 * 1024;
+const MAX_ATTRIBUTE_BYTES_OF_PART: usize = 1024 * 1024;
 
 /// What the lengths of names and values add to those of one item.
-const PAIRS_BYTES: usize = 3 * MAX_ATTRIBUTES * 6;
+const PAIR_LENGTHS_BYTES: usize = 3 * MAX_ATTRIBUTES * 6;
 
 /// Items that one frame can hold.
 #[derive(Debug, Default)]
@@ -44,9 +44,9 @@ pub(crate) fn divide(
         };
         let head = match context.attribute_bytes() {
             0 => 0,
-            attributes => attributes + PAIRS_BYTES,
+            attributes => attributes + PAIR_LENGTHS_BYTES,
         };
-        let is_full = part.indices.len() == max_items.min(MAX_ITEMS) || head > MAX_ATTRIBUTES_OF_PART - head_bytes;
+        let is_full = part.indices.len() == max_items.min(MAX_ITEMS) || head > MAX_ATTRIBUTE_BYTES_OF_PART - head_bytes;
         if is_full || input.len() > max_bytes - bytes {
             all.push(std::mem::take(&mut part));
             (bytes, head_bytes) = (0, 0);

@@ -48,6 +48,10 @@ class Context(msgspec.Struct):
     # The batch and the item of it, where a node is.
     _place: tuple[int, int] | None = None
 
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if not name.startswith("_"))
+        return f"Context({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

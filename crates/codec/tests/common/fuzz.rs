@@ -125,8 +125,8 @@ fn same_scalar(a: Scalar, b: Scalar) -> bool {
     a.dtype() == b.dtype() && a.to_tensor() == b.to_tensor()
 }
 
-/// Decoding from chunks gives the same result as from one buffer, and so does the check of what stays encoded. The input
-/// determines the sizes of the chunks.
+/// Decoding from chunks gives the same result as from one buffer, and so does the check of what stays encoded. The
+/// input determines the sizes of the chunks.
 fn envelope_chunks(input: &[u8]) {
     let whole = Bytes::copy_from_slice(input);
     let expected = decode(Format::Envelope, &whole);

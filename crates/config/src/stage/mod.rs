@@ -215,29 +215,3 @@ fn own_keys(section: &Section<'_>, other: &[&str]) -> Vec<OwnKey> {
         .map(|(key, entry)| OwnKey::new(key, &entry))
         .collect()
 }
-
-#[cfg(all(test, feature = "onnx"))]
-mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
-
-    use super::*;
-    use crate::{Environment, Flags, Plan, Target};
-
-    #[test]
-    fn the_python_package_knows_the_keys_of_a_model() {
-        let text =
-            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src/callboard/_compose.py"));
-        let text = text.unwrap();
-        let (_, keys) = text.split_once("_ONNX_KEYS = (").unwrap();
-        let keys: Vec<&str> = keys.split_once(')').unwrap().0.split('"').skip(1).step_by(2).collect();
-        let missing: Vec<_> = COMMON.into_iter().filter(|key| *key != "kind" && !keys.contains(key)).collect();
-        assert_eq!(missing, [""; 0]);
-        for key in keys.into_iter().filter(|key| !["name", "route"].contains(key)) {
-            let stage = format!("[[stage]]\nname = \"a\"\nkind = \"onnx\"\nmodel = \"a.onnx\"\n{key} = {{}}\n");
-            let target = Target::File { path: PathBuf::from("f"), text: stage };
-            let error = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap_err().to_string();
-            assert!(!error.contains("unknown key"), "{error}");
-        }
-    }
-}

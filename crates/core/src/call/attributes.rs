@@ -16,7 +16,7 @@ pub const MAX_ATTRIBUTE_BYTES: usize = 32 * 1024;
 /// The most bytes of the name of a call's caller.
 pub const MAX_CALLER_BYTES: usize = 256;
 
-/// Names with values, few enough for a linear search. Inner calls share them.
+/// Names with values, each name once; few enough for a linear search. Inner calls share them.
 type Pairs = Vec<(Arc<str>, Arc<str>)>;
 
 /// A kind of pairs.
@@ -58,7 +58,11 @@ pub(crate) enum Excess {
 }
 
 impl Attributes {
+    /// Adds a pair, unless there is one of this name: the first counts.
     pub(crate) fn push(&mut self, kind: PairKind, name: Arc<str>, value: Arc<str>) {
+        if self.find(kind, &name).is_some() {
+            return;
+        }
         if self.pairs[kind as usize].len() == MAX_ATTRIBUTES {
             self.exceed(Excess::Count(kind));
         } else if self.take_bytes(name.len().saturating_add(value.len()), kind.plural()) {
@@ -94,11 +98,8 @@ impl Attributes {
             self.set_path(path.clone());
         }
         for kind in PairKind::ALL {
-            let own = self.pairs[kind as usize].len();
             for (name, value) in &outer.pairs[kind as usize] {
-                if find(&self.pairs[kind as usize][..own], name).is_none() {
-                    self.push(kind, Arc::clone(name), Arc::clone(value));
-                }
+                self.push(kind, Arc::clone(name), Arc::clone(value));
             }
         }
         self.excess = excess;
@@ -121,7 +122,7 @@ impl Attributes {
     }
 
     pub(crate) fn find(&self, kind: PairKind, name: &str) -> Option<&str> {
-        find(&self.pairs[kind as usize], name)
+        self.pairs(kind).find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
     pub(crate) fn pairs(&self, kind: PairKind) -> impl Iterator<Item = (&str, &str)> {
@@ -149,8 +150,4 @@ impl Attributes {
         };
         Err(CallError::new(ErrorKind::InvalidInput, message))
     }
-}
-
-fn find<'a>(pairs: &'a [(Arc<str>, Arc<str>)], name: &str) -> Option<&'a str> {
-    pairs.iter().find(|(known, _)| **known == *name).map(|(_, value)| &**value)
 }

@@ -134,7 +134,7 @@ impl CallContext {
         self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::QueryParameter))
     }
 
-    /// All tags of the caller, by name; the first of each name counts.
+    /// All tags of the caller, each name once.
     pub fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
         self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::Tag))
     }

@@ -219,8 +219,8 @@ impl Flight {
         }
     }
 
-    /// Runs user code that reads payloads in the caller's future. What it decodes of these bytes of envelopes is charged
-    /// to the call, and much of it is decoded off the runtime.
+    /// Runs user code that reads payloads in the caller's future. What it decodes, from envelopes of this length, is
+    /// charged to the call; long ones are decoded off the runtime.
     pub(crate) fn reading<T>(&self, encoded_bytes: usize, code: impl FnOnce() -> T) -> T {
         if encoded_bytes == 0 { code() } else { off_the_runtime(encoded_bytes, || self.charged(code)) }
     }

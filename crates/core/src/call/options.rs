@@ -189,11 +189,16 @@ impl CallOptions {
         self.telling(|origin| origin.caller = Some(name))
     }
 
-    /// Sets a header of the request, by its name in lower case, for user code. For edges whose requests have headers: only
-    /// headers that the [route reads](crate::edge::Route::request_fields). [`check`](Self::check) says how many.
+    /// Sets a header of the request for user code, which reads it by its name in lower case. For edges whose requests
+    /// have headers: only headers that the [route reads](crate::edge::Route::request_fields). [`check`](Self::check)
+    /// says how many.
     #[must_use]
     pub fn with_header(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
-        self.with(|attributes| attributes.push(PairKind::Header, name.into(), value.into()))
+        let mut name = name.into();
+        if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            name = name.to_ascii_lowercase().into();
+        }
+        self.with(|attributes| attributes.push(PairKind::Header, name, value.into()))
     }
 
     /// Sets a query parameter of the request for user code, as [`with_header`](Self::with_header) sets a header.
@@ -208,9 +213,8 @@ impl CallOptions {
         self.with(|attributes| attributes.set_path(path.into()))
     }
 
-    /// Sets a tag for user code, wherever it runs: such as a feature flag. No rights may depend
-    /// on it: callers over QUIC choose their tags. The first tag of each name counts.
-    /// [`check`](Self::check) says how many there may be.
+    /// Sets a tag for user code, wherever it runs, such as a feature flag. No rights may depend on it: callers over QUIC
+    /// choose their tags. The first tag of each name counts. [`check`](Self::check) says how many there may be.
     #[must_use]
     pub fn with_tag(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.with(|attributes| attributes.push(PairKind::Tag, name.into(), value.into()))
@@ -264,12 +268,8 @@ impl CallOptions {
         self.origin.is_some()
     }
 
-    fn attributes(&self) -> Option<&Attributes> {
-        self.origin.as_ref()?.attributes.as_deref()
-    }
-
     fn pairs(&self, kind: PairKind) -> impl Iterator<Item = (&str, &str)> {
-        self.attributes().into_iter().flat_map(move |attributes| attributes.pairs(kind))
+        self.origin.iter().flat_map(move |origin| origin.pairs(kind))
     }
 
     /// The name of the caller, if set.
@@ -296,7 +296,7 @@ impl CallOptions {
     /// The path of the request, if set.
     #[must_use]
     pub fn path(&self) -> Option<&str> {
-        self.attributes()?.path()
+        self.origin.as_ref()?.path()
     }
 
     /// The id of the call, if set.

@@ -303,14 +303,9 @@ impl AdmittedCall {
         reply
     }
 
-    /// Counts the call as successful, and reads its output, at the expense of the call if it comes from another
-    /// process.
+    /// Reads the output of a call, at its expense, and counts it as successful.
     pub(crate) fn read_output<Out: Data + Clone>(mut self, reply: Reply) -> Result<Out, CallError> {
         let encoded = reply.payload.encoded_bytes();
-        if encoded == 0 {
-            self.close(Ok(()));
-            return read_output(self.admission.route().name(), reply.payload);
-        }
         let output = self.flight.reading(encoded, || read_output(self.admission.route().name(), reply.payload));
         self.close(Ok(()));
         output

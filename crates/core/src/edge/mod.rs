@@ -2,7 +2,7 @@
 //! type.
 //!
 //! Edges receive bodies by the same parts: [`Pace`] decides how slow a body may be, [`BodyReservation`] what its call
-//! holds while it arrives, and [`CodecBudget`] who pays for reading it, on which thread.
+//! holds while it arrives, and [`CodecBudget`] on which account and thread it is read.
 //!
 //! An edge brings calls from outside, such as the HTTP server. As an [`Edge`] it opens and ends with a server. For
 //! simple calls it has a [`LocalClient`](crate::LocalClient). To admit a call before its body is read it has

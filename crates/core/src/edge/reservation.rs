@@ -34,9 +34,9 @@ impl BodyReservation {
         self.held
     }
 
-    /// Holds a body of at most this length before it arrives: with the permit, in the same step.
+    /// Holds a body of at most this length from its head on: in the same step as its permit.
     #[must_use]
-    pub fn with_short(self, most: u64) -> Self {
+    pub fn holding_up_to(self, most: u64) -> Self {
         Self { held: if self.announced <= most { self.announced } else { self.held }, ..self }
     }
 
@@ -72,7 +72,7 @@ mod tests {
             is_short in any::<bool>(),
         ) {
             let reservation = BodyReservation::new(Some(announced));
-            let mut reservation = if is_short { reservation.with_short(SHORT) } else { reservation };
+            let mut reservation = if is_short { reservation.holding_up_to(SHORT) } else { reservation };
             let mut held = reservation.held();
             prop_assert!(held <= SHORT);
             for piece in pieces {

@@ -193,7 +193,7 @@ impl CallError {
         self.after_runs(started, false)
     }
 
-    /// The same error of work on an outcome: the call has run, so no time to retry is told.
+    /// The same error for work on an outcome. The call has run, so the error has no retry-after.
     pub(crate) fn of_outcome(mut self) -> Self {
         (self.0.started, self.0.retry_after) = (true, None);
         self

@@ -6,7 +6,7 @@
 //! process, is done there, and [the other tasks move](off_the_runtime).
 //!
 //! * **Full:** further work waits within its call's deadline. Of a node at most [`MAX_WAITING`] pieces wait; beyond
-//!   that the call is refused with `Overloaded`. A client's calls are its own bound.
+//!   that the call is refused with `Overloaded`. Work without a node is bounded by the calls in flight alone.
 //! * **Late, cancelled:** the call's deadline, or dropping the future, stops the work at its next charge, at the latest
 //!   after 64 KiB of allocations. Until the work returns it owns its call's [`Admission`](crate::edge::Admission): an
 //!   abandoned call is in flight while it costs something.
@@ -44,12 +44,12 @@ fn cores() -> usize {
     available_parallelism().map_or(2, NonZeroUsize::get)
 }
 
-/// Runs `work` off the runtime's threads, at the expense of `account` if a node pays for it: for clients, and for the
-/// answers that they get.
+/// Runs `work` off the runtime's threads, at the expense of `account` if a node pays for it: for clients, and for what a
+/// node sends to its peers and gets from them. The calls in flight bound how much of it waits.
 ///
 /// # Errors
 ///
-/// `Unavailable` when the runtime stops.
+/// `Unavailable` when the runtime stops; `DeadlineExceeded` when no thread was free within the longest timeout of a call.
 ///
 /// # Panics
 ///

@@ -72,7 +72,7 @@ async fn a_type_between_stages_needs_no_serde() {
     assert_eq!(node.client().call::<u64, u64>("/route", 4).await.unwrap(), 5);
 }
 
-/// A stage whose worker takes and gives what is encoded, as one that runs in another process does.
+/// A stage whose worker takes and gives encoded values, as a worker in another process does.
 fn encoded_echo(name: &str) -> Stage<Value, Value> {
     Stage::<Encoded, Encoded>::each(name, |encoded: &Encoded| Ok(encoded.clone())).of_types()
 }

@@ -60,10 +60,7 @@ pub(crate) async fn call<B: RequestBody>(
     let read = read_body(form, body).await?;
     let admission = arrival.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
-    let attribute_bytes = options.attribute_bytes();
-    if attribute_bytes > 0 {
-        budget.charge(attribute_bytes)?;
-    }
+    budget.charge(options.attribute_bytes())?;
     let (admission, payload) = match style {
         CallStyle::Route => read_payload(&budget, admission, route, read, config).await?,
         CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,

@@ -124,7 +124,7 @@ async fn an_upgrade_over_tls_stays_encrypted() {
     tokio::time::timeout(TEST_TIMEOUT, reading).await.unwrap();
     assert!(received.starts_with(b"HTTP/1.1 101 "));
     client.shutdown().await.unwrap();
-    // The end is told (`close_notify`), so that nobody can have cut the rest off.
+    // The end comes with `close_notify`: the connection was not cut.
     assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
 }
 

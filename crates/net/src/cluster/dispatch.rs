@@ -272,6 +272,7 @@ impl Inner {
 /// The error of a call whose input cannot be encoded, or has no room.
 fn unsendable(error: EncodeError, call: &StageCall) -> CallError {
     if error.kind() != EncodeErrorKind::Unsupported {
+        // As the error of an input: an encode error is that of an outcome, of which a call has run.
         return DecodeError::from(error).into();
     }
     let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
@@ -290,7 +291,7 @@ fn with_retry_after(error: CallError, call: &StageCall) -> CallError {
     parts.into()
 }
 
-/// The next peer for a call, among those that were not tried.
+/// The next untried peer for a call.
 fn choose_peer(mut candidates: Vec<Candidate>, call: &StageCall, tried: &[SocketAddr]) -> Option<PeerChoice> {
     candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
     // The last alternative is worth waiting for, within the deadline.

@@ -162,7 +162,7 @@ impl<'a> CallReceiver<'a> {
         }
         let (config, bytes) = (&self.server.config, head.body_bytes as u64);
         let options = wire::options(&call, now);
-        let reservation = BodyReservation::new(Some(bytes)).with_short(SHORT_BYTES);
+        let reservation = BodyReservation::new(Some(bytes)).holding_up_to(SHORT_BYTES);
         if bytes > SHORT_BYTES {
             // A body without room is refused before it arrives. This only checks: the call holds the arrived bytes.
             node.edge().held_bytes().grow(bytes)?;
@@ -208,8 +208,8 @@ impl<'a> CallReceiver<'a> {
         }))
     }
 
-    /// Adds the facts of the caller and its request, at the expense of the call. Only a node may name another caller: it
-    /// has checked that one.
+    /// Adds the facts of the caller and its request, at the expense of the call. Only a node may name another caller,
+    /// which it has checked.
     fn with_origin(
         &self,
         options: CallOptions,
@@ -259,7 +259,7 @@ impl<'a> CallReceiver<'a> {
             return BodyProgress::Incomplete;
         };
         let IncomingBody { entry, credit, target, node, options, deadline, decoder, account, .. } = *body;
-        match self.read(decoder, target.reader(), (account, deadline)) {
+        match self.read(decoder, target.reader(), Payer { account, deadline }) {
             Err(error) => BodyProgress::Refused(entry, error),
             Ok(input) if credit > 0 && target.is_streaming() => {
                 let opening = target.open(Arc::clone(&node), input, options);
@@ -272,7 +272,7 @@ impl<'a> CallReceiver<'a> {
     /// Decodes a complete input now, or later on another thread if it is large.
     fn read(&self, decoder: EnvelopeDecoder, reader: InputReader, payer: Payer) -> Result<CallInput, CallError> {
         if decoder.total_bytes().unwrap_or_default() < LARGE_BYTES {
-            let read = || charged_to(&payer.0, || reader.read(decoder));
+            let read = || charged_to(&payer.account, || reader.read(decoder));
             return offload::contain(read).map(CallInput::Decoded);
         }
         let server = Arc::clone(self.server);
@@ -424,8 +424,11 @@ enum CallInput {
     Large(Box<LargeInput>),
 }
 
-/// The account that pays for decoding, and the deadline of its call.
-type Payer = (Arc<dyn Account>, Deadline);
+/// What pays for the decoding of an input.
+struct Payer {
+    account: Arc<dyn Account>,
+    deadline: Deadline,
+}
 
 struct LargeInput {
     server: Arc<ServerState>,
@@ -440,7 +443,7 @@ impl CallInput {
         match self {
             Self::Decoded(payload) => Ok((owner, payload)),
             Self::Large(input) => {
-                let LargeInput { server, decoder, reader, payer: (account, deadline) } = *input;
+                let LargeInput { server, decoder, reader, payer: Payer { account, deadline } } = *input;
                 let budget = node.edge().codec_budget(account, deadline);
                 let read = move || offload::contain(|| reader.read(decoder));
                 let read = budget.off_thread(owner, read).await.and_then(|(owner, payload)| Ok((owner, payload?)));

@@ -1,6 +1,8 @@
 //! The knobs of stages and the limits of routes.
 
 use super::*;
+#[cfg(feature = "onnx")]
+use crate::stage::COMMON;
 
 #[cfg(feature = "onnx")]
 #[test]
@@ -165,4 +167,21 @@ fn a_spare_of_a_stage_that_may_leave_the_memory_is_refused() {
     let error = plan(&GATEWAY.replace("kind = \"remote\"", process)).unwrap_err();
     let expected = "spare: a spare stays in memory when its stage leaves it, and `replicas` has `min = 0`";
     assert!(error.ends_with(expected), "{error}");
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn the_python_package_knows_the_keys_of_a_model() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/src/callboard/_compose.py");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (_, keys) = text.split_once("_ONNX_KEYS = (").unwrap();
+    let keys: Vec<&str> = keys.split_once(')').unwrap().0.split('"').skip(1).step_by(2).collect();
+    let missing: Vec<_> = COMMON.into_iter().filter(|key| *key != "kind" && !keys.contains(key)).collect();
+    assert_eq!(missing, [""; 0]);
+    for key in keys.into_iter().filter(|key| !["name", "route"].contains(key)) {
+        let stage = format!("[[stage]]\nname = \"a\"\nkind = \"onnx\"\nmodel = \"a.onnx\"\n{key} = {{}}\n");
+        let target = Target::File { path: PathBuf::from("f"), text: stage };
+        let error = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap_err().to_string();
+        assert!(!error.contains("unknown key"), "{error}");
+    }
 }

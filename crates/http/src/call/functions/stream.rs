@@ -22,7 +22,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::edge::{CAPACITY_POLL_INTERVAL, Route};
+use callboard_core::edge::{CAPACITY_POLL_INTERVAL, HeldBytes, Route};
 use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LocalClient};
 use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
@@ -64,6 +64,8 @@ pub(crate) fn answer(
         options = options.with_priority(priority);
     }
     let options = context.with_request(options, route, (request.uri(), request.headers()))?;
+    let attributes = context.client.edge().held_bytes();
+    attributes.grow(options.attribute_bytes() as u64)?;
     let timeout = head.timeout;
     let shared = Arc::default();
     let body = request.into_body();
@@ -85,6 +87,7 @@ pub(crate) fn answer(
         panics: context.metrics.requests.panics.clone(),
         leaving: AbandonGuard::new(context.metrics.requests.abandoned.clone()),
         items: items.clone(),
+        _attributes: attributes,
         _span: context.span.cloned(),
     };
     let body = stream::unfold(stream_body, async |mut stream_body| {
@@ -116,6 +119,8 @@ struct CallStreamBody {
     panics: Counter,
     leaving: AbandonGuard,
     items: StreamedItems,
+    /// The bytes of what all of its calls have for user code beside their inputs.
+    _attributes: HeldBytes,
     /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
