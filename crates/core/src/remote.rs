@@ -6,12 +6,13 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use callboard_codec::{Account, Payload};
+use callboard_codec::Payload;
 use serde::Serialize;
 
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply, SessionKey};
 use crate::error::CallError;
 use crate::id::StageName;
+use crate::offload::CodecBudget;
 pub use crate::splitmix64::splitmix64;
 
 /// The outcome of a call to another node.
@@ -132,10 +133,11 @@ pub struct StageCall {
 }
 
 impl StageCall {
-    /// The account of the call on this node: decoding of the outcome is charged to it.
+    /// Encodes the input and decodes the outcome for this node, which pays for both; `None` if no node has admitted the
+    /// call.
     #[must_use]
-    pub fn account(&self) -> Option<Arc<dyn Account>> {
-        self.flight.account()
+    pub fn budget(&self) -> Option<CodecBudget<'_>> {
+        self.flight.budget()
     }
 
     /// Notes that a node may have run stages that it must not run twice: errors of the call then say that it may not be

@@ -19,7 +19,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::gateway::Permit;
 use crate::id::{RouteName, StageName};
 use crate::metrics::CacheUse;
-use crate::offload::{LARGE_BYTES, off_the_runtime};
+use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime};
 use crate::timeline::{Account, Phase, Recorder, Timing};
 
 /// One admitted call, shared by its caller and all of its entries.
@@ -237,6 +237,12 @@ impl Flight {
             Some(account) => charged_up_to(LARGE_BYTES, &account, &work)
                 .unwrap_or_else(|| off_the_runtime(LARGE_BYTES, || charged_to(&account, &work))),
         })
+    }
+
+    /// Decodes and encodes for the call by the rule of its node; `None` if no node has admitted it.
+    pub(crate) fn budget(&self) -> Option<CodecBudget<'_>> {
+        let permit = self.permit.as_ref()?;
+        Some(CodecBudget::new(permit.gateway().offload(), Arc::clone(permit) as _, self.deadline))
     }
 
     /// The account of its call, if that was admitted here.

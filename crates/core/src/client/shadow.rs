@@ -8,13 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::Payload;
-use tokio::task::spawn_blocking;
 
 use super::{AdmittedCall, LocalClient, run_once};
 use crate::call::{CallOptions, Origin, Priority};
 use crate::clock;
 use crate::containment::contain;
-use crate::offload::LARGE_BYTES;
 use crate::router::{Observation, TrialPart, agrees};
 
 /// A call that the candidate runs as well.
@@ -50,8 +48,11 @@ impl Shadow {
             let outcome = run_once(began, copy, input, |copy, reply| (copy, reply.payload)).await;
             let latency = clock::now().saturating_duration_since(began);
             let observation = match outcome {
-                Ok((_copy, own)) => {
-                    trial.compare(compare(answer, own, trial.policy().tolerance).await);
+                Ok((copy, own)) => {
+                    match compare(&copy, answer, own, trial.policy().tolerance).await {
+                        Some(agrees) => trial.compare(agrees),
+                        None => trial.skip(),
+                    }
                     Observation::Succeeded(latency)
                 }
                 // A copy has no caller and has all the time that it may have.
@@ -62,9 +63,11 @@ impl Shadow {
     }
 }
 
-/// Whether two answers agree. Their `Serialize` is users' code; it may be slow, and it may panic.
-async fn compare(answer: Payload, own: Payload, tolerance: f64) -> bool {
-    let is_large = answer.size_hint() >= LARGE_BYTES;
-    let compare = move || contain(|| agrees(&answer, &own, tolerance)).unwrap_or(false);
-    if is_large { spawn_blocking(compare).await.unwrap_or(false) } else { compare() }
+/// Whether two answers agree, at the expense of the copy; `None` if there is no room to compare them. Their `Serialize`
+/// is users' code; it may be slow, and it may panic.
+async fn compare(copy: &AdmittedCall, answer: Payload, own: Payload, tolerance: f64) -> Option<bool> {
+    let budget = copy.flight.budget()?;
+    let bytes = answer.size_hint();
+    let compare = move || contain(|| agrees(&answer, &own, tolerance)).unwrap_or(Some(false));
+    budget.run((), bytes, compare).await.ok().and_then(|((), agrees)| agrees)
 }

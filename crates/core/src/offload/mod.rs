@@ -44,8 +44,7 @@ fn cores() -> usize {
     available_parallelism().map_or(2, NonZeroUsize::get)
 }
 
-/// Runs `work` off the runtime's threads, at the expense of `account` if a node pays for it: for clients, and for what a
-/// node sends to its peers and gets from them. The calls in flight bound how much of it waits.
+/// Runs `work` off the runtime's threads, for a client: its calls in flight bound how much of it waits.
 ///
 /// # Errors
 ///
@@ -58,12 +57,8 @@ fn cores() -> usize {
 /// # Cancellation
 ///
 /// Dropping the future stops the work at its next charge.
-pub async fn run_without_node<T: Send + 'static>(
-    account: Option<Arc<dyn Account>>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, CallError> {
-    let account = account.unwrap_or_else(|| Arc::new(Unmetered));
-    let done = WITHOUT_NODE.run((), account, Deadline::from(MAX_TIMEOUT), work).await;
+pub async fn run_without_node<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, CallError> {
+    let done = WITHOUT_NODE.run((), Arc::new(Unmetered), Deadline::from(MAX_TIMEOUT), work).await;
     done.map(|((), done)| done)
 }
 
@@ -267,7 +262,7 @@ mod tests {
         let cores = WITHOUT_NODE.free.available_permits();
         let started = (0..cores * 10).map(|_| {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
-            tokio::spawn(run_without_node(None, move || {
+            tokio::spawn(run_without_node(move || {
                 most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 (0..200).for_each(|_| std::thread::yield_now());
                 now.fetch_sub(1, Ordering::SeqCst);

@@ -2,8 +2,9 @@
 //! `pipeline/remote.rs`.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use callboard_codec::Payload;
@@ -12,8 +13,8 @@ use callboard_core::remote::{RemoteFuture, RemoteStages, StageCall, StageLoad, S
 use callboard_core::testing::TestApp;
 use callboard_core::timeline::Recorder;
 use callboard_core::{
-    App, CallError, CallOptions, Contract, DEFAULT_CREDIT, ErrorKind, Failure, Node, Pipeline, Reply, SessionKey,
-    Stage, StreamPipeline, StreamStage, Timing,
+    App, CallError, CallOptions, Contract, DEFAULT_CREDIT, Deadline, ErrorKind, Failure, MAX_TIMEOUT, Node, Pipeline,
+    Reply, SessionKey, Stage, StreamPipeline, StreamStage, Timing,
 };
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
@@ -148,7 +149,44 @@ async fn a_call_for_another_node_runs_there_once() {
     assert_eq!((load.open, load.queued, load.capacity, load.revision), (true, 0, 12, 6));
     let first = cluster.call(0);
     assert_eq!((first.stage(), first.revision, first.credit), ("add", Some(7), DEFAULT_CREDIT));
-    assert!(!first.may_run_again && first.can_run_here && !first.is_retry && first.account().is_some());
+    assert!(!first.may_run_again && first.can_run_here && !first.is_retry && first.budget().is_some());
+}
+
+/// While what is sent to other nodes has all of them, an edge waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payloads_for_other_nodes_are_encoded_by_the_threads_of_the_node() {
+    let cluster = Cluster::preferred([Ok((40, 1))]);
+    let node = cluster.serve(App::new().route("/route", add(&Arc::default()))).await;
+    call(&node, 1).await.unwrap();
+    let threads = available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
+    let (begun, have_begun) = mpsc::channel();
+    let releases: Vec<_> = std::iter::repeat_with(|| {
+        let (release, released) = mpsc::channel::<()>();
+        let (begun, call) = (begun.clone(), cluster.call(0));
+        let work = move || {
+            begun.send(()).unwrap();
+            released.recv()
+        };
+        tokio::spawn(async move { call.budget().unwrap().off_thread((), work).await.map(drop) });
+        release
+    })
+    .take(threads)
+    .collect();
+    tokio::task::block_in_place(|| have_begun.iter().take(threads).for_each(drop));
+
+    let is_released = Arc::new(AtomicBool::new(false));
+    let (was_released, client) = (Arc::clone(&is_released), node.client());
+    let edge = tokio::spawn(async move {
+        let (edge, deadline) = (client.edge(), Deadline::from(MAX_TIMEOUT));
+        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), deadline);
+        budget.off_thread((), move || was_released.load(Ordering::SeqCst)).await
+    });
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    is_released.store(true, Ordering::SeqCst);
+    drop(releases);
+    assert!(edge.await.unwrap().unwrap().1);
 }
 
 #[tokio::test(start_paused = true)]

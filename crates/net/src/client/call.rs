@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, frame_head};
-use callboard_codec::{Account, Data, DecodeError, DecodeLimits, Envelope, EnvelopeDecoder};
+use callboard_codec::{Data, DecodeError, DecodeLimits, Envelope, EnvelopeDecoder};
+use callboard_core::edge::CodecBudget;
 use callboard_core::{CallError, ErrorKind};
-use futures_util::TryFutureExt;
 
 use super::coalesce::ROOM_WAIT;
 use super::connection::NodeConnection;
@@ -24,22 +24,26 @@ pub(crate) struct CallResponse {
     pub(crate) body: EnvelopeDecoder,
 }
 
-/// Decodes an output; a large one on another thread. An error or a panic affects only this call, which has run. On a
-/// node, `account` pays for the body and for the decoded output.
-pub(crate) fn read_output<T: Send + 'static, E: std::fmt::Display>(
+/// Decodes an output; a large one on another thread. An error or a panic affects only this call, which has run. The
+/// `budget` of a node pays for the body and for the decoded output.
+pub(crate) async fn read_output<T: Send + 'static, E: std::fmt::Display>(
     body: EnvelopeDecoder,
-    account: Option<Arc<dyn Account>>,
+    budget: Option<CodecBudget<'_>>,
     read: impl FnOnce(EnvelopeDecoder) -> Result<T, E> + Send + 'static,
-) -> impl Future<Output = Result<T, CallError>> + Send {
+) -> Result<T, CallError> {
     let bytes = body.total_bytes().unwrap_or_default();
-    let payer = account.clone();
-    let work = move || {
-        account.map_or(Ok(()), |account| account.charge(bytes)).map_err(unreadable)?;
-        read(body).map_err(unreadable)
+    let work = move || read(body).map_err(unreadable);
+    let done = match budget {
+        None => offload::run(bytes, work).await,
+        Some(budget) => {
+            budget.charge(bytes).map_err(unreadable)?;
+            let done = budget.run_once((), bytes, move || offload::contain(work)).await;
+            done.and_then(|((), done)| done)
+        }
     };
-    offload::run(bytes, payer, work).map_err(|error| {
+    done.map_err(|error| {
         let mut parts = error.into_parts();
-        parts.started = true;
+        (parts.started, parts.retry_after) = (true, None);
         parts.into()
     })
 }

@@ -117,33 +117,32 @@ struct PeerChoice {
 }
 
 impl Inner {
-    pub(super) async fn run(&self, call: StageCall) -> Result<StageReply, CallError> {
-        let account = call.account();
-        let PeerAnswer { response, stages, node } = self.dispatch::<OneOutcome>(call).await?;
+    pub(super) async fn run(&self, mut call: StageCall) -> Result<StageReply, CallError> {
+        let PeerAnswer { response, stages, node } = self.dispatch::<OneOutcome>(&mut call).await?;
         let CallResponse { done, body } = response;
-        let value = read_output(body, account, |body| body.finish_encoded()).await?;
+        let value = read_output(body, call.budget(), |body| body.finish_encoded()).await?;
         // 0 means that all of them ran.
         let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
         let reply = Reply::new(Payload::new(value), wire::timing(done.times));
         Ok(StageReply::new(reply, ran).with_node(node))
     }
 
-    pub(super) async fn stream(&self, call: StageCall) -> Result<StageOutputs, CallError> {
-        let PeerAnswer { response, stages, .. } = self.dispatch::<OutputStream>(call).await?;
+    pub(super) async fn stream(&self, mut call: StageCall) -> Result<StageOutputs, CallError> {
+        let PeerAnswer { response, stages, .. } = self.dispatch::<OutputStream>(&mut call).await?;
         let outputs = futures_util::stream::unfold(Box::new(response), RemoteOutputs::next);
         Ok(StageOutputs::new(PayloadReplies::new(outputs), stages))
     }
 
     /// Calls one peer after the other, until one answers or no further one may be tried.
-    async fn dispatch<F: AnswerForm>(&self, mut call: StageCall) -> Result<PeerAnswer<F::Response>, CallError> {
-        let encoded = offload::encode(&call.payload, call.account()).await;
-        let envelope = encoded.and_then(|encoded| encoded.map_err(|error| unsendable(error, &call)))?;
+    async fn dispatch<F: AnswerForm>(&self, call: &mut StageCall) -> Result<PeerAnswer<F::Response>, CallError> {
+        let encoded = offload::encode(&call.payload, call.budget()).await;
+        let envelope = encoded.and_then(|encoded| encoded.map_err(|error| unsendable(error, call)))?;
         // A call counts once for the retry budget.
         if !call.is_retry {
             self.retries.lock().called(Instant::now());
         }
         let candidates = |call: &StageCall| self.candidates(call.stage(), Some(F::IS_STREAMING), Instant::now());
-        let first = candidates(&call);
+        let first = candidates(call);
         if call.revision.is_none() {
             let runs = |revision| first.iter().any(|candidate| candidate.revision == revision);
             call.revision = self.draw(call.stage(), call.options.session(), runs);
@@ -153,8 +152,8 @@ impl Inner {
         let mut last: Option<CallFault> = None;
         loop {
             // Later choices see the loads of their moment.
-            let candidates = first.take().unwrap_or_else(|| candidates(&call));
-            let Some(choice) = choose_peer(candidates, &call, &tried) else {
+            let candidates = first.take().unwrap_or_else(|| candidates(call));
+            let Some(choice) = choose_peer(candidates, call, &tried) else {
                 // No peer is left. A lost call that may run again waits for one; the timer of its caller ends the wait.
                 // A call that was not started waits only if a peer was lost a moment ago. A call that can run on this
                 // node fails at once.
@@ -175,7 +174,7 @@ impl Inner {
             tried.push(choice.candidate.peer.address());
             // The contract of the node that runs it counts; this node's may forbid it too.
             let may_repeat = choice.is_idempotent && call.may_run_again;
-            let attempt = self.attempt::<F>(&choice, &call, &envelope).await;
+            let attempt = self.attempt::<F>(&choice, call, &envelope).await;
             if !may_repeat && attempt.as_ref().err().is_none_or(|fault| !fault.error().is_refusal()) {
                 call.set_ran_once();
             }
@@ -198,8 +197,8 @@ impl Inner {
                 break;
             }
         }
-        let error = last.map_or_else(|| self.no_peer(&call, F::IS_STREAMING), CallFault::into_error);
-        Err(with_retry_after(error, &call))
+        let error = last.map_or_else(|| self.no_peer(call, F::IS_STREAMING), CallFault::into_error);
+        Err(with_retry_after(error, call))
     }
 
     /// The error of a call without a peer. It tells whether nodes are missing, or the name of the stage is wrong.
@@ -273,7 +272,7 @@ impl Inner {
 fn unsendable(error: EncodeError, call: &StageCall) -> CallError {
     if error.kind() != EncodeErrorKind::Unsupported {
         // As the error of an input: an encode error is that of an outcome, of which a call has run.
-        return DecodeError::from(error).into();
+        return with_stage(DecodeError::from(error).into(), call);
     }
     let message = format!("the input of stage `{}` cannot be sent: {error}", call.stage());
     // A stage that also runs here does not need the peers.
@@ -285,9 +284,15 @@ fn with_retry_after(error: CallError, call: &StageCall) -> CallError {
     if error.kind() != ErrorKind::Unavailable || !error.is_refusal() {
         return error;
     }
+    let mut parts = with_stage(error, call).into_parts();
+    parts.retry_after = parts.retry_after.or(Some(RETRY_AFTER));
+    parts.into()
+}
+
+/// Adds the stage to the error of a call, unless the error has one.
+fn with_stage(error: CallError, call: &StageCall) -> CallError {
     let mut parts = error.into_parts();
     parts.stage = parts.stage.or_else(|| call.stages.first().cloned());
-    parts.retry_after = parts.retry_after.or(Some(RETRY_AFTER));
     parts.into()
 }
 

@@ -86,7 +86,7 @@ impl Offers {
     /// Reads the list of a member; a long one off the transport's thread.
     pub(crate) async fn read(body: Bytes, member: String, rules: Arc<OfferRules>) -> Self {
         let bytes = if body.len() < LONG_OFFERS_BYTES { 0 } else { LARGE_BYTES };
-        let read = offload::run(bytes, None, move || Ok::<_, CallError>(Self::from_envelope(&body, &member, &rules)));
+        let read = offload::run(bytes, move || Ok::<_, CallError>(Self::from_envelope(&body, &member, &rules)));
         read.await.unwrap_or_default()
     }
 

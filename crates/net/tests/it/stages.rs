@@ -139,6 +139,7 @@ async fn the_input_for_a_peer_is_charged_to_the_call() {
     assert_eq!(gateway.call(vec![(); 10_000]).await.unwrap(), 10_000);
     let error = gateway.call(vec![(); 3 << 20]).await.unwrap_err();
     assert!(error.message().contains("max_in_flight_bytes"), "{error}");
+    assert_eq!(error.stage(), Some("length"));
     gateway.served.until_idle().await;
     assert_eq!(gateway.served.node.describe().in_flight_bytes, 0);
 }

@@ -1,15 +1,18 @@
 //! Whether two answers are the same: equal, but for small differences of floating-point numbers.
 
-use callboard_codec::{DType, Payload, Tensor, Value};
+use callboard_codec::{DType, EncodeErrorKind, Payload, Tensor, Value};
 
 /// Values in values that are compared. Deeper ones differ: no decoder gives such a value.
 const MAX_DEPTH: usize = 256;
 
-/// Whether two answers agree. An answer that cannot be expressed as a [`Value`] agrees with none.
-pub(crate) fn agrees(first: &Payload, second: &Payload, tolerance: f64) -> bool {
-    match (first.to_value(), second.to_value()) {
-        (Ok(first), Ok(second)) => values(&first, &second, tolerance, MAX_DEPTH),
-        _ => false,
+/// Whether two answers agree; `None` if the node has no room to compare them at the moment. An answer that cannot be
+/// expressed as a [`Value`] agrees with none.
+pub(crate) fn agrees(first: &Payload, second: &Payload, tolerance: f64) -> Option<bool> {
+    let read = first.to_value().and_then(|first| Ok((first, second.to_value()?)));
+    match read {
+        Ok((first, second)) => Some(values(&first, &second, tolerance, MAX_DEPTH)),
+        Err(error) if matches!(error.kind(), EncodeErrorKind::Exhausted | EncodeErrorKind::Stopped) => None,
+        Err(_) => Some(false),
     }
 }
 
@@ -85,10 +88,14 @@ fn close(first: f64, second: f64, tolerance: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use callboard_codec::{Account, ChargeError, charged_to};
+
     use super::*;
 
     fn same(first: Value, second: Value) -> bool {
-        agrees(&Payload::new(first), &Payload::new(second), 1e-3)
+        agrees(&Payload::new(first), &Payload::new(second), 1e-3).expect("nobody pays")
     }
 
     #[test]
@@ -104,7 +111,27 @@ mod tests {
     #[test]
     fn rust_values_are_compared_through_their_dynamic_form() {
         let agree = |first: (u64, f32), second: (u64, f32)| agrees(&Payload::new(first), &Payload::new(second), 1e-3);
-        assert!(agree((1, 0.5), (1, 0.5001)) && !agree((1, 0.5), (2, 0.5)));
+        assert_eq!(agree((1, 0.5), (1, 0.5001)), Some(true));
+        assert_eq!(agree((1, 0.5), (2, 0.5)), Some(false));
+    }
+
+    #[test]
+    fn answers_without_room_to_read_them_neither_agree_nor_differ() {
+        struct Full(ChargeError);
+        impl Account for Full {
+            fn charge(&self, _: usize) -> Result<(), ChargeError> {
+                Err(self.0)
+            }
+            fn refund(&self, _: usize) {}
+        }
+        let compare = |refusal| {
+            let account: Arc<dyn Account> = Arc::new(Full(refusal));
+            let answer = Payload::new(vec!["a".repeat(1 << 20)]);
+            charged_to(&account, || agrees(&answer, &answer, 1e-3))
+        };
+        assert_eq!(compare(ChargeError::exhausted("max_in_flight_bytes", 1)), None);
+        assert_eq!(compare(ChargeError::Stopped), None);
+        assert_eq!(compare(ChargeError::too_large("max_in_flight_bytes", 1)), Some(false), "it never has room");
     }
 
     #[test]
