@@ -41,7 +41,7 @@ pub(crate) fn welcome(
     for route in client.routes() {
         let planned = plan.routes.iter().find(|planned| planned.path.value == route.name());
         let stages = match planned {
-            Some(planned) => plan.shape_of(planned).to_string(),
+            Some(planned) => plan.steps_of(planned).to_string(),
             None => route.stages().iter().map(ToString::to_string).collect::<Vec<_>>().join(" → "),
         };
         // Writing to a string cannot fail.

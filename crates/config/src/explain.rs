@@ -126,7 +126,7 @@ fn of_model(stage: &StagePlan, key: &str) -> Option<String> {
 fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
     let rollout = route.rollout.value.as_ref().map_or("none", |rollout| &rollout.text);
     vec![
-        Row::new("stages", plan.shape_of(route).to_string(), &route.steps.source),
+        Row::new("stages", plan.steps_of(route).to_string(), &route.steps.source),
         Row::with_form(of_route::MAX_IN_FLIGHT, &of_route::MAX_IN_FLIGHT_FORM, &route.max_in_flight),
         Row::with_form(of_route::TIMEOUT, of_route::timeout_form(), &route.timeout),
         Row::with_form(of_route::MAX_TIMEOUT, &of_route::MAX_TIMEOUT_FORM, &route.max_timeout),

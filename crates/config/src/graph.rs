@@ -13,7 +13,7 @@
 //! are no cycles.
 
 use callboard_core::StageName;
-use callboard_core::description::PipelineShape;
+use callboard_core::description::{Choice, PipelinePlan, StageOutline};
 
 use super::document::{Entry, Section};
 use super::error::ConfigError;
@@ -22,41 +22,8 @@ use super::nearest::Hint;
 use super::source::Source;
 use super::stage::StagePlan;
 
-/// One step of a route, with its nested steps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StepPlan {
-    /// A stage: the index of one in the plan.
-    Stage(usize),
-    /// Steps in order. An empty sequence returns its input.
-    Sequence(Vec<Self>),
-    /// All members in parallel on the same input; the result is a map by member name.
-    Ensemble {
-        /// Names and steps, in the order of the file.
-        members: Vec<(String, Self)>,
-        /// Whether a failed member leaves its error in its place.
-        partial: bool,
-    },
-    /// One of the cases, by the value of a field of the item.
-    Switch {
-        /// The field.
-        field: String,
-        /// Values and steps, in the order of the file.
-        cases: Vec<(String, Self)>,
-        /// For items without the field, and for values without a case. Without a default, such an item fails.
-        default: Option<Box<Self>>,
-    },
-    /// The value of one field of the item.
-    Pick {
-        /// The field.
-        field: String,
-    },
-    /// The item with other names for some of its fields.
-    Rename {
-        /// Old and new names.
-        fields: Vec<(String, String)>,
-    },
-}
+/// The steps of a route, over the indices of the plan's stages.
+pub type Steps = PipelinePlan<usize>;
 
 /// The depth of nested steps. Deeper ones are unreadable, and a walk through this depth fits the stack.
 pub(crate) const MAX_DEPTH: usize = 16;
@@ -74,83 +41,20 @@ const PICK: &str = "pick";
 const RENAME: &str = "rename";
 const KEYS: [&str; 7] = [ENSEMBLE, "partial", SWITCH, "cases", "default", PICK, RENAME];
 
-impl StepPlan {
-    /// The stages of the step, each as often as it is used.
-    #[must_use]
-    pub fn stages(&self) -> Vec<usize> {
-        match self {
-            Self::Stage(index) => vec![*index],
-            _ => self.parts().into_iter().flat_map(Self::stages).collect(),
-        }
-    }
-
-    /// The direct parts of this step.
-    fn parts(&self) -> Vec<&Self> {
-        match self {
-            Self::Stage(_) | Self::Pick { .. } | Self::Rename { .. } => Vec::new(),
-            Self::Sequence(steps) => steps.iter().collect(),
-            Self::Ensemble { members, .. } => members.iter().map(|(_, member)| member).collect(),
-            Self::Switch { cases, default, .. } => {
-                cases.iter().map(|(_, case)| case).chain(default.as_deref()).collect()
-            }
-        }
-    }
-
-    /// The same steps as a pipeline of `stages` has them.
-    pub(crate) fn shape(&self, stages: &[StagePlan]) -> PipelineShape {
-        let all = |parts: &[(String, Self)]| -> (Vec<String>, Vec<PipelineShape>) {
-            parts.iter().map(|(name, part)| (name.clone(), part.shape(stages))).unzip()
-        };
-        match self {
-            Self::Stage(index) => stages[*index].shape(),
-            Self::Sequence(steps) => PipelineShape::Sequence(steps.iter().map(|step| step.shape(stages)).collect()),
-            Self::Ensemble { members, partial } => {
-                let (labels, members) = all(members);
-                PipelineShape::Ensemble { members, labels, is_partial: *partial }
-            }
-            Self::Switch { cases, default, .. } => {
-                let (mut labels, mut branches) = all(cases);
-                if let Some(default) = default {
-                    labels.push(DEFAULT_LABEL.to_owned());
-                    branches.push(default.shape(stages));
-                }
-                PipelineShape::Switch { name: self.title(), branches, labels }
-            }
-            Self::Pick { .. } | Self::Rename { .. } => PipelineShape::Map(self.title()),
-        }
-    }
-
-    /// The label of a step without a stage, in plans and diagrams: the fields of `switch`, `pick` and `rename`.
-    pub(crate) fn title(&self) -> String {
-        match self {
-            Self::Switch { field, .. } => format!("switch {field}"),
-            Self::Pick { field } => format!("pick {field}"),
-            Self::Rename { fields } => {
-                let fields: Vec<String> = fields.iter().map(|(old, new)| format!("{old} to {new}")).collect();
-                format!("rename {}", fields.join(", "))
-            }
-            Self::Stage(_) | Self::Sequence(_) | Self::Ensemble { .. } => String::new(),
-        }
-    }
-}
-
 impl StagePlan {
-    /// The stage as a step. A size of batches that the file omits is up to the stage, which is not built here.
-    fn shape(&self) -> PipelineShape {
+    /// The stage in a picture. A size of batches that the file omits is up to the stage, which is not built here.
+    pub(crate) fn outline(&self) -> StageOutline {
         let name = StageName::new(&self.name.value);
         if self.kind.is_remote() {
-            return PipelineShape::Remote(name);
+            return StageOutline::Remote(name);
         }
         let max_batch_size = if self.max_batch_size.source == Source::Default { 1 } else { self.max_batch_size.value };
-        PipelineShape::Stage { name, replicas: self.replicas.value.max, max_batch_size }
+        StageOutline::Local { name, replicas: self.replicas.value.max, max_batch_size }
     }
 }
 
-/// The label of the default case of a switch.
-pub(crate) const DEFAULT_LABEL: &str = "default";
-
 /// Reads a step and its nested steps.
-pub(crate) fn read(entry: &Entry<'_>, stages: &[StagePlan]) -> Result<StepPlan, ConfigError> {
+pub(crate) fn read(entry: &Entry<'_>, stages: &[StagePlan]) -> Result<Steps, ConfigError> {
     StepParser { stages }.step(entry, MAX_DEPTH)
 }
 
@@ -159,7 +63,7 @@ struct StepParser<'s> {
 }
 
 impl StepParser<'_> {
-    fn step(&self, entry: &Entry<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+    fn step(&self, entry: &Entry<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
         let Some(depth_left) = depth_left.checked_sub(1) else {
             let message = format!("steps inside steps, more than {MAX_DEPTH} deep");
             return Err(ConfigError::Rejected { place: entry.place(), message });
@@ -170,7 +74,7 @@ impl StepParser<'_> {
         if entry.value.is_array() {
             let steps = entry.elements(STEP)?;
             let steps = steps.iter().map(|step| self.step(step, depth_left)).collect::<Result<_, _>>()?;
-            return Ok(StepPlan::Sequence(steps));
+            return Ok(PipelinePlan::Sequence(steps));
         }
         if !entry.value.is_table() {
             return Err(entry.bad(STEP));
@@ -178,11 +82,11 @@ impl StepParser<'_> {
         self.table(entry, &entry.section()?, depth_left)
     }
 
-    fn stage(&self, entry: &Entry<'_>) -> Result<StepPlan, ConfigError> {
+    fn stage(&self, entry: &Entry<'_>) -> Result<Steps, ConfigError> {
         let name = entry.text("the name of a stage")?.value;
         let names = || self.stages.iter().map(|stage| stage.name.value.as_str());
         match names().position(|known| known == name) {
-            Some(index) => Ok(StepPlan::Stage(index)),
+            Some(index) => Ok(PipelinePlan::Stage(index)),
             None => Err(ConfigError::UnknownName {
                 place: entry.place(),
                 what: "stage",
@@ -193,7 +97,7 @@ impl StepParser<'_> {
     }
 
     /// A table has one key that gives its kind, and may have the other keys of that kind.
-    fn table(&self, entry: &Entry<'_>, table: &Section<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+    fn table(&self, entry: &Entry<'_>, table: &Section<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
         table.deny_unknown(&KEYS)?;
         let kinds: Vec<&str> =
             table.keys().into_iter().filter(|key| [ENSEMBLE, SWITCH, PICK, RENAME].contains(key)).collect();
@@ -217,22 +121,22 @@ impl StepParser<'_> {
         match kind {
             ENSEMBLE => self.ensemble(table, depth_left),
             SWITCH => self.switch(table, depth_left),
-            PICK => Ok(StepPlan::Pick { field: table.require_text(PICK, "the name of a field")?.value }),
+            PICK => Ok(PipelinePlan::Pick { field: table.require_text(PICK, "the name of a field")?.value }),
             _ => rename(table),
         }
     }
 
-    fn ensemble(&self, table: &Section<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+    fn ensemble(&self, table: &Section<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
         let members = self.named(table, ENSEMBLE, MEMBERS, depth_left)?;
         let partial = table.read("partial", &Flag)?.is_some_and(|partial| partial.value);
-        Ok(StepPlan::Ensemble { members, partial })
+        Ok(PipelinePlan::Ensemble { members, partial })
     }
 
-    fn switch(&self, table: &Section<'_>, depth_left: usize) -> Result<StepPlan, ConfigError> {
+    fn switch(&self, table: &Section<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
         let field = table.require_text(SWITCH, "the name of a field, whose value chooses the case")?.value;
         let cases = self.named(table, "cases", CASES, depth_left)?;
         let default = table.get("default").map(|entry| self.step(&entry, depth_left)).transpose()?;
-        Ok(StepPlan::Switch { field, cases, default: default.map(Box::new) })
+        Ok(PipelinePlan::Switch { by: Choice::Field(field), cases, default: default.map(Box::new) })
     }
 
     fn named(
@@ -241,13 +145,13 @@ impl StepParser<'_> {
         key: &'static str,
         expected: &str,
         depth_left: usize,
-    ) -> Result<Vec<(String, StepPlan)>, ConfigError> {
+    ) -> Result<Vec<(String, Steps)>, ConfigError> {
         let named = entries(table, key, expected)?.into_iter();
         named.map(|(name, entry)| Ok((name, self.step(&entry, depth_left)?))).collect()
     }
 }
 
-fn rename(table: &Section<'_>) -> Result<StepPlan, ConfigError> {
+fn rename(table: &Section<'_>) -> Result<Steps, ConfigError> {
     let mut fields: Vec<(String, String)> = Vec::new();
     for (old, entry) in entries(table, RENAME, RENAMES)? {
         let new = entry.text("the new name of the field")?.value;
@@ -257,7 +161,7 @@ fn rename(table: &Section<'_>) -> Result<StepPlan, ConfigError> {
         }
         fields.push((old, new));
     }
-    Ok(StepPlan::Rename { fields })
+    Ok(PipelinePlan::Rename { fields })
 }
 
 /// The entries of the table under `key`, in the order of the file. At least one.

@@ -43,8 +43,7 @@ mod units;
 pub use error::{ConfigError, Place, chain};
 pub use explain::Explanation;
 pub use form::{AdminAddress, LogFormat, Replicas, SecretSource};
-pub(crate) use graph::DEFAULT_LABEL;
-pub use graph::StepPlan;
+pub use graph::Steps;
 #[cfg(feature = "process")]
 pub use helper::{HelperKeys, HelperPlan, ReadyKey};
 pub use http::HttpLimits;

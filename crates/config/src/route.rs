@@ -12,7 +12,7 @@ use toml::de::{DeValue, ValueDeserializer};
 
 use super::document::{Entry, Section, one_line};
 use super::error::ConfigError;
-use super::graph::{self, StepPlan};
+use super::graph::{self, Steps};
 use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
@@ -28,7 +28,7 @@ pub struct RoutePlan {
     /// Its public name, such as `/digits`.
     pub path: Sourced<String>,
     /// The steps of a request.
-    pub steps: Sourced<StepPlan>,
+    pub steps: Sourced<Steps>,
     /// Calls in flight on this route; `None` if only the node's limit holds.
     pub max_in_flight: Sourced<Option<usize>>,
     /// The timeout of calls without their own.
@@ -80,7 +80,7 @@ const EXAMPLE: &str = "tables such as { file = \"seven.png\" } or { json = { tex
 
 impl RoutePlan {
     /// A route with the settings of all routes.
-    pub(crate) fn new(path: Sourced<String>, steps: Sourced<StepPlan>, settings: &Settings) -> Self {
+    pub(crate) fn new(path: Sourced<String>, steps: Sourced<Steps>, settings: &Settings) -> Self {
         Self {
             path,
             steps,
@@ -126,7 +126,7 @@ fn check_shared(
     let own = route.steps.value.stages();
     for other in others.iter().filter(|other| route.rollout.value.is_some() || other.rollout.value.is_some()) {
         if let Some(shared) = other.steps.value.stages().into_iter().find(|stage| own.contains(stage)) {
-            let (stage, other) = (&stages[shared].name.value, &other.path.value);
+            let (stage, other) = (&stages[*shared].name.value, &other.path.value);
             let message = format!("it shares stage `{stage}` with route `{other}`, so neither can have a `rollout`");
             return Err(ConfigError::Rejected { place: section.place(), message });
         }
@@ -175,7 +175,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     }
 }
 
-fn read_steps(section: &Section<'_>, stages: &[StagePlan]) -> Result<Sourced<StepPlan>, ConfigError> {
+fn read_steps(section: &Section<'_>, stages: &[StagePlan]) -> Result<Sourced<Steps>, ConfigError> {
     let entry = section.get("stages").ok_or_else(|| section.missing("stages", STAGES))?;
     let steps = graph::read(&entry, stages)?;
     if steps.stages().is_empty() {

@@ -189,6 +189,6 @@ impl App {
 impl fmt::Display for App {
     /// One line per route: `/digits: decode → (a | b) → join`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.routes.iter().try_for_each(|route| writeln!(f, "{}: {}", route.name(), route.shape()))
+        self.routes.iter().try_for_each(|route| writeln!(f, "{}: {}", route.name(), route.plan()))
     }
 }

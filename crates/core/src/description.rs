@@ -1,5 +1,5 @@
 //! A running node as it describes itself, by [`NodeHandle::describe`](crate::NodeHandle::describe)
-//! and [`NodeHandle::health`](crate::NodeHandle::health), and the shape of a pipeline.
+//! and [`NodeHandle::health`](crate::NodeHandle::health), and the plan of a pipeline.
 
 pub use crate::metrics::{RouteStatistics, StageStatistics};
 pub use crate::node::{
@@ -7,6 +7,6 @@ pub use crate::node::{
     RestartDescription, RouteDescription, ScaleDescription, ScalingDescription, StageDescription, StageHealth,
     StagePart,
 };
-pub use crate::pipeline::PipelineShape;
+pub use crate::pipeline::{Choice, PipelinePlan, PlanError, Planned, StageOutline};
 pub use crate::pool::StageState;
 pub use crate::router::{RevisionDescription, RolloutDescription, RolloutState};

@@ -221,7 +221,7 @@ fn reload_routes(reload: &ReadAgain, route: &str, served: &HashSet<String>) -> R
 fn together(plan: &Plan, route: &str, served: &HashSet<String>) -> Option<HashSet<String>> {
     let stages = |name: &str| {
         let route = plan.routes.iter().find(|route| route.path.value == name)?;
-        Some(route.steps.value.stages().into_iter().collect::<HashSet<usize>>())
+        Some(route.steps.value.stages().into_iter().copied().collect::<HashSet<usize>>())
     };
     let mut used = stages(route)?;
     let mut together = HashSet::from([route.to_owned()]);

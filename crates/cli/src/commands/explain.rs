@@ -39,7 +39,7 @@ impl ValueEnum for ExplainFormat {
 pub(crate) fn run(plan: &Plan, own: Option<App>, form: ExplainFormat) -> Result<(), CliError> {
     let drawn = || match &own {
         Some(app) => Diagram::for_app(app),
-        None => Diagram::for_routes(plan.routes.iter().map(|route| (route.path.value.as_str(), plan.shape_of(route)))),
+        None => Diagram::for_routes(plan.routes.iter().map(|route| (route.path.value.as_str(), plan.steps_of(route)))),
     };
     let text = match form {
         ExplainFormat::Mermaid => drawn().to_mermaid(),
@@ -49,7 +49,7 @@ pub(crate) fn run(plan: &Plan, own: Option<App>, form: ExplainFormat) -> Result<
             // The explanation has the routes of a file, with their lines.
             for route in own.iter().flat_map(App::routes) {
                 // Writing to a string cannot fail.
-                let _ = write!(text, "\nroute {}\n  stages  {}  program\n", route.name(), route.shape());
+                let _ = write!(text, "\nroute {}\n  stages  {}  program\n", route.name(), route.plan());
             }
             text
         }

@@ -3,7 +3,9 @@
 //! A route that is called must be served. Stages that call each other in a cycle could all wait for each other, so
 //! that is an error as well; core refuses such a call in any case.
 
-use super::part::{Code, Part};
+use callboard_core::description::Planned;
+
+use super::part::Part;
 use crate::{ConfigError, Hint, Plan, StagePlan};
 
 /// Checks the calls of all stages of the plan.
@@ -16,7 +18,7 @@ pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigErr
                 let (what, hint, name) = ("route", Hint::new(route, paths), route.clone());
                 return Err(ConfigError::UnknownName { place: place(), what, hint, name });
             };
-            let streams = |stage: &usize| matches!(&parts[*stage], Some(Part { code: Code::Stream(_), .. }));
+            let streams = |stage: &usize| matches!(&parts[*stage], Some(Part { code: Planned::Stream(_), .. }));
             if called.iter().any(streams) {
                 let message = format!("the route `{route}` answers with a stream, and a call has one output");
                 return Err(ConfigError::Rejected { place: place(), message });
@@ -39,7 +41,7 @@ fn calls(parts: &[Option<Part>], stage: usize) -> &[(String, String)] {
 
 fn stages_of(plan: &Plan, route: &str) -> Option<Vec<usize>> {
     let route = plan.routes.iter().find(|known| known.path.value == route)?;
-    Some(route.steps.value.stages())
+    Some(route.steps.value.stages().into_iter().copied().collect())
 }
 
 /// The stages from `at` to `to`, by calls.
@@ -81,9 +83,9 @@ mod tests {
         let target = Target::File { path: PathBuf::from("f"), text: stages.concat() };
         let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
         let code = if streams {
-            Code::Stream(StreamStage::each("s", |_: &callboard_codec::Value| stream::empty()).into())
+            Planned::Stream(StreamStage::each("s", |_: &callboard_codec::Value| stream::empty()).into())
         } else {
-            Code::Single(Pipeline::pass_through())
+            Planned::Single(Pipeline::pass_through())
         };
         let part = |routes: &[&str]| Part {
             code: code.clone(),

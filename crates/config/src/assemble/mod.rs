@@ -3,12 +3,10 @@
 //! Models and example files are opened here, so a broken one is an error before anything starts. Nothing runs yet:
 //! [`App::start`] does that.
 
-mod graph;
 mod inner_calls;
 #[cfg(all(feature = "onnx", feature = "process"))]
 pub mod isolated;
 mod part;
-mod steps;
 mod types;
 
 use std::fmt;
@@ -18,11 +16,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
+use callboard_core::description::{PlanError, Planned};
 use callboard_core::{App, RouteSpec};
 
-use crate::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, StepPlan};
+use crate::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, Steps};
 
-use self::part::{Code, Part, Processes};
+use self::part::{Part, Processes};
 use self::types::Types;
 
 /// The reason why a plan could not become an app. `Display` names the place in the plan, `source()` the cause.
@@ -115,8 +114,7 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
 }
 
 fn routes_of(plan: &Plan, parts: &[Option<Part>]) -> Result<Vec<RouteSpec>, BuildError> {
-    let codes: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| part.code.clone())).collect();
-    plan.routes.iter().map(|planned| route(plan, planned, parts, &codes)).collect()
+    plan.routes.iter().map(|planned| route(plan, planned, parts)).collect()
 }
 
 /// The stage of a model, which several routes share, also when they open at different times.
@@ -135,9 +133,9 @@ impl SharedStage {
 
     /// A route over it.
     pub fn route(&self, path: &str) -> Result<RouteSpec, BuildError> {
-        let steps = Sourced::new(StepPlan::Stage(0), Source::Target);
+        let steps = Sourced::new(Steps::Stage(0), Source::Target);
         let planned = RoutePlan::new(Sourced::new(path.to_owned(), Source::Target), steps, &self.plan.settings);
-        route(&self.plan, &planned, &[Some(self.part.clone())], &[Some(self.part.code.clone())])
+        route(&self.plan, &planned, &[Some(self.part.clone())])
     }
 }
 
@@ -147,22 +145,17 @@ impl fmt::Debug for SharedStage {
     }
 }
 
-fn route(
-    plan: &Plan,
-    route: &RoutePlan,
-    parts: &[Option<Part>],
-    codes: &[Option<Code>],
-) -> Result<RouteSpec, BuildError> {
+fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> Result<RouteSpec, BuildError> {
     let types = Types(parts);
     let needs = types.needs(&route.steps.value, None);
     let (input, example) =
         needs.map_or_else(|| (unknown_input(plan, route), None), |needs| (needs.input, needs.example));
     let output = types.gives(&route.steps.value, Some(input.clone())).unwrap_or_else(DataType::value);
-    let code = graph::code(&route.steps.value, codes).map_err(|index| {
-        let message = format!(
-            "stage `{}` answers with a stream: a route has at most one such stage, outside of ensembles and switches",
-            plan.stages[index].name.value
-        );
+    let code = route.steps.value.build(&|index| types.part(*index).code.clone()).map_err(|error| {
+        let message = match error {
+            PlanError::Streams(index) => PlanError::Streams(&plan.stages[index].name.value).to_string(),
+            PlanError::Code(_) => error.to_string(),
+        };
         let place = plan.place(&route.path.source, format!("route `{}`", route.path.value));
         ConfigError::Rejected { place, message }
     })?;
@@ -182,7 +175,7 @@ fn route(
 /// Any value; the schema's description says whether other nodes know the type.
 fn unknown_input(plan: &Plan, route: &RoutePlan) -> DataType {
     let stages = route.steps.value.stages();
-    if stages.iter().any(|index| plan.stages[*index].kind.is_remote()) {
+    if stages.iter().any(|index| plan.stages[**index].kind.is_remote()) {
         part::known_to_others("what this route takes is known to the nodes that run its stages")
     } else {
         DataType::value()
@@ -198,23 +191,23 @@ pub(crate) fn sketch(plan: &Plan) -> App {
 
     let stages = plan.stages.iter().map(|stage| {
         if stage.kind.is_remote() {
-            return Some(Code::Single(Pipeline::remote(&stage.name.value)));
+            return Planned::Single(Pipeline::remote(&stage.name.value));
         }
         let hollow = Stage::each(stage.name.value.as_str(), |item: &Value| Ok(item.clone()));
-        Some(Code::Single(with_knobs(hollow, stage).into()))
+        Planned::Single(with_knobs(hollow, stage).into())
     });
     let stages: Vec<_> = stages.collect();
     let route = |route: &RoutePlan| {
-        let code = graph::code(&route.steps.value, &stages).expect("no stage streams");
+        let code = route.steps.value.build(&|index| stages[*index].clone()).expect("no stage streams");
         route_spec(route, code, DataType::value(), DataType::value())
     };
     plan.routes.iter().map(route).fold(App::new(), App::mount)
 }
 
-fn route_spec(route: &RoutePlan, code: Code, input: DataType, output: DataType) -> RouteSpec {
+fn route_spec(route: &RoutePlan, code: Planned, input: DataType, output: DataType) -> RouteSpec {
     let spec = match code {
-        Code::Single(pipeline) => RouteSpec::described(&route.path.value, pipeline, input, output),
-        Code::Stream(pipeline) => RouteSpec::described_streaming(&route.path.value, pipeline, input, output),
+        Planned::Single(pipeline) => RouteSpec::described(&route.path.value, pipeline, input, output),
+        Planned::Stream(pipeline) => RouteSpec::described_streaming(&route.path.value, pipeline, input, output),
     };
     let mut spec = spec.default_timeout(route.timeout.value).default_priority(route.priority.value);
     spec = spec.headers(&route.headers.value).query(&route.query.value);

@@ -1,7 +1,8 @@
 //! Builds one stage of a plan: which crate builds which kind, and the types of its input and output.
 
 use callboard_codec::{DataType, RawBody, Value};
-use callboard_core::{CacheSettings, Pipeline, Rows as _, Stage, StreamPipeline};
+use callboard_core::description::Planned;
+use callboard_core::{CacheSettings, Pipeline, Rows as _, Stage};
 #[cfg(feature = "process")]
 use callboard_process::{FilesConfig, ProcessConfig, PythonRawBody};
 use callboard_stages::{StageConfigError, image, labels};
@@ -25,7 +26,7 @@ pub(super) struct Processes;
 /// A stage with the types of its items.
 #[derive(Clone)]
 pub(super) struct Part {
-    pub(super) code: Code,
+    pub(super) code: Planned,
     /// Its input, with a generated example if possible. `None`: not known here.
     pub(super) needs: Option<Needs>,
     pub(super) output: DataType,
@@ -35,21 +36,12 @@ pub(super) struct Part {
     pub(super) engine: Option<String>,
 }
 
-/// The code of a stage.
-#[derive(Clone)]
-pub(super) enum Code {
-    /// One output for each item.
-    Single(Pipeline<Value, Value>),
-    /// A stream of outputs for each item.
-    Stream(StreamPipeline<Value, Value>),
-}
-
 impl Part {
     /// Builds the stage and applies its settings from the plan.
     pub(super) fn build(plan: &Plan, planned: &StagePlan, processes: &Processes) -> Result<Self, BuildError> {
         let name = &planned.name.value;
         let part = |stage, input, output| Self {
-            code: Code::Single(with_knobs(stage, planned).into()),
+            code: Planned::Single(with_knobs(stage, planned).into()),
             needs: Some(Needs { input, example: None }),
             output,
             calls: Vec::new(),
@@ -100,7 +92,7 @@ impl Part {
                 let settings = with_knobs(stage, planned).settings().clone();
                 let stage = processes.stream_stage(name, &process).with_settings(settings);
                 let needs = Some(Needs { input, example: None });
-                Ok(Self { code: Code::Stream(stage.into()), needs, output, calls, engine: None })
+                Ok(Self { code: Planned::Stream(stage.into()), needs, output, calls, engine: None })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
@@ -135,7 +127,13 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         let raw_body = RawBody { field: field.clone(), media_types: FILES.map(str::to_owned).to_vec() };
         Needs { input: known("takes").with_raw_body(raw_body), example: None }
     });
-    Part { code: Code::Single(Pipeline::remote(name)), needs, output: known("gives"), calls: Vec::new(), engine: None }
+    Part {
+        code: Planned::Single(Pipeline::remote(name)),
+        needs,
+        output: known("gives"),
+        calls: Vec::new(),
+        engine: None,
+    }
 }
 
 /// Media types of bodies that are not values.
@@ -229,7 +227,7 @@ mod model {
     #[cfg(feature = "process")]
     use crate::{MEMORY_LIMIT, read_memory_limit};
 
-    use super::{BuildError, Code, Needs, Part, Plan, StagePlan, with_knobs};
+    use super::{BuildError, Needs, Part, Plan, Planned, StagePlan, with_knobs};
 
     /// A picture of 32 by 32 in one colour: small enough for a page of documentation.
     const MAX_EXAMPLE_ELEMENTS: usize = 1024;
@@ -262,7 +260,7 @@ mod model {
             BuildError::Model { place, source: Box::new(source) }
         })?;
         Ok(Part {
-            code: Code::Single(
+            code: Planned::Single(
                 isolated(
                     with_knobs(callboard_onnx::stage(name, &model), planned),
                     &config,

@@ -5,10 +5,11 @@
 //! forwards its item needs the input of the next one; the output of a step is derived from the start.
 
 use callboard_codec::{DataType, RawBody, Value};
+use callboard_core::description::{Choice, PipelinePlan};
 use serde_json::{Map, Value as Json, json};
 
 use super::part::Part;
-use crate::StepPlan;
+use crate::Steps;
 
 /// The input that a step needs, with an example if one is known.
 #[derive(Clone, Debug)]
@@ -22,21 +23,21 @@ pub(super) struct Needs {
 pub(super) struct Types<'a>(pub(super) &'a [Option<Part>]);
 
 impl Types<'_> {
-    fn part(&self, index: usize) -> &Part {
+    pub(super) fn part(&self, index: usize) -> &Part {
         self.0[index].as_ref().expect("a stage that a route uses is made")
     }
 
     /// The input that `step` needs if its result goes to a step that needs `after`. `None`: any value.
-    pub(super) fn needs(&self, step: &StepPlan, after: Option<Needs>) -> Option<Needs> {
+    pub(super) fn needs(&self, step: &Steps, after: Option<Needs>) -> Option<Needs> {
         match step {
-            StepPlan::Stage(index) => self.part(*index).needs.clone(),
-            StepPlan::Sequence(steps) => steps.iter().rev().fold(after, |after, step| self.needs(step, after)),
-            StepPlan::Ensemble { members, partial } => {
+            PipelinePlan::Stage(index) => self.part(*index).needs.clone(),
+            PipelinePlan::Sequence(steps) => steps.iter().rev().fold(after, |after, step| self.needs(step, after)),
+            PipelinePlan::Ensemble { members, partial } => {
                 let members = members.iter().map(|(_, member)| self.needs(member, None)).collect();
                 // A partial ensemble has an answer if one of its members accepts the item.
                 if *partial { any_of(members) } else { all_of(members) }
             }
-            StepPlan::Switch { field, cases, default } => {
+            PipelinePlan::Switch { by: Choice::Field(field), cases, default } => {
                 let needs = cases.iter().map(|(_, case)| self.needs(case, after.clone())).collect();
                 let values: Vec<&str> = cases.iter().map(|(value, _)| value.as_str()).collect();
                 match default {
@@ -48,11 +49,11 @@ impl Types<'_> {
                     }
                 }
             }
-            StepPlan::Pick { field } => {
+            PipelinePlan::Pick { field } => {
                 let inner = after.as_ref().map_or_else(|| json!({}), |after| embedded(&after.input));
                 Some(described("Item", object([(field.as_str(), inner)], false)))
             }
-            StepPlan::Rename { fields } => {
+            PipelinePlan::Rename { fields } => {
                 let old_names = object(fields.iter().map(|(old, _)| (old.clone(), json!({}))), false);
                 let Some(after) = after else { return Some(described("Item", old_names)) };
                 let schema = merged(old_names, with_old_names(embedded(&after.input), fields));
@@ -66,16 +67,17 @@ impl Types<'_> {
                     None => needs,
                 })
             }
+            PipelinePlan::Switch { by: Choice::Code(_), .. } | PipelinePlan::Map(_) | PipelinePlan::Ask(_) => None,
         }
     }
 
     /// The output of `step` for the input `before`. `None`: unknown.
-    pub(super) fn gives(&self, step: &StepPlan, before: Option<DataType>) -> Option<DataType> {
+    pub(super) fn gives(&self, step: &Steps, before: Option<DataType>) -> Option<DataType> {
         match step {
-            StepPlan::Stage(index) => Some(self.part(*index).output.clone()),
-            StepPlan::Sequence(steps) => steps.iter().fold(before, |before, step| self.gives(step, before)),
-            StepPlan::Ensemble { members, partial } => {
-                let member = |(name, member): &(String, StepPlan)| {
+            PipelinePlan::Stage(index) => Some(self.part(*index).output.clone()),
+            PipelinePlan::Sequence(steps) => steps.iter().fold(before, |before, step| self.gives(step, before)),
+            PipelinePlan::Ensemble { members, partial } => {
+                let member = |(name, member): &(String, Steps)| {
                     let output = self.gives(member, before.clone());
                     let output = output.as_ref().map_or_else(|| json!({}), embedded);
                     let output = if *partial { json!({ "anyOf": [output, failed()] }) } else { output };
@@ -84,9 +86,8 @@ impl Types<'_> {
                 let schema = object(members.iter().map(member), true);
                 Some(DataType::value().with_name("Members").with_schema(schema))
             }
-            StepPlan::Switch { cases, default, .. } => {
-                let branches = cases.iter().map(|(_, case)| case).chain(default.as_deref());
-                let outputs = branches.map(|branch| self.gives(branch, before.clone()));
+            PipelinePlan::Switch { .. } => {
+                let outputs = step.parts().into_iter().map(|(_, branch)| self.gives(branch, before.clone()));
                 let outputs = outputs.collect::<Option<Vec<DataType>>>()?;
                 let (first, rest) = outputs.split_first()?;
                 if rest.iter().all(|other| other.schema() == first.schema()) {
@@ -94,7 +95,7 @@ impl Types<'_> {
                 }
                 Some(DataType::value().with_name("OneOfCases").with_schema(json!({ "anyOf": distinct(&outputs) })))
             }
-            StepPlan::Pick { field } => {
+            PipelinePlan::Pick { field } => {
                 let before = before?;
                 let schema = before.schema();
                 if schema.get("$defs").is_some() {
@@ -103,13 +104,14 @@ impl Types<'_> {
                 let picked = schema.get("properties")?.get(field)?;
                 Some(DataType::value().with_name("Picked").with_schema(picked.clone()))
             }
-            StepPlan::Rename { fields } => {
+            PipelinePlan::Rename { fields } => {
                 // An item that is a map keeps its other fields.
                 let known = before.as_ref().map(DataType::schema).filter(|schema| schema.get("$defs").is_none());
                 let property = |name: &str| known.and_then(|schema| schema.get("properties")?.get(name)).cloned();
                 let fields = fields.iter().map(|(old, new)| (new.clone(), property(old).unwrap_or_else(|| json!({}))));
                 Some(DataType::value().with_name("Renamed").with_schema(object(fields, false)))
             }
+            PipelinePlan::Map(_) | PipelinePlan::Ask(_) => None,
         }
     }
 }

@@ -21,7 +21,7 @@ use super::plan::Settings;
 use super::route::RoutePlan;
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
-use super::{StepPlan, Target};
+use super::{Steps, Target};
 
 pub use self::choice::Choice;
 use self::listing::FoundModel;
@@ -55,7 +55,7 @@ pub fn pipelines(target: &Target, settings: &Settings) -> Result<(Vec<StagePlan>
         let usable = model.versions.iter().filter(|(_, found)| found.problem.is_none()).map(|(number, _)| *number);
         let chosen = own.choose(&usable.collect(), None);
         let mut route = |name: String, index: usize| {
-            let steps = Sourced::new(StepPlan::Stage(index), Source::Target);
+            let steps = Sourced::new(Steps::Stage(index), Source::Target);
             routes.push(RoutePlan::new(Sourced::new(name, Source::Target), steps, settings));
         };
         for version in &chosen.versions {

@@ -58,7 +58,7 @@ fn plan_beside(text: Option<&str>, paths: &[(&str, Node)]) -> Result<Plan, Strin
 /// The routes, each with its stage.
 fn routes(paths: &[(&str, Node)]) -> Vec<(String, String)> {
     let plan = plan(paths).unwrap();
-    let row = |route: &RoutePlan| (route.path.value.clone(), plan.shape_of(route).to_string());
+    let row = |route: &RoutePlan| (route.path.value.clone(), plan.steps_of(route).to_string());
     plan.routes.iter().map(row).collect()
 }
 

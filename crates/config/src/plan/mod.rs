@@ -8,11 +8,11 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use callboard_core::description::PipelineShape;
+use callboard_core::description::{PipelinePlan, StageOutline};
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
-use super::graph::StepPlan;
+use super::graph::Steps;
 #[cfg(feature = "process")]
 use super::helper::{self, HelperPlan};
 use super::kind::StageKind;
@@ -220,13 +220,13 @@ impl Plan {
 
     /// The steps of a route, with the names of their stages. Their text is one line.
     #[must_use]
-    pub fn shape_of(&self, route: &RoutePlan) -> PipelineShape {
-        route.steps.value.shape(&self.stages)
+    pub fn steps_of(&self, route: &RoutePlan) -> PipelinePlan<StageOutline> {
+        route.steps.value.map(&|index| self.stages[*index].outline())
     }
 
     /// Whether a route uses the stage of this index.
     pub fn uses(&self, index: usize) -> bool {
-        self.routes.iter().any(|route| route.steps.value.stages().contains(&index))
+        self.routes.iter().any(|route| route.steps.value.stages().contains(&&index))
     }
 }
 
@@ -277,7 +277,7 @@ fn model_pipeline(path: &Path, settings: &Settings) -> Result<(Vec<StagePlan>, V
         .map_err(|problem| ConfigError::Target { path: path.to_owned(), problem: format!("rename it: {problem}") })?;
     let route = RoutePlan::new(
         Sourced::new(name_of_route, Source::Target),
-        Sourced::new(StepPlan::Stage(0), Source::Target),
+        Sourced::new(Steps::Stage(0), Source::Target),
         settings,
     );
     Ok((vec![stage], vec![route]))

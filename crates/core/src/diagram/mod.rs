@@ -5,7 +5,7 @@ mod drawing;
 mod tests;
 
 use crate::app::App;
-use crate::description::{Description, PipelineShape};
+use crate::description::{Description, PipelinePlan, StageOutline};
 
 use self::drawing::{Drawing, Shape};
 
@@ -26,19 +26,19 @@ impl Diagram {
     /// The routes of an app, with their steps.
     #[must_use]
     pub fn for_app(app: &App) -> Self {
-        Self::for_routes(app.routes().iter().map(|route| (route.name(), route.shape())))
+        Self::for_routes(app.routes().iter().map(|route| (route.name(), route.plan())))
     }
 
     /// One frame per route, in which its steps follow each other. A stage that is used again is drawn again, with a
     /// dashed line to its use before: it is one queue and one pool.
     #[must_use]
-    pub fn for_routes<'a>(routes: impl IntoIterator<Item = (&'a str, PipelineShape)>) -> Self {
+    pub fn for_routes<'a>(routes: impl IntoIterator<Item = (&'a str, PipelinePlan<StageOutline>)>) -> Self {
         let mut drawing = Drawing::default();
         let mut used: Vec<(String, usize)> = Vec::new();
-        for (name, shape) in routes {
+        for (name, plan) in routes {
             let frame = drawing.frame(name);
             let call = drawing.boxed(frame, Shape::Round, "call");
-            let ends = draw_steps(&mut drawing, frame, &mut used, &shape, vec![(call, String::new())]);
+            let ends = draw_steps(&mut drawing, frame, &mut used, &plan, vec![(call, String::new())]);
             let reply = drawing.boxed(frame, Shape::Round, "reply");
             drawing.join(ends, reply);
         }
@@ -71,7 +71,7 @@ fn draw_steps(
     drawing: &mut Drawing,
     frame: usize,
     used: &mut Vec<(String, usize)>,
-    shape: &PipelineShape,
+    plan: &PipelinePlan<StageOutline>,
     from: Ends,
 ) -> Ends {
     let step = |drawing: &mut Drawing, shape, label: &str, from| {
@@ -79,8 +79,8 @@ fn draw_steps(
         drawing.join(from, id);
         id
     };
-    match shape {
-        PipelineShape::Stage { name, replicas, max_batch_size } => {
+    match plan {
+        PipelinePlan::Stage(StageOutline::Local { name, replicas, max_batch_size }) => {
             let label = stage_label(name.as_str(), *replicas, *max_batch_size);
             let id = step(drawing, Shape::Box, &label, from);
             match used.iter_mut().find(|(other, _)| *other == label) {
@@ -89,33 +89,32 @@ fn draw_steps(
             }
             vec![(id, String::new())]
         }
-        PipelineShape::Remote(name) => {
+        PipelinePlan::Stage(StageOutline::Remote(name)) => {
             let label = format!("{name} · remote");
             vec![(step(drawing, Shape::Box, &label, from), String::new())]
         }
-        PipelineShape::Map(name) => vec![(step(drawing, Shape::Slanted, name, from), String::new())],
-        PipelineShape::Ask(name) => vec![(step(drawing, Shape::Actor, name, from), String::new())],
-        PipelineShape::Sequence(steps) => {
+        PipelinePlan::Ask(name) => vec![(step(drawing, Shape::Actor, name, from), String::new())],
+        PipelinePlan::Sequence(steps) => {
             steps.iter().fold(from, |from, step| draw_steps(drawing, frame, used, step, from))
         }
-        PipelineShape::Ensemble { members, labels, is_partial } => {
-            let title = if *is_partial { "any of" } else { "all of" };
+        PipelinePlan::Ensemble { partial, .. } => {
+            let title = if *partial { "any of" } else { "all of" };
             let fork = step(drawing, Shape::Round, title, from);
-            let member = |(number, member): (usize, &PipelineShape)| {
-                let label = labels.get(number).cloned().unwrap_or_default();
-                draw_steps(drawing, frame, used, member, vec![(fork, label)])
-            };
-            let ends: Ends = members.iter().enumerate().flat_map(member).collect();
+            let member =
+                |(name, member): (&str, _)| draw_steps(drawing, frame, used, member, vec![(fork, name.to_owned())]);
+            let ends: Ends = plan.parts().into_iter().flat_map(member).collect();
             vec![(step(drawing, Shape::Round, "join", ends), String::new())]
         }
-        PipelineShape::Switch { name, branches, labels } => {
-            let choice = step(drawing, Shape::Choice, name, from);
-            let branch = |(number, branch): (usize, &PipelineShape)| {
-                let label = labels.get(number).cloned().unwrap_or_else(|| number.to_string());
+        PipelinePlan::Switch { .. } => {
+            let choice = step(drawing, Shape::Choice, &plan.title(), from);
+            let branch = |(number, (name, branch)): (usize, (&str, _))| {
+                let label = if name.is_empty() { number.to_string() } else { name.to_owned() };
                 draw_steps(drawing, frame, used, branch, vec![(choice, label)])
             };
-            branches.iter().enumerate().flat_map(branch).collect()
+            plan.parts().into_iter().enumerate().flat_map(branch).collect()
         }
+        // A function between stages.
+        _ => vec![(step(drawing, Shape::Slanted, &plan.title(), from), String::new())],
     }
 }
 

@@ -169,7 +169,7 @@ pub struct RouteDescription {
     pub name: RouteName,
     /// The number of the change that opened it; the start has number 1.
     pub revision: u64,
-    /// Its pipeline in one line, as [`PipelineShape`](crate::description::PipelineShape) writes it.
+    /// Its pipeline in one line, as [`PipelinePlan`](crate::description::PipelinePlan) writes it.
     pub pipeline: String,
     /// Whether it was replaced or removed, and only finishes its calls.
     pub closed: bool,
@@ -400,7 +400,7 @@ fn describe_routes(table: &Table, now: Instant) -> Vec<RouteDescription> {
     let describe = |route: &Arc<Route>, closed: bool| RouteDescription {
         name: route.id().clone(),
         revision: route.revision(),
-        pipeline: route.graph().shape(|pool| (pool.name(), pool.settings())).to_string(),
+        pipeline: route.graph().plan(|pool| (pool.name(), pool.settings())).to_string(),
         closed,
         rollout: if closed { None } else { table.rollout(route.id()).map(|rollout| rollout.describe(now)) },
     };

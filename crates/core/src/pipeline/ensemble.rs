@@ -112,7 +112,7 @@ impl<In: Data> Pipeline<In, In> {
     #[must_use]
     pub fn ensemble<M: Members<In>>(members: M) -> Pipeline<In, M::Outputs> {
         let (members, join) = members.into_parts();
-        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::of_members(members, Join::FailFast(join), Labels::default()))
     }
 
     /// An ensemble of any number of members with the same output. Without members, its output is an empty list.
@@ -125,7 +125,7 @@ impl<In: Data> Pipeline<In, In> {
             Ok(Payload::new(outputs.collect::<Result<Vec<_>, _>>()?))
         });
         let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
-        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::of_members(members, Join::FailFast(join), Labels::default()))
     }
 
     /// An ensemble in which a failed member's error takes the place of its output. Only if all members fail is the
@@ -136,7 +136,7 @@ impl<In: Data> Pipeline<In, In> {
     ) -> Pipeline<In, Vec<Result<P::Out, MemberError>>> {
         let join: JoinPartial = Arc::new(join_partial::<P::Out>);
         let members = members.into_iter().map(|member| member.into_pipeline().graph).collect();
-        Pipeline::from_graph(Graph::Ensemble { members, join: Join::Partial(join), labels: Labels::default() })
+        Pipeline::from_graph(Graph::of_members(members, Join::Partial(join), Labels::default()))
     }
 }
 
@@ -172,7 +172,7 @@ impl<In: Data> Pipeline<In, In> {
             let entries = names.iter().cloned().zip(outputs).map(|(name, output)| Ok((name, output?)));
             Ok(Payload::new(Value::Map(entries.collect::<Result<Map, CallError>>()?)))
         });
-        Pipeline::from_graph(Graph::Ensemble { members, join: Join::FailFast(join), labels })
+        Pipeline::from_graph(Graph::of_members(members, Join::FailFast(join), labels))
     }
 
     /// As [`ensemble_named`](Self::ensemble_named), but a failed member's error takes the place of its output: a map
@@ -189,7 +189,7 @@ impl<In: Data> Pipeline<In, In> {
             let outputs = outputs.map(|output| output.unwrap_or_else(|error| error.in_place()));
             Ok(Payload::new(Value::Map(names.iter().cloned().zip(outputs).collect())))
         });
-        Pipeline::from_graph(Graph::Ensemble { members, join: Join::Partial(join), labels })
+        Pipeline::from_graph(Graph::of_members(members, Join::Partial(join), labels))
     }
 }
 

@@ -1,6 +1,5 @@
-//! The shape of a pipeline as data: over stage recipes in a plan, over pools in a running node.
+//! The steps of a pipeline with their code: over stage recipes in an app, over pools in a running node.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,6 +7,7 @@ use callboard_codec::Payload;
 
 use super::ensemble::Join;
 use super::remote::RemoteStage;
+use super::run::Combinator;
 use crate::actor::AskFn;
 use crate::error::Failure;
 use crate::id::StageName;
@@ -36,10 +36,8 @@ pub(crate) enum Graph<S> {
     Map { name: Arc<str>, function: MapFn },
     /// A question to an actor: the actor's mailbox is its queue.
     Ask { name: Arc<str>, ask: AskFn },
-    /// All members run concurrently on the same input, joined in member order.
-    Ensemble { members: Vec<Self>, join: Join, labels: Labels },
-    /// One branch, chosen by the item's content.
-    Switch { name: Arc<str>, choose: ChooseFn, branches: Vec<Self>, labels: Labels },
+    /// Members or branches, which the combinator runs.
+    Nested { combinator: Combinator, parts: Vec<Self>, labels: Labels },
 }
 
 impl Graph<Arc<StageSpec>> {
@@ -49,8 +47,8 @@ impl Graph<Arc<StageSpec>> {
             Self::Stage(stage) => stage.reads_encoded(),
             Self::Remote(_) => true,
             Self::Sequence(steps) => steps.first().is_some_and(Self::reads_encoded),
-            Self::Ensemble { members, .. } => members.iter().all(Self::reads_encoded),
-            Self::Map { .. } | Self::Ask { .. } | Self::Switch { .. } => false,
+            Self::Nested { combinator, parts, .. } => !combinator.reads() && parts.iter().all(Self::reads_encoded),
+            Self::Map { .. } | Self::Ask { .. } => false,
         }
     }
 }
@@ -65,9 +63,13 @@ impl<S> Graph<S> {
         }
     }
 
+    pub(crate) fn of_members(members: Vec<Self>, join: Join, labels: Labels) -> Self {
+        Self::Nested { combinator: Combinator::Ensemble(join), parts: members, labels }
+    }
+
     /// Names the members or branches, if there are any.
     pub(crate) fn labelled(mut self, names: Labels) -> Self {
-        if let Self::Ensemble { labels, .. } | Self::Switch { labels, .. } = &mut self {
+        if let Self::Nested { labels, .. } = &mut self {
             *labels = names;
         }
         self
@@ -125,7 +127,7 @@ impl<S> Graph<S> {
     fn collect_single_steps<'a>(&'a self, steps: &mut Vec<&'a Self>) {
         match self {
             Self::Stage(_) | Self::Remote(_) | Self::Map { .. } | Self::Ask { .. } => steps.push(self),
-            Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
+            Self::Sequence(parts) | Self::Nested { parts, .. } => {
                 for part in parts {
                     part.collect_single_steps(steps);
                 }
@@ -142,40 +144,26 @@ impl<S> Graph<S> {
     fn reach_by(&mut self, cluster: &Cluster) {
         match self {
             Self::Remote(stage) => stage.cluster = cluster.clone(),
-            Self::Sequence(parts) | Self::Ensemble { members: parts, .. } | Self::Switch { branches: parts, .. } => {
+            Self::Sequence(parts) | Self::Nested { parts, .. } => {
                 parts.iter_mut().for_each(|part| part.reach_by(cluster));
             }
             Self::Stage(_) | Self::Map { .. } | Self::Ask { .. } => {}
         }
     }
 
-    /// The same shape over another type.
+    /// The same steps over another type.
     pub(crate) fn map<T>(&self, map: &mut impl FnMut(&S) -> T) -> Graph<T> {
-        let mapped: Result<_, Infallible> = self.try_map(&mut |stage| Ok(map(stage)));
-        match mapped {
-            Ok(graph) => graph,
-            Err(never) => match never {},
-        }
-    }
-
-    fn try_map<T, E>(&self, map: &mut impl FnMut(&S) -> Result<T, E>) -> Result<Graph<T>, E> {
-        let mut all = |parts: &[Self]| parts.iter().map(|part| part.try_map(map)).collect::<Result<Vec<_>, E>>();
-        Ok(match self {
-            Self::Sequence(steps) => Graph::Sequence(all(steps)?),
-            Self::Ensemble { members, join, labels } => {
-                Graph::Ensemble { members: all(members)?, join: join.clone(), labels: Arc::clone(labels) }
+        let mut all = |parts: &[Self]| parts.iter().map(|part| part.map(map)).collect();
+        match self {
+            Self::Sequence(steps) => Graph::Sequence(all(steps)),
+            Self::Nested { combinator, parts, labels } => {
+                Graph::Nested { combinator: combinator.clone(), parts: all(parts), labels: Arc::clone(labels) }
             }
-            Self::Switch { name, choose, branches, labels } => Graph::Switch {
-                name: Arc::clone(name),
-                choose: Arc::clone(choose),
-                branches: all(branches)?,
-                labels: Arc::clone(labels),
-            },
             Self::Map { name, function } => Graph::Map { name: Arc::clone(name), function: Arc::clone(function) },
             Self::Ask { name, ask } => Graph::Ask { name: Arc::clone(name), ask: Arc::clone(ask) },
             Self::Remote(stage) => Graph::Remote(stage.clone()),
-            Self::Stage(stage) => Graph::Stage(map(stage)?),
-        })
+            Self::Stage(stage) => Graph::Stage(map(stage)),
+        }
     }
 }
 
@@ -187,11 +175,8 @@ impl<S: fmt::Debug> fmt::Debug for Graph<S> {
             Self::Sequence(steps) => f.debug_tuple("Sequence").field(steps).finish(),
             Self::Map { name, function: _ } => f.debug_struct("Map").field("name", name).finish_non_exhaustive(),
             Self::Ask { name, ask: _ } => f.debug_struct("Ask").field("name", name).finish_non_exhaustive(),
-            Self::Ensemble { members, join, labels: _ } => {
-                f.debug_struct("Ensemble").field("members", members).field("join", join).finish_non_exhaustive()
-            }
-            Self::Switch { name, choose: _, branches, labels: _ } => {
-                f.debug_struct("Switch").field("name", name).field("branches", branches).finish_non_exhaustive()
+            Self::Nested { combinator, parts, labels: _ } => {
+                f.debug_struct("Nested").field("combinator", combinator).field("parts", parts).finish_non_exhaustive()
             }
         }
     }

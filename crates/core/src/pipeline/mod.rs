@@ -20,12 +20,13 @@
 //! ```
 
 mod ensemble;
+mod fields;
 mod graph;
 mod into;
+mod plan;
 mod preprocess;
 mod remote;
 mod run;
-mod shape;
 mod stream;
 
 use std::fmt;
@@ -41,12 +42,14 @@ use crate::stage::{Stage, StageSpec};
 
 pub use ensemble::{MemberError, Members};
 pub use into::{IntoPipeline, IntoStreamPipeline};
-pub use shape::PipelineShape;
+pub use plan::{Choice, PipelinePlan, PlanError, Planned, StageOutline};
 pub use stream::StreamPipeline;
 
 pub(crate) use graph::Graph;
 pub(crate) use remote::{StageStep, StreamPlace, place_stream, stream_remote, was_lost};
 pub(crate) use run::{all_may_run_again, may_repeat};
+
+use run::Combinator;
 
 /// Connected stages, from `In` to `Out`.
 pub struct Pipeline<In, Out> {
@@ -85,8 +88,9 @@ impl<In: Data> Pipeline<In, In> {
             Some(input) => choose(input),
             None => choose(&*read::<In>(payload.clone())?),
         });
-        let branches = branches.into_iter().map(|branch| branch.into_pipeline().graph).collect();
-        Pipeline::from_graph(Graph::Switch { name: name.into(), choose, branches, labels: graph::Labels::default() })
+        let parts = branches.into_iter().map(|branch| branch.into_pipeline().graph).collect();
+        let combinator = Combinator::Switch { name: name.into(), choose };
+        Pipeline::from_graph(Graph::Nested { combinator, parts, labels: graph::Labels::default() })
     }
 }
 
@@ -201,7 +205,7 @@ impl<In, Out> Clone for Pipeline<In, Out> {
 
 impl<In, Out> fmt::Display for Pipeline<In, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.graph.shape(|spec| (spec.name(), spec.settings())).fmt(f)
+        self.graph.plan(|spec| (spec.name(), spec.settings())).fmt(f)
     }
 }
 

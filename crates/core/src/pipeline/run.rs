@@ -2,6 +2,7 @@
 //!
 //! Stages in a row, the usual case, run without a box around their futures; nested parts get one each.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -19,6 +20,34 @@ use crate::error::{CallError, ErrorKind, Failure};
 use crate::id::StageName;
 use crate::pool::Pool;
 use crate::timeline::{Micros, Phase, Timing};
+
+/// What a step does with the steps inside of it.
+#[derive(Clone)]
+pub(crate) enum Combinator {
+    /// Runs all concurrently on the same input, and joins their outputs in order.
+    Ensemble(Join),
+    /// Runs one, chosen by the item's content.
+    Switch { name: Arc<str>, choose: ChooseFn },
+}
+
+impl Combinator {
+    /// Whether it reads the item itself.
+    pub(super) fn reads(&self) -> bool {
+        match self {
+            Self::Ensemble(_) => false,
+            Self::Switch { .. } => true,
+        }
+    }
+}
+
+impl fmt::Debug for Combinator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ensemble(join) => f.debug_tuple("Ensemble").field(join).finish(),
+            Self::Switch { name, choose: _ } => f.debug_tuple("Switch").field(name).finish(),
+        }
+    }
+}
 
 type StepFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send + 'a>>;
 
@@ -90,10 +119,12 @@ impl Graph<Arc<Pool>> {
     fn run_nested<'a>(&'a self, payload: Payload, flight: &'a Arc<Flight>, now: Instant) -> StepFuture<'a> {
         Box::pin(async move {
             match self {
-                Self::Ensemble { members, join, .. } => run_ensemble(members, join, payload, flight, now).await,
-                Self::Switch { name, choose, branches, .. } => {
+                Self::Nested { combinator: Combinator::Ensemble(join), parts, .. } => {
+                    run_ensemble(parts, join, payload, flight, now).await
+                }
+                Self::Nested { combinator: Combinator::Switch { name, choose }, parts, .. } => {
                     check_time(flight, now, name)?;
-                    choose_branch((name, choose), branches, &payload, flight)?.run(payload, flight, now).await
+                    choose_branch((name, choose), parts, &payload, flight)?.run(payload, flight, now).await
                 }
                 Self::Ask { name, ask, .. } => {
                     check_time(flight, now, name)?;
@@ -165,9 +196,7 @@ pub(crate) fn all_may_run_again(steps: &[Graph<Arc<Pool>>], remote: &dyn Fn(&Sta
     steps.iter().all(|step| match step {
         Graph::Stage(pool) => pool.spec.contract().may_run_again(),
         Graph::Map { .. } => true,
-        Graph::Sequence(parts) | Graph::Ensemble { members: parts, .. } | Graph::Switch { branches: parts, .. } => {
-            all_may_run_again(parts, remote)
-        }
+        Graph::Sequence(parts) | Graph::Nested { parts, .. } => all_may_run_again(parts, remote),
         Graph::Remote(stage) => remote(&stage.name),
         Graph::Ask { .. } => false,
     })

@@ -78,7 +78,7 @@ impl<In, Out> Clone for StreamPipeline<In, Out> {
 
 impl<In, Out> fmt::Display for StreamPipeline<In, Out> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.graph.shape(|spec| (spec.name(), spec.settings())).fmt(f)
+        self.graph.plan(|spec| (spec.name(), spec.settings())).fmt(f)
     }
 }
 

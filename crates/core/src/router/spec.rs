@@ -13,7 +13,7 @@ use super::change::ChangeError;
 use super::route::{RequestFields, RouteParts};
 use crate::call::{FunctionCall, Priority};
 use crate::id::{RouteName, StageName};
-use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelineShape};
+use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelinePlan, StageOutline};
 use crate::stage::StageSpec;
 
 /// The type of a route's input or output: [`Data`] with a schema for clients.
@@ -206,8 +206,8 @@ impl RouteSpec {
 
     /// The steps of its pipeline.
     #[must_use]
-    pub fn shape(&self) -> PipelineShape {
-        self.graph.shape(|spec| (spec.name(), spec.settings()))
+    pub fn plan(&self) -> PipelinePlan<StageOutline> {
+        self.graph.plan(|spec| (spec.name(), spec.settings()))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use callboard_core::description::PipelinePlan;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -155,7 +156,7 @@ pub(super) struct NodeStage {
 pub(super) struct PythonPipeline {
     name: String,
     pub(super) route: String,
-    pub(super) steps: Json,
+    pub(super) steps: PipelinePlan<String>,
 }
 
 fn yes() -> bool {
@@ -192,7 +193,8 @@ impl PythonApp {
         // It is asked for by its name, as a route.
         services.iter_mut().for_each(|service| service.is_step &= !pipelines.is_empty());
         while !pipelines.is_empty() || !services.is_empty() {
-            let stages: Vec<&str> = pipelines.iter().flat_map(|pipeline| stages_of(&pipeline.steps)).collect();
+            let stages: Vec<&str> =
+                pipelines.iter().flat_map(|pipeline| pipeline.steps.stages()).map(String::as_str).collect();
             kept.stages.extend(self.stages.extract_if(.., |stage| stages.contains(&&*stage.name)));
             let routes: Vec<&str> = services.iter().flat_map(|each| &each.depends).map(|each| &*each.route).collect();
             let is_used = |service: &mut PythonService| {
@@ -205,19 +207,6 @@ impl PythonApp {
             (pipelines, services) = (called, used);
         }
         (!kept.pipelines.is_empty() || !kept.services.is_empty()).then_some(kept)
-    }
-}
-
-/// The names of the stages of steps.
-pub(super) fn stages_of(steps: &Json) -> Vec<&str> {
-    match steps {
-        Json::String(name) => vec![name],
-        Json::Array(steps) => steps.iter().flat_map(stages_of).collect(),
-        Json::Object(step) => {
-            let named = ["ensemble", "cases"].into_iter().filter_map(|key| step.get(key)?.as_object());
-            named.flat_map(serde_json::Map::values).chain(step.get("default")).flat_map(stages_of).collect()
-        }
-        _ => Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::app::{NodeStage, PythonApp, PythonPipeline, PythonReplicas, PythonService, stages_of};
+use super::app::{NodeStage, PythonApp, PythonPipeline, PythonReplicas, PythonService};
 
 impl PythonApp {
     /// The configuration file that it means.
@@ -54,10 +54,10 @@ impl PythonApp {
             text.push('\n');
         }
         for PythonPipeline { route, steps, .. } in &self.pipelines {
-            let _ =
-                writeln!(text, "[[route]]\npath = {}\nstages = {}", quoted(route), inline(steps).unwrap_or_default());
-            let stages = stages_of(steps);
-            let is_step = |service: &&PythonService| stages.contains(&&*service.stage_name());
+            let written = serde_json::to_value(steps).ok().and_then(|steps| inline(&steps)).unwrap_or_default();
+            let _ = writeln!(text, "[[route]]\npath = {}\nstages = {written}", quoted(route));
+            let stages = steps.stages();
+            let is_step = |service: &&PythonService| stages.contains(&&service.stage_name());
             text.push_str(&request_fields(self.services.iter().filter(is_step)));
             text.push('\n');
         }

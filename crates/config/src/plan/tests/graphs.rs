@@ -1,6 +1,9 @@
 //! The steps of routes: how they are written, displayed and drawn, and the mistakes in them.
 
+use std::collections::BTreeMap;
+
 use callboard_core::Diagram;
+use callboard_core::description::PipelinePlan;
 
 use super::*;
 
@@ -10,7 +13,7 @@ fn steps(text: &str) -> Result<String, String> {
         let prefix = "dir/callboard.toml:17: route `/digits`: ";
         error.strip_prefix(prefix).unwrap_or_else(|| panic!("{error} is not at {prefix}")).to_owned()
     })?;
-    Ok(plan.shape_of(&plan.routes[0]).to_string())
+    Ok(plan.steps_of(&plan.routes[0]).to_string())
 }
 
 #[test]
@@ -32,7 +35,18 @@ fn steps_are_displayed_as_they_are_written() {
     ];
     for (text, expected) in cases {
         assert_eq!(steps(text).as_deref(), Ok(expected), "{text}");
+        is_written_as_by_serde(text);
     }
+}
+
+/// Python's description of an app is in the grammar that serde has of a plan.
+fn is_written_as_by_serde(text: &str) {
+    let plan = plan(&DIGITS.replacen(STAGES_LINE, &format!("stages = {text}"), 1)).unwrap();
+    let named = plan.routes[0].steps.value.map(&|index| plan.stages[*index].name.value.clone());
+    let in_file: BTreeMap<String, serde_json::Value> = toml::from_str(&format!("stages = {text}")).unwrap();
+    assert_eq!(serde_json::to_value(&named).unwrap(), in_file["stages"]);
+    let read: PipelinePlan<String> = serde_json::from_str(&serde_json::to_string(&named).unwrap()).unwrap();
+    assert_eq!(read, named);
 }
 
 #[test]
@@ -138,9 +152,9 @@ fn the_diagram_of_a_plan_has_the_steps_of_its_explanation() {
     let text = r#"stages = ["decode", { ensemble = { a = { pick = "x" }, b = [] }, partial = true },
       { switch = "want", cases = { b = "digits", c = { rename = { x = "y" } } }, default = [] }]"#;
     let plan = plan(&DIGITS.replacen(STAGES_LINE, text, 1)).unwrap();
-    let shown = plan.shape_of(&plan.routes[0]).to_string();
+    let shown = plan.steps_of(&plan.routes[0]).to_string();
     let sketch = assemble::sketch(&plan);
     assert_eq!(sketch.to_string(), format!("/digits: {shown}\n"));
-    let drawn = Diagram::for_routes([("/digits", plan.shape_of(&plan.routes[0]))]);
+    let drawn = Diagram::for_routes([("/digits", plan.steps_of(&plan.routes[0]))]);
     assert_eq!(Diagram::for_app(&sketch).to_mermaid(), drawn.to_mermaid());
 }

@@ -91,7 +91,7 @@ fn a_file_becomes_a_plan_in_its_own_order() {
     let plan = plan(DIGITS).unwrap();
     let names: Vec<_> = plan.stages.iter().map(|stage| stage.name.value.as_str()).collect();
     assert_eq!(names, ["decode", "digits"]);
-    assert_eq!(plan.routes[0].steps.value.stages(), [0, 1]);
+    assert_eq!(plan.routes[0].steps.value.stages(), [&0, &1]);
     assert_eq!(plan.stages[1].max_batch_size, Sourced::new(32, Source::File { line: 12 }));
     assert_eq!(plan.stages[1].max_delay.value, Duration::from_millis(5));
     assert!(matches!(&plan.routes[0].examples[..], [ExamplePlan::File(path)] if path == "seven.png"));
@@ -214,7 +214,7 @@ fn a_bare_model_becomes_one_stage_and_one_route_with_its_name() {
     let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
     assert_eq!(plan.stages[0].name, Sourced::new("my-model.v2".to_owned(), Source::Target));
     assert_eq!(plan.routes[0].path.value, "/my-model.v2");
-    assert_eq!(plan.routes[0].steps.value, StepPlan::Stage(0));
+    assert_eq!(plan.routes[0].steps.value, Steps::Stage(0));
 }
 
 #[test]

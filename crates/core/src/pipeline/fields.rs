@@ -1,7 +1,7 @@
 //! The steps other than stages: each as a function of one item. Pure; an invalid item fails alone.
 
+use crate::error::Failure;
 use callboard_codec::{Map, Value};
-use callboard_core::Failure;
 
 /// The HTTP status of an item in the wrong form, the same as from the stages.
 const SCHEMA_MISMATCH: u16 = 422;
