@@ -268,3 +268,25 @@ fn a_revision_may_fail_more_often_by_the_allowed_rate() {
     let mut strict = judge(Rollout::canary(0.5).max_error_rate(0.0).min_calls(50));
     assert_eq!(run(&mut strict, 1_000, || CALL, || CALL).0.unwrap().verdict, Verdict::Promote);
 }
+
+/// What is suspicious but not proven delays a promotion.
+#[test]
+fn a_promotion_waits_for_calls_that_are_quick_enough_and_answers_that_agree() {
+    let decided = |policy: Rollout, slow: u64, differing: u64| {
+        let mut judge = judge(policy.min_calls(4));
+        (0..MIN_QUANTILE_CALLS).for_each(|_| judge.observe(TrialRole::Current, CALL));
+        for call in 0..4 {
+            let time = Duration::from_millis(if call < slow { 1_000 } else { 10 });
+            judge.observe(TrialRole::Candidate, Observation::Succeeded(time));
+            judge.compare(call >= differing);
+        }
+        let early = judge.decide(judge.ends_at() - Duration::from_millis(1)).map(|decision| decision.verdict);
+        (early, judge.decide(judge.ends_at()).unwrap().reason)
+    };
+    assert_eq!(decided(Rollout::canary(0.5), 0, 0).0, Some(Verdict::Promote));
+    let (early, at_the_end) = decided(Rollout::canary(0.5), 1, 0);
+    assert!(early.is_none() && at_the_end.contains("1 of 4 calls took longer than"), "{early:?} {at_the_end}");
+    let (early, at_the_end) = decided(Rollout::shadow(1.0).min_agreement(0.99), 0, 1);
+    assert!(early.is_none() && at_the_end.contains("1 of 4 answers differ"), "{early:?} {at_the_end}");
+    assert_eq!(decided(Rollout::shadow(1.0).min_agreement(0.5), 0, 2).0, Some(Verdict::Promote));
+}
