@@ -4,38 +4,34 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use std::sync::Arc;
-
 use axum::Router;
+use axum::extract::{Path, State};
 use axum::routing::get;
 use callboard::Drained;
-use callboard::http::{ApiInfo, HttpConfig, HttpEdge, InferenceProtocol, serve_router};
+use callboard::http::{HttpEdge, Problem};
 use callboard::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
+
+/// A handler of your own that calls a stage: nothing is encoded, and an error is answered as by the edge.
+async fn mine(State(edge): State<HttpEdge>, Path(text): Path<String>) -> Result<String, Problem> {
+    Ok(edge.client()?.call("/shout", text).await?)
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shout = Stage::each("shout", |text: &String| Ok(text.to_uppercase()));
-    let node = App::new().route("/shout", shout).start().await?;
+    let server = Server::builder()
+        // The edge is a `tower::Service`. As the fallback it serves all other paths: its routes, `/docs`, `/metrics`,
+        // `/livez`.
+        .mount(|edge| Router::new().route("/mine/{text}", get(mine)).with_state(edge.clone()).fallback_service(edge))
+        .start(App::new().route("/shout", shout), "127.0.0.1:0")
+        .await?;
+    let address = server.address();
 
-    // The edge is a `tower::Service`. As the fallback it serves all other paths: its routes, `/docs`, `/metrics`,
-    // `/livez`.
-    let config = HttpConfig::default();
-    let edge =
-        HttpEdge::try_new(node.client(), config.clone(), ApiInfo::default(), vec![Arc::new(InferenceProtocol::new())])?;
-    let router = Router::new().route("/mine", get(|| async { "a custom handler" })).fallback_service(edge);
-
-    // Any server for axum works. This one has the limits of `config`, and finishes running requests at its end.
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let shutdown = async { stopped.await.unwrap_or_default() };
-    let serving = tokio::spawn(serve_router(listener, router, config, shutdown));
-
-    let custom = send(address, "GET /mine HTTP/1.1", "").await?;
-    println!("GET /mine: {custom}");
-    assert_eq!(custom, "a custom handler");
+    let custom = send(address, "GET /mine/hi HTTP/1.1", "").await?;
+    println!("GET /mine/hi: {custom}");
+    assert_eq!(custom, "HI");
 
     let reply = send(address, "POST /shout HTTP/1.1\r\ncontent-type: application/json", "\"hello\"").await?;
     println!("POST /shout: {reply}");
@@ -47,10 +43,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         "the document lists only the routes of the node"
     );
 
-    // The server ends first, then the node.
-    drop(stop);
-    serving.await??;
-    assert_eq!(node.shutdown(Duration::from_secs(5)).await, Drained::Completely);
+    // Requests of both are finished before the node ends.
+    assert_eq!(server.shutdown(Duration::from_secs(5)).await, Drained::Completely);
     Ok(())
 }
 

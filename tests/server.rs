@@ -130,6 +130,42 @@ async fn dropping_a_server_closes_its_connections() {
     tokio::time::timeout(Duration::from_secs(5), until_closed(&mut client)).await.expect("closed with the server");
 }
 
+/// The edge is the state of the program's own handlers, and gives them the client of the node, once it has started.
+#[tokio::test]
+async fn a_handler_beside_the_edge_calls_stages_and_answers_their_errors() {
+    use axum::Router;
+    use axum::extract::{Path, State};
+    use axum::routing::get;
+    use callboard::http::{HttpEdge, Problem};
+
+    async fn mine(State(edge): State<HttpEdge>, Path(route): Path<String>) -> Result<String, Problem> {
+        Ok(edge.client()?.call::<String, String>(&format!("/{route}"), "ada".to_owned()).await?)
+    }
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mount = |edge: HttpEdge| {
+        Router::new().route("/mine/{route}", get(mine)).with_state(edge.clone()).fallback_service(edge)
+    };
+    let starting = Server::builder().mount(mount).open(listener).unwrap();
+    let page = async |path: &str| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        send(&mut stream, &format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).await;
+        until_closed(&mut stream).await
+    };
+    let early = page("/mine/shout").await;
+    assert!(early.starts_with("HTTP/1.1 503") && early.contains("retry-after: 1"), "{early}");
+    assert!(early.contains("the node is starting"), "{early}");
+
+    let app = App::new().route("/shout", Stage::each("shout", |text: &String| Ok(text.to_uppercase())));
+    let server = starting.start(app).await.unwrap();
+    let answer = page("/mine/shout").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ADA"), "{answer}");
+    let missing = page("/mine/shrt").await;
+    assert!(missing.starts_with("HTTP/1.1 404") && missing.contains("did you mean"), "{missing}");
+    assert_eq!(server.shutdown(TEST_TIMEOUT).await, Drained::Completely);
+}
+
 /// A directory that is removed with the test.
 #[cfg(feature = "net")]
 struct Scratch(std::path::PathBuf);

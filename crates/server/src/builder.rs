@@ -83,8 +83,36 @@ impl ServerBuilder {
     }
 
     /// Serves the router that `mount` makes of the edge, in its place: routes of your own before it, layers around it.
-    /// The edge answers requests from the router as it would alone. Your own routes have none of its guards: no API
-    /// keys, no rate limits, and no check of hosts and origins.
+    /// The edge answers requests from the router as it would alone, and gives handlers of your own the
+    /// [client](HttpEdge::client) of the node. Your own routes have none of its guards: no API keys, no rate limits,
+    /// and no check of hosts and origins. They are served before the app has started, too.
+    ///
+    /// ```
+    /// use axum::Router;
+    /// use axum::extract::{Path, State};
+    /// use axum::routing::get;
+    /// use callboard_core::{App, Stage};
+    /// use callboard_http::{HttpEdge, Problem};
+    /// use callboard_server::Server;
+    ///
+    /// async fn twice(State(edge): State<HttpEdge>, Path(number): Path<i64>) -> Result<String, Problem> {
+    ///     let doubled: i64 = edge.client()?.call("/double", number).await?;
+    ///     Ok(format!("twice {number} is {doubled}\n"))
+    /// }
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let app = App::new().route("/double", Stage::each("double", |number: &i64| Ok(number * 2)));
+    /// let server = Server::builder()
+    ///     .mount(|edge| {
+    ///         Router::new().route("/twice/{number}", get(twice)).with_state(edge.clone()).fallback_service(edge)
+    ///     })
+    ///     .start(app, "127.0.0.1:0")
+    ///     .await?;
+    /// println!("http://{}/twice/21", server.address());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn mount(mut self, mount: impl FnOnce(HttpEdge) -> Router + Send + 'static) -> Self {
         self.mount = Some(Box::new(mount));
         self

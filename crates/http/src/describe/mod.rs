@@ -26,7 +26,7 @@ use callboard_core::edge::{Route, nearest};
 use self::document::DocumentCache;
 use crate::call::functions::name_of as route_of_function;
 use crate::describe::openapi::{ApiInfo, openapi, openapi_for_people};
-use crate::error::ApiError;
+use crate::error::{ApiError, starting};
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::Protocols;
 
@@ -101,7 +101,7 @@ pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetri
             Ok(axum::Json(serde_json::json!({ "live": true, "ready": false, "starting": true })).into_response())
         }
         "/metrics" => Ok(metrics::MetricsPage::new(counted.encode()).answer(headers).into_response()),
-        _ => Err(ApiError::starting()),
+        _ => Err(starting().into()),
     }
 }
 

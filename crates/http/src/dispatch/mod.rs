@@ -14,13 +14,14 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::http::HeaderValue;
-use callboard_core::LocalClient;
+use callboard_core::{CallError, LocalClient};
 use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
 
 use self::serve::HttpServeError;
 use crate::config::HttpConfig;
 use crate::describe;
 use crate::describe::openapi::ApiInfo;
+use crate::error::starting;
 use crate::guard::{AccessPolicy, LoopbackGuard};
 use crate::listener::AcceptMetrics;
 use crate::listener::tls::Tls;
@@ -123,6 +124,16 @@ impl HttpEdge {
         self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
         self.share_tracer();
         Ok(())
+    }
+
+    /// The client of the node, for handlers beside the edge in the same router. The edge can be their state, and the
+    /// error is answered by a [`Problem`](crate::Problem).
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` while the node is starting, as the edge itself answers then.
+    pub fn client(&self) -> Result<LocalClient, CallError> {
+        self.0.node.get().map(|node| node.client.clone()).ok_or_else(starting)
     }
 
     /// Tells [upgraded](crate::protocol::Upgrade) connections that the node is about to end. Requests are answered as

@@ -18,7 +18,7 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
-use callboard_core::edge::{TooSlow, limit_error_text};
+use callboard_core::edge::{ErrorParts, TooSlow, limit_error_text};
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
 use self::mapping::{header_of_call, status_of, status_of_call};
@@ -54,6 +54,12 @@ struct ErrorFields {
     route: Option<String>,
     /// The times of its call.
     timing: Option<Timing>,
+}
+
+/// The error of everything but `/livez` while the node starts.
+pub(crate) fn starting() -> CallError {
+    let retry_after = Some(Duration::from_secs(1));
+    ErrorParts { retry_after, ..ErrorParts::new(ErrorKind::Unavailable, "the node is starting") }.into()
 }
 
 impl ApiError {
@@ -167,13 +173,6 @@ impl ApiError {
         let mut error = Self::new(ErrorKind::Overloaded, message);
         error.0.error_type = Some("rate_limited".into());
         error.0.is_retryable = false;
-        error
-    }
-
-    /// 503 on everything but `/livez` while the node starts.
-    pub(crate) fn starting() -> Self {
-        let mut error = Self::new(ErrorKind::Unavailable, "the node is starting");
-        error.0.retry_after = Some(Duration::from_secs(1));
         error
     }
 
