@@ -139,7 +139,9 @@ impl<A: Actor> ActorContext<A> {
                 ticks.tick().await;
                 let sent = match contain(&mut message) {
                     Ok(message) => myself.cast(Delivery::with_place(message, place)),
-                    Err(panic) => return tracing::error!(actor = name, %panic, "a timer's message panicked"),
+                    Err(panic) => {
+                        return tracing::error!(parent: None, actor = name, %panic, "a timer's message panicked");
+                    }
                 };
                 if sent.is_err() {
                     return;

@@ -321,7 +321,7 @@ impl GroupState {
     fn crashed(&mut self, myself: &EngineRef<GroupMessage>, index: usize, why: &str) {
         let now = clock::now();
         let name = self.child(index).status.name().to_owned();
-        tracing::error!(group = %self.group.name, actor = name, why, "actor died");
+        tracing::error!(parent: None, group = %self.group.name, actor = name, why, "actor died");
         let (mut why, mut wait) = (why.to_owned(), None);
         if self.window.record(now) == RestartDecision::GiveUp {
             let RestartIntensity { max_restarts, within } = self.group.intensity;
@@ -332,7 +332,7 @@ impl GroupState {
             }
             let delay = self.recovery.failed(now, fastrand::f64());
             let group = &self.group.name;
-            tracing::error!(%group, reason = why, wait = ?delay, "a group of actors waits to start again");
+            tracing::error!(parent: None, %group, reason = why, wait = ?delay, "a group of actors waits to start again");
             wait = Some(delay);
         }
         let affected = self.group.strategy.affected(index, self.lives.len());
@@ -378,7 +378,7 @@ impl GroupState {
     }
 
     fn give_up(&mut self, myself: &EngineRef<GroupMessage>, reason: &str) {
-        tracing::error!(group = %self.group.name, reason, "a group of actors has failed");
+        tracing::error!(parent: None, group = %self.group.name, reason, "a group of actors has failed");
         for index in 0..self.lives.len() {
             if !self.lives[index].is_over {
                 self.end(index, ActorState::Failed, reason);

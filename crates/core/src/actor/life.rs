@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use ractor::{ActorProcessingErr, ActorRef as EngineRef};
+use tracing::{Instrument, Span, info_span};
 
 use super::context::ActorContext;
 use super::lost::InHand;
@@ -169,6 +170,13 @@ impl<A: Actor> Drop for RunningHook<'_, A> {
     }
 }
 
+impl<A: Actor> ActorLife<A> {
+    /// The span of the actor's code. It names the actor, as the engine's own span does not, and is not below that.
+    fn span(&self) -> Span {
+        info_span!(target: "callboard::actor", parent: None, "actor", name = self.reference.name())
+    }
+}
+
 impl<A: Actor> ractor::Actor for ActorLife<A> {
     type Msg = Delivery<A::Message>;
     /// Empty once the actor has ended: the engine hands it to the supervisor, which must run no user's destructor.
@@ -177,10 +185,11 @@ impl<A: Actor> ractor::Actor for ActorLife<A> {
 
     async fn pre_start(&self, myself: EngineRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
         let context = ActorContext::new(self.node.clone(), self.reference.clone(), myself, self.number);
-        let actor = contain(|| (self.build)(&context)).map_err(panicked)?;
+        let span = self.span();
+        let actor = contain(|| span.in_scope(|| (self.build)(&context))).map_err(panicked)?;
         let mut state = LifeState(Some((actor, context)));
         if let Some((actor, context)) = &mut state.0 {
-            let started = contain_future(actor.started(context)).await.map_err(panicked)?;
+            let started = contain_future(actor.started(context).instrument(span)).await.map_err(panicked)?;
             started.map_err(|failure| failure.to_string())?;
         }
         Ok(state)
@@ -196,7 +205,8 @@ impl<A: Actor> ractor::Actor for ActorLife<A> {
         if let (Some((actor, context)), Some(message)) = (&mut hook.state.0, delivery.open()) {
             let mut in_hand = InHand::default();
             let handled = {
-                let mut handling = pin!(contain_future(async { actor.handle(message, context).await }));
+                let handling = async { actor.handle(message, context).await };
+                let mut handling = pin!(contain_future(handling.instrument(self.span())));
                 poll_fn(|task| in_hand.during(|| handling.as_mut().poll(task))).await
             };
             let ended = handled.map_err(panicked).and_then(|handled| handled.map_err(|failure| failure.to_string()));
@@ -214,7 +224,7 @@ impl<A: Actor> ractor::Actor for ActorLife<A> {
     async fn post_stop(&self, _: EngineRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
         let hook = RunningHook { state, has_succeeded: false };
         if let Some((actor, context)) = &mut hook.state.0 {
-            contain_future(actor.stopped(context)).await.map_err(panicked)?;
+            contain_future(actor.stopped(context).instrument(self.span())).await.map_err(panicked)?;
         }
         Ok(())
     }

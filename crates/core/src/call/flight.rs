@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use callboard_codec::{charged_to, charged_up_to};
+use tracing::Span;
 
 use super::attributes::Attributes;
 use super::context::OuterCall;
@@ -123,6 +124,11 @@ impl Flight {
 
     pub(crate) fn request_id(&self) -> Option<&str> {
         self.origin.as_ref()?.request_id.as_deref()
+    }
+
+    /// The span in which its caller made it.
+    pub(crate) fn caller_span(&self) -> Option<&Span> {
+        self.origin.as_ref()?.span.as_deref()
     }
 
     /// The authenticated name of its caller.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tracing::{Level, Span, level_enabled};
+
 use super::attributes::{Attributes, PairKind};
 use super::context::OuterCall;
 use super::isolated::NodeElsewhere;
@@ -26,13 +28,21 @@ pub(crate) struct Origin {
     pub(crate) outer: Option<Arc<OuterCall>>,
     /// The node of an isolated replica, if this is one.
     pub(crate) node: Option<NodeElsewhere>,
+    /// The span in which its caller made the call, if a subscriber has one.
+    pub(crate) span: Option<Box<Span>>,
+}
+
+/// The span of the code that makes a call. Without a subscriber this is one comparison.
+fn current_span() -> Option<Box<Span>> {
+    level_enabled!(Level::ERROR).then(Span::current).filter(|span| !span.is_none()).map(Box::new)
 }
 
 impl Origin {
     /// The origin of an admitted call. It inherits missing options from its outer call. Most calls have no origin, so a
     /// waiting call has room for a pointer only.
     pub(crate) fn from_options(options: &CallOptions, outer: Option<&Arc<OuterCall>>) -> Option<Arc<Self>> {
-        if outer.is_none() && options.recorder().is_none() {
+        let span = current_span();
+        if outer.is_none() && options.recorder().is_none() && span.is_none() {
             return options.origin().cloned();
         }
         let mut origin = options.origin().map(|own| Self::clone(own)).unwrap_or_default();
@@ -48,6 +58,7 @@ impl Origin {
         }
         origin.recorder = options.recorder().cloned().or(origin.recorder);
         origin.outer = outer.cloned();
+        origin.span = span.or(origin.span);
         Some(Arc::new(origin))
     }
 
@@ -79,9 +90,9 @@ impl Origin {
         self.attributes.as_ref().map_or(Ok(()), |attributes| attributes.check())
     }
 
-    /// The same origin for a copy of its call: without an outer call, and not recorded.
+    /// The same origin for a copy of its call: without an outer call, not recorded, and no part of its caller's span.
     pub(crate) fn for_copy(&self) -> Self {
-        Self { outer: None, recorder: None, ..self.clone() }
+        Self { outer: None, recorder: None, span: None, ..self.clone() }
     }
 
     /// The same origin without an outer call.

@@ -73,7 +73,7 @@ impl LocalClient {
                 self.shared.runtime.spawn(async move {
                     if let Err(error) = call.await {
                         let error = limit_error_text(error.to_string());
-                        tracing::warn!(%route, flight = %id, error, "a detached call failed");
+                        tracing::warn!(parent: None, %route, flight = %id, error, "a detached call failed");
                     }
                 });
                 Ok(())

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::task::{AbortHandle, JoinSet};
+use tracing::Instrument;
 
 use super::Watchdog;
 use super::kind::{Executor, ExecutorContext};
 use crate::error::Failure;
 use crate::pool::{BatchRun, BatcherMessage, Pool, ReplicaHandle, WorkerMessage};
 use crate::stage::Factory;
-use crate::worker::{ExitPort, Replica};
+use crate::worker::{ExitPort, Replica, span};
 
 /// A replica's reports to its supervisor.
 pub(crate) enum ReplicaReport {
@@ -67,7 +68,8 @@ impl Actor for WorkerActor {
         replica.exit = exit_port(Arc::clone(&handle));
         let exit = replica.exit.clone();
         let context = ExecutorContext { pool, handle, actor: myself };
-        let executor = build_executor(replica, &watchdog, &context).await;
+        let span = span::for_replica(context.pool.name(), context.handle.index());
+        let executor = build_executor(replica, &watchdog, &context).instrument(span).await;
         let executor = executor.map_err(|failure| failure.message().to_owned())?;
         Ok(WorkerState { executor: Some(executor), context, report, runs: 0, alarm: None, exit })
     }
@@ -116,7 +118,9 @@ impl Actor for WorkerActor {
     ) -> Result<(), ActorProcessingErr> {
         state.context.handle.retire();
         if let Some(executor) = state.executor.take() {
-            close(executor, &state.context).await;
+            let ExecutorContext { pool, handle, .. } = &state.context;
+            let span = span::for_replica(pool.name(), handle.index());
+            close(executor, &state.context).instrument(span).await;
         }
         Ok(())
     }

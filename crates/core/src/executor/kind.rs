@@ -12,12 +12,13 @@ use ractor::ActorRef;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tracing::Span;
 
 use super::watchdog::WatchedTask;
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
 use crate::pool::{BatchRun, Pool, ReplicaHandle, RunError, WorkerMessage};
-use crate::worker::{ClockHold, DynAsyncWorker, DynWorker, hold_during, warm_up};
+use crate::worker::{ClockHold, DynAsyncWorker, DynWorker, hold_during, span, warm_up};
 
 /// Builds the worker, inside the replica and on the thread where it will run.
 pub(crate) type BuildWorker = Box<dyn FnOnce() -> Result<Box<dyn DynWorker>, Failure> + Send>;
@@ -173,19 +174,20 @@ impl Executor {
         let name = format!("{}-{}", context.pool.name(), context.handle.index());
         let clock = context.hold_clock();
         let affinity = context.pool.settings().affinity_of(context.handle.index());
+        let span = span::for_replica(context.pool.name(), context.handle.index());
         thread::Builder::new().name(name).spawn(move || {
             if let Some(core) = affinity {
                 pin_to(core, &context);
             }
             // The runtime provides timers and the clock, which may be virtual.
             let _entered = runtime.enter();
-            let worker = match make() {
+            let worker = match span.in_scope(make) {
                 Ok(worker) => worker,
                 Err(failure) => return drop(ready_sender.send(Err(failure))),
             };
             let _ = ready_sender.send(Ok(()));
             drop(clock);
-            work(worker, &inbox, &context);
+            work(worker, &inbox, &context, &span);
             let _ = ended_sender.send(());
         })?;
         Ok((Self::Thread { batches, ended }, ready))
@@ -193,12 +195,17 @@ impl Executor {
 }
 
 /// The main function of a worker thread: runs batches until the actor closes the channel, or until a panic.
-fn work(mut worker: Box<dyn DynWorker>, inbox: &std::sync::mpsc::Receiver<ThreadRun>, context: &ExecutorContext) {
+fn work(
+    mut worker: Box<dyn DynWorker>,
+    inbox: &std::sync::mpsc::Receiver<ThreadRun>,
+    context: &ExecutorContext,
+    span: &Span,
+) {
     // A run contains panics of user code, but users' values may also panic when they are dropped.
     let ended = contain(|| serve(worker.as_mut(), inbox, &context.handle));
     let crash = match ended {
         Ok(Ok(())) => {
-            drop_contained(contain(|| worker.cleanup()));
+            drop_contained(contain(|| span.in_scope(|| worker.cleanup())));
             None
         }
         Ok(Err(RunError::Panicked(words))) => Some(words.to_string()),
@@ -234,7 +241,7 @@ fn serve(
 
 fn pin_to(core: usize, context: &ExecutorContext) {
     if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-        tracing::warn!(stage = %context.pool.name(), replica = context.handle.index(), core, "could not pin the thread");
+        tracing::warn!(parent: None, stage = %context.pool.name(), replica = context.handle.index(), core, "could not pin the thread");
     }
 }
 

@@ -51,7 +51,7 @@ impl Actor for GatewayActor {
             GatewayMessage::Emptied => state.tell_if_empty(),
             GatewayMessage::Sweep => {
                 for (flight, route) in state.gateway.overdue(clock::now()) {
-                    tracing::error!(%flight, route = route.0, "a call is older than any deadline allows");
+                    tracing::error!(parent: None, %flight, route = route.0, "a call is older than any deadline allows");
                 }
             }
         }

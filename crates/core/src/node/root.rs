@@ -123,7 +123,7 @@ impl RootState {
             let _ = self.router.cast(RouterMessage::SupervisorDied { who: who.get_id(), why });
             return Ok(());
         }
-        tracing::error!(why, "a part of the node died: this is a defect");
+        tracing::error!(parent: None, why, "a part of the node died: this is a defect");
         if self.window.record(clock::now()) == RestartDecision::GiveUp {
             return Err("gateway or router died too often".into());
         }

@@ -115,7 +115,7 @@ impl Pool {
         }
         // Without the lock: a log subscriber may ask for the state.
         if before != state {
-            let log = || tracing::info!(stage = %self.name(), from = %before, to = %state, reason, "stage state");
+            let log = || tracing::info!(parent: None, stage = %self.name(), from = %before, to = %state, reason, "stage state");
             if before.is_ready() && state.is_ready() { self.log_crash(log) } else { log() }
         }
     }
@@ -133,7 +133,7 @@ impl Pool {
             (log.turn(clock::now()), log.admit(0))
         };
         if left_out > 0 {
-            tracing::warn!(stage = %self.name(), left_out, "lines about its crashes were left out");
+            tracing::warn!(parent: None, stage = %self.name(), left_out, "lines about its crashes were left out");
         }
         if is_admitted {
             line();
@@ -185,6 +185,7 @@ impl Pool {
         if self.replicas.move_to_threads() {
             self.metrics.moved_to_threads.inc();
             tracing::warn!(
+                parent: None,
                 stage = %self.name(),
                 limit_ms = limit.as_millis() as u64,
                 "a task stage held a runtime thread for too long and moves to threads of its own; \

@@ -235,7 +235,7 @@ impl RouterState {
             (Work::Change { change, .. }, Ok(())) => {
                 for (route, rollout) in &change.roll_out {
                     let (route, share) = (route.name(), rollout.share);
-                    tracing::info!(route, mode = rollout.mode(), share, "a rollout begins");
+                    tracing::info!(parent: None, route, mode = rollout.mode(), share, "a rollout begins");
                 }
                 let closed = self.table.apply(change, clock::now(), &self.parts.metrics);
                 let (unsettled, changed) = AppliedChange::pair(self.table.next_revision() - 1);
@@ -244,7 +244,7 @@ impl RouterState {
                 answer(reply, Ok(changed));
             }
             (Work::Renew(dead), Ok(())) => {
-                tracing::info!(stage = %dead.name(), "stage is back");
+                tracing::info!(parent: None, stage = %dead.name(), "stage is back");
                 self.deaths_of(&dead).recovery.recovered(clock::now());
                 let closed = self.table.renew(&dead, &self.parts.metrics);
                 let (unsettled, _) = AppliedChange::pair(0);
@@ -354,8 +354,12 @@ impl RouterState {
         };
         let revision = self.table.rollout(route).map_or(0, |record| record.revision);
         match verdict {
-            Verdict::Promote => tracing::info!(%route, revision, %cause, reason, "a revision was promoted"),
-            Verdict::RollBack => tracing::warn!(%route, revision, %cause, reason, "a revision was rolled back"),
+            Verdict::Promote => {
+                tracing::info!(parent: None, %route, revision, %cause, reason, "a revision was promoted")
+            }
+            Verdict::RollBack => {
+                tracing::warn!(parent: None, %route, revision, %cause, reason, "a revision was rolled back")
+            }
         }
         self.parts.metrics.rollout_decided(route, *verdict, *cause);
         let (unsettled, _) = AppliedChange::pair(0);
@@ -373,7 +377,7 @@ impl RouterState {
 
     fn end_kept(&mut self, myself: &ActorRef<RouterMessage>, route: &RouteName) {
         let Some(kept) = self.table.release_kept(route) else { return };
-        tracing::info!(%route, revision = kept.revision(), "the revision before a rollout ends");
+        tracing::info!(parent: None, %route, revision = kept.revision(), "the revision before a rollout ends");
         let (unsettled, _) = AppliedChange::pair(0);
         self.take_effect(myself, vec![kept], &unsettled);
     }
@@ -428,7 +432,7 @@ impl RouterState {
         if self.is_stopping {
             return;
         }
-        tracing::error!(stage = %dead.name(), why, "the supervisor of a stage died: this is a defect");
+        tracing::error!(parent: None, stage = %dead.name(), why, "the supervisor of a stage died: this is a defect");
         self.lose_beside(myself, &dead, why);
         if !self.table.is_routed(&dead) {
             dead.pool.enter(StageState::Failed, Some(format!("its supervisor died: {why}")));
@@ -454,7 +458,7 @@ impl RouterState {
     fn renew_later(&mut self, myself: &ActorRef<RouterMessage>, dead: Arc<DeployedStage>, reason: String) {
         let now = clock::now();
         let wait = self.deaths_of(&dead).recovery.failed(now, fastrand::f64());
-        tracing::error!(stage = %dead.name(), reason, retry_after = ?wait, "stage has failed");
+        tracing::error!(parent: None, stage = %dead.name(), reason, retry_after = ?wait, "stage has failed");
         dead.pool.fail(reason, now + wait);
         myself.send_after(wait, move || RouterMessage::Renew(dead));
     }

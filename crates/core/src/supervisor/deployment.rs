@@ -254,7 +254,8 @@ impl DeploymentState {
     fn replica_up(&mut self, myself: &ActorRef<DeploymentMessage>, handle: Arc<ReplicaHandle>) {
         self.start_is_over(handle.index(), handle.generation());
         if handle.generation() > 0 && !self.pool.settings().scaling().may_be_zero() {
-            let log = || tracing::info!(stage = %self.pool.name(), replica = handle.index(), "replica is back");
+            let log =
+                || tracing::info!(parent: None, stage = %self.pool.name(), replica = handle.index(), "replica is back");
             self.pool.log_crash(log);
         }
         if self.is_stopping {
@@ -315,7 +316,7 @@ impl DeploymentState {
         if self.undo_scaling(index, &reason) {
             return;
         }
-        tracing::error!(stage = %self.pool.name(), replica = index, message, "replica could not start");
+        tracing::error!(parent: None, stage = %self.pool.name(), replica = index, message, "replica could not start");
         self.restart_or_give_up(myself, index, LifeEnd::NotStarted, reason);
     }
 
@@ -354,7 +355,9 @@ impl DeploymentState {
         self.pool.replicas.is_manned(clock::now());
         // Entries of its sessions wait for it, and the batcher may get no other message about its end.
         self.pool.tell_batcher(BatcherMessage::Free);
-        self.pool.log_crash(|| tracing::error!(stage = %self.pool.name(), replica = index, why, "replica died"));
+        self.pool.log_crash(
+            || tracing::error!(parent: None, stage = %self.pool.name(), replica = index, why, "replica died"),
+        );
         let reason = limit_error_text(format!("replica {index} died: {why}"));
         if self.failed.is_failed() {
             return self.trial_failed(myself, reason);
@@ -411,7 +414,7 @@ impl DeploymentState {
 
     /// The stage could not start. Its owner ends it.
     fn end_for_good(&mut self, reason: String) {
-        tracing::error!(stage = %self.pool.name(), reason, "stage has failed");
+        tracing::error!(parent: None, stage = %self.pool.name(), reason, "stage has failed");
         self.is_stopping = true;
         self.scale.give_up(&reason);
         self.pool.enter(StageState::Failed, Some(reason));
@@ -444,7 +447,7 @@ impl DeploymentState {
         for worker in &workers {
             let left = end.saturating_duration_since(clock::now());
             if worker.actor().wait(Some(left)).await.is_err() {
-                tracing::warn!(stage = %self.pool.name(), replica = worker.index(), "worker did not stop in time");
+                tracing::warn!(parent: None, stage = %self.pool.name(), replica = worker.index(), "worker did not stop in time");
                 worker.actor().kill();
             }
         }

@@ -56,10 +56,10 @@ impl DeploymentState {
         self.failed.waits_for_threads = self.has_too_many_abandoned_threads();
         let stage = self.pool.name();
         if self.replicas[..self.pool.replicas.target()].iter().any(ReplicaRecord::is_up) {
-            tracing::error!(%stage, replica = index, reason, ?wait, "replica waits before it starts again");
+            tracing::error!(parent: None, %stage, replica = index, reason, ?wait, "replica waits before it starts again");
             return self.restart_after(myself, index, wait, reason);
         }
-        tracing::error!(%stage, reason, retry_after = ?wait, "stage has failed");
+        tracing::error!(parent: None, %stage, reason, retry_after = ?wait, "stage has failed");
         self.part_with_all();
         if self.pool.settings().scaling().may_be_zero() {
             return self.unload(now, now + wait, reason);
@@ -75,7 +75,7 @@ impl DeploymentState {
         }
         let now = clock::now();
         let wait = self.failed.recovery.failed(now, fastrand::f64());
-        tracing::warn!(stage = %self.pool.name(), reason, retry_after = ?wait, "stage has not started again");
+        tracing::warn!(parent: None, stage = %self.pool.name(), reason, retry_after = ?wait, "stage has not started again");
         self.scale.refuse_change(&format!("{reason}; it tries again in {wait:.1?}"));
         self.wait_for_trial(myself, now + wait, reason);
     }
@@ -165,7 +165,7 @@ impl DeploymentState {
             return;
         }
         self.failed.waits_for_threads = false;
-        tracing::info!(stage = %self.pool.name(), "stage is back");
+        tracing::info!(parent: None, stage = %self.pool.name(), "stage is back");
         self.pool.tell_batcher(BatcherMessage::Open);
         self.pool.enter(StageState::Degraded, Some("it starts again after it had failed".to_owned()));
         for index in 0..self.pool.replicas.target() {

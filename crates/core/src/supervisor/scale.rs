@@ -203,7 +203,7 @@ impl DeploymentState {
     /// Logs a change and keeps it for the description.
     fn note_change(&mut self, now: Instant, to: usize, reason: String) {
         let from = self.pool.replicas.target();
-        tracing::info!(stage = %self.pool.name(), from, to, reason, "scaling");
+        tracing::info!(parent: None, stage = %self.pool.name(), from, to, reason, "scaling");
         self.pool.demand.note_change(ScaleChange { at: now, from, to, reason });
         if let Some(scaler) = &mut self.scale.scaler {
             scaler.changed(now);
@@ -328,7 +328,7 @@ impl DeploymentState {
     pub(super) fn undo_scaling(&mut self, index: usize, reason: &str) -> bool {
         let Some(pending) = self.scale.pending.take_if(|pending| index >= pending.before) else { return false };
         let (before, now) = (pending.before, clock::now());
-        tracing::warn!(stage = %self.pool.name(), to = before, reason, "scaling failed");
+        tracing::warn!(parent: None, stage = %self.pool.name(), to = before, reason, "scaling failed");
         self.part_with_surplus(before);
         pending.end(Err(ScaleError::NotStarted(reason.to_owned())));
         if before == 0 {

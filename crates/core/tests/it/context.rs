@@ -3,11 +3,13 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort};
 use callboard_core::{
-    App, AsyncWorker, Batch, CallContext, CallOptions, ErrorKind, Failure, Pipeline, Priority, Replies, SessionKey,
-    Stage, StreamStage, Worker,
+    App, AsyncWorker, Batch, CallContext, CallOptions, ErrorKind, Failure, Pipeline, Priority, Replica, Replies,
+    SessionKey, Stage, StreamStage, Worker,
 };
 use futures_util::stream;
+use tracing::Instrument;
 
 use super::support::serve;
 
@@ -173,21 +175,32 @@ impl LogBuffer {
     }
 }
 
+/// Takes the log of this test; a thread's own subscriber gets all lines of its runtime.
+fn logged() -> (LogBuffer, impl Sized) {
+    let written = LogBuffer::default();
+    // With only one subscriber, a thread of another test without a subscriber decides what is logged.
+    let second = tracing::Dispatch::new(subscriber(&LogBuffer::default()));
+    let here = tracing::subscriber::set_default(subscriber(&written));
+    (written, (second, here))
+}
+
 pub(crate) fn subscriber(written: &LogBuffer) -> impl tracing::Subscriber + Send + Sync + use<> {
     let written = written.clone();
     tracing_subscriber::fmt().with_writer(move || written.clone()).with_ansi(false).without_time().finish()
 }
 
-#[tokio::test]
-async fn a_log_line_of_user_code_names_its_call() {
-    let written = LogBuffer::default();
-    // With only one subscriber, a thread of another test without a subscriber decides what is logged.
-    let _second = tracing::Dispatch::new(subscriber(&LogBuffer::default()));
-    let _here = tracing::subscriber::set_default(subscriber(&written));
-    let says = Stage::each("says", |n: &u64| {
+/// A stage that logs a line.
+fn says(name: &str) -> Stage<u64, u64> {
+    Stage::each(name, |n: &u64| {
         tracing::info!("hello");
         Ok(*n)
-    });
+    })
+}
+
+#[tokio::test]
+async fn a_log_line_of_user_code_names_its_call() {
+    let (written, _here) = logged();
+    let says = says("says");
     let says_later = Stage::each_async("later", |n: Arc<u64>| async move {
         tokio::task::yield_now().await;
         tracing::info!("hello");
@@ -206,13 +219,95 @@ async fn a_log_line_of_user_code_names_its_call() {
             assert!(lines.lines().any(|text| text.contains(&line) && text.ends_with("hello")), "{lines}");
         }
     }
-    let node = serve(Stage::each("says", |n: &u64| {
-        tracing::info!("hello");
-        Ok(*n)
-    }))
-    .await;
+    let node = serve(self::says("says")).await;
     node.client().call_with::<u64, u64>("/route", 1, CallOptions::new().with_request_id("r-3")).await.unwrap();
     let lines = written.take();
     let span = " call{route=\"/route\" stage=\"says\" replica=0 request_id=\"r-3\"}: ";
     assert!(lines.lines().any(|text| text.contains(span) && text.ends_with("hello")), "{lines}");
+}
+
+/// Also where a call is one of a batch, and where a stage makes the call.
+#[tokio::test]
+async fn the_span_of_a_caller_is_above_the_span_of_its_stages_code() {
+    let (written, _here) = logged();
+    let outer = Stage::each_async_with_context("outer", |n: Arc<u64>, context: CallContext| async move {
+        let client = context.client().expect("the stage runs on the node");
+        Ok(client.call::<u64, u64>("/inner", *n).await?)
+    });
+    let threads = says("thread").on_threads();
+    let both = Pipeline::from(says("says").max_batch_size(2).max_delay(super::support::PATIENCE)).then(threads);
+    let app = App::new().route("/both", both).route("/outer", outer).route("/inner", says("inner"));
+    let node = app.start().await.unwrap();
+    let client = node.client();
+
+    let call =
+        |user: &'static str| client.call::<u64, u64>("/both", 1).instrument(tracing::info_span!("request", user));
+    let (ada, bob) = tokio::join!(call("ada"), call("bob"));
+    assert_eq!((ada.unwrap(), bob.unwrap()), (1, 1));
+    let lines = written.take();
+    for user in ["ada", "bob"] {
+        let line = format!("request{{user=\"{user}\"}}:call{{route=\"/both\" stage=\"says\"}}: ");
+        assert!(lines.lines().any(|text| text.contains(&line) && text.ends_with("hello")), "{user}: {lines}");
+    }
+
+    client.call::<u64, u64>("/outer", 1).instrument(tracing::info_span!("request")).await.unwrap();
+    let lines = written.take();
+    let line =
+        "request:call{route=\"/outer\" stage=\"outer\" replica=0}:call{route=\"/inner\" stage=\"inner\" replica=0}: ";
+    assert!(lines.lines().any(|text| text.contains(line) && text.ends_with("hello")), "{lines}");
+}
+
+/// The engine has a span around each actor, which tells a reader nothing.
+#[tokio::test]
+async fn no_line_of_a_node_is_inside_a_span_of_its_engine() {
+    struct Counter;
+
+    impl Actor for Counter {
+        type Message = ReplyPort<u64>;
+
+        async fn started(&mut self, _: &ActorContext<Self>) -> Result<(), Failure> {
+            tracing::info!("started");
+            Ok(())
+        }
+
+        async fn handle(&mut self, answer: ReplyPort<u64>, _: &ActorContext<Self>) -> Result<(), Failure> {
+            tracing::info!("handled");
+            answer.send(1);
+            Ok(())
+        }
+    }
+
+    let (written, _here) = logged();
+    let dies = Stage::async_worker("dies", |_: &Replica| {
+        tracing::info!("built");
+        Ok(Dies)
+    });
+    let app = App::new().route("/dies", dies).actor(ActorSpec::new("counter", |_| Counter));
+    let node = app.start().await.unwrap();
+    node.client().call::<u64, u64>("/dies", 1).await.unwrap_err();
+    let counter = node.actor::<ReplyPort<u64>>("counter").unwrap();
+    assert_eq!(counter.ask(super::support::PATIENCE, |answer| answer).await.unwrap(), 1);
+    let _ = node.shutdown(super::support::PATIENCE).await;
+    let lines = written.take();
+    for (span, event) in [
+        ("replica{stage=\"dies\" replica=0}: ", "built"),
+        ("actor{name=\"counter\"}: ", "started"),
+        ("actor{name=\"counter\"}: ", "handled"),
+        ("", "replica died"),
+        ("", "stage state"),
+    ] {
+        assert!(lines.lines().any(|text| text.contains(span) && text.contains(event)), "{event}: {lines}");
+    }
+    assert!(!lines.contains("Actor{"), "{lines}");
+}
+
+struct Dies;
+
+impl AsyncWorker for Dies {
+    type In = u64;
+    type Out = u64;
+
+    async fn call(&self, _: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        panic!("dies")
+    }
 }

@@ -1,16 +1,20 @@
 //! The edge as a service in another program's router: its guards hold, and the paths in its pages are correct for
 //! clients.
 
+use std::io::Read;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::HeaderMap;
+use axum::middleware::Next;
 use axum::routing::post;
 use axum::{Json, Router};
-use callboard_core::{LocalClient, Node};
+use callboard_core::{App, LocalClient, Node, Stage};
 use callboard_http::{ApiInfo, Hosts, HttpConfig, HttpEdge, Problem};
 use serde_json::Value;
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use crate::support::app::app;
 use crate::support::{Answer, Raw, Server, bind, config};
@@ -144,4 +148,30 @@ async fn a_custom_handler_answers_a_failed_call_like_the_edge() {
         assert_eq!(custom, of_edge, "{action}");
         assert!(custom.0 >= 400 && custom.1["request_id"] == "one", "{custom:?}");
     }
+}
+
+/// What a layer around the edge knows of a request is in the log lines of its stages.
+#[tokio::test]
+async fn the_span_of_a_layer_is_above_the_span_of_a_stage() {
+    let (mut log, writer) = std::io::pipe().unwrap();
+    let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(Arc::new(writer)).finish();
+    // With only one subscriber, a thread of another test without a subscriber decides what is logged.
+    let second = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
+    let here = tracing::subscriber::set_default(lines);
+    let says = Stage::each("says", |n: &i64| {
+        tracing::info!("hello");
+        Ok(*n)
+    });
+    let node = App::new().route("/says", says).start().await.unwrap();
+    let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), vec![]).unwrap();
+    let knows_user = |request: Request, next: Next| next.run(request).instrument(tracing::info_span!("app", user = 7));
+    let router = as_fallback(edge).layer(axum::middleware::from_fn(knows_user));
+    let server = Server::for_router(router, HttpConfig::default()).await;
+    let answer = server.connect().await.post("/says", &[("content-type", "application/json")], "1").await;
+    assert_eq!(answer.status, 200);
+    drop((here, second));
+    let mut bytes = vec![0; 4096];
+    let length = log.read(&mut bytes).unwrap();
+    let text = String::from_utf8_lossy(&bytes[..length]);
+    assert!(text.contains("app{user=7}:call{route=\"/says\" stage=\"says\" replica=0 request_id="), "{text}");
 }
