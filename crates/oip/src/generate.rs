@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
-use callboard_core::CallOptions;
-use callboard_core::edge::{Admission, PayloadReplies};
+use callboard_core::edge::{Admission, LARGE_BYTES, PayloadReplies};
+use callboard_core::{CallOptions, Deadline, LocalClient};
 use callboard_http::axum::body::Body;
 use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
     AbandonGuard, ApiError, EdgeLife, HEARTBEAT, Heartbeat, ProtocolRequest, RequestContext, RequestId, SERVER_TIMING,
-    StreamedItems, caught, decode_value, first, from_value, next_reply, one_line, total,
+    StreamedItems, caught_within, decode_value, first, from_value, next_reply, one_line, total,
 };
 use callboard_telemetry::RequestSpan;
 use futures_util::{StreamExt, stream};
@@ -35,15 +35,38 @@ use super::request::BodyLayout;
 
 /// A call that is ready to be made.
 struct GenerateCall {
-    id: Option<String>,
+    writer: AnswerWriter,
     admission: Admission,
     payload: Payload,
     options: CallOptions,
 }
 
+/// Writes the answers of a model as JSON.
+struct AnswerWriter {
+    client: LocalClient,
+    model: Arc<Model>,
+    id: Option<Arc<str>>,
+    deadline: Deadline,
+    /// Counts panics of user code in codecs.
+    panics: Counter,
+}
+
+impl AnswerWriter {
+    /// One answer, at the expense of an account of its own while it is written; a large one off the runtime. A panic of
+    /// user code is its error.
+    async fn write(&self, payload: Payload) -> Result<Vec<u8>, ApiError> {
+        let edge = self.client.edge();
+        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
+        let (model, id) = (Arc::clone(&self.model), self.id.clone());
+        let bytes = payload.size_up_to(LARGE_BYTES);
+        let writing = budget.run_outcome(bytes, move || written(&model, id.as_deref(), &payload));
+        caught_within(&self.panics, Box::pin(writing)).await?
+    }
+}
+
 /// Answers `POST …/generate`.
 pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
-    let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
+    let GenerateCall { writer, admission, payload, options } = prepare(call, request).await?;
     let admitted_at = admission.admitted_at();
     let mut replies = call.context.client.edge().submit_streaming(admission, payload, options);
     let payload = replies.next().await.ok_or_else(|| several(call.model, "none"))??;
@@ -51,7 +74,7 @@ pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) 
         return Err(several(call.model, "several").into());
     }
     call.model.inferred();
-    let mut response = Response::new(Body::from(written(call.model, id.as_deref(), &payload)?));
+    let mut response = Response::new(Body::from(writer.write(payload).await?));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(SERVER_TIMING, total(admitted_at.elapsed()));
@@ -67,18 +90,16 @@ fn several(model: &Model, how_many: &str) -> Refusal {
 
 /// Answers `POST …/generate_stream`.
 pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
-    let GenerateCall { id, admission, payload, options } = prepare(call, request).await?;
+    let GenerateCall { writer, admission, payload, options } = prepare(call, request).await?;
     let RequestContext { client, config, metrics, life, id: request_id, span, .. } = call.context;
     let admitted_at = admission.admitted_at();
     let items = StreamedItems::default();
     let mut stream_state = GenerateStream {
         replies: client.edge().submit_streaming(admission, payload, options),
         life: Arc::clone(life),
-        model: Arc::clone(call.model),
-        id,
+        writer,
         request_id: request_id.clone(),
         route: call.route.name().to_owned(),
-        panics: metrics.requests.panics.clone(),
         heartbeat: Heartbeat::new(config.stream_heartbeat),
         abandon_guard: None,
         items: items.clone(),
@@ -115,12 +136,9 @@ pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolReques
 struct GenerateStream {
     replies: PayloadReplies,
     life: Arc<EdgeLife>,
-    model: Arc<Model>,
-    id: Option<String>,
+    writer: AnswerWriter,
     request_id: RequestId,
     route: String,
-    /// Counts panics of user code in codecs.
-    panics: Counter,
     heartbeat: Heartbeat,
     /// `None` before the stream begins: until then the edge counts a client that leaves.
     abandon_guard: Option<AbandonGuard>,
@@ -139,8 +157,11 @@ impl GenerateStream {
         };
         self.heartbeat.sent();
         self.items.count();
-        let write = |payload| caught(&self.panics, || written(&self.model, self.id.as_deref(), &payload));
-        Some(payload.and_then(write).map(|json| event(&json)))
+        let json = match payload {
+            Ok(payload) => self.writer.write(payload).await,
+            Err(error) => Err(error),
+        };
+        Some(json.map(|json| event(&json)))
     }
 
     /// The last event of a stream that failed.
@@ -160,7 +181,8 @@ fn event(json: &[u8]) -> Bytes {
 }
 
 async fn prepare(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<GenerateCall, ApiError> {
-    let AdmittedBody { bytes, admission, budget, options, .. } = read_body(call, BodyLayout::Json, request).await?;
+    let AdmittedBody { bytes, admission, budget, options, deadline, .. } =
+        read_body(call, BodyLayout::Json, request).await?;
     let limits = &call.context.config.decode;
     let (admission, value) = decode_value(&budget, admission, Format::Json, bytes, limits).await?;
     let Value::Map(map) = value else {
@@ -179,7 +201,10 @@ async fn prepare(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Ge
     let value = call.model.inputs.item(inputs)?;
     let (admission, payload) = from_value(&budget, admission, call.route, value).await?;
     let options = parameters.apply(options, &admission);
-    Ok(GenerateCall { id, admission, payload, options })
+    let RequestContext { client, metrics, .. } = call.context;
+    let (client, panics) = (client.clone(), metrics.requests.panics.clone());
+    let writer = AnswerWriter { client, model: Arc::clone(call.model), id: id.map(Into::into), deadline, panics };
+    Ok(GenerateCall { writer, admission, payload, options })
 }
 
 #[derive(Serialize)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use callboard_codec::{Payload, Value};
 use callboard_core::edge::{Admission, Route};
-use callboard_core::{CacheUse, CallOptions, ErrorKind, Timing};
+use callboard_core::{CacheUse, CallOptions, Deadline, ErrorKind, Timing};
 use callboard_http::axum::body::HttpBody as _;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
@@ -40,7 +40,7 @@ pub(crate) async fn infer(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> 
         );
     }
     let layout = BodyLayout::from_headers(&request.head.headers)?;
-    let AdmittedBody { bytes, admission, budget, options, compression } = read_body(call, layout, request).await?;
+    let AdmittedBody { bytes, admission, budget, options, compression, .. } = read_body(call, layout, request).await?;
     let (admission, request) = parse(call, &budget, admission, layout, bytes).await?;
     let InferRequest { id, parameters, inputs, outputs: requested, rows } = request;
     // The first call was counted with the request.
@@ -74,6 +74,7 @@ pub(crate) struct AdmittedBody<'a> {
     /// Pays for decoding and encoding.
     pub(crate) budget: CodecBudget<'a>,
     pub(crate) options: CallOptions,
+    pub(crate) deadline: Deadline,
     /// How the response may be compressed.
     pub(crate) compression: ResponseCompression,
 }
@@ -107,7 +108,7 @@ pub(crate) async fn read_body<'a>(
     let admission = pending.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
     budget.charge(options.attribute_bytes())?;
-    Ok(AdmittedBody { bytes, admission, budget, options, compression })
+    Ok(AdmittedBody { bytes, admission, budget, options, deadline, compression })
 }
 
 /// Parses JSON and single elements, on another thread if they are large. Numbers are shared.

@@ -78,7 +78,7 @@ pub use self::list::{Claims, ProtocolError, Protocols, ReservedRoute};
 
 pub use crate::call::RequestContext;
 pub use crate::error::ApiError;
-pub use crate::error::catch_panic::caught;
+pub use crate::error::catch_panic::caught_within;
 pub use crate::guard::{KeyHolder, OverLimit};
 pub use crate::observe::cache_status::insert_cache_status;
 pub use crate::observe::health::{not_ready_reason, unreachable_reason};

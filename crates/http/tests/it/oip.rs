@@ -4,7 +4,7 @@
 use std::io::Write as _;
 
 use callboard_codec::{DType, DataType, Tensor, TensorField, TensorFields, Value};
-use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage};
+use callboard_core::{App, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_http::HttpConfig;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
@@ -225,6 +225,25 @@ async fn a_client_that_leaves_its_events_cancels_its_call() {
     drop(client);
     server.metric_becomes("callboard_in_flight", 0.0).await;
     server.metric_becomes("callboard_http_abandoned_requests_total", 1.0).await;
+}
+
+#[tokio::test]
+async fn an_answer_of_generate_is_charged_while_it_is_written() {
+    let words = |n: &u64| vec!["word".to_owned(); usize::try_from(*n).unwrap()];
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let app = App::new()
+        .limits(limits)
+        .route("/words", Stage::each("words", move |n: &u64| Ok(words(n))))
+        .route_streaming("/events", StreamStage::each("events", move |n: &u64| stream::iter([Ok(words(n))])));
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    for path in ["/v2/models/words/generate", "/v2/models/events/generate_stream"] {
+        let answer = server.post_json(path, r#"{"input": 2}"#).await;
+        assert_eq!((answer.status, answer.text().contains(r#"["word","word"]"#)), (200, true), "{answer:?}");
+        let answer = server.post_json(path, r#"{"input": 100000}"#).await;
+        let error = error(&answer);
+        assert!(error.contains("max_in_flight_bytes"), "{path}: {error}");
+        server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+    }
 }
 
 fn zlib(bytes: &[u8]) -> Vec<u8> {
