@@ -97,14 +97,6 @@ fn draw_steps(
         PipelinePlan::Sequence(steps) => {
             steps.iter().fold(from, |from, step| draw_steps(drawing, frame, used, step, from))
         }
-        PipelinePlan::Ensemble { partial, .. } => {
-            let title = if *partial { "any of" } else { "all of" };
-            let fork = step(drawing, Shape::Round, title, from);
-            let member =
-                |(name, member): (&str, _)| draw_steps(drawing, frame, used, member, vec![(fork, name.to_owned())]);
-            let ends: Ends = plan.parts().into_iter().flat_map(member).collect();
-            vec![(step(drawing, Shape::Round, "join", ends), String::new())]
-        }
         PipelinePlan::Switch { .. } => {
             let choice = step(drawing, Shape::Choice, &plan.title(), from);
             let branch = |(number, (name, branch)): (usize, (&str, _))| {
@@ -113,8 +105,14 @@ fn draw_steps(
             };
             plan.parts().into_iter().enumerate().flat_map(branch).collect()
         }
-        // A function between stages.
-        _ => vec![(step(drawing, Shape::Slanted, &plan.title(), from), String::new())],
+        _ if plan.parts().is_empty() => vec![(step(drawing, Shape::Slanted, &plan.title(), from), String::new())],
+        _ => {
+            let fork = step(drawing, Shape::Round, &plan.title(), from);
+            let member =
+                |(name, member): (&str, _)| draw_steps(drawing, frame, used, member, vec![(fork, name.to_owned())]);
+            let ends: Ends = plan.parts().into_iter().flat_map(member).collect();
+            vec![(step(drawing, Shape::Round, "join", ends), String::new())]
+        }
     }
 }
 

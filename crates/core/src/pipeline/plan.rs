@@ -164,7 +164,7 @@ impl<S> PipelinePlan<S> {
         }
     }
 
-    /// The label of a step that is no stage and has no name, in pictures and errors; empty for the others.
+    /// The label of a step, in pictures and errors; empty for a stage and a sequence.
     #[must_use]
     pub fn title(&self) -> String {
         match self {
@@ -175,7 +175,9 @@ impl<S> PipelinePlan<S> {
                 format!("rename {}", fields.join(", "))
             }
             Self::Switch { by: Choice::Code(name), .. } | Self::Map(name) | Self::Ask(name) => name.clone(),
-            Self::Stage(_) | Self::Sequence(_) | Self::Ensemble { .. } => String::new(),
+            Self::Ensemble { partial: false, .. } => "all of".to_owned(),
+            Self::Ensemble { partial: true, .. } => "any of".to_owned(),
+            Self::Stage(_) | Self::Sequence(_) => String::new(),
         }
     }
 }
