@@ -153,8 +153,13 @@ fn pages_and_docstrings() -> Vec<(String, String)> {
     }
     let sources = fs::read_dir(root().join("python/src/callboard")).expect("a directory");
     paths.extend(sources.map(|entry| entry.expect("an entry").path()));
-    let pages = paths.into_iter().filter(|path| path.is_file());
-    pages.map(|path| (path.display().to_string(), fs::read_to_string(&path).expect("a text"))).collect()
+    // Not the extension of a developer.
+    let is_text = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "md" || extension == "py");
+    paths
+        .into_iter()
+        .filter(is_text)
+        .map(|path| (path.display().to_string(), fs::read_to_string(&path).expect("a text")))
+        .collect()
 }
 
 /// Keys and defaults of the first table after this text.

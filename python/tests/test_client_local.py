@@ -10,7 +10,6 @@ pytest.importorskip("httpx")
 
 
 import callboard as cb
-from callboard import CallError
 from callboard.client import FailedError, InvalidInputError, NotFoundError
 from callboard.client.transport import Settings, open_transport
 
@@ -20,6 +19,11 @@ def half(x: float, digits: int = 2) -> float:
     if x < 0:
         raise cb.HTTPException(409, "below zero", {"Retry-After": "3"})
     return round(x / 2, digits)
+
+
+@cb.function
+def found(key: str) -> int:
+    return {"a": 1}[key]
 
 
 @cb.function
@@ -40,12 +44,12 @@ def test_code_that_takes_a_client_is_tested_without_a_node() -> None:
             client.send("half", 1.0, y=2)
         with pytest.raises(NotFoundError):
             client.call("/third", 1)
+    with cb.test_client(found) as app, pytest.raises(FailedError, match="KeyError: 'b'"):
+        app.client().call("/found", "b")
     with cb.test_client(numbers) as app:
         assert list(app.client().replies("/numbers", 3)) == [0, 1, 2]
         with pytest.raises(InvalidInputError, match="`replies`"):
             app.client().call("/numbers", 3)
-    with cb.test_client(cb.pipeline(half, half)) as app, pytest.raises(CallError):
-        app.client().call("/app", {"x": 3.0})
 
 
 def test_a_transport_of_another_kind_can_carry_the_calls() -> None:

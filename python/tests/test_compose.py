@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,27 +150,12 @@ def test_what_may_fit_is_no_mistake(code: str, tmp_path: Path) -> None:
     assert load_app(str(tmp_path / "app.py")).describe()["pipelines"]
 
 
-def test_the_test_client_runs_a_pipeline() -> None:
-    with cb.test_client(composed.app) as client:
-        assert client.call(" a ") == {"loud": "A!!", "size": 2}
-        good, bad = client.batch(["b", ""])
-        assert good["size"] == 2 and bad.status_code == 422
-    with cb.test_client(composed.pick_one) as client:
-        assert client.call({"want": "loud", "text": " x"}) == "X!"
-        assert client.call({"want": "size", "text": "four"}) == 4
-        assert client.call({"want": 7}) == {"want": 7}
-    with cb.test_client(cb.ensemble(a=composed.Shout, b=composed.Size, partial=True)) as client:
-        assert client.call("")["a"] == {"error": {"kind": "failed", "message": "no text"}}
-    # As on a node: all members have failed.
-    both = cb.ensemble(a=composed.Shout, b=composed.Shout, partial=True)
-    with cb.test_client(both) as client, pytest.raises(cb.HTTPException, match="no text"):
-        client.call("")
-    with cb.test_client(cb.switch("on", true=cb.rename(on="off"))) as client:
-        assert client.call({"on": True, "x": 1}) == {"off": True, "x": 1}
-        with pytest.raises(cb.InvalidInput, match="`on` must be one of true"):
-            client.call({"on": False})
-
-
 def test_the_test_client_says_that_a_model_needs_the_node() -> None:
     with pytest.raises(Exception, match=r"cb.onnx\('m.onnx'\) is run by the node: serve the app"):
         cb.test_client(cb.pipeline(composed.clean, cb.onnx("m.onnx")))
+
+
+def test_the_test_client_says_that_a_pipeline_needs_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "callboard._native", None)
+    with pytest.raises(TargetError, match="wheels have it"), cb.test_client(composed.app):
+        pass

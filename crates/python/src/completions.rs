@@ -1,17 +1,12 @@
 //! Outcomes on their way to an event loop: many share one wake-up.
 //!
-//! A call that ends puts its outcome into a list. If the list was empty, it also writes a byte to a socket that the
-//! event loop watches, and the loop takes the whole list at once. So no thread but the loop's ever waits for the
-//! interpreter.
+//! A call that ends puts its outcome into an [inbox](crate::inbox), which the event loop watches. So no thread but the
+//! loop's ever waits for the interpreter.
 //!
 //! * **Full:** the list is as long as the number of open calls, each of which has a task that waits for it.
 //! * **Cancelled:** the call's future is dropped, and its outcome is not delivered.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -24,6 +19,7 @@ use tokio::task::AbortHandle;
 use crate::ending::Inside;
 use crate::envelope::joined;
 use crate::failure::Fault;
+use crate::inbox::Inbox;
 use crate::own::Own;
 
 /// The chunks of an output; `None`: the stream has ended.
@@ -33,14 +29,8 @@ pub(crate) type Outcome = Result<Option<Vec<Bytes>>, Fault>;
 #[derive(Debug)]
 #[pyclass(frozen, module = "callboard._native")]
 pub(crate) struct Completions {
-    calls: Own<Calls>,
-    woken: UnixStream,
-}
-
-#[derive(Debug)]
-struct Calls {
-    open: Mutex<OpenCalls>,
-    ended: Arc<EndedCalls>,
+    calls: Own<Mutex<OpenCalls>>,
+    ended: Inbox<(u64, Outcome)>,
 }
 
 #[derive(Debug, Default)]
@@ -56,51 +46,24 @@ struct OpenCall {
     task: AbortHandle,
 }
 
-#[derive(Debug)]
-struct EndedCalls {
-    outcomes: Mutex<Vec<(u64, Outcome)>>,
-    wake: UnixStream,
-}
-
-impl EndedCalls {
-    fn push(&self, number: u64, outcome: Outcome) {
-        let is_first = {
-            let mut outcomes = self.outcomes.lock();
-            outcomes.push((number, outcome));
-            outcomes.len() == 1
-        };
-        if is_first {
-            // Fails if the socket is full of wake-ups, or its loop is gone.
-            let _ = (&self.wake).write(&[0]);
-        }
-    }
-}
-
 #[pymethods]
 impl Completions {
     #[new]
     fn new() -> PyResult<Self> {
-        let (woken, wake) = UnixStream::pair()?;
-        woken.set_nonblocking(true)?;
-        wake.set_nonblocking(true)?;
-        let ended = Arc::new(EndedCalls { outcomes: Mutex::default(), wake });
-        Ok(Self { calls: Own::new(Calls { open: Mutex::default(), ended }), woken })
+        Ok(Self { calls: Own::new(Mutex::default()), ended: Inbox::new()? })
     }
 
     /// The socket that is readable while there are outcomes.
     fn fileno(&self) -> i32 {
-        self.woken.as_raw_fd()
+        self.ended.fileno()
     }
 
     /// Delivers the outcomes. Only the event loop's thread may call it.
     fn deliver(&self, py: Python<'_>) -> PyResult<()> {
         let _inside = Inside::enter(py);
         let Ok(calls) = self.calls.get() else { return Ok(()) };
-        // Read before the list is taken: an outcome after that writes again.
-        let _ = (&self.woken).read(&mut [0; 64]);
-        let outcomes = std::mem::take(&mut *calls.ended.outcomes.lock());
-        for (number, outcome) in outcomes {
-            let Some(call) = calls.open.lock().calls.remove(&number) else { continue };
+        for (number, outcome) in self.ended.take() {
+            let Some(call) = calls.lock().calls.remove(&number) else { continue };
             set(py, &call.future, to_python(py, outcome, call.request_id.as_deref()))?;
         }
         Ok(())
@@ -110,7 +73,7 @@ impl Completions {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let _inside = Inside::enter(py);
         let Ok(calls) = self.calls.get() else { return Ok(()) };
-        let open = std::mem::take(&mut calls.open.lock().calls);
+        let open = std::mem::take(&mut calls.lock().calls);
         for call in open.into_values() {
             call.task.abort();
             let error = Fault::Closed.exception(py, call.request_id.as_deref());
@@ -122,7 +85,7 @@ impl Completions {
     /// Cancels this call on its node, unless it has ended.
     fn cancel(&self, number: u64) {
         let Ok(calls) = self.calls.get() else { return };
-        if let Some(call) = calls.open.lock().calls.remove(&number) {
+        if let Some(call) = calls.lock().calls.remove(&number) {
             call.task.abort();
         }
     }
@@ -136,12 +99,11 @@ impl Completions {
         (future, request_id): (Py<PyAny>, Option<String>),
         calling: impl Future<Output = Outcome> + Send + 'static,
     ) -> Result<u64, Fault> {
-        let calls = self.calls.get()?;
-        let mut open = calls.open.lock();
+        let mut open = self.calls.get()?.lock();
         let number = open.next;
         open.next += 1;
-        let ended = Arc::clone(&calls.ended);
-        let task = runtime.spawn(async move { ended.push(number, calling.await) }).abort_handle();
+        let ended = self.ended.messages()?;
+        let task = runtime.spawn(async move { ended.push((number, calling.await)) }).abort_handle();
         open.calls.insert(number, OpenCall { future, request_id, task });
         Ok(number)
     }

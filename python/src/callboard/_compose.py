@@ -15,6 +15,8 @@ from callboard._options import check_names, nearest_name, route_path
 
 # A service or function, as it was decorated, or a `Step`.
 AnyStep = Any
+# Knows the stage of a service or function.
+NameOf = Callable[[AnyStep], str]
 
 KINDS = ("image", "labels", "onnx", "process")
 _ONNX_KEYS = (
@@ -36,6 +38,10 @@ class Step:
         """Its direct steps."""
         return []
 
+    def tree(self, name_of: NameOf) -> Any:
+        """Itself in the grammar of `stages`."""
+        raise NotImplementedError
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NodeStage(Step):
@@ -44,6 +50,9 @@ class NodeStage(Step):
     kind: str
     name: str
     keys: dict[str, Any]
+
+    def tree(self, name_of: NameOf) -> Any:
+        return self.name
 
     def __str__(self) -> str:
         return f"cb.onnx({self.keys['model']!r})" if self.kind == "onnx" else f"cb.stage({self.kind!r})"
@@ -56,6 +65,10 @@ class Pipeline(Step):
     def parts(self) -> list[AnyStep]:
         return list(self.steps)
 
+    def tree(self, name_of: NameOf) -> Any:
+        inner = [tree(step, name_of) for step in self.steps]
+        return [step for each in inner for step in (each if isinstance(each, list) else [each])]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ensemble(Step):
@@ -64,6 +77,9 @@ class Ensemble(Step):
 
     def parts(self) -> list[AnyStep]:
         return list(self.members.values())
+
+    def tree(self, name_of: NameOf) -> Any:
+        return {"ensemble": _trees(self.members, name_of), **({"partial": True} if self.partial else {})}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,15 +91,25 @@ class Switch(Step):
     def parts(self) -> list[AnyStep]:
         return [*self.cases.values(), *([] if self.default is None else [self.default])]
 
+    def tree(self, name_of: NameOf) -> Any:
+        default = {} if self.default is None else {"default": tree(self.default, name_of)}
+        return {"switch": self.field, "cases": _trees(self.cases, name_of), **default}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pick(Step):
     field: str
 
+    def tree(self, name_of: NameOf) -> Any:
+        return {"pick": self.field}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rename(Step):
     names: dict[str, str]
+
+    def tree(self, name_of: NameOf) -> Any:
+        return {"rename": self.names}
 
 
 # ---- What users write ------------------------------------------------------------------------------------------------
@@ -233,25 +259,10 @@ def parts(step: AnyStep) -> list[AnyStep]:
     return step.parts() if isinstance(step, Step) else []
 
 
-def tree(step: AnyStep, name_of: Callable[[AnyStep], str]) -> Any:
-    """The step in the grammar of `stages`. `name_of` knows the stage of a service or function."""
-    if isinstance(step, NodeStage):
-        return step.name
-    if isinstance(step, Pipeline):
-        found = []
-        for part in step.steps:
-            inner = tree(part, name_of)
-            found += inner if isinstance(inner, list) else [inner]
-        return found
-    if isinstance(step, Ensemble):
-        members = {name: tree(member, name_of) for name, member in step.members.items()}
-        return {"ensemble": members, **({"partial": True} if step.partial else {})}
-    if isinstance(step, Switch):
-        cases = {name: tree(case, name_of) for name, case in step.cases.items()}
-        default = {} if step.default is None else {"default": tree(step.default, name_of)}
-        return {"switch": step.field, "cases": cases, **default}
-    if isinstance(step, Pick):
-        return {"pick": step.field}
-    if isinstance(step, Rename):
-        return {"rename": step.names}
-    return name_of(step)
+def tree(step: AnyStep, name_of: NameOf) -> Any:
+    """The step in the grammar of `stages`, which is that of `PipelinePlan` in Rust."""
+    return step.tree(name_of) if isinstance(step, Step) else name_of(step)
+
+
+def _trees(steps: dict[str, AnyStep], name_of: NameOf) -> dict[str, Any]:
+    return {name: tree(step, name_of) for name, step in steps.items()}

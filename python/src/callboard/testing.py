@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from callboard._awaiting import finish, settled, wait
-from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Rename, Step, Switch, walk
+from callboard._compose import NodeStage, Step, walk
 from callboard._context import Context, SetupContext
-from callboard._depends import LOCAL, call_error, run_here
-from callboard._envelope import Buffer, Decoder, encode_pieces
+from callboard._depends import LOCAL, run_here
+from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
-from callboard._exceptions import InvalidInput
 from callboard._hooks import Preparation
 from callboard._runner import Failure, Runner, setup_arguments
-from callboard._target import Route, TargetError, routes_of
+from callboard._target import Route, TargetError, main_route, routes_of
 from callboard.client import AsyncClient, Client
 from callboard.client.local import AsyncLocalTransport, LocalTransport, ThreadedTransport
 
@@ -38,10 +37,13 @@ def test_client(app: Any, **settings: Any) -> TestClient:
     The settings are those of a stage in the configuration file, which `setup` gets by name, such as `device="cuda:0"`;
     `cache` is the directory for `prepare`.
 
-    Raises `TargetError` for anything that cannot be served, and for a pipeline with a step that only a node runs, such
-    as `onnx`; whatever `setup` raises.
+    A pipeline runs by the engine of a node, so that its ensembles, switches and errors are those of a node. The engine
+    is in the extension, which wheels have.
+
+    Raises `TargetError` for anything that cannot be served, for a pipeline without the extension, and for one with a
+    step that only a node runs, such as `onnx`; whatever `setup` raises.
     """
-    return TestClient(_Steps(app, settings) if isinstance(app, Step) else _Instance(app, settings))
+    return TestClient(_steps(app, settings) if isinstance(app, Step) else _Instance(app, settings))
 
 
 # Not a test, whatever its name says to a collector of tests.
@@ -121,6 +123,16 @@ class AsyncTestClient:
         return await self._app.batch(values, method)
 
 
+def _steps(app: Step, settings: dict[str, Any]) -> App:
+    from callboard._engine import Steps
+
+    for part in walk(app):
+        if isinstance(part, NodeStage):
+            raise TargetError(f"{part} is run by the node: serve the app, or test the steps in Python one by one")
+    owners = dict.fromkeys(part for part in walk(app) if not isinstance(part, Step))
+    return Steps(app, {owner: _Instance(owner, settings) for owner in owners})
+
+
 # ---- The app in this process -----------------------------------------------------------------------------------------
 
 
@@ -137,7 +149,8 @@ class App(Protocol):
     def route_at(self, path: str) -> Route | None:
         """The route of this path; None where every path is the app. Raises `LookupError`."""
 
-    async def call(self, value: Any, method: str | None, context: Context | None) -> Any: ...
+    async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:
+        """Raises what the code raises; for a client the `Failure` of a transport."""
 
     async def batch(self, values: list[Any], method: str | None) -> list[Any]: ...
 
@@ -175,23 +188,32 @@ class _Instance:
                 return route
         raise LookupError(f"there is no route `{path}`")
 
-    async def call(self, value: Any, method: str | None, context: Context | None) -> Any:
-        ((outcome, outputs),) = await self._run([value], method, context)
-        if isinstance(outcome, Failure):
+    async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:
+        ((outputs, failure),) = await self._run([value], method, context)
+        if failure is not None:
             try:
-                raise let_go(outcome.error)
+                raise let_go(failure.error)
             finally:
                 # A frame that has its own error is a cycle.
-                del outcome
-        return outputs if self._route(method).signature.streams else outcome
+                del failure
+        return outputs if self._route(method).signature.streams else outputs[0]
 
     async def batch(self, values: list[Any], method: str | None) -> list[Any]:
         outcomes = await self._run(values, method, None)
+        streams = self._route(method).signature.streams
         try:
-            return [let_go(outcome.error) if isinstance(outcome, Failure) else outcome for outcome, _ in outcomes]
+            return [
+                let_go(failure.error) if failure else outputs if streams else outputs[0]
+                for outputs, failure in outcomes
+            ]
         finally:
             # A frame that has its own errors is a cycle.
             outcomes.clear()
+
+    @property
+    def main(self) -> Route:
+        """The route that a step means."""
+        return main_route(list(self._routes.values()), self._context.stage)
 
     def _route(self, method: str | None) -> Route:
         if method is None:
@@ -200,117 +222,39 @@ class _Instance:
             raise TargetError(f"there is no route {method!r}: there are {', '.join(self._routes)}")
         return self._routes[method]
 
-    async def _run(self, values: list[Any], method: str | None, context: Context | None) -> list[tuple[Any, list[Any]]]:
-        """The outcome of each item, and the outputs of its stream."""
-        runner = Runner(self._route(method), self._instance)
-        outputs: list[list[Any]] = [[] for _ in values]
-        is_as_sent = runner.signature.takes_frames_as_sent
-        inputs = [self._sent(value, is_as_sent=is_as_sent) for value in values]
+    async def _run(
+        self, values: list[Any], method: str | None, context: Context | None
+    ) -> list[tuple[list[Any], Failure | None]]:
+        """As `run`, for values."""
         contexts = [copy.copy(context) if context else Context() for _ in values]
+        outcomes = await self.run(list(map(encode, values)), method, contexts)
+        return [(list(map(self._decoded, outputs)), failure) for outputs, failure in outcomes]
+
+    async def run(
+        self, items: list[bytes], method: str | None, contexts: list[Context]
+    ) -> list[tuple[list[bytes], Failure | None]]:
+        """For each item its outputs, as the other side sees them, and what ended it."""
+        runner = Runner(self._route(method), self._instance)
+        is_as_sent = runner.signature.takes_frames_as_sent
+        outputs: list[list[bytes]] = [[] for _ in items]
 
         def emit(index: int, output: Any) -> None:
-            outputs[index].append(self._decoded(runner.encode(output)))
+            outputs[index].append(b"".join(runner.encode(output)))
 
-        def of(outcome: Any) -> Any:
-            return outcome if streams or isinstance(outcome, Failure) else self._decoded(runner.encode(outcome))
-
-        streams = runner.signature.streams
-        outcomes = await run_here(runner, inputs, contexts, emit)
-        sent = [of(outcome) for outcome in outcomes]
-        return list(zip(sent, outputs, strict=True))
-
-    def _sent(self, value: Any, *, is_as_sent: bool = True) -> Any:
-        """The value as the other side sees it."""
-        return self._decoded(encode_pieces(value), is_as_sent=is_as_sent)
-
-    def _decoded(self, pieces: Sequence[Buffer], *, is_as_sent: bool = True) -> Any:
-        self._decoder.is_as_sent = is_as_sent
-        return self._decoder.decode(b"".join(pieces))
-
-
-class _Steps:
-    """The steps of a pipeline, one after the other."""
-
-    def __init__(self, app: Step, settings: dict[str, Any]) -> None:
-        for part in walk(app):
-            if isinstance(part, NodeStage):
-                raise TargetError(f"{part} is run by the node: serve the app, or test the steps in Python one by one")
-        self._app = app
-        leaves = [part for part in walk(app) if not isinstance(part, Step)]
-        self._leaves = {id(leaf): _Instance(leaf, settings) for leaf in leaves}
-        self.waits = any(leaf.waits for leaf in self._leaves.values())
-
-    async def open(self) -> None:
-        for leaf in self._leaves.values():
-            await leaf.open()
-
-    async def close(self) -> None:
-        for leaf in reversed(self._leaves.values()):
-            await leaf.close()
-
-    def route_at(self, path: str) -> Route | None:
-        return None
-
-    async def call(self, value: Any, method: str | None, context: Context | None) -> Any:
-        return await self._run_step(self._app, value, context)
-
-    async def batch(self, values: list[Any], method: str | None) -> list[Any]:
-        return [await self._outcome(value) for value in values]
-
-    async def _outcome(self, value: Any) -> Any:
-        try:
-            return await self.call(value, None, None)
-        except Exception as error:
-            return error
-
-    async def _run_step(self, step: AnyStep, value: Any, context: Context | None) -> Any:
-        if isinstance(step, Pipeline):
-            for part in step.steps:
-                value = await self._run_step(part, value, context)
-            return value
-        if isinstance(step, Ensemble):
-            return await self._run_ensemble(step, value, context)
-        if isinstance(step, Switch):
-            chosen = step.cases.get(_case(value, step.field), step.default)
-            if chosen is None:
-                raise InvalidInput(f"`{step.field}` must be one of {', '.join(step.cases)}")
-            return await self._run_step(chosen, value, context)
-        if isinstance(step, Pick):
-            return _fields(value, [step.field])[step.field]
-        if isinstance(step, Rename):
-            return {step.names.get(name, name): field for name, field in _fields(value, list(step.names)).items()}
-        return await self._leaves[id(step)].call(value, None, context)
-
-    async def _run_ensemble(self, step: Ensemble, value: Any, context: Context | None) -> dict[str, Any]:
-        outputs: dict[str, Any] = {}
-        failed: list[Exception] = []
-        for name, part in step.members.items():
+        def outcome(index: int, found: Any) -> Failure | None:
+            if isinstance(found, Failure):
+                return found
             try:
-                outputs[name] = await self._run_step(part, value, context)
-            except Exception as error:
-                if not step.partial:
-                    raise
-                failed.append(error)
-                found = call_error(error)
-                outputs[name] = {"error": {"kind": found.kind, "message": found.message}}
-        try:
-            if len(failed) == len(outputs):
-                raise failed[0]
-        finally:
-            # A frame that has its own errors is a cycle.
-            failed.clear()
-        return outputs
+                if not runner.signature.streams:
+                    emit(index, found)
+            except (TypeError, ValueError) as error:
+                return Failure(error)
+            return None
 
+        inputs = [self._decoded(item, is_as_sent=is_as_sent) for item in items]
+        found = await run_here(runner, inputs, contexts, emit)
+        return [(outputs[index], outcome(index, each)) for index, each in enumerate(found)]
 
-def _fields(value: Any, names: list[str]) -> dict[str, Any]:
-    missing = [name for name in names if not isinstance(value, dict) or name not in value]
-    if missing:
-        raise InvalidInput(f"the item has no field `{missing[0]}`")
-    found: dict[str, Any] = value
-    return found
-
-
-def _case(value: Any, field: str) -> str:
-    """The value of the field as a case is written."""
-    chosen = value.get(field) if isinstance(value, dict) else None
-    return str(chosen).lower() if isinstance(chosen, bool) else str(chosen)
+    def _decoded(self, envelope: Buffer, *, is_as_sent: bool = True) -> Any:
+        self._decoder.is_as_sent = is_as_sent
+        return self._decoder.decode(envelope)

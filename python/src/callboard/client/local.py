@@ -45,12 +45,16 @@ class AsyncLocalTransport:
         value = decode(b"".join(pieces), is_as_sent=True)
         try:
             found = self._app.route_at("/" + route.lstrip("/"))
-            if options.function:
-                value = _input(route, list(found.signature.hints) if found else None, **value)
-            output = await self._app.call(value, (found.attribute or found.name) if found else None, None)
-            return Outputs(output) if found and found.signature.streams else output
         except LookupError as error:
             raise Failure("not_found", str(error), status=404, was_started=False) from error
+        try:
+            method = (found.attribute or found.name) if found else None
+            if options.function:
+                value = _input(route, list(found.signature.hints) if found else None, **value)
+            output = await self._app.call(value, method, None, as_client=True)
+            return Outputs(output) if found and found.signature.streams else output
+        except Failure:
+            raise
         except Exception as error:
             raise _failure(error) from error
 

@@ -1,0 +1,338 @@
+"""Pipelines in the test client: they need `callboard._native`, and the comparison with a node needs the binary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("callboard._native")
+
+import composed
+import pipeline_app
+
+import callboard as cb
+from callboard._target import TargetError
+from callboard.client import Client
+
+BINARY = Path(sys.executable).with_name("callboard")
+APP = Path(__file__).with_name("pipeline_app.py")
+LIMIT = 60
+
+
+def test_the_test_client_runs_a_pipeline() -> None:
+    with cb.test_client(composed.app) as client:
+        assert client.call(" a ") == {"loud": "A!!", "size": 2}
+        good, bad = client.batch(["b", ""])
+        assert good["size"] == 2 and bad.status_code == 422
+    with cb.test_client(composed.pick_one) as client:
+        assert client.call({"want": "loud", "text": " x"}) == "X!"
+        assert client.call({"want": "size", "text": "four"}) == 4
+        assert client.call({"want": 7}) == {"want": 7}
+    with cb.test_client(cb.ensemble(a=composed.Shout, b=composed.Size, partial=True)) as client:
+        assert client.call("")["a"] == {"error": {"kind": "failed", "message": "no text"}}
+    # As on a node: all members have failed.
+    both = cb.ensemble(a=composed.Shout, b=composed.Shout, partial=True)
+    with cb.test_client(both) as client, pytest.raises(cb.HTTPException, match="no text"):
+        client.call("")
+    with cb.test_client(cb.switch("on", true=cb.rename(on="off"))) as client:
+        assert client.call({"on": True, "x": 1}) == {"off": True, "x": 1}
+        with pytest.raises(cb.InvalidInput, match="`on` is false, for which there is no case; the cases are true"):
+            client.call({"on": False})
+
+
+# ---- As on a node ----------------------------------------------------------------------------------------------------
+
+CASES = [
+    ("chain", [4.0, -1.0, 14.0, "a", None]),
+    ("both", [4.0, -1.0, 7.0]),
+    ("failing", ["a", "b"]),
+    ("partial", [4.0, -1.0, "a"]),
+    ("refusing", [1]),
+    (
+        "wanted",
+        [
+            {"want": "1", "x": [1]},
+            {"want": 1, "x": "a"},
+            {"want": "half", "x": 4.0},
+            {"want": "half", "x": -1.0},
+            {"want": "half"},
+            {"want": True, "x": 1, "z": 2},
+            {"want": True},
+            {"want": True, "x": 1, "y": 2},
+            {"want": False, "x": 1},
+            {"want": 1.5},
+            {"want": None},
+            {"x": 1},
+            [1],
+            3,
+        ],
+    ),
+    ("fallback", [{"want": "half", "x": 4.0}, {"want": 5}, {}, "a"]),
+    ("nested", [8.0, -8.0]),
+    ("named", [-4.0]),
+    ("stream", [6, 8, -1, "a"]),
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    if not BINARY.exists():
+        pytest.skip("no binary beside the interpreter")
+    packages = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": packages, "VIRTUAL_ENV": sys.prefix}
+    environment["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    before, os.environ["XDG_STATE_HOME"] = os.environ.get("XDG_STATE_HOME"), environment["XDG_STATE_HOME"]
+    command = [BINARY, "serve", APP, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            lines = (line.split() for line in process.stdout)
+            with Client(next(word for line in lines for word in line if word.startswith("quic://"))) as client:
+                yield client
+        finally:
+            process.terminate()
+            os.environ.pop("XDG_STATE_HOME") if before is None else os.environ.update(XDG_STATE_HOME=before)
+
+
+def outcome(client: Client, route: str, value: Any) -> Any:
+    """The outputs of a call, or all that its error says but the traceback."""
+    outputs: list[Any] = []
+    try:
+        for output in client.replies(route, value, timeout=LIMIT):
+            outputs.append(output)
+    except cb.CallError as error:
+        parts = (
+            error.kind,
+            error.message,
+            error.status_code,
+            error.type,
+            error.details,
+            error.retry_after,
+            error.stage,
+        )
+        return outputs, parts, error.retryable, error.was_started
+    return outputs
+
+
+@pytest.mark.parametrize(("name", "values"), CASES)
+def test_a_pipeline_has_the_outcomes_of_a_node(node: Client, name: str, values: list[Any]) -> None:
+    with cb.test_client(getattr(pipeline_app, name)) as tested:
+        for value in values:
+            assert outcome(tested.client(), f"/{name}", value) == outcome(node, f"/{name}", value), value
+
+
+# ---- What runs when --------------------------------------------------------------------------------------------------
+
+
+# What asynchronous steps have come to.
+LOG: dict[str, asyncio.Event] = {}
+
+
+@cb.function
+async def waits(x: int) -> int:
+    LOG["entered"].set()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        LOG["cancelled"].set()
+        raise
+    return x
+
+
+@cb.function
+async def enters(x: int) -> int:
+    await LOG["entered"].wait()
+    if x < 0:
+        raise cb.HTTPException(409, "below zero")
+    return x
+
+
+@cb.function
+async def opens(x: int) -> int:
+    LOG["entered"].set()
+    return x
+
+
+def in_loop(test: Any) -> None:
+    async def limited() -> None:
+        LOG.update(entered=asyncio.Event(), cancelled=asyncio.Event())
+        await asyncio.wait_for(test(), LIMIT)
+
+    asyncio.run(limited())
+
+
+def test_members_run_at_the_same_time() -> None:
+    async def test() -> None:
+        async with cb.test_client(cb.ensemble(first=enters, second=opens)) as client:
+            assert await client.call(1) == {"first": 1, "second": 1}
+
+    in_loop(test)
+
+
+def test_the_first_error_cancels_the_other_members() -> None:
+    async def test() -> None:
+        async with cb.test_client(cb.ensemble(first=waits, second=enters)) as client:
+            with pytest.raises(cb.HTTPException, match="below zero"):
+                await client.call(-1)
+            await LOG["cancelled"].wait()
+
+    in_loop(test)
+
+
+def test_a_cancelled_call_cancels_its_step() -> None:
+    async def test() -> None:
+        async with cb.test_client(cb.pipeline(waits, opens)) as client:
+            call = asyncio.ensure_future(client.call(1))
+            await LOG["entered"].wait()
+            call.cancel()
+            await LOG["cancelled"].wait()
+
+    in_loop(test)
+
+
+def test_an_open_step_ends_with_the_client() -> None:
+    async def test() -> None:
+        async with cb.test_client(cb.pipeline(waits)) as client:
+            call = asyncio.ensure_future(client.call(1))
+            await LOG["entered"].wait()
+        assert LOG["cancelled"].is_set()
+        call.cancel()
+
+    in_loop(test)
+
+
+@cb.function
+def interrupts(x: int) -> int:
+    if x < 0:
+        raise KeyboardInterrupt
+    return x
+
+
+def test_an_interrupt_ends_its_call_alone() -> None:
+    with cb.test_client(cb.pipeline(interrupts, pipeline_app.same)) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.call(-1)
+        assert client.call(1) == 1
+
+
+def test_a_late_call_runs_nothing() -> None:
+    late = cb.Context(deadline=time.monotonic() - 1)
+    with cb.test_client(cb.pipeline(composed.clean)) as client, pytest.raises(cb.CallError, match="deadline_exceeded"):
+        client.call("a", context=late)
+
+
+def test_a_step_gets_the_context_of_its_call() -> None:
+    @cb.function
+    def caller(x: int, context: cb.Context) -> Any:
+        return context.caller
+
+    with cb.test_client(cb.ensemble(a=caller, b=cb.pipeline(caller))) as client:
+        assert client.call(1, context=cb.Context(caller="me")) == {"a": "me", "b": "me"}
+
+
+def test_calls_of_several_threads_have_their_outcomes() -> None:
+    found: dict[int, Any] = {}
+    with cb.test_client(pipeline_app.chain) as client:
+
+        def call(number: int) -> None:
+            found[number] = client.call(float(number))
+
+        threads = [threading.Thread(target=call, args=(2 * number,)) for number in range(20, 30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert client.batch([float(number) for number in range(100, 200)]) == [float(n) for n in range(100, 200)]
+    assert found == {number: float(number) for number in range(40, 60, 2)}
+
+
+class Large:
+    """What failed code held."""
+
+
+HELD: weakref.WeakSet[Large] = weakref.WeakSet()
+
+
+@cb.function
+def drops(x: int) -> int:
+    large = Large()
+    HELD.add(large)
+    raise ValueError(x)
+
+
+@cb.function
+async def drops_later(x: int) -> int:
+    large = Large()
+    HELD.add(large)
+    await asyncio.sleep(0)
+    raise ValueError(x)
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        cb.pipeline(pipeline_app.same, drops),
+        cb.ensemble(a=pipeline_app.same, b=drops),
+        cb.ensemble(a=pipeline_app.same, b=drops, partial=True),
+        cb.pipeline(drops_later),
+        cb.ensemble(a=drops_later, b=drops, partial=True),
+        cb.ensemble(a=drops_later, b=pipeline_app.same, partial=True),
+    ],
+)
+def test_a_failed_step_keeps_nothing(app: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with cb.test_client(app) as client:
+            with contextlib.suppress(ValueError):
+                client.call(1)
+            assert len(HELD) == 0
+            found = client.batch([1, 2])
+            del found
+            assert len(HELD) == 0
+            with contextlib.suppress(cb.CallError):
+                client.client().call("/app", 1)
+            assert len(HELD) == 0
+    finally:
+        gc.enable()
+
+
+def test_a_pipeline_runs_where_an_event_loop_runs() -> None:
+    steps = cb.pipeline(composed.clean, composed.whisper)
+
+    async def notebook() -> None:
+        with cb.test_client(steps) as client:
+            assert client.call(" AB ") == "ab"
+        async with cb.test_client(steps) as asynchronous:
+            assert await asynchronous.call(" AB ") == "ab"
+
+    asyncio.run(notebook())
+
+
+def test_a_plan_that_no_node_takes_is_refused() -> None:
+    @cb.function
+    async def words(text: str) -> AsyncIterator[str]:
+        yield text
+
+    with pytest.raises(TargetError, match="`words` answers with a stream"), cb.test_client(cb.ensemble(a=words)):
+        pass
+
+    @cb.function(route="/size")
+    def other(text: str) -> int: ...
+
+    with pytest.raises(TargetError, match="both called `size`"):
+        cb.test_client(cb.pipeline(composed.Size, other))
