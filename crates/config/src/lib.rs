@@ -49,7 +49,7 @@ pub use helper::{HelperKeys, HelperPlan, ReadyKey};
 pub use http::HttpLimits;
 pub use kind::StageKind;
 pub use layers::{ENV_PREFIX, Environment, Flags};
-pub use models::listing::{FoundModel, FoundVersion, Print, RefusedVersion};
+pub use models::listing::{FileStamp, FoundModel, FoundVersion, RefusedVersion};
 pub use models::settings::ModelDefaults;
 pub use nearest::Hint;
 pub use plan::{Plan, Settings, Target};

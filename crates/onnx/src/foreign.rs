@@ -51,7 +51,10 @@ mod tests {
         ] {
             assert!(recognize(file).is_some_and(|what| what.contains(word)), "{word}: {:?}", recognize(file));
         }
-        assert_eq!(recognize(b"\x08\x08"), None);
-        assert_eq!(recognize(b"not a model"), None);
+        // The beginnings of models, and what only resembles another kind.
+        let (no_json, too_long) = ([&[60, 0, 0, 0, 0, 0, 0, 0][..], b"12"].concat(), [&[60; 8][..], b"{\"w"].concat());
+        for file in [&b"\x08\x08"[..], b"\x08\x04", b"\x80\x09", b"not a model", &no_json, &too_long] {
+            assert_eq!(recognize(file), None, "{file:?}");
+        }
     }
 }

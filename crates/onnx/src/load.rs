@@ -109,7 +109,7 @@ impl Model {
         let bytes = bytes_of(path, &file, &header);
         let mixes_items = mixes_items(&file, &header, config);
         let signature = settle_signature(header.signature, config)?;
-        let mut model = Self::assemble(path, signature, Box::new(Elsewhere), bytes, on_demand)?;
+        let mut model = Self::assemble(path, signature, Box::new(EngineElsewhere), bytes, on_demand)?;
         model.note_mixing(mixes_items);
         Ok(model)
     }
@@ -117,9 +117,9 @@ impl Model {
 
 /// The engine of a model that another process runs, or that is not loaded yet.
 #[derive(Debug)]
-struct Elsewhere;
+struct EngineElsewhere;
 
-impl Engine for Elsewhere {
+impl Engine for EngineElsewhere {
     fn name(&self) -> &'static str {
         "another process"
     }

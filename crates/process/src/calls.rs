@@ -16,7 +16,7 @@ use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant};
 use tokio::sync::mpsc;
 
 use crate::message::{ItemError, ToChild};
-use crate::open::{InnerCall, OpenBatch, OpenBatches, RepeatableCall, Shared};
+use crate::open::{InnerCall, OpenBatch, OpenBatches, RepeatableCall, SharedBatches};
 use crate::writer::OutgoingFrame;
 
 /// The most calls of one child at the same time. Each is charged to its item's call; this bounds what waits for a child
@@ -26,14 +26,14 @@ pub(crate) const MAX_OPEN: usize = 1_024;
 /// Makes the calls of one child.
 #[derive(Clone)]
 pub(crate) struct Caller {
-    pub(crate) open: Arc<Shared>,
+    pub(crate) open: Arc<SharedBatches>,
     /// Weak: a call does not keep the writer.
     pub(crate) frames: mpsc::WeakSender<OutgoingFrame>,
     pub(crate) limits: DecodeLimits,
 }
 
 /// The call that a child requests.
-pub(crate) struct Asked {
+pub(crate) struct CallRequest {
     pub(crate) id: u64,
     pub(crate) batch: u64,
     pub(crate) item: Option<usize>,
@@ -42,15 +42,15 @@ pub(crate) struct Asked {
 
 impl Caller {
     /// Makes a call for a batch that runs, or answers why not.
-    pub(crate) fn make(&self, asked: Asked, input: &Bytes) {
+    pub(crate) fn make(&self, asked: CallRequest, input: &Bytes) {
         let id = asked.id;
         if let Err(error) = self.try_make(asked, input) {
             self.answer(id, Err(error), |_| true);
         }
     }
 
-    fn try_make(&self, asked: Asked, input: &Bytes) -> Result<(), CallError> {
-        let Asked { id, batch: made_for, item, route } = asked;
+    fn try_make(&self, asked: CallRequest, input: &Bytes) -> Result<(), CallError> {
+        let CallRequest { id, batch: made_for, item, route } = asked;
         let within = self.within(made_for, item).ok_or_else(over)?;
         // Not under the lock, which the callers of all batches take.
         let input =

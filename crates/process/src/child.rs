@@ -20,7 +20,7 @@ use tracing::Level;
 
 use crate::config::ProcessConfig;
 use crate::exit;
-use crate::fork_server::{ForkServer, Forked};
+use crate::fork_server::{ForkServer, ForkedChild};
 use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, OUTPUT_TARGET, both_ends, cut};
 use crate::memory::{MemoryGroup, MemoryLimit, WatchedMemory, default_memory_limit};
 use crate::message::LogMessage;
@@ -51,7 +51,7 @@ pub(crate) struct ChildProcess {
 #[derive(Debug)]
 enum Group {
     Spawned(Program),
-    Forked(Forked),
+    Forked(ForkedChild),
 }
 
 impl ChildProcess {

@@ -16,11 +16,11 @@ use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::frame::{Frame, FrameReader};
-use crate::lost::Lost;
+use crate::lost::LostReason;
 use crate::message::{
     AHEAD, CREDIT, FailedMessage, FromChild, PROTOCOL, ReadyMessage, Start, StartingMessage, ToChild,
 };
-use crate::shared_memory::{self, Incoming, Outgoing, Reading};
+use crate::shared_memory::{self, Incoming, Outgoing, ReadMode};
 use crate::socket::is_not_ready;
 use crate::start_watch::{StartWatch, processor_time};
 use crate::writer::{FrameWriter, OutgoingFrame};
@@ -46,7 +46,7 @@ pub(crate) struct Connection {
 
 /// The terms that a child and its node agreed upon.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct AgreedTerms {
     /// The batches that it works on at once.
     pub(crate) max_batches: usize,
     /// The batches beside them that it takes before their turn.
@@ -62,7 +62,7 @@ impl Connection {
         fork_server: &Arc<ForkServer>,
         replica: &Replica,
         is_streaming: bool,
-    ) -> Result<(Self, FrameWriter, Agreed), Failure> {
+    ) -> Result<(Self, FrameWriter, AgreedTerms), Failure> {
         let start = Self::start_now(config, fork_server, replica, is_streaming);
         if replica.generation() > 0 {
             return start.await;
@@ -83,7 +83,7 @@ impl Connection {
         fork_server: &Arc<ForkServer>,
         replica: &Replica,
         is_streaming: bool,
-    ) -> Result<(Self, FrameWriter, Agreed), Failure> {
+    ) -> Result<(Self, FrameWriter, AgreedTerms), Failure> {
         let (own, fork_server, of_replica) = (config.clone(), Arc::clone(fork_server), replica.clone());
         let child = spawn_blocking(move || ChildProcess::start(&own, &fork_server, &of_replica));
         let child = child.await.map_err(|error| config.not_started(&error.to_string()))??;
@@ -95,7 +95,7 @@ impl Connection {
         let mut reader = FrameReader::new(config.max_batch_bytes);
         let offers_memory = config.shared_memory && shared_memory::IS_SUPPORTED;
         if offers_memory {
-            reader.set_memories(Incoming::new(Reading::Copies));
+            reader.set_memories(Incoming::new(ReadMode::Copies));
         }
         let mut connection = Self { child, socket: Arc::clone(&socket), reader };
         let mut writer = FrameWriter::new(socket);
@@ -109,7 +109,7 @@ impl Connection {
         };
         let watch = StartWatch::new(config.start_timeout, Instant::now());
         let ready = connection.until_ready(&mut writer, start, watch).await.and_then(|agreed| match calls {
-            Some(calls) if is_streaming && agreed.max_batches == 1 => Err(Lost::knows_no_credit(calls)),
+            Some(calls) if is_streaming && agreed.max_batches == 1 => Err(LostReason::knows_no_credit(calls)),
             _ => Ok(agreed),
         });
         match ready {
@@ -130,17 +130,17 @@ impl Connection {
         writer: &mut FrameWriter,
         start: Start,
         mut watch: StartWatch,
-    ) -> Result<Agreed, Lost> {
+    ) -> Result<AgreedTerms, LostReason> {
         let (wanted, most_ahead) = (start.max_batches.unwrap_or(1) as usize, start.ahead.unwrap_or_default());
         writer.write(&OutgoingFrame::new(&ToChild::Start(start), Vec::new())).await?;
         loop {
             let frame = self.next().await?;
             let looked = watch.look(Instant::now(), || processor_time(self.child.pid()));
-            if let Some(waiting) = looked.map_err(Lost::Broken)? {
+            if let Some(waiting) = looked.map_err(LostReason::Broken)? {
                 self.child.log_waiting(waiting);
             }
             let Some(frame) = frame else {
-                self.child.excess(false).map_or(Ok(()), |excess| Err(Lost::Broken(excess)))?;
+                self.child.excess(false).map_or(Ok(()), |excess| Err(LostReason::Broken(excess)))?;
                 continue;
             };
             self.child.has_spoken = true;
@@ -148,29 +148,31 @@ impl Connection {
                 FromChild::Ready(ready) if ready.protocol == PROTOCOL => {
                     self.child.log_note("debug", format!("the child is ready: {}", ready.worker));
                     let (max_batches, ahead) = (ready.max_batches.clamp(1, wanted), ready.ahead.min(most_ahead));
-                    return Ok(Agreed { max_batches, ahead, shares_memory: ready.shared_memory });
+                    return Ok(AgreedTerms { max_batches, ahead, shares_memory: ready.shared_memory });
                 }
                 FromChild::Ready(ReadyMessage { protocol, .. }) => {
-                    return Err(Lost::Broken(format!("it speaks version {protocol} of the protocol, not {PROTOCOL}")));
+                    return Err(LostReason::Broken(format!(
+                        "it speaks version {protocol} of the protocol, not {PROTOCOL}"
+                    )));
                 }
                 FromChild::Failed(FailedMessage { message, trace }) => {
-                    return Err(Lost::NotStarted { message, trace: trace.unwrap_or_default() });
+                    return Err(LostReason::NotStarted { message, trace: trace.unwrap_or_default() });
                 }
                 FromChild::Starting(StartingMessage { phase }) => watch.says(&phase, Instant::now()),
                 // There is no call yet.
                 FromChild::Log(record) => self.child.log(record, |_| false),
                 FromChild::Output(_) | FromChild::Outcomes(_) | FromChild::Pong => {
-                    return Err(Lost::broken("it answered before it was ready"));
+                    return Err(LostReason::broken("it answered before it was ready"));
                 }
                 FromChild::Call(_) | FromChild::CancelCall(_) => {
-                    return Err(Lost::broken("it called before it was ready"));
+                    return Err(LostReason::broken("it called before it was ready"));
                 }
             }
         }
     }
 
     /// The next frame. `None`: there was none for a moment.
-    pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Lost> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Frame>, LostReason> {
         // Looked at before the socket: what a child has sent before its end is read.
         let has_ended = self.child.has_ended();
         let received = if has_ended {
@@ -181,21 +183,21 @@ impl Connection {
             self.socket.try_io(Interest::READABLE, || self.reader.read(&mut self.child.stream))
         };
         match received {
-            Err(error) if is_not_ready(&error) && has_ended => return Err(Lost::Ended),
+            Err(error) if is_not_ready(&error) && has_ended => return Err(LostReason::Ended),
             Err(error) if is_not_ready(&error) => {}
-            received => return received?.map(Some).ok_or(Lost::Ended),
+            received => return received?.map(Some).ok_or(LostReason::Ended),
         }
         let Ok(ready) = timeout(LOOK_INTERVAL, self.socket.readable()).await else { return Ok(None) };
         ready?;
         match self.socket.try_io(Interest::READABLE, || self.reader.read(&mut self.child.stream)) {
             Err(error) if is_not_ready(&error) => Ok(None),
-            received => received?.map(Some).ok_or(Lost::Ended),
+            received => received?.map(Some).ok_or(LostReason::Ended),
         }
     }
 }
 
 /// The head of a frame.
-pub(crate) fn head(frame: &Frame) -> Result<FromChild, Lost> {
+pub(crate) fn head(frame: &Frame) -> Result<FromChild, LostReason> {
     let decoded = off_the_runtime(frame.head.len(), || FromChild::decode(&frame.head));
-    decoded.map_err(|error| Lost::Broken(format!("it sent a message that is not known: {error}")))
+    decoded.map_err(|error| LostReason::Broken(format!("it sent a message that is not known: {error}")))
 }

@@ -107,7 +107,7 @@ struct Parent {
 
 /// A child that was forked.
 #[derive(Debug)]
-pub(crate) struct Forked {
+pub(crate) struct ForkedChild {
     parent: Arc<Parent>,
     pub(crate) pid: Pid,
     /// Refers to the process, whatever becomes of its number.
@@ -162,7 +162,7 @@ enum FromServer {
 }
 
 /// Why a fork server has not done what it was asked.
-enum Lost {
+enum ForkServerError {
     /// There is no such process.
     NotStarted(Failure),
     /// It has ended, or does not answer.
@@ -187,7 +187,7 @@ impl ForkServer {
         replica: &Replica,
         socket: BorrowedFd<'_>,
         output: BorrowedFd<'_>,
-    ) -> Result<Option<Forked>, Failure> {
+    ) -> Result<Option<ForkedChild>, Failure> {
         let Some(command) = self.config.fork_server.as_ref().filter(|_| cfg!(target_os = "linux")) else {
             return Ok(None);
         };
@@ -200,7 +200,7 @@ impl ForkServer {
                 State::Running(parent) => (Arc::clone(parent), false),
                 State::Idle | State::Failed { .. } => match Parent::start(&self.config, command, replica) {
                     Ok(parent) => (Arc::new(parent), true),
-                    Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
+                    Err(ForkServerError::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
                     Err(lost) => {
                         let failure = self.failure(lost, replica);
                         *state = State::Failed { at: Instant::now(), failure: failure.clone() };
@@ -215,8 +215,8 @@ impl ForkServer {
                     forked.memory = limit.map_err(|error| self.config.cannot_start(&error))?;
                     return Ok(Some(forked));
                 }
-                Err(Lost::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
-                Err(Lost::Ended(reason)) if !is_new => {
+                Err(ForkServerError::Refused(reason)) => return Ok(state.refuse(replica, &reason)),
+                Err(ForkServerError::Ended(reason)) if !is_new => {
                     let Owner { stage, app } = Owner::new(&self.config, replica);
                     tracing::warn!(stage, app, "the fork server is started again: {reason}");
                 }
@@ -227,11 +227,11 @@ impl ForkServer {
     }
 
     /// The error of a start: one line, of which the log has the details.
-    fn failure(&self, lost: Lost, replica: &Replica) -> Failure {
+    fn failure(&self, lost: ForkServerError, replica: &Replica) -> Failure {
         let reason = match lost {
-            Lost::NotStarted(failure) => return failure,
-            Lost::Ended(reason) | Lost::Refused(reason) => reason,
-            Lost::Failed { message, trace } => {
+            ForkServerError::NotStarted(failure) => return failure,
+            ForkServerError::Ended(reason) | ForkServerError::Refused(reason) => reason,
+            ForkServerError::Failed { message, trace } => {
                 let Owner { stage, app } = Owner::new(&self.config, replica);
                 if !trace.is_empty() {
                     let trace = both_ends(trace.trim_end(), MAX_MESSAGE_CHARS);
@@ -246,7 +246,7 @@ impl ForkServer {
 
 impl State {
     /// Says once why children are started by their command.
-    fn refuse(&mut self, replica: &Replica, reason: &str) -> Option<Forked> {
+    fn refuse(&mut self, replica: &Replica, reason: &str) -> Option<ForkedChild> {
         tracing::warn!(stage = %replica.stage(), "each replica imports the service by itself: {reason}");
         *self = Self::Refused;
         None
@@ -255,8 +255,8 @@ impl State {
 
 impl Parent {
     /// Starts the process and waits until it can fork.
-    fn start(config: &ProcessConfig, command: &[OsString], replica: &Replica) -> Result<Self, Lost> {
-        let parent = Self::spawn(config, command, replica).map_err(Lost::NotStarted)?;
+    fn start(config: &ProcessConfig, command: &[OsString], replica: &Replica) -> Result<Self, ForkServerError> {
+        let parent = Self::spawn(config, command, replica).map_err(ForkServerError::NotStarted)?;
         let start = ToServer::Start(Start { replica: 0, generation: 0, ..Start::new(config, replica) });
         match parent.started(&start, config, replica) {
             Ok(FromServer::Ready { protocol: PROTOCOL, worker }) => {
@@ -264,14 +264,19 @@ impl Parent {
                 Ok(parent)
             }
             other => Err(match unexpected(other) {
-                Lost::Ended(reason) => Lost::Ended(parent.end(&reason)),
+                ForkServerError::Ended(reason) => ForkServerError::Ended(parent.end(&reason)),
                 lost => lost,
             }),
         }
     }
 
     /// Sends `start`, and waits for the answer as long as the process is alive and may take.
-    fn started(&self, start: &ToServer, config: &ProcessConfig, replica: &Replica) -> Result<FromServer, Lost> {
+    fn started(
+        &self,
+        start: &ToServer,
+        config: &ProcessConfig,
+        replica: &Replica,
+    ) -> Result<FromServer, ForkServerError> {
         let (socket, Owner { stage, app }) = (self.socket.lock(), Owner::new(config, replica));
         let pid = self.program.lock().as_ref().map(Program::pid);
         let mut watch = StartWatch::new(config.start_timeout, Instant::now());
@@ -285,7 +290,7 @@ impl Parent {
                 Ok(None) => {}
                 Err(reason) => {
                     self.is_lost.store(true, Ordering::Relaxed);
-                    return Err(Lost::Ended(reason));
+                    return Err(ForkServerError::Ended(reason));
                 }
             }
             match receive(&socket, LOOK_INTERVAL) {
@@ -298,9 +303,9 @@ impl Parent {
     }
 
     /// A later answer would be taken for that of another message.
-    fn lost(&self, error: &io::Error, timeout: Duration) -> Lost {
+    fn lost(&self, error: &io::Error, timeout: Duration) -> ForkServerError {
         self.is_lost.store(true, Ordering::Relaxed);
-        Lost::Ended(match error.kind() {
+        ForkServerError::Ended(match error.kind() {
             _ if is_late(error) => format!("it did not answer within {timeout:?}"),
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => {
                 "it has ended".to_owned()
@@ -343,7 +348,7 @@ impl Parent {
         target: Option<&str>,
         descriptors: [BorrowedFd<'_>; DESCRIPTORS],
         core: Option<usize>,
-    ) -> Result<Forked, Lost> {
+    ) -> Result<ForkedChild, ForkServerError> {
         let pid = match parent.ask(&ToServer::Fork { target: target.map(str::to_owned) }, &descriptors, ANSWER_TIMEOUT)
         {
             Ok(FromServer::Forked { pid }) => Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT),
@@ -351,19 +356,24 @@ impl Parent {
         };
         // No other process gets this id until the parent is told to reap the child.
         let Some((pid, descriptor)) = pid.and_then(|pid| Some((pid, system::open(pid).ok()?))) else {
-            return Err(Lost::Ended("it forked no process".to_owned()));
+            return Err(ForkServerError::Ended("it forked no process".to_owned()));
         };
         // A child that has ended already needs none.
         let _ = core.map(|core| processors::pin(Some(pid), core));
-        Ok(Forked { parent: Arc::clone(parent), pid, descriptor, memory: None, end: None })
+        Ok(ForkedChild { parent: Arc::clone(parent), pid, descriptor, memory: None, end: None })
     }
 
     /// Sends a message, and waits for its answer.
-    fn ask(&self, message: &ToServer, descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Result<FromServer, Lost> {
+    fn ask(
+        &self,
+        message: &ToServer,
+        descriptors: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<FromServer, ForkServerError> {
         let socket = self.socket.lock();
         if self.is_lost.load(Ordering::Relaxed) {
             let reason = if self.has_ended() { "it has ended" } else { "it has not answered before" };
-            return Err(Lost::Ended(reason.to_owned()));
+            return Err(ForkServerError::Ended(reason.to_owned()));
         }
         let answer = send(&socket, message, descriptors).and_then(|()| receive(&socket, timeout));
         answer.map_err(|error| self.lost(&error, timeout))
@@ -398,7 +408,7 @@ impl Drop for Parent {
     }
 }
 
-impl Forked {
+impl ForkedChild {
     /// Waits for the end on a thread of its own, and then calls `tell`.
     pub(crate) fn wait_on_thread(&self, thread: String, tell: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let descriptor = self.descriptor.try_clone()?;
@@ -434,7 +444,7 @@ impl Forked {
     }
 }
 
-impl Drop for Forked {
+impl Drop for ForkedChild {
     fn drop(&mut self) {
         self.kill();
     }
@@ -445,11 +455,13 @@ fn wait(descriptor: &OwnedFd) {
     let _ = retry_on_intr(|| poll(&mut [PollFd::new(descriptor, PollFlags::IN)], None));
 }
 
-fn unexpected(answer: Result<FromServer, Lost>) -> Lost {
+fn unexpected(answer: Result<FromServer, ForkServerError>) -> ForkServerError {
     match answer {
-        Ok(FromServer::Refused { message }) => Lost::Refused(message),
-        Ok(FromServer::Failed { message, trace }) => Lost::Failed { message, trace: trace.unwrap_or_default() },
-        Ok(other) => Lost::Ended(format!("it answered {other:?}")),
+        Ok(FromServer::Refused { message }) => ForkServerError::Refused(message),
+        Ok(FromServer::Failed { message, trace }) => {
+            ForkServerError::Failed { message, trace: trace.unwrap_or_default() }
+        }
+        Ok(other) => ForkServerError::Ended(format!("it answered {other:?}")),
         Err(lost) => lost,
     }
 }

@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
     #[cfg(target_os = "linux")]
-    use crate::{shared_memory::Reading, socket::Inbox};
+    use crate::{shared_memory::ReadMode, socket::Inbox};
 
     impl Source for &[u8] {}
 
@@ -359,7 +359,7 @@ mod tests {
         };
         let good = || memory(128, SealFlags::SHRINK);
         let pipe = || io::pipe().unwrap();
-        let can = || Some(Incoming::new(Reading::Copies));
+        let can = || Some(Incoming::new(ReadMode::Copies));
         assert_eq!(sent_with(0x81, &[good()], can()), format!("[{:?}]", Bytes::from(vec![0; 64])));
         for (number, descriptors, memories, reason) in [
             (0, vec![good()], can(), "belongs to no frame"),

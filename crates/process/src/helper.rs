@@ -178,12 +178,12 @@ struct Helper {
 }
 
 /// The process of this life has ended.
-struct Ended {
+struct ProcessEnded {
     life: u64,
 }
 
 impl Actor for Helper {
-    type Message = Ended;
+    type Message = ProcessEnded;
 
     async fn started(&mut self, context: &ActorContext<Self>) -> Result<(), Failure> {
         let config = Arc::clone(&self.config);
@@ -195,13 +195,17 @@ impl Actor for Helper {
         tokio::spawn(async move {
             if ended.wait_for(|ended| *ended).await.is_ok() {
                 // An actor that has ended needs no message.
-                let _ = reference.tell(Ended { life });
+                let _ = reference.tell(ProcessEnded { life });
             }
         });
         Ok(())
     }
 
-    async fn handle(&mut self, Ended { life }: Ended, context: &ActorContext<Self>) -> Result<(), Failure> {
+    async fn handle(
+        &mut self,
+        ProcessEnded { life }: ProcessEnded,
+        context: &ActorContext<Self>,
+    ) -> Result<(), Failure> {
         match &mut self.running {
             Some(running) if life == context.life() => Err(Failure::new(running.why_ended().await)),
             _ => Ok(()),

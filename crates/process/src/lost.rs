@@ -15,7 +15,7 @@ const LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 /// Why a child did not answer.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub(crate) enum LostReason {
     /// It ended, or closed its socket.
     Ended,
     /// It must be killed.
@@ -34,7 +34,7 @@ pub(crate) struct ChildEnd {
     pub(crate) is_announced: bool,
 }
 
-impl Lost {
+impl LostReason {
     pub(crate) fn broken(why: impl Into<String>) -> Self {
         Self::Broken(why.into())
     }
@@ -98,7 +98,7 @@ impl Lost {
     }
 }
 
-impl From<io::Error> for Lost {
+impl From<io::Error> for LostReason {
     fn from(error: io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData};
         match error.kind() {

@@ -13,7 +13,7 @@ use callboard_core::{CallContext, Instant, StartedCall, Turn};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::lost::Lost;
+use crate::lost::LostReason;
 use crate::message::{ItemError, ToChild};
 use crate::writer::OutgoingFrame;
 
@@ -80,7 +80,7 @@ pub(crate) enum Answer {
     },
 }
 
-pub(crate) type Shared = Mutex<OpenBatches>;
+pub(crate) type SharedBatches = Mutex<OpenBatches>;
 
 impl OpenBatch {
     pub(crate) fn new(
@@ -135,9 +135,9 @@ impl OpenBatches {
     }
 
     /// Ends a batch that the child answered; it had begun.
-    pub(crate) fn end(&mut self, id: u64) -> Result<OpenBatch, Lost> {
-        self.running(id).ok_or_else(Lost::unexpected_answer)?;
-        let batch = self.batches.remove(&id).ok_or_else(Lost::unexpected_answer)?;
+    pub(crate) fn end(&mut self, id: u64) -> Result<OpenBatch, LostReason> {
+        self.running(id).ok_or_else(LostReason::unexpected_answer)?;
+        let batch = self.batches.remove(&id).ok_or_else(LostReason::unexpected_answer)?;
         self.made.retain(|_, made| made.made_for != id);
         Ok(batch)
     }

@@ -15,14 +15,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
-use crate::calls::{Asked, Caller, MAX_OPEN};
+use crate::calls::{CallRequest, Caller, MAX_OPEN};
 use crate::connection::{Connection, LOOK_INTERVAL, head};
 use crate::frame::Frame;
-use crate::lost::{ChildEnd, Lost};
+use crate::lost::{ChildEnd, LostReason};
 use crate::message::{
     CREDIT, CallMessage, CancelCallMessage, FromChild, ItemError, OutcomesMessage, OutputMessage, ToChild,
 };
-use crate::open::{Answer, OpenBatch, Shared};
+use crate::open::{Answer, OpenBatch, SharedBatches};
 use crate::writer::OutgoingFrame;
 
 /// A child that reads no frame for this time, and for the stage's timeout, is stuck.
@@ -33,13 +33,13 @@ const UNREAD_UNIT: u64 = 1024;
 
 /// How long a child with open batches has been silent.
 #[derive(Default)]
-struct Silence {
+struct SilenceTimer {
     since: Option<Instant>,
     is_pinged: bool,
 }
 
 /// The periodic checks of a child, and their findings.
-struct Looks {
+struct PeriodicChecks {
     last: Instant,
     /// The last check found a reason to end the child.
     is_suspected: bool,
@@ -48,7 +48,7 @@ struct Looks {
 /// Reads the frames of the child, and ends the child.
 pub(crate) struct Reader {
     pub(crate) connection: Connection,
-    pub(crate) open: Arc<Shared>,
+    pub(crate) open: Arc<SharedBatches>,
     /// Ends when it cannot write, and with this.
     pub(crate) writer: JoinHandle<std::io::Result<()>>,
     /// Weak: the task ends when the worker is dropped.
@@ -57,7 +57,7 @@ pub(crate) struct Reader {
     /// Whether items have streams of outputs.
     pub(crate) is_streaming: bool,
     /// Room for outputs that are not read.
-    pub(crate) unread: Unread,
+    pub(crate) unread: UnreadRoom,
     /// The id of the child's last call.
     pub(crate) last_call: Option<u64>,
     /// The timeout of the stage.
@@ -66,12 +66,12 @@ pub(crate) struct Reader {
 }
 
 /// Room for outputs that are not read.
-pub(crate) struct Unread {
+pub(crate) struct UnreadRoom {
     room: Arc<Semaphore>,
     units: u32,
 }
 
-impl Unread {
+impl UnreadRoom {
     /// Room for this many bytes.
     pub(crate) fn new(bytes: u64) -> Self {
         let units = u32::try_from(bytes.div_ceil(UNREAD_UNIT)).unwrap_or(u32::MAX).clamp(1, u32::MAX / 8);
@@ -86,7 +86,7 @@ impl Unread {
     }
 }
 
-impl Silence {
+impl SilenceTimer {
     /// Whether it has lasted for `limit`. Calls `ping` once, after half of it.
     fn is_too_long(&mut self, limit: Duration, ping: impl FnOnce()) -> bool {
         let silence = self.since.get_or_insert_with(Instant::now).elapsed();
@@ -98,10 +98,15 @@ impl Silence {
     }
 }
 
-impl Looks {
+impl PeriodicChecks {
     /// Checks the child, if it is time, also if it is never silent. Such a child has until the next check, because the
     /// frames that it already sent are read first.
-    fn at(&mut self, now: Instant, is_silent: bool, look: impl FnOnce() -> Result<(), Lost>) -> Result<(), Lost> {
+    fn at(
+        &mut self,
+        now: Instant,
+        is_silent: bool,
+        look: impl FnOnce() -> Result<(), LostReason>,
+    ) -> Result<(), LostReason> {
         if now.duration_since(self.last) < LOOK_INTERVAL {
             return Ok(());
         }
@@ -121,7 +126,7 @@ impl Reader {
     pub(crate) async fn run(mut self, ended: watch::Sender<Option<ChildEnd>>) {
         let lost = self.read().await;
         let Self { mut connection, open, writer, exit_port, .. } = self;
-        let is_announced = matches!(lost, Some(Lost::Leaving));
+        let is_announced = matches!(lost, Some(LostReason::Leaving));
         open.lock().is_leaving = true;
         // Waits briefly for the exit status.
         let exit = spawn_blocking(move || lost.map(|lost| lost.end(&mut connection.child)));
@@ -145,9 +150,9 @@ impl Reader {
     }
 
     /// Reads until the child is lost. `None`: the worker has been dropped.
-    async fn read(&mut self) -> Option<Lost> {
-        let mut silence = Silence::default();
-        let mut looks = Looks { last: Instant::now(), is_suspected: false };
+    async fn read(&mut self) -> Option<LostReason> {
+        let mut silence = SilenceTimer::default();
+        let mut looks = PeriodicChecks { last: Instant::now(), is_suspected: false };
         loop {
             let received = self.connection.next().await;
             let frames = self.frames.upgrade()?;
@@ -158,12 +163,12 @@ impl Reader {
                 return Some(lost);
             }
             if self.open.lock().is_stuck {
-                return Some(Lost::does_not_read());
+                return Some(LostReason::does_not_read());
             }
             let is_silent = matches!(received, Ok(None));
             let taken = match received {
                 Ok(Some(frame)) => {
-                    silence = Silence::default();
+                    silence = SilenceTimer::default();
                     self.take(frame).await
                 }
                 Ok(None) => Ok(()),
@@ -180,51 +185,52 @@ impl Reader {
     }
 
     /// Waits until there is room for the results of as many calls as a child may have.
-    async fn until_room(&self, frames: &mpsc::Sender<OutgoingFrame>) -> Result<(), Lost> {
+    async fn until_room(&self, frames: &mpsc::Sender<OutgoingFrame>) -> Result<(), LostReason> {
         let (since, limit) = (Instant::now(), self.timeout.unwrap_or_default().max(STUCK_AFTER));
         while timeout(LOOK_INTERVAL, frames.reserve_many(MAX_OPEN)).await.is_err() {
             if since.elapsed() >= limit {
-                return Err(Lost::does_not_read());
+                return Err(LostReason::does_not_read());
             }
             // Its frames are not read meanwhile.
-            self.look(frames, &mut Silence::default())?;
+            self.look(frames, &mut SilenceTimer::default())?;
         }
         Ok(())
     }
 
     /// Periodic checks, also while the child sends.
-    fn look(&self, frames: &mpsc::Sender<OutgoingFrame>, silence: &mut Silence) -> Result<(), Lost> {
+    fn look(&self, frames: &mpsc::Sender<OutgoingFrame>, silence: &mut SilenceTimer) -> Result<(), LostReason> {
         // A child that has ended reads nothing either, and its last frames and its end say more.
         if self.writer.is_finished() && !self.connection.child.has_ended() {
-            return Err(Lost::broken("it does not read any more"));
+            return Err(LostReason::broken("it does not read any more"));
         }
         self.connection.child.log_left_out();
         let is_idle = self.open.lock().is_empty();
         if let Some(excess) = self.connection.child.excess(is_idle) {
-            return Err(Lost::Broken(excess));
+            return Err(LostReason::Broken(excess));
         }
         let mut open = self.open.lock();
         open.send_cancels(frames);
         let Some(limit) = self.timeout else { return Ok(()) };
         if open.is_serial {
-            let late = || Lost::Broken(format!("its batch has lasted longer than the stage's timeout of {limit:?}"));
+            let late =
+                || LostReason::Broken(format!("its batch has lasted longer than the stage's timeout of {limit:?}"));
             return if open.is_overdue(limit) { Err(late()) } else { Ok(()) };
         }
         if open.is_empty() {
             return Ok(());
         }
         if silence.is_too_long(limit, || open.send(frames, OutgoingFrame::new(&ToChild::Ping, Vec::new()))) {
-            return Err(Lost::Broken(format!("it has said nothing for {limit:?}")));
+            return Err(LostReason::Broken(format!("it has said nothing for {limit:?}")));
         }
         Ok(())
     }
 
-    async fn take(&mut self, mut frame: Frame) -> Result<(), Lost> {
+    async fn take(&mut self, mut frame: Frame) -> Result<(), LostReason> {
         match head(&frame)? {
             FromChild::Output(OutputMessage { id, item }) => {
-                let [part] = <[_; 1]>::try_from(frame.parts).map_err(|_| Lost::unexpected_answer())?;
+                let [part] = <[_; 1]>::try_from(frame.parts).map_err(|_| LostReason::unexpected_answer())?;
                 if !self.is_streaming {
-                    return Err(Lost::broken("it answered with a stream, and the stage gives one output"));
+                    return Err(LostReason::broken("it answered with a stream, and the stage gives one output"));
                 }
                 self.take_output(id, item, part).await
             }
@@ -237,9 +243,11 @@ impl Reader {
             }
             FromChild::Call(CallMessage { id, batch, item, route }) => {
                 if frame.parts.len() != 1 || self.last_call.replace(id).is_some_and(|last| last >= id) {
-                    return Err(Lost::broken("a call of it has one input, and an id above those of its earlier calls"));
+                    return Err(LostReason::broken(
+                        "a call of it has one input, and an id above those of its earlier calls",
+                    ));
                 }
-                self.caller.make(Asked { id, batch, item, route }, &frame.parts.remove(0));
+                self.caller.make(CallRequest { id, batch, item, route }, &frame.parts.remove(0));
                 Ok(())
             }
             FromChild::CancelCall(CancelCallMessage { id }) => {
@@ -250,16 +258,18 @@ impl Reader {
             // Another thread of the child may have sent it while it became ready.
             FromChild::Starting(_) => Ok(()),
             FromChild::Pong if !self.open.lock().is_serial => Ok(()),
-            FromChild::Pong => Err(Lost::unexpected_answer()),
-            FromChild::Ready(_) | FromChild::Failed(_) => Err(Lost::broken("it said twice whether it has started")),
+            FromChild::Pong => Err(LostReason::unexpected_answer()),
+            FromChild::Ready(_) | FromChild::Failed(_) => {
+                Err(LostReason::broken("it said twice whether it has started"))
+            }
         }
     }
 
-    async fn take_output(&self, id: u64, item: usize, part: Bytes) -> Result<(), Lost> {
+    async fn take_output(&self, id: u64, item: usize, part: Bytes) -> Result<(), LostReason> {
         let (answers, is_serial) = {
             let open = self.open.lock();
             let batch = open.running(id).filter(|batch| item < batch.contexts.len());
-            (batch.ok_or_else(Lost::unexpected_answer)?.answers.clone(), open.is_serial)
+            (batch.ok_or_else(LostReason::unexpected_answer)?.answers.clone(), open.is_serial)
         };
         let answer = Answer::Output { item, _unread: self.unread.take(part.len()).await, part };
         if is_serial {
@@ -269,12 +279,12 @@ impl Reader {
         }
         match answers.try_send(answer) {
             // The outcome has the last place.
-            Ok(()) if answers.capacity() == 0 => {
-                Err(Lost::Broken(format!("it sent more than {CREDIT} outputs of an item that were not asked for")))
-            }
+            Ok(()) if answers.capacity() == 0 => Err(LostReason::Broken(format!(
+                "it sent more than {CREDIT} outputs of an item that were not asked for"
+            ))),
             // The caller left.
             Ok(()) | Err(TrySendError::Closed(_)) => Ok(()),
-            Err(TrySendError::Full(_)) => Err(Lost::unexpected_answer()),
+            Err(TrySendError::Full(_)) => Err(LostReason::unexpected_answer()),
         }
     }
 
@@ -284,13 +294,13 @@ impl Reader {
         errors: Vec<Option<ItemError>>,
         last: bool,
         parts: Vec<Bytes>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), LostReason> {
         let (batch, is_over) = self.end_batch(id, &errors, parts.len(), last)?;
         self.log_traces(&batch, &errors);
         // A stream that is not read may have all places taken: its outcome waits for the reader, as its outputs do.
         let _ = batch.answers.send(Answer::Outcomes { errors, parts }).await;
         drop(batch);
-        if is_over { Err(Lost::Leaving) } else { Ok(()) }
+        if is_over { Err(LostReason::Leaving) } else { Ok(()) }
     }
 
     /// Logs the tracebacks of user code: its operator reads them here, whatever its callers are sent. The items of a
@@ -316,21 +326,21 @@ impl Reader {
         errors: &[Option<ItemError>],
         parts: usize,
         last: bool,
-    ) -> Result<(OpenBatch, bool), Lost> {
+    ) -> Result<(OpenBatch, bool), LostReason> {
         let mut open = self.open.lock();
         let batch = open.end(id)?;
         let (count, items) = (errors.len(), batch.contexts.len());
         if count != items {
             let items = if items == 1 { "1 item".to_owned() } else { format!("{items} items") };
-            return Err(Lost::Broken(format!("it answered {count} outcomes for {items}")));
+            return Err(LostReason::Broken(format!("it answered {count} outcomes for {items}")));
         }
         let successes = errors.iter().filter(|error| error.is_none()).count();
         if self.is_streaming && parts > 0 {
-            return Err(Lost::broken("it answered with single outputs, and the stage streams"));
+            return Err(LostReason::broken("it answered with single outputs, and the stage streams"));
         }
         // The number of outcomes does not matter if no caller waits for them.
         if !self.is_streaming && parts != successes && !batch.answers.is_closed() {
-            return Err(Lost::broken("it answered another number of outputs than of successes"));
+            return Err(LostReason::broken("it answered another number of outputs than of successes"));
         }
         if last {
             open.is_leaving = true;
@@ -356,11 +366,11 @@ mod tests {
     /// Looks at a child every 10 ms, after a frame or in silence: when it was looked at, and when it is ended.
     fn run(is_silent: bool, is_lost_at: impl Fn(u64) -> bool) -> (Vec<u64>, Option<u64>) {
         let start = Instant::now();
-        let (mut looks, mut looked_at) = (Looks { last: start, is_suspected: false }, Vec::new());
+        let (mut looks, mut looked_at) = (PeriodicChecks { last: start, is_suspected: false }, Vec::new());
         for millis in (0..1000).step_by(10) {
             let look = || {
                 looked_at.push(millis);
-                if is_lost_at(millis) { Err(Lost::does_not_read()) } else { Ok(()) }
+                if is_lost_at(millis) { Err(LostReason::does_not_read()) } else { Ok(()) }
             };
             if looks.at(start + Duration::from_millis(millis), is_silent, look).is_err() {
                 return (looked_at, Some(millis));

@@ -23,13 +23,13 @@ use tokio::time::timeout;
 
 use crate::batch::{BatchPart, call_heads};
 use crate::calls::{Caller, MAX_OPEN, cancel_item};
-use crate::connection::Agreed;
+use crate::connection::AgreedTerms;
 use crate::frame::limits;
 use crate::lost::ChildEnd;
 use crate::message::{CREDIT, ToChild};
-use crate::open::{Answer, OpenBatch, OpenBatches, Shared};
-use crate::reader::{Reader, Unread};
-use crate::spare::Children;
+use crate::open::{Answer, OpenBatch, OpenBatches, SharedBatches};
+use crate::reader::{Reader, UnreadRoom};
+use crate::spare::ChildStarter;
 use crate::writer::OutgoingFrame;
 
 /// The most frames of one batch that wait to be written: the batch, its cancellation, and credit. A child that reads
@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The callers' side of a child.
 pub(crate) struct RunningChild {
     frames: mpsc::Sender<OutgoingFrame>,
-    open: Arc<Shared>,
+    open: Arc<SharedBatches>,
     /// As many batches as the child takes.
     room: Arc<Semaphore>,
     pub(crate) limits: DecodeLimits,
@@ -55,13 +55,13 @@ pub(crate) struct RunningChild {
 
 impl RunningChild {
     pub(crate) async fn start(
-        children: &Children,
+        children: &ChildStarter,
         replica: &Arc<Replica>,
         is_streaming: bool,
     ) -> Result<Self, Failure> {
         let config = &children.config;
         let (connection, writer, agreed) = children.start(replica, is_streaming).await?;
-        let Agreed { max_batches, ahead, .. } = agreed;
+        let AgreedTerms { max_batches, ahead, .. } = agreed;
         let is_serial = config.concurrency().is_none();
         let (frames, outgoing) = mpsc::channel(FRAMES_OF_BATCH * (max_batches + ahead) + 2 * MAX_OPEN);
         let (has_ended, ended) = watch::channel(None);
@@ -74,7 +74,7 @@ impl RunningChild {
             frames: frames.downgrade(),
             caller: Caller { open: Arc::clone(&open), frames: frames.downgrade(), limits: limits.clone() },
             is_streaming,
-            unread: Unread::new(config.max_batch_bytes),
+            unread: UnreadRoom::new(config.max_batch_bytes),
             last_call: None,
             timeout: replica.timeout(),
             exit_port: replica.exit_port(),

@@ -102,7 +102,7 @@ pub(crate) struct Outgoing {
 
 /// The fields of a frame about its memory.
 #[derive(Debug, Default)]
-pub(crate) struct Placed {
+pub(crate) struct MemoryFields {
     /// Its number, and whether it is new. 0: the parts go through the socket.
     pub(crate) memory: u8,
     /// For the receiver of a new one.
@@ -120,16 +120,16 @@ struct OwnMemory {
 
 impl Outgoing {
     /// Writes parts, each of which may be in pieces, unless they go through the socket as fast.
-    pub(crate) fn place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> Placed {
+    pub(crate) fn place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> MemoryFields {
         if parts.clone().fold(0, |bytes: usize, (length, _)| bytes.saturating_add(length)) < LEAST_BYTES {
-            return Placed::default();
+            return MemoryFields::default();
         }
         let placed = self.try_place(parts);
         // A system without memory or descriptors for this still has a socket.
         placed.inspect_err(|error| tracing::debug!(%error, "no shared memory")).unwrap_or_default()
     }
 
-    fn try_place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> io::Result<Placed> {
+    fn try_place<'p>(&mut self, parts: impl Iterator<Item = (usize, &'p [Bytes])> + Clone) -> io::Result<MemoryFields> {
         let places = places(parts.clone().map(|(length, _)| length)).ok_or(io::ErrorKind::OutOfMemory)?;
         let end = places.last().map_or(FIRST_PART, |place| place.end);
         let (index, descriptor) = self.memory(end)?;
@@ -144,7 +144,7 @@ impl Outgoing {
             }
         }
         let number = u8::try_from(index + 1).map_err(io::Error::other)?;
-        Ok(Placed { memory: number | if descriptor.is_some() { IS_NEW } else { 0 }, descriptor })
+        Ok(MemoryFields { memory: number | if descriptor.is_some() { IS_NEW } else { 0 }, descriptor })
     }
 
     /// A memory that the receiver does not use, and its descriptor if it is new.
@@ -214,7 +214,7 @@ impl OwnMemory {
 
 /// How the parts of a frame are taken out of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadMode {
     /// By a copy: the writer is not trusted.
     Copies,
     /// In place: the writer is trusted not to write before it may.
@@ -224,7 +224,7 @@ pub(crate) enum Reading {
 /// Memories that the other process writes.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    reading: Reading,
+    reading: ReadMode,
     memories: [Option<Arc<TheirMemory>>; MAX_NUMBER as usize],
     /// Each memory that is mapped has one.
     mapped: Arc<()>,
@@ -251,10 +251,10 @@ struct TheirMemory {
 }
 
 /// The memory of a frame while something refers to it.
-struct View(Arc<TheirMemory>);
+struct FrameMemory(Arc<TheirMemory>);
 
 impl Incoming {
-    pub(crate) fn new(reading: Reading) -> Self {
+    pub(crate) fn new(reading: ReadMode) -> Self {
         Self { reading, memories: [const { None }; MAX_NUMBER as usize], mapped: Arc::new(()), spare: Spare::default() }
     }
 
@@ -273,7 +273,7 @@ impl Incoming {
         if let Some(descriptor) = descriptor {
             let may_map = Arc::strong_count(&self.mapped) <= MAX_MAPPED;
             let mut memory = TheirMemory::new(descriptor, most_bytes(largest))?;
-            if may_map && self.reading == Reading::Views {
+            if may_map && self.reading == ReadMode::Views {
                 memory.map(memory.bytes, &self.mapped);
             }
             *slot = Some(Arc::new(memory));
@@ -283,12 +283,12 @@ impl Incoming {
         let needed = places.as_ref().map_or(usize::MAX, |places| places.last().map_or(FIRST_PART, |place| place.end));
         let places = places.filter(|_| needed <= memory.bytes);
         let places = places.ok_or(MemoryError::TooSmall { needed, bytes: memory.bytes })?;
-        if self.reading == Reading::Views && memory.mapping.is_some() {
-            let all = Bytes::from_owner(View(Arc::clone(memory)));
+        if self.reading == ReadMode::Views && memory.mapping.is_some() {
+            let all = Bytes::from_owner(FrameMemory(Arc::clone(memory)));
             return Ok(places.into_iter().map(|place| all.slice(place)).collect());
         }
         // A copy has ended before the next one begins: nothing else refers to the memory.
-        if let (Reading::Copies, Some(memory)) = (self.reading, Arc::get_mut(memory)) {
+        if let (ReadMode::Copies, Some(memory)) = (self.reading, Arc::get_mut(memory)) {
             memory.map(needed, &self.mapped);
         }
         let copy = || places.into_iter().map(|place| memory.copy(place, &self.spare)).collect::<io::Result<_>>();
@@ -383,7 +383,7 @@ impl Drop for LargeCopy {
     }
 }
 
-impl AsRef<[u8]> for View {
+impl AsRef<[u8]> for FrameMemory {
     fn as_ref(&self) -> &[u8] {
         let Some((mapping, _)) = &self.0.mapping else { return &[] };
         // SAFETY: the mapping has this many bytes, and lives as long as `self`. Its pages stay: the file is sealed
@@ -393,7 +393,7 @@ impl AsRef<[u8]> for View {
     }
 }
 
-impl Drop for View {
+impl Drop for FrameMemory {
     fn drop(&mut self) {
         self.0.release();
     }
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn parts_arrive_as_they_were_sent_by_copies_and_by_views() {
-        for reading in [Reading::Copies, Reading::Views] {
+        for reading in [ReadMode::Copies, ReadMode::Views] {
             let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(reading));
             for (fill, lengths) in [(1, &[LARGE][..]), (2, &[0, 1, LARGE, 63, 64, 65]), (3, &[HUGE_BYTES, 7])] {
                 let (memory, parts) = send(&mut outgoing, &mut incoming, fill, lengths);
@@ -481,7 +481,7 @@ mod tests {
 
     #[test]
     fn memory_is_written_again_when_its_last_view_is_gone_and_not_before() {
-        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Views));
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(ReadMode::Views));
         let (first, kept) = send(&mut outgoing, &mut incoming, 1, &[LARGE, 10]);
         let (second, parts) = send(&mut outgoing, &mut incoming, 2, &[LARGE, 10]);
         assert_eq!((first, second), (1 | IS_NEW, 2 | IS_NEW));
@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn memory_that_the_receiver_keeps_is_left_to_it() {
-        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Views));
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(ReadMode::Views));
         let kept: Vec<_> = (0..100).map(|fill| send(&mut outgoing, &mut incoming, fill, &[LARGE]).1).collect();
         assert!((0..100).all(|fill| kept[usize::from(fill)][0] == vec![fill; LARGE]));
         assert!(Arc::strong_count(&incoming.mapped) <= MAX_MAPPED + 1, "the rest are copies");
@@ -509,7 +509,7 @@ mod tests {
 
     #[test]
     fn memory_shrinks_when_frames_have_been_small_for_some_time() {
-        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Copies));
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(ReadMode::Copies));
         send(&mut outgoing, &mut incoming, 1, &[16 * LARGE]);
         let size = |outgoing: &Outgoing| outgoing.memories[0].as_ref().map(|memory| memory.mapping.len());
         let large = size(&outgoing);
@@ -523,7 +523,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_large_copy_is_used_again_when_the_copy_is_gone() {
-        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(Reading::Copies));
+        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::new(ReadMode::Copies));
         let first = send(&mut outgoing, &mut incoming, 1, &[HUGE_BYTES]).1;
         let second = send(&mut outgoing, &mut incoming, 2, &[2 * HUGE_BYTES]).1;
         assert_eq!(first[0], vec![1; HUGE_BYTES]);
@@ -539,7 +539,7 @@ mod tests {
     /// Memory that is sparse costs its sender nothing, and address space the receiver.
     #[test]
     fn only_what_frames_need_of_a_memory_is_mapped_and_larger_memory_is_refused() {
-        let mut incoming = Incoming::new(Reading::Copies);
+        let mut incoming = Incoming::new(ReadMode::Copies);
         let mapped = |incoming: &Incoming| {
             incoming.memories[0].as_ref().and_then(|memory| memory.mapping.as_ref()).map(|(mapping, _)| mapping.len())
         };
@@ -562,7 +562,7 @@ mod tests {
     #[test]
     fn places_that_no_memory_can_have_are_refused() {
         assert_eq!(places([usize::MAX, 1]), None);
-        let mut incoming = Incoming::new(Reading::Copies);
+        let mut incoming = Incoming::new(ReadMode::Copies);
         let memory = new_memory(1024).unwrap();
         assert!(incoming.read(1 | IS_NEW, Some(memory.into()), &[960], (960, 1)).is_ok());
         for lengths in [&[961][..], &[1, 897], &[usize::MAX, 1], &[usize::MAX]] {

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::config::ProcessConfig;
-use crate::connection::{Agreed, Connection};
+use crate::connection::{AgreedTerms, Connection};
 use crate::fork_server::ForkServer;
 use crate::writer::FrameWriter;
 
@@ -25,10 +25,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// A child that is ready.
-pub(crate) type ReadyChild = (Connection, FrameWriter, Agreed);
+pub(crate) type ReadyChild = (Connection, FrameWriter, AgreedTerms);
 
 /// Starts the children of a stage, and keeps the spare.
-pub(crate) struct Children {
+pub(crate) struct ChildStarter {
     pub(crate) config: ProcessConfig,
     fork_server: Arc<ForkServer>,
     spare: Arc<Spare>,
@@ -45,7 +45,7 @@ struct Spare {
     is_taken: Notify,
 }
 
-impl Children {
+impl ChildStarter {
     pub(crate) fn new(config: &ProcessConfig, fork_server: Arc<ForkServer>) -> Self {
         Self { config: config.clone(), fork_server, spare: Arc::default(), keeper: OnceLock::new() }
     }
@@ -71,7 +71,7 @@ impl Children {
     }
 }
 
-impl Drop for Children {
+impl Drop for ChildStarter {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.get() {
             keeper.abort();

@@ -10,17 +10,17 @@ use parking_lot::Mutex;
 use crate::config::ProcessConfig;
 use crate::fork_server::ForkServer;
 use crate::memory::{self, MemoryLimit};
-use crate::spare::Children;
+use crate::spare::ChildStarter;
 use crate::worker::{ProcessWorker, StreamingProcessWorker};
 
 /// The fork servers of one app. Its stages share one where they have the same
 /// [fork server](field@ProcessConfig::fork_server), variables, directory and limits, and say what it is to serve for
 /// them: what they import is imported once. Another version of the app has its own.
 #[derive(Clone, Debug, Default)]
-pub struct ForkServers(Arc<Mutex<Vec<Shared>>>);
+pub struct ForkServers(Arc<Mutex<Vec<KeptServer>>>);
 
 /// A fork server, and the configuration of the stage that came first.
-type Shared = (ProcessConfig, Weak<ForkServer>);
+type KeptServer = (ProcessConfig, Weak<ForkServer>);
 
 impl ForkServers {
     /// As [`stage`](fn@stage), with these fork servers.
@@ -50,11 +50,11 @@ impl ForkServers {
         stage.stop_timeout(stop_within(config)).of_types()
     }
 
-    fn children(&self, config: &ProcessConfig) -> Arc<Children> {
+    fn children(&self, config: &ProcessConfig) -> Arc<ChildStarter> {
         if matches!(config.memory_limit, MemoryLimit::Bytes(_)) {
             memory::of_node();
         }
-        Arc::new(Children::new(config, self.fork_server(config)))
+        Arc::new(ChildStarter::new(config, self.fork_server(config)))
     }
 
     fn fork_server(&self, config: &ProcessConfig) -> Arc<ForkServer> {

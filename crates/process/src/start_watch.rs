@@ -42,12 +42,12 @@ pub(crate) struct StartWatch {
 
 /// A line about a start that takes long.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Waiting<'a> {
+pub(crate) struct StartNotice<'a> {
     pub(crate) phase: &'a str,
     pub(crate) seconds: u64,
 }
 
-impl fmt::Display for Waiting<'_> {
+impl fmt::Display for StartNotice<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "not ready after {} s", self.seconds)?;
         if self.phase.is_empty() { Ok(()) } else { write!(f, ": {}", self.phase) }
@@ -73,7 +73,7 @@ impl StartWatch {
         &mut self,
         now: Instant,
         processor_time: impl FnOnce() -> Option<u64>,
-    ) -> Result<Option<Waiting<'_>>, String> {
+    ) -> Result<Option<StartNotice<'_>>, String> {
         let since_start = now.duration_since(self.began);
         if let Some(limit) = self.limit {
             if since_start >= limit {
@@ -95,7 +95,7 @@ impl StartWatch {
             return Ok(None);
         }
         self.told = now;
-        Ok(Some(Waiting { phase: &self.phase, seconds: since_start.as_secs() }))
+        Ok(Some(StartNotice { phase: &self.phase, seconds: since_start.as_secs() }))
     }
 
     fn said(&self) -> String {

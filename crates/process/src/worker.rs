@@ -11,7 +11,7 @@ use crate::batch::{BatchPart, divide, failure, outcome, read};
 use crate::lost::ChildEnd;
 use crate::open::Answer;
 use crate::running::{RunningChild, RunningPart};
-use crate::spare::Children;
+use crate::spare::ChildStarter;
 
 /// A worker for single outputs.
 pub(crate) struct ProcessWorker(Starting);
@@ -21,13 +21,13 @@ pub(crate) struct StreamingProcessWorker(Starting);
 
 /// A child that starts when its replica warms up: a start takes time, and the replica is built on the runtime.
 struct Starting {
-    children: Arc<Children>,
+    children: Arc<ChildStarter>,
     replica: Arc<Replica>,
     child: OnceLock<RunningChild>,
 }
 
 impl Starting {
-    fn new(children: &Arc<Children>, replica: &Replica) -> Self {
+    fn new(children: &Arc<ChildStarter>, replica: &Replica) -> Self {
         Self { children: Arc::clone(children), replica: Arc::new(replica.clone()), child: OnceLock::new() }
     }
 
@@ -49,7 +49,7 @@ impl Starting {
 }
 
 impl ProcessWorker {
-    pub(crate) fn new(children: &Arc<Children>, replica: &Replica) -> Self {
+    pub(crate) fn new(children: &Arc<ChildStarter>, replica: &Replica) -> Self {
         Self(Starting::new(children, replica))
     }
 }
@@ -113,7 +113,7 @@ impl ChildEnd {
 }
 
 impl StreamingProcessWorker {
-    pub(crate) fn new(children: &Arc<Children>, replica: &Replica) -> Self {
+    pub(crate) fn new(children: &Arc<ChildStarter>, replica: &Replica) -> Self {
         Self(Starting::new(children, replica))
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::frame::{ONE_PIECE_BYTES, frame_start};
 use crate::message::{self, ToChild};
-use crate::shared_memory::{Outgoing, Placed};
+use crate::shared_memory::{MemoryFields, Outgoing};
 use crate::socket::{self, is_not_ready};
 
 /// A frame for a child.
@@ -52,11 +52,11 @@ impl FrameWriter {
         let OutgoingFrame { head, parts } = frame;
         let lengths = parts.iter().map(Envelope::len);
         let bytes: usize = lengths.clone().sum();
-        let Placed { memory, mut descriptor } = match &mut self.memories {
+        let MemoryFields { memory, mut descriptor } = match &mut self.memories {
             Some(memories) => {
                 off_the_runtime(bytes, || memories.place(parts.iter().map(|part| (part.len(), part.parts()))))
             }
-            None => Placed::default(),
+            None => MemoryFields::default(),
         };
         let mut start = frame_start(head, lengths, memory)?;
         if memory != 0 {

@@ -35,7 +35,7 @@ const MAX_VERSION: u64 = (1 << 53) - 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A regular file.
-    File(Print),
+    File(FileStamp),
     /// A settings file: its text, or why it cannot be read.
     Settings(Result<String, String>),
     /// A directory with its entries.
@@ -51,7 +51,7 @@ pub type Listing = BTreeMap<String, Node>;
 
 /// Tells whether the content of a file changed, without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Print {
+pub struct FileStamp {
     /// Its size.
     pub bytes: u64,
     /// When it was last written.
@@ -82,8 +82,8 @@ pub struct FoundModel {
 pub struct FoundVersion {
     /// Its model file, relative to the directory of models.
     pub file: PathBuf,
-    /// The prints of its files, weights beside the model included.
-    pub files: Vec<(String, Print)>,
+    /// The stamps of its files, weights beside the model included.
+    pub files: Vec<(String, FileStamp)>,
     /// Why it cannot be served.
     pub problem: Option<String>,
 }
@@ -198,7 +198,7 @@ fn flat(root: &Path, name: &str, node: &Node, around: &Listing) -> FoundModel {
     let beside = |entry: &&(&String, &Node)| entry.0.starts_with(&file_name);
     let version = FoundVersion {
         file: PathBuf::from(&file_name),
-        files: prints(visible(around).filter(|entry| beside(&entry))),
+        files: stamps(visible(around).filter(|entry| beside(&entry))),
         problem: problem_of(node),
     };
     // The settings of the node are not those of a model `callboard`: it has its own as a directory.
@@ -222,7 +222,7 @@ fn versioned(root: &Path, name: &str, entries: &Listing) -> Option<FoundModel> {
                 Some(file) => {
                     let version = FoundVersion {
                         file: Path::new(name).join(entry).join(MODEL_FILE),
-                        files: prints(visible(files)),
+                        files: stamps(visible(files)),
                         problem: problem_of(file),
                     };
                     model.versions.insert(*number, version);
@@ -248,11 +248,11 @@ fn versioned(root: &Path, name: &str, entries: &Listing) -> Option<FoundModel> {
 /// Why a model file cannot be one, as far as its name and size tell.
 fn problem_of(node: &Node) -> Option<String> {
     match node {
-        Node::File(print) if print.bytes == 0 => Some("the file is empty".to_owned()),
-        Node::File(print) if print.bytes > MAX_MODEL_BYTES => Some(format!(
+        Node::File(stamp) if stamp.bytes == 0 => Some("the file is empty".to_owned()),
+        Node::File(stamp) if stamp.bytes > MAX_MODEL_BYTES => Some(format!(
             "the file has {} bytes, more than the {MAX_MODEL_BYTES} that an ONNX file can have; larger weights lie in \
              files beside it",
-            print.bytes
+            stamp.bytes
         )),
         Node::File(_) => None,
         Node::Outside => Some(LINK_OUT.to_owned()),
@@ -265,10 +265,10 @@ fn problem_of(node: &Node) -> Option<String> {
     }
 }
 
-fn prints<'a>(entries: impl Iterator<Item = (&'a String, &'a Node)>) -> Vec<(String, Print)> {
-    let print = |(name, node): (&String, &Node)| match node {
-        Node::File(print) => Some((name.clone(), print.clone())),
+fn stamps<'a>(entries: impl Iterator<Item = (&'a String, &'a Node)>) -> Vec<(String, FileStamp)> {
+    let stamp = |(name, node): (&String, &Node)| match node {
+        Node::File(stamp) => Some((name.clone(), stamp.clone())),
         _ => None,
     };
-    entries.filter_map(print).collect()
+    entries.filter_map(stamp).collect()
 }

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::super::{Environment, Explanation, Flags, Plan, StageKind};
-use super::listing::{Listing, Node, Print, models, parse_version};
+use super::listing::{FileStamp, Listing, Node, models, parse_version};
 use super::*;
 
-fn print(bytes: u64) -> Print {
-    Print { bytes, modified: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1)), inode: 7 }
+fn stamp(bytes: u64) -> FileStamp {
+    FileStamp { bytes, modified: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1)), inode: 7 }
 }
 
 /// A listing of these paths; a path that ends with `/` is a directory.
@@ -35,7 +35,7 @@ fn listing(paths: &[(&str, Node)]) -> Listing {
 }
 
 fn file() -> Node {
-    Node::File(print(10))
+    Node::File(stamp(10))
 }
 
 fn settings(text: &str) -> Node {
@@ -209,8 +209,8 @@ fn what_cannot_be_a_model_or_version_is_named_with_its_reason() {
             ("a/5", Node::Outside),
             ("a/model.onnx", file()),
             ("a/notes/", file()),
-            ("b/1/model.onnx", Node::File(print(0))),
-            ("b/2/model.onnx", Node::File(print(3 << 30))),
+            ("b/1/model.onnx", Node::File(stamp(0))),
+            ("b/2/model.onnx", Node::File(stamp(3 << 30))),
             ("b/3/model.onnx/", file()),
             ("b/4/model.onnx", Node::Outside),
             ("bad name/1/model.onnx", file()),
@@ -241,7 +241,7 @@ fn what_cannot_be_a_model_or_version_is_named_with_its_reason() {
 
 #[test]
 fn a_directory_without_a_model_to_serve_says_why() {
-    let error = plan(&[("a/v1/model.onnx", file()), ("b.onnx", Node::File(print(0)))]).unwrap_err();
+    let error = plan(&[("a/v1/model.onnx", file()), ("b.onnx", Node::File(stamp(0)))]).unwrap_err();
     assert!(error.starts_with("models: it has no model that can be served: a version v1: a version is"), "{error}");
     assert!(error.contains("b version 1: the file is empty"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Clients for user code: in a worker, and for the current call of a worker.
 
-use super::{LocalClient, Shared};
+use super::{LocalClient, NodeState};
 use crate::call::CallContext;
 use crate::error::{CallError, ErrorKind};
 use crate::worker::Replica;
@@ -37,7 +37,7 @@ impl Replica {
     /// ```
     #[must_use]
     pub fn client(&self) -> LocalClient {
-        LocalClient::new(Shared::of(&self.node))
+        LocalClient::new(NodeState::of(&self.node))
     }
 }
 
@@ -58,7 +58,7 @@ impl CallContext {
     /// spawned ends with the batch of its item.
     pub fn client(&self) -> Result<LocalClient, CallError> {
         if let Some(node) = self.flight().node_elsewhere() {
-            return Ok(LocalClient::new(Shared::of(&node.node)).within(self));
+            return Ok(LocalClient::new(NodeState::of(&node.node)).within(self));
         }
         if self.flight().permit.is_none() {
             let message = "this program makes no calls of the node whose stage it serves";
@@ -66,6 +66,6 @@ impl CallContext {
         }
         let node = self.flight().permit.as_ref().and_then(|permit| permit.node());
         let node = node.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;
-        Ok(LocalClient::new(Shared::of(&node)).within(self))
+        Ok(LocalClient::new(NodeState::of(&node)).within(self))
     }
 }

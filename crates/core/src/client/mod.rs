@@ -5,9 +5,9 @@ mod caller;
 mod detached;
 mod function;
 mod inner;
+mod node_state;
 mod replies;
 mod shadow;
-mod shared;
 mod started;
 mod stream;
 mod typed;
@@ -15,9 +15,9 @@ mod typed;
 pub use blocking::{BlockingClient, BlockingStream};
 pub use caller::{Caller, LocalPrepared};
 pub use function::NO_ARGS;
+pub(crate) use node_state::NodeState;
 pub use replies::Replies;
 pub(crate) use replies::{CallSteps, OpenCall};
-pub(crate) use shared::Shared;
 pub use started::StartedCall;
 pub use stream::{CallStream, CallStreamWithInputs, NoPreprocess, Prepare, PreparedInput, Preprocess};
 pub use typed::{RouteService, TypedRoute};
@@ -48,13 +48,13 @@ pub const CAPACITY_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// [`Caller`], like the client over a network.
 #[derive(Clone, Debug)]
 pub struct LocalClient {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<NodeState>,
     /// The outer call of its calls.
     pub(crate) outer: Option<Arc<OuterCall>>,
 }
 
 impl LocalClient {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<NodeState>) -> Self {
         Self { shared, outer: None }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::actor::{ActorState, ActorStatus};
-use crate::client::{LocalClient, Shared};
+use crate::client::{LocalClient, NodeState};
 use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
 use crate::id::{CallId, RouteName, StageName};
@@ -302,7 +302,7 @@ impl LocalClient {
     }
 }
 
-impl Shared {
+impl NodeState {
     pub(crate) fn health(&self) -> Health {
         let table = self.router.table();
         // A stage that warms up for a change, or finishes after one, does not affect the health of the routes.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Description, Health};
 use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec};
-use crate::client::{LocalClient, Shared};
+use crate::client::{LocalClient, NodeState};
 use crate::metrics::Verdict;
 use crate::remote::RemoteStages;
 use crate::router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec};
@@ -34,11 +34,11 @@ use crate::router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec}
 /// ```
 #[derive(Clone, Debug)]
 pub struct NodeHandle {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<NodeState>,
 }
 
 impl NodeHandle {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<NodeState>) -> Self {
         Self { shared }
     }
 
@@ -256,6 +256,6 @@ impl<A: Actor> ActorContext<A> {
     /// The node.
     #[must_use]
     pub fn node(&self) -> NodeHandle {
-        NodeHandle::new(Shared::of(&self.node))
+        NodeHandle::new(NodeState::of(&self.node))
     }
 }

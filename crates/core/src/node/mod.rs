@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::actor::{ActorGroup, Directory};
-use crate::client::Shared;
+use crate::client::NodeState;
 use crate::containment::note_places;
 use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
@@ -71,7 +71,7 @@ impl Node {
         }
         let metrics: SharedMetrics = Arc::new(NodeMetrics::new());
         let loaded = LoadedLimits { stages: limits.max_loaded, bytes: limits.max_loaded_bytes };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NodeState {
             gateway: Arc::new(Gateway::new(limits, Arc::clone(&metrics))),
             router: Arc::new(Router::new()),
             places: Arc::new(Places::new(loaded)),
@@ -101,7 +101,7 @@ impl Node {
     }
 
     #[cfg(test)]
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &NodeState {
         &self.handle.shared
     }
 

@@ -10,7 +10,7 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
 use crate::actor::{GroupActor, GroupArgs, GroupMessage, SpawnActors};
-use crate::client::Shared;
+use crate::client::NodeState;
 use crate::clock;
 use crate::executor::Watchdog;
 use crate::gateway::{GatewayActor, GatewayMessage};
@@ -22,7 +22,7 @@ use crate::router::{RouterActor, RouterArgs, RouterMessage};
 pub(crate) struct RootActor;
 
 pub(crate) struct RootArgs {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<NodeState>,
     /// Ends with the tree, not with the handles.
     pub(crate) watchdog: Arc<Watchdog>,
 }
@@ -45,7 +45,7 @@ pub(crate) enum RootMessage {
 }
 
 pub(crate) struct RootState {
-    shared: Arc<Shared>,
+    shared: Arc<NodeState>,
     watchdog: Arc<Watchdog>,
     gateway: ActorRef<GatewayMessage>,
     router: ActorRef<RouterMessage>,
@@ -160,7 +160,7 @@ impl Drop for RootState {
     }
 }
 
-impl Shared {
+impl NodeState {
     /// Marks the node as ended: its killed parts then answer for their batches.
     pub(super) fn end(&self) {
         self.alive.store(false, Ordering::Release);
@@ -170,13 +170,16 @@ impl Shared {
     }
 }
 
-async fn start_gateway(shared: &Arc<Shared>, root: ActorCell) -> Result<ActorRef<GatewayMessage>, ActorProcessingErr> {
+async fn start_gateway(
+    shared: &Arc<NodeState>,
+    root: ActorCell,
+) -> Result<ActorRef<GatewayMessage>, ActorProcessingErr> {
     let (gateway, _) = Actor::spawn_linked(None, GatewayActor, Arc::clone(&shared.gateway), root).await?;
     Ok(gateway)
 }
 
 async fn start_router(
-    shared: &Arc<Shared>,
+    shared: &Arc<NodeState>,
     watchdog: &Arc<Watchdog>,
     root: ActorCell,
 ) -> Result<ActorRef<RouterMessage>, ActorProcessingErr> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use callboard_codec::edited_text;
 
 use callboard_config::models::listing::{Listing, Node, SETTINGS_FILE, models};
-use callboard_config::{FoundModel, Print};
+use callboard_config::{FileStamp, FoundModel};
 
 /// The most entries of all directories together.
 const MAX_ENTRIES: usize = 100_000;
@@ -83,7 +83,7 @@ impl Look {
         Ok(Some(if metadata.is_file() && is_settings {
             Node::Settings(settings(path).map_err(|error| error.to_string()))
         } else if metadata.is_file() {
-            Node::File(print(&metadata))
+            Node::File(stamp(&metadata))
         } else if metadata.is_dir() {
             match depth {
                 0 | 1 => self.below(path, depth + 1)?,
@@ -114,13 +114,13 @@ fn settings(path: &Path) -> io::Result<String> {
     Ok(edited_text(&text).into_owned())
 }
 
-/// The print of a file.
-pub(super) fn print(metadata: &Metadata) -> Print {
+/// The stamp of a file.
+pub(super) fn stamp(metadata: &Metadata) -> FileStamp {
     #[cfg(unix)]
     let inode = std::os::unix::fs::MetadataExt::ino(metadata);
     #[cfg(not(unix))]
     let inode = 0;
-    Print { bytes: metadata.len(), modified: metadata.modified().ok(), inode }
+    FileStamp { bytes: metadata.len(), modified: metadata.modified().ok(), inode }
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_has_another_print_after_it_was_written_or_replaced() {
-        let directory = Temporary::new("prints");
+        let directory = Temporary::new("stamps");
         let files = || look(&directory.0).unwrap()["a"].versions[&1].files.clone();
         directory.write("a/1/model.onnx", b"one");
         let first = files();

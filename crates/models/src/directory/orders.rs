@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use super::check::check;
 use super::look::look_at_model;
 use super::served::ModelDirectory;
-use super::state::{ModelState, VersionPrint};
+use super::state::{ModelState, VersionStamp};
 use super::upload;
 
 impl ModelRepository for ModelDirectory {
@@ -127,7 +127,7 @@ impl ModelDirectory {
         let settings = settings.map_err(|error| RepositoryError::Source(error.to_string()))?;
         let file = upload.path().strip_prefix(&self.root).unwrap_or_else(|_| upload.path());
         let plan = self.plan.of_stage(settings.stage(&name, version, file));
-        let print = VersionPrint::of_upload(upload.path(), &settings);
+        let stamp = VersionStamp::of_upload(upload.path(), &settings);
         let refused = |reason: String| RepositoryError::Source(format!("version {version}: {reason}"));
         {
             let _place = self.turns.place().await;
@@ -137,7 +137,7 @@ impl ModelDirectory {
         let put = spawn_blocking(move || upload::put(&root, upload)).await;
         put.map_err(|panic| RepositoryError::Source(panic.to_string()))?.map_err(refused)?;
         let found = self.find(&name).await?;
-        self.turns.load(&name, self.update_in_turn(&name, found, true, print.as_ref())).await
+        self.turns.load(&name, self.update_in_turn(&name, found, true, stamp.as_ref())).await
     }
 
     /// Removes its files; what runs of it is closed by the update.

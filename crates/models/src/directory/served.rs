@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use super::check::check;
 use super::look::{look, look_at_model};
-use super::state::{Failed, ModelState, Running, Step, VersionPrint};
+use super::state::{Failed, ModelState, Running, Step, VersionStamp};
 use crate::turns::Turns;
 
 /// The models of a directory, served by a node.
@@ -112,7 +112,7 @@ impl ModelDirectory {
         name: &str,
         found: Option<FoundModel>,
         again: bool,
-        checked: Option<&VersionPrint>,
+        checked: Option<&VersionStamp>,
     ) -> Result<(), RepositoryError> {
         let is_open = self.is_open.load(Ordering::Relaxed);
         let mut state = self.states().get(name).cloned().unwrap_or_default();
@@ -163,7 +163,7 @@ impl ModelDirectory {
         found: &FoundModel,
         settings: &ModelSettings,
         state: &mut ModelState,
-        checked: Option<&VersionPrint>,
+        checked: Option<&VersionStamp>,
     ) -> Result<(), RepositoryError> {
         let mut loaded: BTreeMap<u64, Running> = BTreeMap::new();
         let mut failures = Vec::new();
@@ -209,8 +209,8 @@ impl ModelDirectory {
                     Ok(changed) => changed.map(drop),
                     Err(_) => {
                         // Which of them it is cannot be told; each is tried again when its file changes.
-                        for (version, Running { print, .. }) in std::mem::take(&mut loaded) {
-                            let failed = Failed { print, reason: late(limit) };
+                        for (version, Running { stamp, .. }) in std::mem::take(&mut loaded) {
+                            let failed = Failed { stamp, reason: late(limit) };
                             failures.push(self.mark_failed(name, version, failed, state));
                         }
                         continue 'choice;
@@ -231,7 +231,7 @@ impl ModelDirectory {
                     let Some((version, running)) = version.and_then(|version| loaded.remove_entry(&version)) else {
                         return Err(ChangeError::Stage { stage, message }.into());
                     };
-                    let failed = Failed { print: running.print, reason: message };
+                    let failed = Failed { stamp: running.stamp, reason: message };
                     failures.push(self.mark_failed(name, version, failed, state));
                 }
                 Err(error) => return Err(error.into()),
@@ -248,30 +248,30 @@ impl ModelDirectory {
         found: &FoundModel,
         version: u64,
         settings: &ModelSettings,
-        checked: Option<&VersionPrint>,
+        checked: Option<&VersionStamp>,
     ) -> Result<Result<Running, Failed>, RepositoryError> {
         let planned = settings.stage(name, version, &found.versions[&version].file);
-        let print = VersionPrint::new(found, version, settings).expect("a chosen version was found");
+        let stamp = VersionStamp::new(found, version, settings).expect("a chosen version was found");
         let is_open = self.is_open.load(Ordering::Relaxed);
         let place = if is_open { self.turns.place().await } else { None };
         let is_isolated = planned.kind.is_isolated();
         let plan = self.plan.of_stage(planned);
         if is_open
             && !is_isolated
-            && checked != Some(&print)
+            && checked != Some(&stamp)
             && let Err(reason) = check(plan.clone()).await
         {
-            return Ok(Err(Failed { print, reason }));
+            return Ok(Err(Failed { stamp, reason }));
         }
         let (root, own, own_settings, own_print) =
-            (self.root.clone(), name.to_owned(), settings.clone(), print.clone());
+            (self.root.clone(), name.to_owned(), settings.clone(), stamp.clone());
         let building = spawn_blocking(move || {
             let _place = place;
             let built = build_stage(plan);
             // A file that was written meanwhile may have been read half old, half new.
             let now = look_at_model(&root, &own).ok().flatten();
             let is_same =
-                now.and_then(|now| VersionPrint::new(&now, version, &own_settings)).as_ref() == Some(&own_print);
+                now.and_then(|now| VersionStamp::new(&now, version, &own_settings)).as_ref() == Some(&own_print);
             match built {
                 Ok(_) if !is_same => Err("the file has changed while it was read".to_owned()),
                 built => built,
@@ -283,13 +283,13 @@ impl ModelDirectory {
             Err(_) => Err(late(limit)),
         };
         Ok(match built {
-            Ok(stage) => Ok(self.running(print, stage)),
-            Err(reason) => Err(Failed { print, reason }),
+            Ok(stage) => Ok(self.running(stamp, stage)),
+            Err(reason) => Err(Failed { stamp, reason }),
         })
     }
 
-    fn running(&self, print: VersionPrint, stage: SharedStage) -> Running {
-        Running { print, stage, life: self.lives.fetch_add(1, Ordering::Relaxed) }
+    fn running(&self, stamp: VersionStamp, stage: SharedStage) -> Running {
+        Running { stamp, stage, life: self.lives.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// The change from what is served to `next`; `None` if there is none.
@@ -382,7 +382,7 @@ impl ModelDirectory {
             health.stages.iter().any(|health| health.name.as_str() == stage && health.state == StageState::Failed)
         };
         for running in state.running.iter_mut().filter(|(version, _)| failed(version)).map(|(_, running)| running) {
-            running.print = VersionPrint::none();
+            running.stamp = VersionStamp::none();
         }
     }
 

@@ -94,13 +94,13 @@ impl ModelDirectory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use callboard_config::{FoundVersion, Print};
+    use callboard_config::{FileStamp, FoundVersion};
 
     #[test]
     fn a_large_model_loads_alone_at_the_start() {
         let model = |sizes: &[u64]| {
-            let print = |bytes: &u64| ("model.onnx".to_owned(), Print { bytes: *bytes, modified: None, inode: 0 });
-            let files = sizes.iter().map(print).collect();
+            let stamp = |bytes: &u64| ("model.onnx".to_owned(), FileStamp { bytes: *bytes, modified: None, inode: 0 });
+            let files = sizes.iter().map(stamp).collect();
             let version = FoundVersion { file: "model.onnx".into(), files, problem: None };
             FoundModel { versions: BTreeMap::from([(1, version)]), ..FoundModel::new("m") }
         };

@@ -7,19 +7,19 @@ use std::path::Path;
 use callboard_config::assemble::SharedStage;
 use callboard_config::models::listing::MODEL_FILE;
 use callboard_config::models::settings::ModelSettings;
-use callboard_config::{FoundModel, Print};
+use callboard_config::{FileStamp, FoundModel};
 use callboard_http::{RepositoryModel, RepositoryVersion};
 
-use super::look::print;
+use super::look::stamp;
 
 /// The files of a version and the settings of its stage: the same ones make the same stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct VersionPrint {
-    files: Vec<(String, Print)>,
+pub(super) struct VersionStamp {
+    files: Vec<(String, FileStamp)>,
     stage_keys: String,
 }
 
-impl VersionPrint {
+impl VersionStamp {
     /// Equal to that of no file.
     pub(super) fn none() -> Self {
         Self { files: Vec::new(), stage_keys: String::new() }
@@ -30,9 +30,9 @@ impl VersionPrint {
         Some(Self { files, stage_keys: settings.stage_keys.clone() })
     }
 
-    /// The print of a version with only this file. A rename keeps size, time and number.
+    /// The stamp of a version with only this file. A rename keeps size, time and number.
     pub(super) fn of_upload(path: &Path, settings: &ModelSettings) -> Option<Self> {
-        let files = vec![(MODEL_FILE.to_owned(), print(&fs::metadata(path).ok()?))];
+        let files = vec![(MODEL_FILE.to_owned(), stamp(&fs::metadata(path).ok()?))];
         Some(Self { files, stage_keys: settings.stage_keys.clone() })
     }
 }
@@ -40,7 +40,7 @@ impl VersionPrint {
 /// A version that runs.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
-    pub(super) print: VersionPrint,
+    pub(super) stamp: VersionStamp,
     pub(super) stage: SharedStage,
     /// Tells it from another life of the same version.
     pub(super) life: u64,
@@ -49,7 +49,7 @@ pub(super) struct Running {
 /// A version that did not load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failed {
-    pub(super) print: VersionPrint,
+    pub(super) stamp: VersionStamp,
     pub(super) reason: String,
 }
 
@@ -84,26 +84,26 @@ impl ModelState {
     /// The versions that can be served: versions with a file that did not fail, and running versions.
     pub(super) fn usable(&self, found: &FoundModel, settings: &ModelSettings) -> BTreeSet<u64> {
         let is_usable = |version: u64| {
-            let print = VersionPrint::new(found, version, settings);
+            let stamp = VersionStamp::new(found, version, settings);
             let has_file = found.versions.get(&version).is_some_and(|found| found.problem.is_none());
-            self.running.contains_key(&version) || has_file && !self.has_failed(version, print.as_ref())
+            self.running.contains_key(&version) || has_file && !self.has_failed(version, stamp.as_ref())
         };
         found.versions.keys().copied().filter(|version| is_usable(*version)).collect()
     }
 
     /// The next step for a version that can be served.
     pub(super) fn step(&self, found: &FoundModel, version: u64, settings: &ModelSettings) -> Step {
-        let print = VersionPrint::new(found, version, settings);
+        let stamp = VersionStamp::new(found, version, settings);
         let is_broken = found.versions.get(&version).is_none_or(|found| found.problem.is_some());
         match self.running.get(&version) {
-            Some(running) if is_broken || Some(&running.print) == print.as_ref() => Step::Keep,
-            Some(_) if self.has_failed(version, print.as_ref()) => Step::Keep,
+            Some(running) if is_broken || Some(&running.stamp) == stamp.as_ref() => Step::Keep,
+            Some(_) if self.has_failed(version, stamp.as_ref()) => Step::Keep,
             _ => Step::Load,
         }
     }
 
-    fn has_failed(&self, version: u64, print: Option<&VersionPrint>) -> bool {
-        self.failed.get(&version).is_some_and(|failed| Some(&failed.print) == print)
+    fn has_failed(&self, version: u64, stamp: Option<&VersionStamp>) -> bool {
+        self.failed.get(&version).is_some_and(|failed| Some(&failed.stamp) == stamp)
     }
 
     /// The version that belongs behind its own route, where `served` is behind it now: what a rollout has put there

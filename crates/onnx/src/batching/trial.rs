@@ -30,7 +30,7 @@ pub(crate) fn try_beside_others(model: &Model) -> Option<String> {
     if model.signature().batch_axis() != BatchAxis::Stacked {
         return None;
     }
-    let mut chance = Chance(0x5eed);
+    let mut chance = SplitMix64(0x5eed);
     let lengths = if model.signature().items_vary() { &LENGTHS[..] } else { &LENGTHS[..1] };
     let (item, alone, length) = lengths.iter().find_map(|length| {
         let item = made_up(model, *length, 1.0, &mut chance)?;
@@ -136,7 +136,7 @@ fn differing(
 }
 
 /// One item of random numbers. Whole numbers are 0 or 1, which most models take: as an index, a mask, a kind.
-fn made_up(model: &Model, length: usize, scale: f32, chance: &mut Chance) -> Option<Values> {
+fn made_up(model: &Model, length: usize, scale: f32, chance: &mut SplitMix64) -> Option<Values> {
     let signature = model.signature();
     let input = |(spec, dtype): (&TensorSpec, Option<DType>)| {
         let length = |axis: &Axis| if let Axis::Fixed(length) = axis { *length } else { length };
@@ -185,9 +185,9 @@ fn whole(shape: &[usize], made: Vec<u64>, dtype: DType) -> Option<Value> {
 }
 
 /// Numbers by chance, the same ones each time (splitmix64).
-struct Chance(u64);
+struct SplitMix64(u64);
 
-impl Chance {
+impl SplitMix64 {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

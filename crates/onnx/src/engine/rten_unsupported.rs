@@ -129,7 +129,9 @@ fn check_graph(graph: &OperatorGraph, opset: Option<i64>, outer: Option<&Scope<'
             check_graph(body, opset, Some(&values))?;
         }
         let is_standard = matches!(node.domain.as_deref().unwrap_or_default(), "" | "ai.onnx");
-        if let Some((what, does)) = is_standard.then(|| Use { node, values: &values, opset }.unsupported()).flatten() {
+        if let Some((what, does)) =
+            is_standard.then(|| NodeUse { node, values: &values, opset }.unsupported()).flatten()
+        {
             let operator = node.op_type.clone().unwrap_or_default();
             let name = node.name.clone().filter(|name| !name.is_empty());
             return Err(Unsupported::Node { operator, name, what, does });
@@ -139,13 +141,13 @@ fn check_graph(graph: &OperatorGraph, opset: Option<i64>, outer: Option<&Scope<'
 }
 
 /// A node with what is known about its values.
-struct Use<'a> {
+struct NodeUse<'a> {
     node: &'a NodeProto,
     values: &'a Scope<'a>,
     opset: Option<i64>,
 }
 
-impl Use<'_> {
+impl NodeUse<'_> {
     /// The table: what of this use is unsupported, and what rten does. A rule for one type does not refuse an input
     /// whose type is not declared, because most of them have the other one; `Sign` refuses it.
     fn unsupported(&self) -> Option<(&'static str, &'static str)> {

@@ -21,7 +21,7 @@ use super::node::Node;
 use super::{ServeWorkerError, take_socket};
 use crate::frame::{FrameReader, limits};
 use crate::message::{self, CREDIT, CallHead, FromChild, Start, ToChild};
-use crate::shared_memory::{self, Incoming, Reading};
+use crate::shared_memory::{self, Incoming, ReadMode};
 use crate::socket::Inbox;
 
 /// The most bytes of the first frame, in which the node sends its limit.
@@ -42,12 +42,12 @@ pub(super) struct Messages {
     /// For code that calls the node: a client of this process.
     pub(super) client: Option<LocalClient>,
     /// Why nothing more will come, if so.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<EndReason>,
 }
 
 /// Why nothing more will come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum EndReason {
     /// The worker may clean up.
     Stop,
     /// The node is gone, and all callers with it.
@@ -127,7 +127,7 @@ impl Messages {
     /// Waits for a message, and returns the first.
     pub(super) fn read(&mut self) -> Result<Option<Start>, ServeWorkerError> {
         let Some(frame) = self.reader.read(&mut self.stream)? else {
-            self.end = Some(End::Gone);
+            self.end = Some(EndReason::Gone);
             return Ok(None);
         };
         match message::decode(&frame.head).map_err(ServeWorkerError::protocol)? {
@@ -159,7 +159,7 @@ impl Messages {
             }
             ToChild::Result { id, error } => self.node.calls().end(id, error, frame.parts.into_iter().next()),
             ToChild::Ping => self.node.send(&FromChild::Pong, &[])?,
-            ToChild::Stop => self.end = Some(End::Stop),
+            ToChild::Stop => self.end = Some(EndReason::Stop),
             ToChild::Start(_) | ToChild::Batch { .. } => {
                 return Err(ServeWorkerError::protocol("a batch before the start, or a second start"));
             }
@@ -174,7 +174,7 @@ impl Messages {
         self.credit = start.credit.unwrap_or(Semaphore::MAX_PERMITS);
         start.shared_memory &= shared_memory::IS_SUPPORTED;
         if start.shared_memory {
-            self.reader.set_memories(Incoming::new(Reading::Views));
+            self.reader.set_memories(Incoming::new(ReadMode::Views));
         }
         start
     }

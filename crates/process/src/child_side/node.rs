@@ -13,7 +13,7 @@ use super::ServeWorkerError;
 use super::calls::OpenCalls;
 use crate::frame::{limits, write_frame};
 use crate::message::{self, FailedMessage, FromChild, ItemError, OutcomesMessage, PROTOCOL, ReadyMessage};
-use crate::shared_memory::{Outgoing, Placed};
+use crate::shared_memory::{MemoryFields, Outgoing};
 use crate::socket::Inbox;
 
 /// The socket's writing side, and the calls that were made over it.
@@ -78,8 +78,8 @@ impl Node {
         let head = message::encode(message).map_err(io::Error::other)?;
         let writer = &mut *self.0.writer.lock();
         let parts = parts.iter().map(|part| (part.len(), part.parts()));
-        let Placed { memory, descriptor } =
-            writer.memories.as_mut().map_or_else(Placed::default, |memories| memories.place(parts.clone()));
+        let MemoryFields { memory, descriptor } =
+            writer.memories.as_mut().map_or_else(MemoryFields::default, |memories| memories.place(parts.clone()));
         Ok(write_frame(&mut writer.socket.outbox(descriptor), &head, parts, memory)?)
     }
 

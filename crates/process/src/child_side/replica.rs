@@ -18,7 +18,7 @@ use futures_util::future::{Either, join, join_all, select};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{SemaphorePermit, mpsc};
 
-use super::messages::{Batch, End, Messages, OpenBatch, connect, has_left, is_readable};
+use super::messages::{Batch, EndReason, Messages, OpenBatch, connect, has_left, is_readable};
 use super::node::Node;
 use super::{ServeWorkerError, log};
 use crate::frame::limits;
@@ -62,7 +62,7 @@ fn or_end<T>(result: Result<T, ServeWorkerError>) -> T {
 }
 
 /// The messages of the node, which both threads read.
-struct Shared {
+struct SharedMessages {
     messages: Mutex<Messages>,
     has_come: Condvar,
 }
@@ -82,7 +82,7 @@ fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
     });
     messages.client = Some(own_node.client());
     let socket = messages.socket()?;
-    let shared = Arc::new(Shared { messages: Mutex::new(messages), has_come: Condvar::new() });
+    let shared = Arc::new(SharedMessages { messages: Mutex::new(messages), has_come: Condvar::new() });
     let worker = start_worker(code, own_node, start, node, Arc::clone(&shared))?;
     loop {
         is_readable(&socket, None)?;
@@ -91,8 +91,8 @@ fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
         shared.has_come.notify_one();
         match messages.end {
             None => {}
-            Some(End::Gone) => exit(0),
-            Some(End::Stop) => {
+            Some(EndReason::Gone) => exit(0),
+            Some(EndReason::Stop) => {
                 drop(messages);
                 // The node kills a worker that takes too long.
                 let _ = worker.join();
@@ -102,7 +102,7 @@ fn serve(code: StageCode) -> Result<(), ServeWorkerError> {
     }
 }
 
-impl Shared {
+impl SharedMessages {
     /// Waits for the next batch. `None`: the node sends no more.
     fn next(&self) -> Option<Batch> {
         let mut messages = self.messages.lock();
@@ -121,7 +121,7 @@ fn start_worker(
     own_node: IsolatedNode,
     start: Start,
     node: Node,
-    shared: Arc<Shared>,
+    shared: Arc<SharedMessages>,
 ) -> io::Result<JoinHandle<()>> {
     let name = format!("{}-{}", start.stage, start.replica);
     thread::Builder::new().name(name).spawn(move || {
@@ -149,7 +149,7 @@ fn start_worker(
     })
 }
 
-fn work(code: &StageCode, replica: &mut IsolatedReplica, shared: &Shared, node: &Node, max_bytes: u64) {
+fn work(code: &StageCode, replica: &mut IsolatedReplica, shared: &SharedMessages, node: &Node, max_bytes: u64) {
     let (mut running, limits) = (Vec::new(), limits(max_bytes));
     while let Some(batch) = shared.next() {
         let Prepared { items, outputs, errors } = prepare(code, &batch, &limits);

@@ -148,7 +148,7 @@ impl PythonConfig {
         let source = self.source();
         let path = base.join(source);
         let is_here = path.is_file() || is_module_in(base, source);
-        let imported = Imported { python: python.clone(), path, files: python_files(base) };
+        let imported = ImportedFile { python: python.clone(), path, files: python_files(base) };
         let latest = LATEST.lock().clone();
         let is_fresh = |at: Instant| is_here || at.elapsed() < MAX_AGE;
         if let Some((.., app)) = latest.filter(|(of, at, _)| *of == imported && is_fresh(*at)) {
@@ -199,14 +199,14 @@ impl PythonConfig {
 
 /// A file as it was imported.
 #[derive(Clone, PartialEq, Eq)]
-struct Imported {
+struct ImportedFile {
     python: PathBuf,
     path: PathBuf,
     files: BTreeMap<PathBuf, SystemTime>,
 }
 
 /// The file or module that was imported last, when, and what it serves.
-static LATEST: Mutex<Option<(Imported, Instant, PythonApp)>> = Mutex::new(None);
+static LATEST: Mutex<Option<(ImportedFile, Instant, PythonApp)>> = Mutex::new(None);
 
 /// An installed module may change without a file of the app: what it serves is kept for the stages of one plan.
 const MAX_AGE: Duration = Duration::from_secs(10);

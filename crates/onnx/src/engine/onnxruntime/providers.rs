@@ -41,24 +41,28 @@ pub(super) fn register(
 }
 
 /// A provider that does not run; the builder goes on without it.
-struct Refused {
+struct FailedProvider {
     builder: SessionBuilder,
     reason: EngineError,
 }
 
-fn register_one(builder: SessionBuilder, provider: Provider, arena: bool) -> Result<SessionBuilder, Box<Refused>> {
+fn register_one(
+    builder: SessionBuilder,
+    provider: Provider,
+    arena: bool,
+) -> Result<SessionBuilder, Box<FailedProvider>> {
     match available(provider) {
         Ok(true) => {}
         Ok(false) => {
             let reason = EngineError::new(NAME, "this library was built without it");
-            return Err(Box::new(Refused { builder, reason }));
+            return Err(Box::new(FailedProvider { builder, reason }));
         }
-        Err(error) => return Err(Box::new(Refused { builder, reason: failed(error) })),
+        Err(error) => return Err(Box::new(FailedProvider { builder, reason: failed(error) })),
     }
     let builder = builder.with_execution_providers([dispatch(provider, arena).error_on_failure()]);
     builder.map_err(|error| {
         let reason = EngineError::new(NAME, error.message());
-        Box::new(Refused { builder: error.recover(), reason })
+        Box::new(FailedProvider { builder: error.recover(), reason })
     })
 }
 

@@ -74,7 +74,7 @@ pub(super) fn run(session: &Session, names: &Names, inputs: &[Value]) -> Result<
     // Taken over first, so that they are released whatever follows.
     let outputs: Vec<_> = outputs.into_iter().map(|value| NonNull::new(value).map(Owned)).collect();
     check(status)?;
-    let taking = Taking { session: session.inner(), lent: inputs.iter().flat_map(memory_of).collect() };
+    let taking = OutputTaker { session: session.inner(), lent: inputs.iter().flat_map(memory_of).collect() };
     outputs.into_iter().map(|output| output.map_or(Ok(Value::Null), |output| taking.value(output, 0))).collect()
 }
 
@@ -176,13 +176,13 @@ fn copy_texts(texts: &StrTensor) -> Result<Owned, EngineError> {
 }
 
 /// Takes outputs over from the library.
-struct Taking {
+struct OutputTaker {
     session: Arc<SharedSessionInner>,
     /// The memory of the inputs, whose borrow ends with the run.
     lent: Vec<Range<usize>>,
 }
 
-impl Taking {
+impl OutputTaker {
     fn value(&self, value: Owned, depth: usize) -> Result<Value, EngineError> {
         if depth == MAX_DEPTH {
             return Err(EngineError::new(NAME, format_args!("gave a value nested deeper than {MAX_DEPTH}")));

@@ -17,7 +17,7 @@ use crate::timeline::CallTracer;
 
 /// The state that all handles of the node share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct NodeState {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) router: Arc<Router>,
     pub(crate) directory: Arc<Directory>,
@@ -36,13 +36,13 @@ pub(crate) struct Shared {
     pub(crate) withdrawn: AtomicBool,
 }
 
-impl HostNode for Shared {
+impl HostNode for NodeState {
     fn route_name(&self, index: RouteIndex) -> Option<RouteName> {
         self.router.table().name_of(index).cloned()
     }
 }
 
-impl Shared {
+impl NodeState {
     /// The state behind a handle that the parts below the client carry.
     pub(crate) fn of(node: &Arc<dyn HostNode>) -> Arc<Self> {
         let node: Arc<dyn Any + Send + Sync> = Arc::clone(node) as Arc<_>;
