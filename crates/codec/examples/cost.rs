@@ -20,7 +20,7 @@ use arrow_array::{Array, ArrayRef, DictionaryArray, NullArray, RecordBatch, Stri
 use arrow_buffer::Buffer;
 use arrow_ipc::writer::StreamWriter;
 use bytes::Bytes;
-use callboard_codec::{DecodeLimits, Format, Map, StrTensor, Tensor, Value};
+use callboard_codec::{DataType, DecodeLimits, Format, Map, StrTensor, Tensor, Value};
 
 /// Bytes of an input.
 const LEN: usize = 1 << 18;
@@ -30,17 +30,24 @@ type Case = (&'static str, fn() -> Work);
 
 enum Work {
     Decode(Format, Bytes),
+    /// The same for a reader in another process.
+    Keep(Format, Bytes),
     /// Counted by the bytes that are written.
     Encode(Format, Value),
 }
 
-const CASES: [Case; 21] = [
+const CASES: [Case; 26] = [
     ("json-lists", || json("[", "[],", "[]]")),
     ("json-numbers", || json("[", "0,", "0]")),
     ("json-floats", || json("[", "1.2345678901234567e-300,", "0]")),
     ("json-escapes", || json("\"", "\\u00e9", "\"")),
     ("json-maps", || json("[", "{\"\":0},", "0]")),
     ("json-keys", || json_keys()),
+    ("json-lists-encoded", || encoded(json("[", "[],", "[]]"))),
+    ("json-floats-encoded", || encoded(json("[", "1.2345678901234567e-300,", "0]"))),
+    ("json-escapes-encoded", || encoded(json("\"", "\\u00e9", "\""))),
+    ("json-keys-encoded", || encoded(json_keys())),
+    ("msgpack-maps-encoded", || encoded(msgpack(&[0x81, 0xa0, 0x80]))),
     ("msgpack-lists", || msgpack(&[0x90])),
     ("msgpack-maps", || msgpack(&[0x81, 0xa0, 0x80])),
     ("msgpack-nils", || msgpack(&[0xc0])),
@@ -77,7 +84,19 @@ fn measured(work: &Work) -> usize {
             let _decoded = black_box(Value::decode(*format, input, &DecodeLimits::default()));
             input.len()
         }
+        Work::Keep(format, input) => {
+            let kind = DataType::value().kept_encoded();
+            let _kept = black_box(kind.decode(*format, input, &DecodeLimits::default()));
+            input.len()
+        }
         Work::Encode(format, value) => black_box(value.encode(*format)).unwrap().len(),
+    }
+}
+
+fn encoded(work: Work) -> Work {
+    match work {
+        Work::Decode(format, input) => Work::Keep(format, input),
+        other => other,
     }
 }
 

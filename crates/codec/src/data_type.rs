@@ -164,12 +164,13 @@ impl DataType {
         self
     }
 
-    /// Keeps an envelope of a dynamic value as it is: for an input that goes on to another process.
+    /// Makes payloads of a dynamic value [`Encoded`]: for an input that goes on to another process. An envelope is kept
+    /// as it is; JSON and MessagePack become one without a [`Value`] in between, but for large arrays and byte strings.
     #[must_use]
     pub fn kept_encoded(mut self) -> Self {
         if self.is::<Value>() {
             let description = Arc::make_mut(&mut self.0);
-            description.decode = decode_unless_envelope;
+            description.decode = decode_encoded;
             description.finish = |decoder| decoder.finish_encoded().map(Payload::new);
         }
         self
@@ -314,15 +315,15 @@ fn decode_digits(
     }
 }
 
-fn decode_unless_envelope(
+fn decode_encoded(
     description: &Description,
     format: Format,
     bytes: &Bytes,
     limits: &DecodeLimits,
 ) -> Result<Payload, DecodeError> {
-    match format {
-        Format::Envelope => Encoded::read(bytes, limits).map(Payload::new),
-        other => decode_digits(description, other, bytes, limits),
+    match Encoded::of_body(format, bytes, limits, description.decimals.as_ref())? {
+        Some(encoded) => Ok(Payload::new(encoded)),
+        None => Value::decode(format, bytes, limits).map(Payload::new),
     }
 }
 

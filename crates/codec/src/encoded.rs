@@ -1,4 +1,4 @@
-//! A value as checked envelope bytes: what arrives as an envelope and goes on as one becomes no tree in between.
+//! A value as checked envelope bytes: what goes on as an envelope becomes no tree in between.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,10 +7,12 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::envelope::{Envelope, EnvelopeDecoder, ReceivedEnvelope};
+use crate::envelope::{self, Envelope, EnvelopeDecoder, ReceivedEnvelope};
 use crate::error::{DecodeError, EncodeError};
 use crate::format::Format;
+use crate::json::Decimals;
 use crate::limits::DecodeLimits;
+use crate::msgpack;
 use crate::typed::Data;
 use crate::value::Value;
 
@@ -45,6 +47,24 @@ impl Encoded {
         let received = ReceivedEnvelope::from_buffer(bytes, limits)?;
         received.check(limits)?;
         Ok(Self::new(Envelope::from_bytes(bytes.clone()), Some(received)))
+    }
+
+    /// Reads a body that goes on as an envelope: an envelope or MessagePack is checked and kept, JSON becomes one in
+    /// one pass. `None`: the body is better read as a value, because the format knows values only, or large parts of it
+    /// become segments.
+    pub(crate) fn of_body(
+        format: Format,
+        bytes: &Bytes,
+        limits: &DecodeLimits,
+        decimals: Option<&Decimals>,
+    ) -> Result<Option<Self>, DecodeError> {
+        let written = match format {
+            Format::Envelope => return Self::read(bytes, limits).map(Some),
+            Format::Json => envelope::from_json(bytes, limits, decimals)?,
+            Format::Msgpack if msgpack::check_body(bytes, limits)? => envelope::from_msgpack(bytes)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(Self::written(written)))
     }
 
     /// An envelope that this process has written.

@@ -10,10 +10,11 @@
 //! [`check`]: ChargedBuffer::check
 
 use std::io;
+use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 
-use crate::account::{ChargeError, charge, release, take_fault};
+use crate::account::{ChargeError, TemporaryCharge, charge, release, take_fault};
 
 /// A growing list of bytes.
 #[derive(Debug, Default)]
@@ -37,6 +38,19 @@ impl ChargedBuffer {
         } else {
             self.has_room(additional);
         }
+    }
+
+    /// Makes room for exactly `additional` bytes, if there is less.
+    pub(crate) fn reserve_exact(&mut self, additional: usize) {
+        if self.room() < additional {
+            self.grow(self.bytes.len().saturating_add(additional));
+        }
+    }
+
+    /// Bytes that can be written without growing.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.bytes.capacity() - self.bytes.len()
     }
 
     #[inline]
@@ -107,7 +121,7 @@ impl ChargedBuffer {
 
     #[inline]
     fn has_room(&mut self, additional: usize) -> bool {
-        self.bytes.capacity() - self.bytes.len() >= additional || self.grow_for(additional)
+        self.room() >= additional || self.grow_for(additional)
     }
 
     /// Doubles the room, so that writing n bytes copies at most n.
@@ -155,8 +169,61 @@ pub(crate) fn make_room<T>(items: &mut Vec<T>, at_most: usize) -> Result<(), Cha
     Ok(())
 }
 
+/// A list that is charged while it lives.
+#[derive(Debug)]
+pub(crate) struct TemporaryList<T> {
+    items: Vec<T>,
+    charge: TemporaryCharge,
+}
+
+impl<T> Default for TemporaryList<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), charge: TemporaryCharge::new() }
+    }
+}
+
+impl<T> TemporaryList<T> {
+    #[inline]
+    pub(crate) fn push(&mut self, item: T) -> Result<(), ChargeError> {
+        if self.items.len() == self.items.capacity() {
+            self.grow()?;
+        }
+        self.items.push(item);
+        Ok(())
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<(), ChargeError> {
+        let len = self.items.len();
+        let room = (len * 2).max(LEAST_TEMPORARY_ITEMS);
+        self.charge.grow((room - len) * size_of::<T>())?;
+        self.items.reserve_exact(room - len);
+        Ok(())
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.items.truncate(len);
+    }
+}
+
+impl<T> Deref for TemporaryList<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.items
+    }
+}
+
+impl<T> DerefMut for TemporaryList<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.items
+    }
+}
+
 /// The first room of a list.
 const LEAST_ITEMS: usize = 4;
+/// The first room of a temporary list.
+const LEAST_TEMPORARY_ITEMS: usize = 16;
 /// The first room of a buffer of unknown length.
 const LEAST_ROOM: usize = 128;
 /// Less room than this is not given back.

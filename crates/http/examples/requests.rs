@@ -2,13 +2,14 @@
 //!
 //! `benches/metrics-cost.sh` and `benches/cost-since.sh` run it under callgrind. The argument `log` after the number
 //! adds an access log in memory, in the format of the command line. With `tensor`, each request is an array of one
-//! mebibyte that is returned. The client does little work, on its own thread.
+//! mebibyte that is returned. With `encoded` or `encoded-large`, each is JSON of 100 bytes or 64 KiB for a stage that
+//! takes its input encoded, as one in another process does. The client does little work, on its own thread.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use callboard_codec::Tensor;
+use callboard_codec::{Encoded, Payload, Tensor, Value};
 use callboard_core::{App, Stage};
 use callboard_http::{AccessLog, AccessRecord, AccessSink, HttpConfig, serve};
 use tokio::net::TcpListener;
@@ -31,6 +32,17 @@ impl Exchange {
         Self { request: [head.as_bytes(), b"7"].concat(), answer_end: b"\r\n\r\n8".to_vec() }
     }
 
+    /// Texts, a list of texts and one of numbers, as a model takes them.
+    fn encoded(items: usize) -> Self {
+        let texts = vec![r#""some words""#; items].join(", ");
+        let numbers = vec!["0.25, 7"; items].join(", ");
+        let body =
+            format!(r#"{{"name": "model", "texts": [{texts}], "numbers": [{numbers}], "top": 3, "raw": false}}"#);
+        let fields = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+        let head = format!("POST /encoded HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n\r\n");
+        Self { request: [head.as_bytes(), body.as_bytes()].concat(), answer_end: b"\r\n\r\n8".to_vec() }
+    }
+
     /// 2¹⁸ numbers of four bytes; only the last three are not zero.
     fn tensor() -> Self {
         let header = format!("{:<117}\n", "{'descr': '<f4', 'fortran_order': False, 'shape': (262144,), }");
@@ -50,7 +62,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let requests: u32 = arguments.next().map_or(Ok(1_000), |text| text.parse())?;
     let mode = arguments.next().unwrap_or_default();
     let has_log = mode == "log";
-    let exchange = if mode == "tensor" { Exchange::tensor() } else { Exchange::number() };
+    let exchange = match mode.as_str() {
+        "tensor" => Exchange::tensor(),
+        "encoded" => Exchange::encoded(2),
+        "encoded-large" => Exchange::encoded(2850),
+        _ => Exchange::number(),
+    };
     let lines = Lines::default();
     log_warnings()?;
     let mut config = HttpConfig::default();
@@ -58,7 +75,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         config.access_log = AccessLog::To(Arc::new(lines.clone()));
     }
 
+    let eight = Payload::new(8).into_inner::<Encoded>()?;
+    let encoded = Stage::<Encoded, Encoded>::each("encoded", move |_: &Encoded| Ok(eight.clone()));
     let app = App::new().route("/add", Stage::each("add", |n: &u64| Ok(n + 1)));
+    let app = app.route("/encoded", encoded.of_types::<Value, Value>());
     let node = app.route("/echo", Stage::each("echo", |tensor: &Tensor| Ok(tensor.clone()))).start().await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use crate::envelope::layout::{Layout, PRELUDE_BYTES, SEGMENT_ALIGNMENT};
 use crate::envelope::{Envelope, EnvelopeParts};
-use crate::error::EncodeError;
+use crate::error::{DecodeError, EncodeError};
+use crate::json::{self, Decimals};
+use crate::limits::DecodeLimits;
 use crate::msgpack::{self, INLINE_BELOW};
 use crate::out::ChargedBuffer;
 use crate::serde_impls::handover;
@@ -30,6 +32,25 @@ pub(crate) fn encode_typed<T: Serialize>(value: &T) -> Result<Envelope, EncodeEr
     }
     tree.check()?;
     written.map_err(|error| typed::msgpack::unwritable(value, &error))?;
+    assemble(tree, Vec::new())
+}
+
+/// Reads JSON text into an envelope, without a value of it.
+pub(crate) fn from_json(
+    bytes: &[u8],
+    limits: &DecodeLimits,
+    decimals: Option<&Decimals>,
+) -> Result<Envelope, DecodeError> {
+    let tree = json::to_tree(bytes, PRELUDE_BYTES, limits, decimals)?;
+    Ok(assemble(tree, Vec::new())?)
+}
+
+/// Puts MessagePack that was checked into an envelope as it is.
+pub(crate) fn from_msgpack(bytes: &[u8]) -> Result<Envelope, EncodeError> {
+    let mut tree = ChargedBuffer::new(PRELUDE_BYTES + bytes.len());
+    tree.extend_with(0, PRELUDE_BYTES);
+    tree.extend_from_slice(bytes);
+    tree.check()?;
     assemble(tree, Vec::new())
 }
 

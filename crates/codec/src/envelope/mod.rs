@@ -47,7 +47,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-pub(crate) use encode::{encode, encode_typed};
+pub(crate) use encode::{encode, encode_typed, from_json, from_msgpack};
 pub use stream::EnvelopeDecoder;
 
 use crate::account::ChargeError;

@@ -18,42 +18,68 @@ pub(crate) fn decode_digits(bytes: &[u8], limits: &DecodeLimits, decimals: &Deci
     whole::<true>(bytes, limits, Some(decimals))
 }
 
-fn whole<const DIGITS: bool>(
+pub(super) fn whole<const DIGITS: bool>(
     bytes: &[u8],
     limits: &DecodeLimits,
     decimals: Option<&Decimals>,
 ) -> Result<Value, DecodeError> {
-    limits.check_bytes(bytes.len())?;
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(error.valid_up_to()))?;
-    let mut decoder = JsonDecoder::<DIGITS> { text, bytes, at: 0, budget: Budget::new(limits), decimals };
+    let mut decoder = JsonDecoder::<DIGITS>::new(bytes, limits, decimals)?;
     let value = decoder.value(0)?;
-    match decoder.peek() {
-        None => Ok(value),
-        Some(_) => Err(decoder.malformed("more input after the value")),
-    }
+    decoder.finish().map(|()| value)
 }
 
 /// The most bytes of an escaped character.
 const MAX_CHAR_BYTES: usize = 4;
 
 /// `DIGITS`: some numbers keep their digits. Without it, the decoder does not look where it is.
-struct JsonDecoder<'a, const DIGITS: bool> {
+pub(super) struct JsonDecoder<'a, const DIGITS: bool> {
     text: &'a str,
     bytes: &'a [u8],
-    at: usize,
-    budget: Budget<'a>,
+    pub(super) at: usize,
+    pub(super) budget: Budget<'a>,
     /// The decimals of the next value.
-    decimals: Option<&'a Decimals>,
+    pub(super) decimals: Option<&'a Decimals>,
 }
 
-impl<const DIGITS: bool> JsonDecoder<'_, DIGITS> {
+impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
+    pub(super) fn new(
+        bytes: &'a [u8],
+        limits: &'a DecodeLimits,
+        decimals: Option<&'a Decimals>,
+    ) -> Result<Self, DecodeError> {
+        limits.check_bytes(bytes.len())?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| DecodeError::malformed("invalid UTF-8").at_offset(error.valid_up_to()))?;
+        Ok(Self { text, bytes, at: 0, budget: Budget::new(limits), decimals })
+    }
+
+    /// Nothing but white space may be left.
+    pub(super) fn finish(&mut self) -> Result<(), DecodeError> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.malformed("more input after the value")),
+        }
+    }
+
+    /// Bytes that are not read.
+    pub(super) fn rest(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
     /// Reads the next value, which lies inside `depth` lists and maps.
     fn value(&mut self, depth: usize) -> Result<Value, DecodeError> {
         match self.peek() {
             Some(b'{') => self.map(depth + 1),
             Some(b'[') => self.list(depth + 1),
             Some(b'"') => self.string().map(Value::Str),
+            next => self.leaf(next),
+        }
+    }
+
+    /// Reads a value that begins with `next` and is no text, list or map.
+    #[inline]
+    pub(super) fn leaf(&mut self, next: Option<u8>) -> Result<Value, DecodeError> {
+        match next {
             Some(b'-' | b'0'..=b'9') => self.number(),
             Some(b't') => self.word("true", Value::Bool(true)),
             Some(b'f') => self.word("false", Value::Bool(false)),
@@ -111,19 +137,19 @@ impl<const DIGITS: bool> JsonDecoder<'_, DIGITS> {
     }
 
     /// Skips the bracket that opens a list or map.
-    fn open(&mut self, depth: usize) -> Result<(), DecodeError> {
+    pub(super) fn open(&mut self, depth: usize) -> Result<(), DecodeError> {
         self.budget.check_depth(depth).map_err(|error| error.at_offset(self.at))?;
         self.at += 1;
         Ok(())
     }
 
-    fn element(&mut self) -> Result<(), DecodeError> {
+    pub(super) fn element(&mut self) -> Result<(), DecodeError> {
         let at = self.at;
         self.budget.take_elements(1).map_err(|error| error.at_offset(at))
     }
 
     /// After an item: whether the list or map ends here (`true`) or continues after a comma (`false`).
-    fn closes(&mut self, bracket: u8, expected: &str) -> Result<bool, DecodeError> {
+    pub(super) fn closes(&mut self, bracket: u8, expected: &str) -> Result<bool, DecodeError> {
         if self.take(b',') {
             return Ok(false);
         }
@@ -135,48 +161,81 @@ impl<const DIGITS: bool> JsonDecoder<'_, DIGITS> {
     }
 
     fn key(&mut self, map: &Map) -> Result<String, DecodeError> {
-        if self.peek() != Some(b'"') {
-            return Err(self.malformed("expected a key in double quotes"));
-        }
-        let start = self.at;
+        let start = self.begin_key()?;
         let key = self.string()?;
         if map.contains_key(&key) {
             return Err(DecodeError::malformed("the same key twice").in_key(&key).at_offset(start));
         }
-        if self.take(b':') { Ok(key) } else { Err(self.malformed("expected : after a key")) }
+        self.end_key().map(|()| key)
+    }
+
+    /// The offset of the next key.
+    pub(super) fn begin_key(&mut self) -> Result<usize, DecodeError> {
+        match self.peek() {
+            Some(b'"') => Ok(self.at),
+            _ => Err(self.malformed("expected a key in double quotes")),
+        }
+    }
+
+    pub(super) fn end_key(&mut self) -> Result<(), DecodeError> {
+        if self.take(b':') { Ok(()) } else { Err(self.malformed("expected : after a key")) }
+    }
+
+    /// Reads a text without escapes. `None`: it has some, or is malformed, and is still to be read.
+    pub(super) fn plain_text(&mut self) -> Result<Option<&'a str>, DecodeError> {
+        let start = self.at;
+        self.at += 1;
+        let text = self.piece();
+        if self.bytes.get(self.at) != Some(&b'"') {
+            self.at = start;
+            return Ok(None);
+        }
+        self.at += 1;
+        self.budget.check_string(text.len()).map(|()| Some(text))
     }
 
     /// Reads a text from its opening quote. Most texts have no escapes and are copied in one piece.
-    fn string(&mut self) -> Result<String, DecodeError> {
+    pub(super) fn string(&mut self) -> Result<String, DecodeError> {
         let start = self.at;
         self.at += 1;
         let mut text = String::new();
         loop {
-            let piece = self.at;
-            self.at += self.bytes[piece..].iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)).count();
-            let len = text.len() + (self.at - piece);
+            let piece = self.piece();
+            let len = text.len() + piece.len();
             self.budget.check_string(len).map_err(|error| error.at_offset(start))?;
             let missing = len.saturating_sub(text.capacity());
             self.budget.take_text(missing).map_err(|error| error.at_offset(start))?;
-            text.push_str(&self.text[piece..self.at]);
-            match self.bytes.get(self.at) {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(text);
-                }
-                Some(b'\\') => {
-                    if text.capacity() < len + MAX_CHAR_BYTES {
-                        let room = self.rest_of_string() + MAX_CHAR_BYTES;
-                        self.budget.take_text(room).map_err(|error| error.at_offset(start))?;
-                        text.reserve_exact(room);
-                    }
-                    text.push(self.escape()?);
-                }
-                Some(_) => return Err(self.malformed("a raw control character in text: escape it")),
-                None => {
-                    return Err(DecodeError::malformed("text without a closing quote").at_offset(start));
-                }
+            text.push_str(piece);
+            if self.bytes.get(self.at) == Some(&b'\\') && text.capacity() < len + MAX_CHAR_BYTES {
+                let room = self.rest_of_string() + MAX_CHAR_BYTES;
+                self.budget.take_text(room).map_err(|error| error.at_offset(start))?;
+                text.reserve_exact(room);
             }
+            match self.after_piece(start)? {
+                Some(char) => text.push(char),
+                None => return Ok(text),
+            }
+        }
+    }
+
+    /// A part of a text up to its end or an escape.
+    pub(super) fn piece(&mut self) -> &'a str {
+        let start = self.at;
+        self.at += self.bytes[start..].iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)).count();
+        &self.text[start..self.at]
+    }
+
+    /// What follows a piece of the text that began at `start`: an escaped character, or the end.
+    #[inline]
+    pub(super) fn after_piece(&mut self, start: usize) -> Result<Option<char>, DecodeError> {
+        match self.bytes.get(self.at) {
+            Some(b'"') => {
+                self.at += 1;
+                Ok(None)
+            }
+            Some(b'\\') => self.escape().map(Some),
+            Some(_) => Err(self.malformed("a raw control character in text: escape it")),
+            None => Err(DecodeError::malformed("text without a closing quote").at_offset(start)),
         }
     }
 
@@ -285,7 +344,7 @@ impl<const DIGITS: bool> JsonDecoder<'_, DIGITS> {
     }
 
     /// Skips white space and returns the next byte.
-    fn peek(&mut self) -> Option<u8> {
+    pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.bytes.get(self.at) {
             match byte {
                 b' ' | b'\n' | b'\r' | b'\t' => self.at += 1,
@@ -295,7 +354,7 @@ impl<const DIGITS: bool> JsonDecoder<'_, DIGITS> {
         None
     }
 
-    fn take(&mut self, byte: u8) -> bool {
+    pub(super) fn take(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);
         found

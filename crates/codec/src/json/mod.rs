@@ -34,8 +34,10 @@ mod decimals;
 mod decode;
 mod encode;
 mod transcode;
+mod tree;
 
 pub(crate) use decimals::Decimals;
 pub(crate) use decode::{decode, decode_digits};
 pub(crate) use encode::encode;
 pub(crate) use transcode::transcode;
+pub(crate) use tree::to_tree;

@@ -1,17 +1,16 @@
-//! Checks the tree of an envelope that stays encoded: whatever [reading](super::decode) would refuse is refused here,
-//! and nothing is built.
+//! Checks MessagePack that stays encoded, the tree of an envelope or a body: whatever [reading](super::decode) would
+//! refuse is refused here, and nothing is built.
 //!
-//! The limits count what a later decoder allocates. Only the keys of open maps are remembered, and charged meanwhile.
+//! The limits count what a later decoder allocates.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::account::TemporaryCharge;
 use crate::error::DecodeError;
-use crate::limits::{DecodeLimits, next_room};
-use crate::msgpack::decode::{MsgpackDecoder, Token, same_key};
-use crate::msgpack::{Segments, ext};
+use crate::limits::{Budget, DecodeLimits, next_room};
+use crate::msgpack::decode::{MsgpackDecoder, Token};
+use crate::msgpack::{INLINE_BELOW, OpenKeys, Segments, ext};
 use crate::value::{Map, Value};
 
 /// Checks the tree of an envelope, which is part of `head`, and all its segments.
@@ -21,25 +20,42 @@ pub(crate) fn check_tree(
     segments: Segments,
     limits: &DecodeLimits,
 ) -> Result<(), DecodeError> {
-    let decoder = MsgpackDecoder::of_tree(head, tree, segments, limits);
-    let mut check = TreeCheck { decoder, keys: Vec::new(), charge: TemporaryCharge::new() };
+    let mut check = TreeCheck::new(MsgpackDecoder::of_tree(head, tree, segments, limits));
     check.value(0)?;
     check.decoder.finish_tree()
 }
 
+/// Checks a body. Returns whether the tree of an envelope may hold it as it is: it has no leaf that belongs into a
+/// segment.
+pub(crate) fn check_body(bytes: &Bytes, limits: &DecodeLimits) -> Result<bool, DecodeError> {
+    limits.check_bytes(bytes.len())?;
+    let mut check = TreeCheck::new(MsgpackDecoder::new(bytes, Budget::new(limits)));
+    check.value(0)?;
+    check.decoder.finish_tree()?;
+    Ok(check.largest < INLINE_BELOW)
+}
+
 struct TreeCheck<'a> {
     decoder: MsgpackDecoder<'a>,
-    /// The keys of the open maps, the innermost last, each with its offset.
-    keys: Vec<(&'a str, usize)>,
-    charge: TemporaryCharge,
+    /// The keys of the open maps, each with its offset.
+    keys: OpenKeys<&'a str>,
+    /// Bytes of the largest byte string or extension in the tree.
+    largest: usize,
 }
 
 impl<'a> TreeCheck<'a> {
+    fn new(decoder: MsgpackDecoder<'a>) -> Self {
+        Self { decoder, keys: OpenKeys::default(), largest: 0 }
+    }
+
     fn value(&mut self, depth: usize) -> Result<(), DecodeError> {
         match self.decoder.head()? {
             Token::Leaf(_) => Ok(()),
             Token::Text(len) => self.decoder.str(len).map(drop),
-            Token::Bytes(len) => self.decoder.take(len).map(drop),
+            Token::Bytes(len) => {
+                self.largest = self.largest.max(len);
+                self.decoder.take(len).map(drop)
+            }
             Token::Extension(len) => self.extension(len, depth),
             Token::List(len) => self.items(len, depth + 1),
             Token::Map(len) => self.map(len, depth + 1),
@@ -61,55 +77,31 @@ impl<'a> TreeCheck<'a> {
 
     fn map(&mut self, len: usize, depth: usize) -> Result<(), DecodeError> {
         self.decoder.enter(len, 2, depth)?;
-        let (first, mut capacity) = (self.keys.len(), 0);
+        let first = self.keys.open();
+        let entries = self.entries(first, len, depth);
+        // Whatever else is wrong comes after a key that is there twice.
+        self.keys.close(first).and(entries)
+    }
+
+    /// The entries of a map whose keys begin at `first`.
+    fn entries(&mut self, first: usize, len: usize, depth: usize) -> Result<(), DecodeError> {
+        let mut capacity = 0;
         for index in 0..len {
             let start = self.decoder.at;
-            let key = self.key(first, start)?;
+            let key = self.decoder.key_len().and_then(|len| self.decoder.str(len))?;
+            self.keys.push(first, key, start)?;
             self.value(depth).map_err(|error| error.in_key(key))?;
             let claimed = Map::claim_room((index, capacity), len, &mut self.decoder.budget);
             capacity = claimed.map_err(|error| error.in_key(key).at_offset(start))?;
         }
-        self.keys_are_unique(first)?;
-        self.keys.truncate(first);
         Ok(())
-    }
-
-    /// The next key of the map whose keys begin at `first`.
-    fn key(&mut self, first: usize, start: usize) -> Result<&'a str, DecodeError> {
-        let len = self.decoder.key_len()?;
-        let key = self.decoder.str(len)?;
-        let known = &self.keys[first..];
-        if known.len() < FEW_KEYS && known.iter().any(|(other, _)| *other == key) {
-            return Err(same_key(key, start));
-        }
-        if self.keys.len() == self.keys.capacity() {
-            let room = (self.keys.len() * 2).max(FEW_KEYS);
-            self.charge.grow((room - self.keys.len()) * size_of::<(&str, usize)>())?;
-            self.keys.reserve_exact(room - self.keys.len());
-        }
-        self.keys.push((key, start));
-        Ok(key)
-    }
-
-    /// The keys of a large map are compared when all of them are known, in order, so that no key costs a look at all
-    /// others.
-    fn keys_are_unique(&mut self, first: usize) -> Result<(), DecodeError> {
-        let keys = &mut self.keys[first..];
-        if keys.len() <= FEW_KEYS {
-            return Ok(());
-        }
-        keys.sort_unstable();
-        let again = keys.windows(2).filter(|pair| pair[0].0 == pair[1].0).map(|pair| pair[1]);
-        match again.min_by_key(|(_, at)| *at) {
-            Some((key, at)) => Err(same_key(key, at)),
-            None => Ok(()),
-        }
     }
 
     fn extension(&mut self, len: usize, depth: usize) -> Result<(), DecodeError> {
         let code = self.decoder.byte()?.cast_signed();
         let start = self.decoder.at;
         if code != ext::TUPLE {
+            self.largest = self.largest.max(len);
             let payload = self.decoder.segment(len)?;
             let MsgpackDecoder { segments, budget, .. } = &mut self.decoder;
             return match (code, segments) {
@@ -124,6 +116,3 @@ impl<'a> TreeCheck<'a> {
         self.decoder.end_tuple(outer_end)
     }
 }
-
-/// Maps with at most this many keys are checked key by key.
-const FEW_KEYS: usize = 16;

@@ -72,7 +72,7 @@ fn leaf(value: impl Into<Value>) -> Token {
 }
 
 impl<'a> MsgpackDecoder<'a> {
-    fn new(bytes: &'a Bytes, budget: Budget<'a>) -> Self {
+    pub(super) fn new(bytes: &'a Bytes, budget: Budget<'a>) -> Self {
         Self { bytes, at: 0, end: bytes.len(), budget, segments: None }
     }
 

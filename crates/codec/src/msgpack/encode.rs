@@ -15,7 +15,7 @@ use crate::out::ChargedBuffer;
 use crate::value::{Map, Value};
 
 /// The output: the tree and, in an envelope, the large leaves.
-struct TreeWriter {
+pub(super) struct TreeWriter {
     bytes: ChargedBuffer,
     segments: Option<Vec<Vec<Bytes>>>,
 }
@@ -35,6 +35,15 @@ impl DerefMut for TreeWriter {
 }
 
 impl TreeWriter {
+    /// Writes values without segments.
+    pub(super) fn new(bytes: ChargedBuffer) -> Self {
+        Self { bytes, segments: None }
+    }
+
+    pub(super) fn into_inner(self) -> ChargedBuffer {
+        self.bytes
+    }
+
     /// Makes large data a segment, in an envelope, and returns its number.
     fn segment(&mut self, pieces: &[Bytes]) -> Result<Option<usize>, ChargeError> {
         let Some(segments) = &mut self.segments else { return Ok(None) };
@@ -53,7 +62,7 @@ const SEGMENT_BYTES: usize = 160;
 const PIECE_BYTES: usize = 3 * size_of::<Bytes>();
 
 pub(crate) fn encode(value: &Value) -> Result<Bytes, EncodeError> {
-    let mut out = TreeWriter { bytes: ChargedBuffer::new(128), segments: None };
+    let mut out = TreeWriter::new(ChargedBuffer::new(128));
     write(&mut out, value, 0)?;
     Ok(out.bytes.into_bytes()?)
 }
@@ -69,13 +78,13 @@ pub(crate) fn encode_tree(value: &Value, room: usize) -> Result<(ChargedBuffer, 
 
 /// An array header and the items, one level below `depth`.
 pub(crate) fn list_payload(items: &[Value], depth: usize) -> Result<ChargedBuffer, EncodeError> {
-    let mut out = TreeWriter { bytes: ChargedBuffer::new(0), segments: None };
+    let mut out = TreeWriter::new(ChargedBuffer::new(0));
     write_list(&mut out, items, depth + 1)?;
     out.check()?;
     Ok(out.bytes)
 }
 
-fn write(out: &mut TreeWriter, value: &Value, depth: usize) -> Result<(), EncodeError> {
+pub(super) fn write(out: &mut TreeWriter, value: &Value, depth: usize) -> Result<(), EncodeError> {
     if depth > MAX_DEPTH {
         return Err(EncodeError::too_deep(value.kind(), MAX_DEPTH));
     }
@@ -134,7 +143,7 @@ fn write_uint(out: &mut TreeWriter, value: u64) {
     }
 }
 
-fn write_str(out: &mut TreeWriter, text: &str) -> Result<(), EncodeError> {
+pub(super) fn write_str(out: &mut TreeWriter, text: &str) -> Result<(), EncodeError> {
     match u8::try_from(text.len()) {
         Ok(len @ ..32) => out.push(marker::FIX_STR | len),
         _ => write_len(out, text.len(), "str", [Some(marker::STR_8), Some(marker::STR_16)], marker::STR_32)?,
@@ -220,7 +229,7 @@ fn write_len(
     Ok(())
 }
 
-fn too_long(kind: &str) -> EncodeError {
+pub(super) fn too_long(kind: &str) -> EncodeError {
     EncodeError::new(kind, "longer than the 32-bit length of MessagePack")
 }
 

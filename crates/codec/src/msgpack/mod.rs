@@ -35,10 +35,14 @@ mod check;
 mod decode;
 mod encode;
 pub(crate) mod ext;
+mod keys;
+mod late;
 mod marker;
 mod segments;
 
-pub(crate) use check::check_tree;
+pub(crate) use check::{check_body, check_tree};
 pub(crate) use decode::{MsgpackDecoder, Token, check, decode, decode_tree};
 pub(crate) use encode::{encode, encode_tree};
+pub(crate) use keys::OpenKeys;
+pub(crate) use late::LateWriter;
 pub(crate) use segments::{INLINE_BELOW, Segments};

@@ -1,8 +1,8 @@
 //! The properties of every decoder, for any bytes. The fuzz targets check generated inputs, `corpus.rs` checks every
 //! stored input.
 //!
-//! Besides "no panic": a decoded value is encoded and decoded to the same value, an envelope decodes the same from any
-//! chunks, and the heap stays within the promise of `DecodeLimits`.
+//! Besides "no panic": a decoded value is encoded and decoded to the same value, a body that goes on encoded is that
+//! value, an envelope decodes the same from any chunks, and the heap stays within the promise of `DecodeLimits`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -92,8 +92,31 @@ fn value(format: Format, input: &[u8]) {
         Ok(value) => comes_back(format, &value),
         Err(error) => refused_at(&error, &input),
     }
+    if matches!(format, Format::Json | Format::Msgpack) {
+        stays_encoded(format, &input);
+    }
     if format == Format::Json && decode(format, &input).is_ok() {
         serde_json::from_slice::<serde_json::Value>(&input).expect("other decoders accept the same JSON");
+    }
+}
+
+static ENCODED: LazyLock<DataType> = LazyLock::new(|| DataType::value().kept_encoded());
+
+/// A body that goes on encoded is refused as its value is, or is the envelope of that value.
+fn stays_encoded(format: Format, input: &Bytes) {
+    let encoded = within_bounds(format, input, || ENCODED.decode(format, input, &limits()));
+    match (decode(format, input), encoded) {
+        (Ok(value), Ok(payload)) => {
+            let envelope = payload.encode(Format::Envelope).expect("it has one");
+            if format == Format::Json {
+                assert_eq!(envelope, value.encode(Format::Envelope).expect("it has one"));
+            }
+            let limits = DecodeLimits { max_bytes: usize::MAX, ..limits() };
+            let read = Value::decode(Format::Envelope, &envelope, &limits).expect("it was checked");
+            assert!(same(&value, &read), "{value:?} goes on as {read:?}");
+        }
+        (Err(refused), Err(encoded)) => assert_eq!(refused.to_string(), encoded.to_string()),
+        (value, encoded) => panic!("{value:?} goes on as {encoded:?}"),
     }
 }
 
@@ -220,6 +243,7 @@ fn budget(input: &[u8]) {
     let format = formats[usize::from(*first) % formats.len()];
     let rest = Bytes::copy_from_slice(rest);
     let decoded = on_an_account(format, 2 * rest.len(), || decode(format, &rest));
+    on_an_account(format, 2 * rest.len(), || ENCODED.decode(format, &rest, &limits()));
     if TYPED_FORMATS.contains(&format) {
         on_an_account(format, 2 * rest.len(), || TYPED.decode(format, &rest, &limits()));
     }

@@ -1,7 +1,7 @@
 //! The memory of decoding: bytes are copied at most once, and the heap stays in proportion to the input.
 
 use bytes::Bytes;
-use callboard_codec::{DType, DecodeLimits, EnvelopeDecoder, Format, Map, StrTensor, Tensor, Value};
+use callboard_codec::{DType, DataType, DecodeLimits, EnvelopeDecoder, Format, Map, StrTensor, Tensor, Value};
 
 use crate::heap::{measured, turn};
 
@@ -55,6 +55,21 @@ fn chunks_are_copied_once() {
     let allowed = bytes.len() + bytes.len() / 2 / 1301 * 32 * 4 + SLACK;
     assert!(total < allowed, "{total} bytes allocated to read {}", bytes.len());
     assert_eq!(back, value);
+}
+
+/// Floats are longer than their digits, which shows only as they come.
+#[test]
+fn json_that_goes_on_encoded_takes_no_more_than_its_value_may() {
+    let _turn = turn();
+    let kind = DataType::value().kept_encoded();
+    let limits = DecodeLimits { max_tree_bytes: 4 * MIB, ..limits() };
+    for floats in [1, 4, 100, 20_000] {
+        let body = Bytes::from(format!(r#"["{}"{}]"#, "x".repeat(16 * MIB), ",-0".repeat(floats)));
+        let (read, peak, _) = measured(|| kind.decode(Format::Json, &body, &limits));
+        assert!(read.is_ok());
+        let allowed = 2 * body.len() + SLACK + limits.max_tree_bytes;
+        assert!(peak < allowed, "{peak} bytes for {} of input with {floats} floats", body.len());
+    }
 }
 
 /// The whole promise at full size. Untouched zeroed memory costs nothing, so only the copy takes a gigabyte.

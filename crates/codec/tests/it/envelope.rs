@@ -253,7 +253,8 @@ proptest! {
 
 #[test]
 fn an_encoded_value_with_a_key_twice_is_refused_however_many_keys_there_are() {
-    for count in [2_u32, 16, 17, 200] {
+    // A value of the second that is malformed itself changes nothing.
+    for (count, value) in [2_u32, 16, 17, 200].into_iter().flat_map(|count| [(count, 0xc0), (count, 0xc1)]) {
         let mut tree = vec![0xde];
         tree.extend_from_slice(&u16::try_from(count).unwrap().to_be_bytes());
         for key in (0..count - 1).chain([0]) {
@@ -261,6 +262,7 @@ fn an_encoded_value_with_a_key_twice_is_refused_however_many_keys_there_are() {
             tree.extend_from_slice(format!("{key:04}").as_bytes());
             tree.push(0xc0);
         }
+        *tree.last_mut().unwrap() = value;
         let mut bytes = envelope_of(&Value::Null)[..24].to_vec();
         bytes[8..12].copy_from_slice(&u32::try_from(tree.len()).unwrap().to_le_bytes());
         bytes[16..24].copy_from_slice(&(24 + tree.len() as u64).to_le_bytes());

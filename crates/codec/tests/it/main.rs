@@ -9,6 +9,7 @@ mod docs;
 mod envelope;
 mod golden;
 mod hostile;
+mod one_pass;
 mod round_trip;
 mod typed;
 mod uniform;

@@ -83,9 +83,13 @@ fn envelope_of(value: &Value) -> bytes::Bytes {
 
 /// What an edge does with an envelope: whether it was kept encoded, and the output.
 async fn send(node: &Node, route: &str, bytes: bytes::Bytes) -> (bool, Result<Payload, CallError>) {
+    send_as(Format::Envelope, node, route, bytes).await
+}
+
+async fn send_as(format: Format, node: &Node, route: &str, bytes: bytes::Bytes) -> (bool, Result<Payload, CallError>) {
     let client = node.client();
     let route = client.route(route).unwrap();
-    let input = route.input().decode(Format::Envelope, &bytes, &DecodeLimits::default()).unwrap();
+    let input = route.input().decode(format, &bytes, &DecodeLimits::default()).unwrap();
     let is_encoded = input.is::<Encoded>();
     let admission = client.edge().admit(&route, bytes.len() as u64).unwrap();
     let outcome = client.edge().submit(admission, input, CallOptions::new()).await;
@@ -93,7 +97,7 @@ async fn send(node: &Node, route: &str, bytes: bytes::Bytes) -> (bool, Result<Pa
 }
 
 #[tokio::test]
-async fn an_envelope_stays_encoded_until_something_here_reads_it() {
+async fn a_body_stays_encoded_until_something_here_reads_it() {
     let length = || Stage::each("length", |text: &Value| Ok(Value::from(text.as_str().map_or(0, str::len) as u64)));
     let read = || Pipeline::from(encoded_echo("echo")).then(Pipeline::from(length()));
     let both = Pipeline::ensemble((encoded_echo("left"), encoded_echo("right")))
@@ -121,8 +125,11 @@ async fn an_envelope_stays_encoded_until_something_here_reads_it() {
         ("/costly", false, text.clone()),
         ("/same", false, text.clone()),
     ] {
-        let (is_encoded, output) = send(&node, route, bytes.clone()).await;
-        assert_eq!((is_encoded, output.unwrap().into_inner::<Value>().unwrap()), (keeps, expected), "{route}");
+        for format in [Format::Envelope, Format::Json, Format::Msgpack] {
+            let (is_encoded, output) = send_as(format, &node, route, text.encode(format).unwrap()).await;
+            let output = output.unwrap().into_inner::<Value>().unwrap();
+            assert_eq!((is_encoded, &output), (keeps, &expected), "{route} {format}");
+        }
     }
     let called: String = node.client().call("/echo", "four".to_owned()).await.unwrap();
     assert_eq!(called, "four");

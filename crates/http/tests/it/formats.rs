@@ -272,12 +272,20 @@ async fn a_stage_of_encoded_values_answers_in_every_format_as_one_of_values_does
         bytes
     };
     let bodies = [Value::from("text"), Value::Bytes(vec![7; 5000].into()), mixed_value(), fields(), frame(), tensor()];
-    let bodies = bodies.into_iter().map(|value| value.encode(Format::Envelope).unwrap().to_vec()).chain([broken]);
+    let formats = [Format::Envelope, Format::Json, Format::Msgpack];
+    // JSON has no form for some of them.
+    let encoded = |value: &Value| formats.map(|format| Some((format, value.encode(format).ok()?.to_vec())));
+    let bodies = bodies.iter().flat_map(encoded).flatten().chain([(Format::Envelope, broken)]);
+    let texts =
+        [r#"{"a": [1, 2.5, -0, {"b": "\u00e9\n"}], "c": 1e3}"#, r#"{"a": [1, {"b": x}]}"#, r#"{"a": 1, "a": 2}"#, ""];
+    let bodies = bodies.chain(texts.map(|text| (Format::Json, text.into())));
+    let nonsense = [&b"\x92\x01"[..], b"\x82\xa1a\x01\xa1a\x02", b"\xc7\x01\x63\0"];
+    let bodies = bodies.chain(nonsense.map(|bytes| (Format::Msgpack, bytes.into())));
     let forms = Format::all().map(Format::media_type).chain(["text/plain", "application/octet-stream", "image/png"]);
     let forms: Vec<_> = forms.collect();
-    for body in bodies {
+    for (format, body) in bodies {
         for form in &forms {
-            let headers = [("content-type", Format::Envelope.media_type()), ("accept", *form)];
+            let headers = [("content-type", format.media_type()), ("accept", *form)];
             let expected = client.post("/values", &headers, &body).await;
             let answer = client.post("/encoded", &headers, &body).await;
             let (kind, expected_kind) = (answer.header("content-type"), expected.header("content-type"));

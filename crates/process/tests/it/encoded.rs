@@ -108,7 +108,7 @@ async fn a_large_input_for_a_child_is_encoded_off_the_runtime() {
 }
 
 #[tokio::test]
-async fn an_envelope_goes_to_a_child_and_back_without_a_tree() {
+async fn a_body_goes_to_a_child_and_back_without_a_tree() {
     let node = crate::started(crate::worker()).await;
     let client = node.client();
     let route = client.route("/child").unwrap();
@@ -120,6 +120,14 @@ async fn an_envelope_goes_to_a_child_and_back_without_a_tree() {
     let output: Payload = client.edge().submit(admission, input, CallOptions::new()).await.unwrap().payload;
     assert!(output.is::<Encoded>());
     assert_eq!(output.into_inner::<Value>().unwrap(), item);
+    for (format, body) in [(Format::Json, r#"["a", {"\u0062": -0}]"#), (Format::Msgpack, "\u{2}")] {
+        let limits = DecodeLimits::default();
+        let (sent, input) = (body.into(), |bytes| route.input().decode(format, bytes, &limits).unwrap());
+        assert!(input(&sent).is::<Encoded>(), "{format}");
+        let admission = client.edge().admit(&route, body.len() as u64).unwrap();
+        let output = client.edge().submit(admission, input(&sent), CallOptions::new()).await.unwrap().payload;
+        assert_eq!(output.into_inner::<Value>().unwrap(), Value::decode(format, &sent, &limits).unwrap());
+    }
     let broken = bytes.slice(..bytes.len() - 1);
     assert!(route.input().decode(Format::Envelope, &broken, &DecodeLimits::default()).is_err(), "it is checked here");
 }
