@@ -11,6 +11,7 @@ use super::session::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::{Deadline, MAX_TIMEOUT};
 use crate::error::CallError;
+use crate::retry::RetryPolicy;
 use crate::timeline::{Recorder, SpanId};
 
 /// The class in which a call waits. Higher classes leave every queue first.
@@ -52,6 +53,8 @@ pub struct CallOptions {
     first_item_timeout: Option<Duration>,
     recorder: Option<Recorder>,
     origin: Option<Arc<Origin>>,
+    /// In a box, because options are moved with each call.
+    retry: Option<Box<RetryPolicy>>,
 }
 
 impl CallOptions {
@@ -114,6 +117,41 @@ impl CallOptions {
     pub fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority);
         self
+    }
+
+    /// Makes a refused call again by this policy, within its deadline: on this node, over a network in place of the
+    /// client's own policy, and each call of a stream. Without it, a call on this node has one attempt, and a stream has
+    /// the default policy. A call keeps its input for that until it has its outcome, so a worker that takes its inputs
+    /// by value gets a clone. Calls for many outputs (`replies`) are made once: some outputs may have been read.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// use callboard_core::{App, CallOptions, Failure, RetryPolicy, Stage};
+    ///
+    /// let begun = AtomicU64::new(0);
+    /// let busy_at_first = Stage::each("busy", move |number: &u64| match begun.fetch_add(1, Ordering::Relaxed) {
+    ///     0 => Err(Failure::overloaded("the device is busy")),
+    ///     _ => Ok(number * 2),
+    /// });
+    /// let node = App::new().route("/double", busy_at_first.pure()).start().await?;
+    /// let options = CallOptions::new().with_retry(RetryPolicy::default());
+    /// assert_eq!(node.client().call_with::<u64, u64>("/double", 4, options).await?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = Some(Box::new(policy));
+        self
+    }
+
+    /// How a refused call is made again, if set.
+    #[must_use]
+    pub fn retry(&self) -> Option<RetryPolicy> {
+        self.retry.as_deref().copied()
     }
 
     /// The deadline of a call that began at `began`: the earlier of deadline and timeout; `None` without both.

@@ -3,9 +3,8 @@
 use std::pin::Pin;
 
 use callboard_codec::{Data, Map, Payload, Value};
-use futures_util::future::lazy;
+use futures_util::Stream;
 use futures_util::stream::{self, Iter};
-use futures_util::{FutureExt, Stream, TryFutureExt};
 
 use super::stream::{CallStream, NoPreprocess, Prepare};
 use super::{LocalClient, Replies};
@@ -258,8 +257,7 @@ impl Caller for LocalClient {
         prepared: LocalPrepared,
         options: CallOptions,
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
-        let begin = lazy(move |_| self.begin(&prepared.route, prepared.payload, options));
-        begin.try_flatten().map(Result::flatten)
+        self.call_payload(prepared.route, prepared.payload, options)
     }
 
     fn call_each<S, Out>(&self, route: &str, inputs: S) -> Result<CallStream<S, Out>, CallError>

@@ -143,6 +143,9 @@ impl LocalClient {
         let route = self.find_function(name)?;
         let bytes = call.resident_bytes();
         let payload = call.into_payload(&route)?;
+        if options.retry().is_some() {
+            return self.call_payload(route.name(), payload, options).await;
+        }
         let admission = self.let_in(clock::now(), self.hold_route(&route, options.session())?, bytes)?;
         let now = admission.admitted_at();
         let reply = self.submit_at(now, admission, payload, options).await?;

@@ -39,6 +39,7 @@ use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::metrics::COUNTING;
+use crate::retry::RetryPolicy;
 use crate::router::{Admission, HeldRoute, Observation, Route, nearest};
 
 /// How often a caller that waits for a permit checks whether the node has room.
@@ -108,9 +109,50 @@ impl LocalClient {
         input: In,
         options: CallOptions,
     ) -> impl Future<Output = Result<Out, CallError>> + Send {
+        self.call_payload(route, Payload::new(input), options)
+    }
+
+    fn call_payload<Out: Data + Clone>(
+        &self,
+        route: impl AsRef<str> + Send,
+        input: Payload,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Out, CallError>> + Send {
+        if let Some(policy) = options.retry() {
+            return Either::Right(Box::pin(self.call_by_policy(route, input, options, policy)));
+        }
         // The arguments are dropped when the call starts; an `async` block would keep them in every waiting call.
-        let begin = move |_: &mut Context<'_>| self.begin(route, Payload::new(input), options);
-        lazy(begin).try_flatten().map(Result::flatten)
+        let begin = move |_: &mut Context<'_>| self.begin(route.as_ref(), input, options);
+        Either::Left(lazy(begin).try_flatten().map(Result::flatten))
+    }
+
+    /// Makes a call until its outcome is final. All attempts have one deadline.
+    async fn call_by_policy<Out: Data + Clone>(
+        &self,
+        route: impl AsRef<str> + Send,
+        input: Payload,
+        options: CallOptions,
+        policy: RetryPolicy,
+    ) -> Result<Out, CallError> {
+        let (route, now) = (route.as_ref(), clock::now());
+        let served = self.served(route)?;
+        let timeout = self.shared.gateway.timeout_of(&served, None);
+        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, timeout));
+        let options = options.with_deadline(deadline);
+        let mut number = 1;
+        loop {
+            let outcome = match self.begin(route, input.clone(), options.clone()) {
+                Ok(call) => call.await.flatten(),
+                Err(refusal) => Err(refusal),
+            };
+            let error = match outcome {
+                Err(error) if RetryPolicy::applies_to(&error) && policy.allows(&error, number) => error,
+                outcome => return outcome,
+            };
+            let Some(wait) = policy.wait_within(deadline, &error, number) else { return Err(error) };
+            tokio::time::sleep(wait).await;
+            number += 1;
+        }
     }
 
     /// The route of this name, if it is served.

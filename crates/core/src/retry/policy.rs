@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::clock;
+use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 
 /// How a call is made again that was refused, or that did nothing which must not happen twice. Errors of kind
@@ -13,7 +15,7 @@ use crate::error::{CallError, ErrorKind};
 /// from attempt to attempt and is drawn from half of it to one and a half, so that calls that were refused together do
 /// not return together.
 ///
-/// Used by [`CallStream::retry`](crate::CallStream::retry) in process, and by the clients over a network. One rule is
+/// Used by [`CallOptions::with_retry`](crate::CallOptions::with_retry), and by the clients over a network. One rule is
 /// that of a network alone: an `Unavailable` refusal that asks for more than 250 ms is the error of a single call,
 /// because the caller may have another node.
 ///
@@ -93,8 +95,15 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(drawn).unwrap_or(Duration::MAX)
     }
 
+    /// The wait after attempt number `attempt`; `None` if the next one would begin after the deadline.
+    pub(crate) fn wait_within(&self, deadline: Deadline, error: &CallError, attempt: u32) -> Option<Duration> {
+        let wait = self.wait(error, attempt, fastrand::f64());
+        clock::now().checked_add(wait).filter(|then| !deadline.is_expired(*then)).map(|_| wait)
+    }
+
     /// Whether every error is final.
-    pub(crate) fn is_never(&self) -> bool {
+    #[must_use]
+    pub fn is_never(&self) -> bool {
         self.attempts == 1
     }
 

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use callboard_core::{App, CallOptions, ErrorKind, Failure, Instant, Limits, Node, Pipeline, RetryPolicy, Stage};
+use callboard_codec::{Map, Value};
+use callboard_core::{
+    App, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Instant, Limits, Node, Pipeline, RetryPolicy, Stage,
+};
 use futures_util::{FutureExt, StreamExt, stream};
 
 use super::support::{Gate, PATIENCE, gated, serve, until};
@@ -76,10 +79,38 @@ async fn what_a_stage_refuses_is_made_again_within_the_deadline() {
     assert_eq!(sums, (1..=50).collect::<Vec<_>>());
     // The stage asks for 20 ms.
     let late = node.client().stream::<_, u64>("/route", 100..101u64).unwrap().timeout(Duration::from_millis(10));
-    let refused = node.client().stream::<_, u64>("/route", 200..201u64).unwrap().retry(RetryPolicy::never());
+    let refused = node
+        .client()
+        .stream::<_, u64>("/route", 200..201u64)
+        .unwrap()
+        .options(CallOptions::new().with_retry(RetryPolicy::never()));
     for mut stream in [late, refused] {
         let error = stream.next().await.unwrap().unwrap_err();
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, true), "{error}");
+    }
+    until("nothing is left", || is_quiet(&node)).await;
+}
+
+/// The value is the same for single calls, functions, prepared calls and streams.
+#[tokio::test(start_paused = true)]
+async fn a_policy_in_the_options_holds_for_every_form_of_a_call() {
+    let node = serve(refusing(2)).await;
+    let (client, options) = (node.client(), CallOptions::new().with_retry(RetryPolicy::default()));
+    assert_eq!(client.call_with::<u64, u64>("/route", 1, options.clone()).await.unwrap(), 2);
+    assert_eq!(client.typed::<u64, u64>("/route").unwrap().call_with(2, options.clone()).await.unwrap(), 3);
+    let prepared = client.prepare("/route", 3_u64).unwrap();
+    assert_eq!(client.call_prepared::<u64>(prepared, options.clone()).await.unwrap(), 4);
+    let function = FunctionCall::new([4_u64], Map::new());
+    assert_eq!(client.send_with("route", function, options.clone()).await.unwrap(), Value::from(5_u64));
+    let mut stream = client.stream::<_, u64>("/route", [5_u64]).unwrap().options(options.clone());
+    assert_eq!(stream.next().await.unwrap().unwrap(), 6);
+
+    // Its attempts, its deadline, and no policy.
+    let two = CallOptions::new().with_retry(RetryPolicy::default().attempts(2));
+    let short = options.with_timeout(Duration::from_millis(30));
+    for (input, options) in [(10, two), (20, short), (30, CallOptions::new())] {
+        let error = client.call_with::<u64, u64>("/route", input, options).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, true), "{input}: {error}");
     }
     until("nothing is left", || is_quiet(&node)).await;
 }

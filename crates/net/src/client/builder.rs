@@ -81,7 +81,8 @@ impl ClientBuilder {
     }
 
     /// How a call is made again that was refused, or lost where it may run again. Beside it all calls of the client
-    /// have one budget for retries. Calls of a stream wait for room until their deadline, whatever the attempts.
+    /// have one budget for retries. Calls of a stream wait for room until their deadline, unless this is
+    /// [`RetryPolicy::never`]. The [options of a call](callboard_core::CallOptions::with_retry) may have their own policy.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
         self

@@ -230,6 +230,7 @@ impl Client {
         if refusal == RefusalPolicy::Wait {
             self.inner.absence.lock().called(time.began);
         }
+        let policy = options.retry().unwrap_or(self.inner.retry);
         let (mut lost, mut attempt) = (None, 1);
         loop {
             let fault = match self.attempt(prepared, options, limits, &mut time).await {
@@ -242,13 +243,13 @@ impl Client {
                 Err(fault) => fault,
             };
             let (is_lost, error) = (fault.is_lost(), fault.into_error());
-            let wait = self.inner.retry.wait(&error, attempt, fastrand::f64());
+            let wait = policy.wait(&error, attempt, fastrand::f64());
             let Some(then) = Instant::now().checked_add(wait) else { return Err(final_error(lost, error)) };
-            let waits = refusal == RefusalPolicy::Wait && self.waits_after(&error, then);
+            let waits = refusal == RefusalPolicy::Wait && !policy.is_never() && self.waits_after(&error, then);
             if !RetryPolicy::applies_to(&error) || time.deadline.is_expired(then) {
                 return Err(final_error(lost, error));
             }
-            if !waits && !self.take_retry(&error, attempt) {
+            if !waits && !self.take_retry(policy, &error, attempt) {
                 return Err(final_error(lost, error));
             }
             if is_lost {
@@ -276,12 +277,12 @@ impl Client {
     }
 
     /// Takes a retry. Retries of calls that reached a node have a budget, so that they do not overload a full node.
-    fn take_retry(&self, error: &CallError, attempt: u32) -> bool {
+    fn take_retry(&self, policy: RetryPolicy, error: &CallError, attempt: u32) -> bool {
         // The pool looks for another node meanwhile, and the caller may have an alternative.
         if RetryBudget::is_free(error) && error.retry_after().unwrap_or_default() > LONGEST_NODE_WAIT {
             return false;
         }
-        self.inner.retry.allows(error, attempt) && self.inner.retries.lock().allows(error, Instant::now())
+        policy.allows(error, attempt) && self.inner.retries.lock().allows(error, Instant::now())
     }
 
     async fn attempt(

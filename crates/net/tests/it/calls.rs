@@ -321,6 +321,15 @@ async fn a_call_that_a_stage_refuses_is_repeated_as_the_policy_says() {
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, true), "{error}");
     }
     assert_eq!(never.call::<_, i64>("/third", 3).await.unwrap(), 3);
+    // The policy of a call counts instead, also that of each call of a stream.
+    let options = CallOptions::new().with_retry(RetryPolicy::default());
+    assert_eq!(never.call_with::<_, i64>("/third", 4, options.clone()).await.unwrap(), 4);
+    let once = CallOptions::new().with_retry(RetryPolicy::never());
+    assert!(client.call_with::<i64, i64>("/third", 5, once.clone()).await.is_err());
+    let mut stream = client.stream::<_, i64>("/third", [6_i64]).unwrap().options(once);
+    assert_eq!(stream.next().await.unwrap().unwrap_err().kind(), ErrorKind::Overloaded);
+    let mut stream = never.stream::<_, i64>("/third", [7_i64]).unwrap().options(options);
+    assert_eq!(stream.next().await.unwrap().unwrap(), 7);
 }
 
 /// A text whose serde code may panic or fail.

@@ -48,11 +48,8 @@ impl Attempts {
         input: Payload,
     ) -> Result<Out, CallError> {
         for number in 1.. {
-            let wait = self.policy.wait(&error, number, fastrand::f64());
-            let begins_late = clock::now().checked_add(wait).is_none_or(|then| deadline.is_expired(then));
-            if begins_late || !self.policy.allows_in_stream(&error, number) {
-                break;
-            }
+            let wait = self.policy.wait_within(deadline, &error, number);
+            let Some(wait) = wait.filter(|_| self.policy.allows_in_stream(&error, number)) else { break };
             tokio::time::sleep(wait).await;
             let Some(call) = self.admit(deadline, input.size_hint() as u64).await? else { break };
             match attempt(call, input.clone()).await {

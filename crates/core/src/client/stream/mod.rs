@@ -30,7 +30,6 @@ use crate::call::CallOptions;
 use crate::clock;
 use crate::deadline::MAX_TIMEOUT;
 use crate::error::{CallError, ErrorKind, Failure};
-use crate::retry::RetryPolicy;
 
 pub use prepare::{NoPreprocess, Prepare, PreparedInput, Preprocess};
 
@@ -107,7 +106,7 @@ impl LocalClient {
 /// handed over. A plain call is refused with `Overloaded` by a full stage or node; a call of a stream waits for a place
 /// or permit until it is late. Over a network, and if a stage's own code refuses it
 /// ([`Failure::overloaded`](crate::Failure::overloaded)), it is made again after the time that the refusal gives, while
-/// the deadline allows; see [`retry`](Self::retry). `Overloaded` remains for an input that was late before there was
+/// the deadline allows; see [`CallOptions::with_retry`]. `Overloaded` remains for an input that was late before there was
 /// room; an input that fits no empty node is refused at once.
 ///
 /// # Cancellation
@@ -222,14 +221,6 @@ where
     /// not answered by then get `DeadlineExceeded`.
     pub fn options(mut self, options: CallOptions) -> Self {
         self.ordered.settings.options = options.started_at(clock::now());
-        self
-    }
-
-    /// How calls on this node are made again that were refused. Default: [`RetryPolicy::default`]. For that the stream
-    /// keeps each input until its result is there, so a worker that takes its inputs by value gets a clone; not with
-    /// [`RetryPolicy::never`]. The calls of a network client follow the policy of that client.
-    pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.ordered.settings.retry = policy;
         self
     }
 

@@ -24,7 +24,6 @@ use crate::client::{AdmittedCall, CAPACITY_POLL_INTERVAL, LocalClient};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
-use crate::retry::RetryPolicy;
 use crate::router::Admission;
 use crate::timeline::Phase;
 
@@ -35,8 +34,6 @@ pub(super) struct Settings<Out> {
     /// The maximum of the route and the node.
     max_timeout: Duration,
     pub(super) options: CallOptions,
-    /// Of calls on this node. Other callers have their own.
-    pub(super) retry: RetryPolicy,
     pub(super) store_inputs: bool,
     pub(super) stop_at_error: bool,
 }
@@ -57,7 +54,6 @@ impl<Out> Settings<Out> {
             timeout: timeout.min(max_timeout),
             max_timeout,
             options: CallOptions::new(),
-            retry: RetryPolicy::default(),
             store_inputs: false,
             stop_at_error: false,
         }
@@ -237,7 +233,8 @@ where
             Ok(admission) => {
                 let attempts = self.attempts.get_or_insert_with(|| {
                     let (client, route) = (client.clone(), target_route.to_owned());
-                    Arc::new(Attempts { client, route, options: options.clone(), policy: self.settings.retry })
+                    let policy = options.retry().unwrap_or_default();
+                    Arc::new(Attempts { client, route, options: options.clone(), policy })
                 });
                 let attempts = Arc::clone(attempts);
                 self.start_admitted(input.stored, input.payload, admission, attempts);
