@@ -55,6 +55,7 @@ features:
     cargo check --no-default-features
     cargo check --no-default-features --features arrow
     cargo check --no-default-features --features http
+    cargo check --no-default-features --features http,tls,zstd
     cargo check --no-default-features --features net
     cargo check --no-default-features --features onnx
     cargo check --no-default-features --features config

@@ -108,6 +108,8 @@
 //! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
 //! | `process` | yes | stages in child processes: Python services, and any program that speaks the worker protocol |
+//! | `tls` | yes | certificates on the HTTP edge; without it, a configuration that names one is an error at the start |
+//! | `zstd` | yes | zstd as a coding of bodies over HTTP, beside gzip and deflate |
 //! | `arrow` | yes | data frames in values, and Arrow IPC over HTTP: `codec::DataFrame` |
 //! | `config` | yes | configuration files, the built-in stages `image` and `labels`, directories of models |
 //! | `cli` | yes | the `callboard` command, and its commands for a program's own app |

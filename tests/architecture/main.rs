@@ -321,3 +321,17 @@ fn a_build_without_arrow_has_none_of_its_crates() {
     assert_eq!(crates("cli,onnx"), 0);
     assert!(crates("cli,onnx,arrow") > 5);
 }
+
+/// What a program compiles that embeds routes over HTTP: `tls` and `zstd` bring C libraries, and a third of the time.
+#[test]
+fn a_build_for_http_alone_has_no_c_code_and_no_tls() {
+    let crates = |features: &str| -> BTreeSet<String> {
+        let tree = cargo_tree(&["--edges", "normal,build", "--no-default-features", "--features", features]);
+        tree.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    };
+    let has = |crates: &BTreeSet<String>| ["cc", "ring", "rustls", "zstd-sys"].map(|name| crates.contains(name));
+    let http = crates("http");
+    assert_eq!(has(&http), [false; 4]);
+    assert!(http.len() <= 140, "{} crates", http.len());
+    assert_eq!(has(&crates("http,tls,zstd")), [true; 4]);
+}

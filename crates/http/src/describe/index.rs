@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_policy_names_the_style_by_its_hash() {
-        let hash = ring::digest::digest(&ring::digest::SHA256, STYLE.as_bytes());
+        let hash = <sha2::Sha256 as sha2::Digest>::digest(STYLE.as_bytes());
         let base64 = Value::Bytes(bytes::Bytes::copy_from_slice(hash.as_ref())).encode(Format::Json).unwrap();
         let base64 = std::str::from_utf8(&base64).unwrap().trim_matches('"').to_owned();
         assert!(POLICY.contains(&format!("'sha256-{base64}'")), "{base64}");

@@ -28,7 +28,7 @@ pub use self::answer::{Problem, http_status};
 pub(crate) use self::problem::PROBLEM_JSON;
 
 /// The content codings of bodies.
-const CODINGS: &str = "gzip, deflate, zstd";
+const CODINGS: &str = if cfg!(feature = "zstd") { "gzip, deflate, zstd" } else { "gzip, deflate" };
 
 /// The type of the error of a body that does not end properly.
 const BROKEN_BODY: &str = "broken_body";
@@ -295,7 +295,7 @@ impl ApiError {
     #[must_use]
     pub fn unsupported_encoding() -> Self {
         let message =
-            "this content-encoding is not supported; send one of gzip, deflate and zstd, or the body uncompressed";
+            format!("this content-encoding is not supported; send the body uncompressed, or as one of {CODINGS}");
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message)
             .with_header(ACCEPT_ENCODING, HeaderValue::from_static(CODINGS))
     }

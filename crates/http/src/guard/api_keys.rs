@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use callboard_codec::{edited_text, hex};
 use callboard_core::edge::MAX_CALLER_BYTES;
-use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
@@ -47,7 +47,7 @@ struct ApiKey {
     limit: Option<RateLimit>,
 }
 
-type Hash = [u8; SHA256_OUTPUT_LEN];
+type Hash = [u8; 32];
 
 /// Shorter keys can be guessed.
 const LEAST_KEY_CHARS: usize = 16;
@@ -144,7 +144,7 @@ impl ApiKeys {
 
     /// The index of this key. It is found by the prefix of its hash, which clients cannot choose, and compared in full.
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
-        let hash = digest(&SHA256, key);
+        let hash: Hash = Sha256::digest(key).into();
         let (by_prefix, prefix) = (&self.0.by_prefix, prefix_of(hash.as_ref()));
         let first = by_prefix.partition_point(|(other, _)| *other < prefix);
         let alike = by_prefix[first..].iter().take_while(|(other, _)| *other == prefix);
@@ -191,7 +191,7 @@ fn hash_of(key: &str) -> Option<Hash> {
     }
     let fits =
         (LEAST_KEY_CHARS..=MOST_KEY_CHARS).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
-    fits.then(|| digest(&SHA256, key.as_bytes()).as_ref().try_into().ok())?
+    fits.then(|| Sha256::digest(key.as_bytes()).into())
 }
 
 /// The reason why keys cannot be read. Lines count from 1.
@@ -267,8 +267,7 @@ mod tests {
 
     #[test]
     fn finds_a_key_by_itself_and_by_its_hash() {
-        let hex: String =
-            digest(&SHA256, b"fedcba9876543210").as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = Sha256::digest(b"fedcba9876543210").iter().map(|byte| format!("{byte:02x}")).collect();
         let keys = ApiKeys::parse(&format!("# ours\nweb {KEY} 5/s # a browser\n\nbatch sha256:{hex}\n")).unwrap();
         let name = |key: &[u8]| keys.find(key).map(|index| keys.name(index));
         assert_eq!(name(KEY.as_bytes()), Some("web"));

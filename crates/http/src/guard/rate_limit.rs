@@ -1,11 +1,10 @@
-//! The rate limit of a key: the generic cell rate algorithm of `governor`, one word of memory per key.
+//! The rate limit of a key: the generic cell rate algorithm, one time per key.
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use governor::clock::{Clock, DefaultClock};
-use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
 use thiserror::Error;
 
 /// A number of requests per time: a burst of as many, then evenly. Written `20/s`, `600/m` or `5000/h`.
@@ -36,11 +35,6 @@ impl RateLimit {
         });
         parsed.ok_or(RateLimitError)
     }
-
-    fn quota(self) -> Quota {
-        let each = self.period / self.requests.get();
-        Quota::with_period(each).unwrap_or_else(|| Quota::per_second(self.requests)).allow_burst(self.requests)
-    }
 }
 
 impl fmt::Display for RateLimit {
@@ -58,23 +52,33 @@ impl fmt::Display for RateLimit {
 )]
 pub struct RateLimitError;
 
-/// The count of one key.
+/// The count of one key: when all counted requests have had their share of time.
 pub(super) struct Limiter {
     limit: RateLimit,
-    limiter: DefaultDirectRateLimiter,
-    clock: DefaultClock,
+    settled: Mutex<Instant>,
 }
 
 impl Limiter {
     pub(super) fn new(limit: RateLimit) -> Self {
-        Self { limit, limiter: RateLimiter::direct(limit.quota()), clock: DefaultClock::default() }
+        Self { limit, settled: Mutex::new(Instant::now()) }
     }
 
     /// Counts these requests, or returns the time until they are allowed; `None` if the limit never allows this many at
     /// once.
     pub(super) fn take(&self, count: NonZeroU32) -> Option<Result<(), Duration>> {
-        let outcome = self.limiter.check_n(count).ok()?;
-        Some(outcome.map_err(|not_until| not_until.wait_time_from(self.clock.now())))
+        self.take_at(Instant::now(), count)
+    }
+
+    fn take_at(&self, now: Instant, count: NonZeroU32) -> Option<Result<(), Duration>> {
+        let RateLimit { requests, period } = self.limit;
+        let share = (count <= requests).then(|| period / requests.get() * count.get())?;
+        let mut settled = self.settled.lock();
+        let then = now.max(*settled) + share;
+        let wait = then.saturating_duration_since(now + period);
+        if wait.is_zero() {
+            *settled = then;
+        }
+        Some(if wait.is_zero() { Ok(()) } else { Err(wait) })
     }
 
     pub(super) fn limit(&self) -> RateLimit {

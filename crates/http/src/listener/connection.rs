@@ -120,7 +120,10 @@ impl ConnectionSettings {
         }
         match &self.tls {
             None => self.serve_plain(socket, self.peer(client, false), responder).await,
+            #[cfg(not(feature = "tls"))]
+            Some(tls) => match *tls {},
             // Boxed: keeps a connection without TLS small.
+            #[cfg(feature = "tls")]
             Some(tls) => Box::pin(self.serve_secure(tls, socket, client, responder)).await,
         }
     }
@@ -129,6 +132,7 @@ impl ConnectionSettings {
         PeerInfo { address, is_secure, is_local: self.is_local }
     }
 
+    #[cfg(feature = "tls")]
     async fn serve_secure(&self, tls: &Tls, socket: TcpStream, client: IpAddr, responder: impl Responder) {
         let handshake = tls.acceptor().accept_with(socket, |session| session.set_buffer_limit(Some(MAX_TLS_BUFFER)));
         let handshake = pin!(timeout(tls.handshake_timeout(), handshake));
@@ -385,6 +389,7 @@ const MAX_FIELDS: usize = 100;
 const MAX_READ_BUFFER: usize = 128 * 1024;
 
 /// The bytes of a response that TLS buffers. A slow honest client takes them within the default timers.
+#[cfg(feature = "tls")]
 const MAX_TLS_BUFFER: usize = 16 * 1024;
 
 #[cfg(test)]

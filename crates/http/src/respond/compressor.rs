@@ -14,6 +14,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use crate::error::ApiError;
 use crate::request::coding::ContentCoding;
 
+#[cfg(feature = "zstd")]
 const ZSTD_LEVEL: i32 = 1;
 
 /// Compresses one stream. Takes [`ContentCoding::compressor_bytes`] while it lives.
@@ -22,6 +23,7 @@ pub(crate) struct Compressor(Encoder);
 enum Encoder {
     Gzip(GzEncoder<Vec<u8>>),
     Deflate(ZlibEncoder<Vec<u8>>),
+    #[cfg(feature = "zstd")]
     Zstd(zstd::stream::write::Encoder<'static, Vec<u8>>),
 }
 
@@ -30,6 +32,9 @@ impl Compressor {
         Ok(Self(match coding {
             ContentCoding::Gzip => Encoder::Gzip(GzEncoder::new(Vec::new(), Compression::fast())),
             ContentCoding::Deflate => Encoder::Deflate(ZlibEncoder::new(Vec::new(), Compression::fast())),
+            #[cfg(not(feature = "zstd"))]
+            ContentCoding::Zstd => return Err(io::ErrorKind::Unsupported.into()),
+            #[cfg(feature = "zstd")]
             ContentCoding::Zstd => Encoder::Zstd(zstd::stream::write::Encoder::new(Vec::new(), ZSTD_LEVEL)?),
         }))
     }
@@ -46,6 +51,7 @@ impl Compressor {
         let rest = match self.0 {
             Encoder::Gzip(encoder) => encoder.finish(),
             Encoder::Deflate(encoder) => encoder.finish(),
+            #[cfg(feature = "zstd")]
             Encoder::Zstd(encoder) => encoder.finish(),
         };
         rest.map(Bytes::from)
@@ -55,6 +61,7 @@ impl Compressor {
         match &mut self.0 {
             Encoder::Gzip(encoder) => encoder,
             Encoder::Deflate(encoder) => encoder,
+            #[cfg(feature = "zstd")]
             Encoder::Zstd(encoder) => encoder,
         }
     }
@@ -63,6 +70,7 @@ impl Compressor {
         match &mut self.0 {
             Encoder::Gzip(encoder) => encoder.get_mut(),
             Encoder::Deflate(encoder) => encoder.get_mut(),
+            #[cfg(feature = "zstd")]
             Encoder::Zstd(encoder) => encoder.get_mut(),
         }
     }

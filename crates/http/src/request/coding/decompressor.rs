@@ -7,7 +7,9 @@ use std::io::{self, Write};
 use bytes::{Buf, Bytes};
 use flate2::write::MultiGzDecoder;
 use flate2::{Decompress, FlushDecompress, Status};
+#[cfg(feature = "zstd")]
 use zstd::stream::raw::{DParameter, Decoder as ZstdDecoder};
+#[cfg(feature = "zstd")]
 use zstd::stream::zio::Writer;
 
 use super::ContentCoding;
@@ -37,6 +39,7 @@ enum Decoder {
     Gzip(MultiGzDecoder<Vec<u8>>),
     /// Created with the first byte, which tells the two meanings of `deflate` apart.
     Deflate(Option<Inflate>),
+    #[cfg(feature = "zstd")]
     Zstd(Writer<Vec<u8>, ZstdDecoder<'static>>),
 }
 
@@ -54,6 +57,9 @@ impl Decompressor {
         let decoder = match coding {
             ContentCoding::Gzip => Decoder::Gzip(MultiGzDecoder::new(Vec::new())),
             ContentCoding::Deflate => Decoder::Deflate(None),
+            #[cfg(not(feature = "zstd"))]
+            ContentCoding::Zstd => return Err(ApiError::unsupported_encoding()),
+            #[cfg(feature = "zstd")]
             ContentCoding::Zstd => Decoder::Zstd(zstd_decoder().map_err(|error| malformed(coding, &error))?),
         };
         Ok(Self { coding, decoder, input: Bytes::new() })
@@ -79,6 +85,7 @@ impl Decompressor {
                 Decoder::Deflate(inflate) => {
                     inflate.get_or_insert_with(|| Inflate::for_input(&self.input)).step(&self.input)
                 }
+                #[cfg(feature = "zstd")]
                 Decoder::Zstd(decoder) => {
                     decoder.write(&self.input).map(|consumed| (consumed, std::mem::take(decoder.writer_mut())))
                 }
@@ -106,6 +113,7 @@ impl Decompressor {
             Decoder::Gzip(decoder) => decoder.try_finish().map(|()| std::mem::take(decoder.get_mut())),
             Decoder::Deflate(Some(Inflate { is_over: true, .. })) => Ok(Vec::new()),
             Decoder::Deflate(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            #[cfg(feature = "zstd")]
             Decoder::Zstd(decoder) => decoder.finish().map(|()| std::mem::take(decoder.writer_mut())),
         };
         unpacked.map(without_spare_capacity).map_err(|error| malformed(self.coding, &error))
@@ -144,6 +152,7 @@ fn without_spare_capacity(mut unpacked: Vec<u8>) -> Bytes {
     unpacked.into()
 }
 
+#[cfg(feature = "zstd")]
 fn zstd_decoder() -> io::Result<Writer<Vec<u8>, ZstdDecoder<'static>>> {
     let mut decoder = ZstdDecoder::new()?;
     decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG))?;

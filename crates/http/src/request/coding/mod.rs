@@ -14,7 +14,7 @@ use crate::error::ApiError;
 /// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentCoding {
-    /// RFC 8878, with windows of 8 MiB at most (RFC 9659).
+    /// RFC 8878, with windows of 8 MiB at most (RFC 9659). Unknown without the feature `zstd`.
     Zstd,
     /// RFC 1952.
     Gzip,
@@ -23,7 +23,11 @@ pub enum ContentCoding {
 }
 
 /// The best ratio for its time first.
-const CODINGS: [ContentCoding; 3] = [ContentCoding::Zstd, ContentCoding::Gzip, ContentCoding::Deflate];
+const CODINGS: &[ContentCoding] = if cfg!(feature = "zstd") {
+    &[ContentCoding::Zstd, ContentCoding::Gzip, ContentCoding::Deflate]
+} else {
+    &[ContentCoding::Gzip, ContentCoding::Deflate]
+};
 
 /// How well a response compresses, for its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +64,7 @@ impl ContentCoding {
         if name.is_empty() || name.eq_ignore_ascii_case("identity") {
             return Ok(None);
         }
-        let known = CODINGS.into_iter().find(|coding| coding.is_called(name));
+        let known = CODINGS.iter().copied().find(|coding| coding.is_called(name));
         known.map(Some).ok_or_else(ApiError::unsupported_encoding)
     }
 
@@ -68,22 +72,21 @@ impl ContentCoding {
     /// `identity` (`zstd, identity;q=0.5`): clients send `gzip` by default, and compressing numbers at 100 MB/s takes
     /// longer than most networks. The same holds for tables, except with zstd, which is several times as fast.
     pub(crate) fn for_response(accept_encoding: &str, compressibility: Compressibility) -> Option<Self> {
-        let mut qualities = [None::<u16>; 3];
+        let mut qualities = [None::<u16>; CODINGS.len()];
         let (mut identity, mut wildcard) = (None, None);
         for item in accept_encoding.split(',').take(MAX_CODINGS) {
             let (name, quality) = item_of(item);
-            match CODINGS.into_iter().position(|coding| coding.is_called(name)) {
+            match CODINGS.iter().position(|coding| coding.is_called(name)) {
                 Some(index) => qualities[index] = Some(quality),
                 None if name == "*" => wildcard = Some(quality),
                 None if name.eq_ignore_ascii_case("identity") => identity = Some(quality),
                 None => {}
             }
         }
-        let rated =
-            CODINGS.into_iter().zip(qualities).map(|(coding, quality)| (quality.or(wildcard).unwrap_or(0), coding));
+        let rated = CODINGS.iter().zip(qualities).map(|(coding, quality)| (quality.or(wildcard).unwrap_or(0), coding));
         // `max_by_key` keeps the last of equals.
         let best = rated.rev().max_by_key(|(quality, _)| *quality);
-        let (quality, coding) = best?;
+        let (quality, &coding) = best?;
         let is_worth_it = compressibility == Compressibility::Text
             || (compressibility == Compressibility::Table && coding == Self::Zstd);
         let least = match (identity, is_worth_it) {
