@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use callboard::MemberError;
+use callboard::pipeline::MemberError;
 use callboard::prelude::*;
 
 fn app() -> App {

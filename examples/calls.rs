@@ -8,8 +8,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use callboard::Drained;
+use callboard::call::{BlockingClient, NO_ARGS};
 use callboard::prelude::*;
-use callboard::{BlockingClient, Drained, NO_ARGS};
 
 fn app(noted: &Arc<AtomicU64>) -> App {
     let count = Stage::each("count", |text: &String| Ok(text.split_whitespace().count()));

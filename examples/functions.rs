@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use callboard::NO_ARGS;
+use callboard::call::NO_ARGS;
 use callboard::net::{CallFailure, Identity, NetConfig, QuicEdge};
 use callboard::prelude::*;
 

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use callboard::RouteSpec;
 use callboard::description::{RolloutDescription, RolloutState};
+use callboard::node::Rollout;
 use callboard::prelude::*;
-use callboard::{Rollout, RouteSpec};
 
 /// Callers, each with a pause of a millisecond after each call: some thousand calls per second.
 const CALLERS: usize = 8;

@@ -11,8 +11,9 @@ mod lines {
     use std::path::PathBuf;
     use std::time::Duration;
 
+    use callboard::call::Instant;
     use callboard::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture};
-    use callboard::{Instant, LocalClient, NodeHandle};
+    use callboard::{LocalClient, NodeHandle};
     use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
     use tokio::net::{UnixListener, UnixStream};
     use tokio::sync::watch;

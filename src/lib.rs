@@ -56,15 +56,15 @@
 //! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`AsyncStreamWorker`], [`Caller::replies`] |
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `call_detached`, `stream`, `replies`, `blocking` |
 //! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings: [see below](#over-a-network) |
-//! | How do I change what is served? | [`NodeHandle`], [`RouteChange`] |
+//! | How do I change what is served? | [`NodeHandle`], [`node::RouteChange`] |
 //! | How do I run actors of my own? | [`actor::Actor`], [`actor::ActorSpec`], [`actor::ActorRef`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
-//! | What happens on a crash? | [`Contract`], [`RestartIntensity`], [`BackoffPolicy`], [`description::StageState`] |
+//! | What happens on a crash? | [`Contract`], [`stage::RestartIntensity`], [`stage::BackoffPolicy`], [`description::StageState`] |
 //! | How does a crash of a C library cost one replica only? | `Isolate`: the replicas are processes |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
-//! | How do I serve another protocol? | [`edge::Edge`], `Server::builder().edge(…)`, [`EdgeServer`] |
+//! | How do I serve another protocol? | [`edge::Edge`], `Server::builder().edge(…)`, [`edge::EdgeServer`] |
 //! | How do I test my app? | [`testing::TestApp`] |
 //! | Which limits are there? | [`Limits`], [`StageSettings`], `http::HttpConfig` |
 //!
@@ -117,48 +117,77 @@
 //!
 //! Without default features only the core and its codec are compiled.
 
-// Stages: the user's code, and its execution.
+// What most programs name. The modules below have the rest, by subject.
+pub use callboard_codec::Value;
 pub use callboard_core::{
-    AsyncStreamWorker, AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING, DEFAULT_CONCURRENCY,
-    DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, DEFAULT_STOP_TIMEOUT,
-    Failure, NotEmitted, Outputs, Placement, ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName,
-    StageSettings, StreamStage, StreamWorker, Worker,
-};
-
-// Pipelines of stages, the app that serves them under routes, and the node that runs the app.
-pub use callboard_core::{
-    AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES,
-    Drained, IntoPipeline, IntoStreamPipeline, Limits, MAX_REPLICAS, MemberError, Members, Node, NodeHandle, Pipeline,
-    Rollout, RouteChange, RouteName, RouteSpec, StartError, StreamPipeline, check_route_name,
-};
-
-// Pictures of an app and of a node.
-pub use callboard_core::Diagram;
-
-// Calls: callers, options and outcomes.
-pub use callboard_core::{
-    BlockingClient, BlockingStream, CallContext, CallError, CallOptions, CallStream, CallStreamWithInputs, Caller,
-    DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorReason, FunctionCall, Instant, LocalClient, LocalPrepared, MAX_TIMEOUT,
-    NO_ARGS, NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RetryPolicy, RouteService, SessionKey,
-    Timing, TypedRoute,
+    App, AsyncStreamWorker, AsyncWorker, Batch, BatchPolicy, CallContext, CallError, CallOptions, CallStream, Caller,
+    Contract, Deadline, Drained, ErrorKind, Failure, FunctionCall, Limits, LocalClient, Node, NodeHandle, Pipeline,
+    Priority, Replica, RetryPolicy, RouteSpec, Stage, StageSettings, StreamPipeline, StreamStage, StreamWorker, Worker,
 };
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
+#[cfg(feature = "process")]
+pub use callboard_process::Isolate;
+#[cfg(feature = "http")]
+pub use callboard_server::{Server, serve};
 
-// Other modules.
-pub use callboard_core::{actor, description, edge, remote, testing, timeline};
 pub mod prelude;
+
+/// Stages: the user's code, and its execution.
+pub mod stage {
+    pub use callboard_core::{
+        AsyncStreamWorker, AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING,
+        DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
+        DEFAULT_QUEUE_ENTRIES, DEFAULT_STOP_TIMEOUT, Failure, MAX_REPLICAS, NotEmitted, Outputs, Placement,
+        ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName, StageSettings, StreamStage, StreamWorker,
+        Worker,
+    };
+}
+
+/// Pipelines of stages, and their pictures.
+pub mod pipeline {
+    pub use callboard_core::{
+        Diagram, IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipeline, StreamPipeline,
+    };
+}
+
+/// The app that serves pipelines under routes, and the node that runs the app.
+pub mod node {
+    pub use callboard_core::{
+        AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, DEFAULT_MAX_IN_FLIGHT,
+        DEFAULT_MAX_IN_FLIGHT_BYTES, Drained, Limits, Node, NodeHandle, Rollout, RouteChange, RouteName, RouteSpec,
+        StartError, check_route_name,
+    };
+}
+
+/// Calls: callers, options and outcomes.
+pub mod call {
+    pub use callboard_core::{
+        BlockingClient, BlockingStream, CallContext, CallError, CallOptions, CallStream, CallStreamWithInputs, Caller,
+        DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorReason, FunctionCall, Instant, LocalClient, LocalPrepared,
+        MAX_TIMEOUT, NO_ARGS, NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RetryPolicy, RouteService,
+        SessionKey, Timing, TypedRoute,
+    };
+}
 
 /// Values, tensors, payloads and their encodings.
 pub mod codec {
     pub use callboard_codec::*;
 }
-pub use callboard_codec::Value;
 
-// Edges: the same routes over HTTP, QUIC, and protocols of the program.
-pub use callboard_server::{EdgeServer, EdgeServerError};
+pub use callboard_core::{actor, description, remote, testing, timeline};
+
+/// What edges of a program call, and a node with such edges.
+pub mod edge {
+    pub use callboard_core::edge::*;
+    pub use callboard_server::{EdgeServer, EdgeServerError};
+}
+
+/// A node with HTTP and other edges.
 #[cfg(feature = "http")]
-pub use callboard_server::{ServeError, Server, ServerBuilder, StartingServer, serve};
+pub mod server {
+    pub use callboard_server::{ServeError, Server, ServerBuilder, StartingServer, serve};
+}
 
 /// The HTTP edge.
 #[cfg(feature = "http")]
@@ -172,9 +201,6 @@ pub mod http {
 pub mod net {
     pub use callboard_net::*;
 }
-
-#[cfg(feature = "process")]
-pub use callboard_process::Isolate;
 
 /// Stages whose replicas are child processes.
 #[cfg(feature = "process")]
@@ -191,8 +217,6 @@ pub mod onnx {
 // The command line, configuration files, and directories of models.
 #[cfg(feature = "cli")]
 pub use callboard_cli::{cli, cli_with};
-#[cfg(feature = "config")]
-pub use callboard_config::assemble;
 
 /// The `callboard` binary.
 #[cfg(feature = "cli")]

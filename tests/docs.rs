@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use callboard::call::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
 use callboard::config::{Environment, Explanation, Flags, Plan, SETTINGS, Target};
 use callboard::edge::ErrorParts;
-use callboard::{
-    CallError, DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, DEFAULT_QUEUE_ENTRIES, DEFAULT_TIMEOUT, ErrorKind,
-    MAX_TIMEOUT, RetryPolicy,
-};
+use callboard::node::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES};
+use callboard::stage::DEFAULT_QUEUE_ENTRIES;
+use callboard::{CallError, ErrorKind, RetryPolicy};
 use callboard_core::RetryBudget;
 
 #[test]
@@ -328,6 +328,25 @@ fn security_names_existing_settings() {
             }
         }
     }
+}
+
+/// A program finds what it needs at the root; the rest is in modules by subject.
+#[test]
+fn the_root_of_the_library_has_at_most_sixty_names() {
+    let source = read("src/lib.rs");
+    let mut names = BTreeSet::new();
+    // Items of modules are indented.
+    for item in source.split("\npub ").skip(1) {
+        let (item, _) = item
+            .split_once([';', '{'])
+            .filter(|(head, _)| head.starts_with("mod "))
+            .unwrap_or_else(|| item.split_once(';').expect("it ends"));
+        let list = item.strip_prefix("mod ").unwrap_or_else(|| item.rsplit_once("::").expect("a path").1);
+        let list = item.split_once('{').map_or(list, |(_, list)| list);
+        names.extend(list.split([',', '}', '\n']).map(str::trim).filter(|name| !name.is_empty()));
+    }
+    assert!(["Stage", "Server", "prelude", "call"].iter().all(|name| names.contains(name)), "{names:?}");
+    assert!(names.len() <= 60, "{} names: {names:?}", names.len());
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use callboard::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture};
+use callboard::call::Instant;
+use callboard::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture, EdgeServer};
 use callboard::http::{ApiInfo, HttpConfig};
-use callboard::{App, Drained, EdgeServer, Instant, NodeHandle, Replica, Server, Stage};
+use callboard::{App, Drained, NodeHandle, Replica, Server, Stage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
