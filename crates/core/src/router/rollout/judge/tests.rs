@@ -1,3 +1,5 @@
+//! The decisions of the judge, by example and on random calls.
+
 use proptest::prelude::*;
 
 use super::*;
