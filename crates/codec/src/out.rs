@@ -107,6 +107,13 @@ impl ChargedBuffer {
         Ok(std::mem::take(&mut self.bytes).into())
     }
 
+    /// Drops the bytes, and releases their room.
+    pub(crate) fn discard(self) {
+        let room = self.bytes.capacity();
+        drop(self);
+        release(room);
+    }
+
     /// The allocator may move the bytes, so old and new room are charged as for growing. If that is refused, the buffer
     /// stays as it is.
     fn shrink(&mut self) {

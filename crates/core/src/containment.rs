@@ -182,7 +182,7 @@ pub(crate) fn a_panic_is_printed() -> bool {
 /// Drops a value that may contain a user's value. A destructor that panics is logged and ends nothing else.
 pub(crate) fn drop_contained<T>(value: T) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        tracing::error!(panic = panic_message(panic.as_ref()), "a destructor panicked");
+        tracing::error!(parent: None, panic = panic_message(panic.as_ref()), "a destructor panicked");
         // The payload of this panic is leaked: its destructor could panic as well.
         Box::leak(panic);
     }

@@ -52,15 +52,17 @@ struct AnswerWriter {
 }
 
 impl AnswerWriter {
-    /// One answer, at the expense of an account of its own while it is written; a large one off the runtime. A panic of
-    /// user code is its error.
-    async fn write(&self, payload: Payload) -> Result<Vec<u8>, ApiError> {
+    /// One answer, at the expense of an account of its own until it is sent; a large one is written off the runtime. A
+    /// panic of user code is its error.
+    async fn write(&self, payload: Payload, form: fn(Vec<u8>) -> Bytes) -> Result<Bytes, ApiError> {
         let edge = self.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
         let (model, id) = (Arc::clone(&self.model), self.id.clone());
         let bytes = payload.size_up_to(LARGE_BYTES);
-        let writing = budget.run_outcome(bytes, move || written(&model, id.as_deref(), &payload));
-        caught_within(&self.panics, Box::pin(writing)).await?
+        let write = move || written(&model, id.as_deref(), &payload).map(form);
+        let written = caught_within(&self.panics, Box::pin(budget.run_outcome(bytes, write))).await??;
+        budget.settle(written.len())?;
+        Ok(budget.charged(written))
     }
 }
 
@@ -74,7 +76,7 @@ pub(crate) async fn generate(call: ModelCall<'_>, request: ProtocolRequest<'_>) 
         return Err(several(call.model, "several").into());
     }
     call.model.inferred();
-    let mut response = Response::new(Body::from(writer.write(payload).await?));
+    let mut response = Response::new(Body::from(writer.write(payload, Bytes::from).await?));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(SERVER_TIMING, total(admitted_at.elapsed()));
@@ -157,11 +159,10 @@ impl GenerateStream {
         };
         self.heartbeat.sent();
         self.items.count();
-        let json = match payload {
-            Ok(payload) => self.writer.write(payload).await,
+        Some(match payload {
+            Ok(payload) => self.writer.write(payload, |json| event(&json)).await,
             Err(error) => Err(error),
-        };
-        Some(json.map(|json| event(&json)))
+        })
     }
 
     /// The last event of a stream that failed.

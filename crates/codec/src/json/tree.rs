@@ -34,9 +34,17 @@ fn tree<const DIGITS: bool>(
     limits: &DecodeLimits,
     decimals: Option<&Decimals>,
 ) -> Result<ChargedBuffer, DecodeError> {
+    use DecodeErrorKind::{Exhausted, LimitExceeded, Stopped};
     write::<DIGITS>(bytes, before, limits, decimals).map_err(|error| match error.kind() {
-        DecodeErrorKind::Exhausted | DecodeErrorKind::Stopped => error,
-        _ => whole::<DIGITS>(bytes, limits, decimals).err().unwrap_or(error),
+        Exhausted | Stopped => error,
+        first => match whole::<DIGITS>(bytes, limits, decimals).err() {
+            // The value takes more memory than the tree, which may have none of it.
+            Some(again) if matches!(again.kind(), Exhausted | Stopped | LimitExceeded) && again.kind() != first => {
+                error
+            }
+            Some(again) => again,
+            None => error,
+        },
     })
 }
 
@@ -49,8 +57,10 @@ fn write<const DIGITS: bool>(
     let json = JsonDecoder::<DIGITS>::new(bytes, limits, decimals)?;
     let out = LateWriter::new(before, bytes.len() + LEAF_BYTES);
     let mut writer = TreeWriter { json, out, keys: OpenKeys::default() };
-    writer.value(0)?;
-    writer.json.finish()?;
+    if let Err(error) = writer.value(0).and_then(|()| writer.json.finish()) {
+        writer.out.discard();
+        return Err(error);
+    }
     Ok(writer.out.finish()?)
 }
 

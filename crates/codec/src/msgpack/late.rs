@@ -86,6 +86,11 @@ impl LateWriter {
         self.out.check().map(|()| self.out.into_inner())
     }
 
+    /// Drops what was written, and releases its bytes.
+    pub(crate) fn discard(self) {
+        self.out.into_inner().discard();
+    }
+
     /// Moves what follows each long header, the last one first, so that each byte moves once.
     fn lengthen(&mut self) {
         let more = self.long.iter().map(|(_, header)| header.len() - 1).sum();

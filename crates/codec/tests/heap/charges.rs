@@ -575,3 +575,15 @@ fn a_refused_encoding_returns_its_charges() {
     names_the_account(refused);
     assert_eq!(charged.left, 0);
 }
+
+/// Its value would take far more memory than the account has left, and says nothing about the input.
+#[test]
+fn malformed_json_that_goes_on_encoded_is_refused_for_its_place() {
+    let body = Bytes::from(format!("[0{}", ",0".repeat(1 << 20)));
+    let limits = DecodeLimits { max_elements: usize::MAX, max_tree_bytes: usize::MAX, ..DecodeLimits::default() };
+    let kind = callboard_codec::DataType::value().kept_encoded();
+    let (read, _) = charged(8 << 20, || kind.decode(Format::Json, &body, &limits));
+    let error = read.unwrap_err();
+    assert_eq!(error.kind(), DecodeErrorKind::Malformed, "{error}");
+    assert!(error.to_string().contains("ends inside a list"), "{error}");
+}

@@ -122,7 +122,8 @@ impl CallOptions {
     /// Makes a refused call again by this policy, within its deadline: on this node, over a network in place of the
     /// client's own policy, and each call of a stream. Without it, a call on this node has one attempt, and a stream has
     /// the default policy. A call keeps its input for that until it has its outcome, so a worker that takes its inputs
-    /// by value gets a clone. Calls for many outputs (`replies`) are made once: some outputs may have been read.
+    /// by value gets a clone. Calls for many outputs (`replies`) are made once, because
+    /// some outputs may have been read, and so are detached calls.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

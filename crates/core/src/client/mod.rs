@@ -136,8 +136,10 @@ impl LocalClient {
     ) -> Result<Out, CallError> {
         let (route, now) = (route.as_ref(), clock::now());
         let served = self.served(route)?;
-        let timeout = self.shared.gateway.timeout_of(&served, None);
-        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, timeout));
+        let gateway = &self.shared.gateway;
+        let after = |timeout| Deadline::after(now, timeout);
+        let latest = |own: Deadline| own.min(after(gateway.max_timeout_of(&served)));
+        let deadline = options.deadline_from(now).map_or_else(|| after(gateway.timeout_of(&served, None)), latest);
         let options = options.with_deadline(deadline);
         let mut number = 1;
         loop {

@@ -40,10 +40,11 @@ impl Shadow {
         let Ok(admission) = gateway.try_admit_at(clock::now(), held, bytes, None) else { return trial.skip() };
         let origin = call.flight.origin.as_ref().map(|origin| Arc::new(Origin::for_copy(origin)));
         let options = CallOptions::new().with_priority(Priority::Low).with_origin(origin);
-        let flight = LocalClient::flight_of(&admission, &options);
-        let copy = AdmittedCall::uncounted(admission, flight);
         tokio::spawn(async move {
             let _place = place;
+            // Made in this task, which is in no span: the caller's ends with its call.
+            let flight = LocalClient::flight_of(&admission, &options);
+            let copy = AdmittedCall::uncounted(admission, flight);
             let (began, trial) = (copy.admitted_at(), part.trial());
             let outcome = run_once(began, copy, input, |copy, reply| (copy, reply.payload)).await;
             let latency = clock::now().saturating_duration_since(began);

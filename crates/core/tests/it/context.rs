@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use callboard_core::actor::{Actor, ActorContext, ActorSpec, ReplyPort};
 use callboard_core::{
     App, AsyncWorker, Batch, CallContext, CallOptions, ErrorKind, Failure, Pipeline, Priority, Replica, Replies,
-    SessionKey, Stage, StreamStage, Worker,
+    Rollout, RouteSpec, SessionKey, Stage, StreamStage, Worker,
 };
 use futures_util::stream;
 use tracing::Instrument;
 
-use super::support::serve;
+use super::support::{serve, until};
 
 /// All of the context, on one line.
 fn describe(context: &CallContext) -> String {
@@ -255,6 +255,27 @@ async fn the_span_of_a_caller_is_above_the_span_of_its_stages_code() {
     let line =
         "request:call{route=\"/outer\" stage=\"outer\" replica=0}:call{route=\"/inner\" stage=\"inner\" replica=0}: ";
     assert!(lines.lines().any(|text| text.contains(line) && text.ends_with("hello")), "{lines}");
+}
+
+/// The copy of a call for a candidate lasts longer than the call.
+#[tokio::test]
+async fn the_copy_of_a_shadow_is_in_no_span_of_its_caller() {
+    let (written, _here) = logged();
+    let node = serve(Stage::each("model", |n: &u64| Ok(*n)).pure()).await;
+    let candidate = RouteSpec::new("/route", says("model").pure());
+    node.roll_out(candidate, Rollout::shadow(1.0).min_calls(u64::MAX)).await.unwrap();
+    let span = tracing::info_span!("request");
+    node.client().call::<u64, u64>("/route", 1).instrument(span).await.unwrap();
+    let lines = Mutex::new(String::new());
+    until("the copy has run", || {
+        let mut lines = lines.lock().unwrap();
+        lines.push_str(&written.take());
+        lines.contains("hello")
+    })
+    .await;
+    let lines = lines.into_inner().unwrap();
+    let line = lines.lines().find(|line| line.contains("hello")).unwrap();
+    assert!(line.contains("call{") && !line.contains("request:"), "{line}");
 }
 
 /// The engine has a span around each actor, which tells a reader nothing.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use callboard_codec::{Map, Value};
 use callboard_core::{
-    App, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Instant, Limits, Node, Pipeline, RetryPolicy, Stage,
+    App, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Instant, Limits, Node, Pipeline, RetryPolicy,
+    RouteSpec, Stage,
 };
 use futures_util::{FutureExt, StreamExt, stream};
 
@@ -113,6 +114,18 @@ async fn a_policy_in_the_options_holds_for_every_form_of_a_call() {
         assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Overloaded, true), "{input}: {error}");
     }
     until("nothing is left", || is_quiet(&node)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_attempts_of_a_call_end_by_the_longest_timeout_of_its_route() {
+    let route = RouteSpec::new("/route", refusing(u64::MAX)).max_timeout(Duration::from_secs(1));
+    let node = App::new().mount(route).start().await.unwrap();
+    let options = CallOptions::new().with_timeout(Duration::from_secs(60));
+    let options = options.with_retry(RetryPolicy::default().attempts(u32::MAX));
+    let began = tokio::time::Instant::now();
+    let error = node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
+    assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

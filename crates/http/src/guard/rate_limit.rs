@@ -107,6 +107,20 @@ mod tests {
     }
 
     #[test]
+    fn requests_pass_after_their_wait_and_idle_time_gives_one_burst() {
+        let limiter = Limiter::new(RateLimit::parse("3/h").unwrap());
+        let one = NonZeroU32::MIN;
+        let mut now = Instant::now();
+        let burst = |now| (0..10).take_while(|_| limiter.take_at(now, one) == Some(Ok(()))).count();
+        assert_eq!(burst(now), 3);
+        let wait = limiter.take_at(now, one).unwrap().unwrap_err();
+        assert_eq!(burst(now + wait - Duration::from_millis(1)), 0);
+        assert_eq!(burst(now + wait), 1);
+        now += Duration::from_secs(100 * 3600);
+        assert_eq!(burst(now), 3);
+    }
+
+    #[test]
     fn a_burst_passes_and_a_later_refusal_names_the_wait() {
         let limiter = Limiter::new(RateLimit::parse("3/h").unwrap());
         let take = |count| limiter.take(NonZeroU32::new(count).unwrap());

@@ -263,7 +263,7 @@ impl ModelDirectory {
         {
             return Ok(Err(Failed { stamp, reason }));
         }
-        let (root, own, own_settings, own_print) =
+        let (root, own, own_settings, own_stamp) =
             (self.root.clone(), name.to_owned(), settings.clone(), stamp.clone());
         let building = spawn_blocking(move || {
             let _place = place;
@@ -271,7 +271,7 @@ impl ModelDirectory {
             // A file that was written meanwhile may have been read half old, half new.
             let now = look_at_model(&root, &own).ok().flatten();
             let is_same =
-                now.and_then(|now| VersionStamp::new(&now, version, &own_settings)).as_ref() == Some(&own_print);
+                now.and_then(|now| VersionStamp::new(&now, version, &own_settings)).as_ref() == Some(&own_stamp);
             match built {
                 Ok(_) if !is_same => Err("the file has changed while it was read".to_owned()),
                 built => built,
