@@ -50,11 +50,17 @@ pub struct CallOptions {
     timeout: Option<Duration>,
     priority: Option<Priority>,
     session: Option<SessionKey>,
-    first_item_timeout: Option<Duration>,
-    recorder: Option<Recorder>,
     origin: Option<Arc<Origin>>,
     /// In a box, because options are moved with each call.
-    retry: Option<Box<RetryPolicy>>,
+    rare: Option<Box<RareOptions>>,
+}
+
+/// Options that few calls have.
+#[derive(Clone, Debug, Default)]
+struct RareOptions {
+    first_item_timeout: Option<Duration>,
+    recorder: Option<Recorder>,
+    retry: Option<RetryPolicy>,
 }
 
 impl CallOptions {
@@ -62,6 +68,10 @@ impl CallOptions {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    fn rare(&mut self) -> &mut RareOptions {
+        self.rare.get_or_insert_default()
     }
 
     /// Gives up at `deadline`. The earliest of several deadlines counts.
@@ -102,14 +112,14 @@ impl CallOptions {
     /// deadline.
     #[must_use]
     pub fn with_first_item_timeout(mut self, timeout: Duration) -> Self {
-        self.first_item_timeout = Some(timeout.min(MAX_TIMEOUT));
+        self.rare().first_item_timeout = Some(timeout.min(MAX_TIMEOUT));
         self
     }
 
     /// How long the first output may take, if set.
     #[must_use]
     pub fn first_item_timeout(&self) -> Option<Duration> {
-        self.first_item_timeout
+        self.rare.as_ref()?.first_item_timeout
     }
 
     /// Sets the priority class.
@@ -145,14 +155,14 @@ impl CallOptions {
     /// ```
     #[must_use]
     pub fn with_retry(mut self, policy: RetryPolicy) -> Self {
-        self.retry = Some(Box::new(policy));
+        self.rare().retry = Some(policy);
         self
     }
 
     /// How a refused call is made again, if set.
     #[must_use]
     pub fn retry(&self) -> Option<RetryPolicy> {
-        self.retry.as_deref().copied()
+        self.rare.as_ref()?.retry
     }
 
     /// The deadline of a call that began at `began`: the earlier of deadline and timeout; `None` without both.
@@ -192,7 +202,7 @@ impl CallOptions {
     /// on another node is recorded on this one only.
     #[must_use]
     pub fn with_recorder(mut self, recorder: Recorder) -> Self {
-        self.recorder = Some(recorder);
+        self.rare().recorder = Some(recorder);
         self
     }
 
@@ -348,13 +358,13 @@ impl CallOptions {
     /// [caller](Self::with_traceparent).
     #[must_use]
     pub fn traceparent(&self) -> Option<String> {
-        traceparent(self.recorder.as_ref(), self.origin.as_deref())
+        traceparent(self.recorder(), self.origin.as_deref())
     }
 
     /// The recorder, if set.
     #[must_use]
     pub fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.as_ref()
+        self.rare.as_ref()?.recorder.as_ref()
     }
 
     /// The priority, if set.
