@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -210,7 +211,63 @@ def test_an_open_step_ends_with_the_client() -> None:
             call = asyncio.ensure_future(client.call(1))
             await LOG["entered"].wait()
         assert LOG["cancelled"].is_set()
+        with pytest.raises(cb.CallError, match="the test client is closed"):
+            await call
+
+    in_loop(test)
+
+
+def test_an_open_call_can_be_cancelled_after_the_client() -> None:
+    async def test() -> None:
+        async with cb.test_client(cb.pipeline(waits)) as client:
+            call = asyncio.ensure_future(client.call(1))
+            # It begins, and the loop does not run again until it is cancelled.
+            await asyncio.sleep(0)
         call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    in_loop(test)
+
+
+def test_a_step_that_is_cancelled_before_it_starts_leaves_no_task() -> None:
+    async def test() -> None:
+        async with cb.test_client(cb.pipeline(waits)) as client:
+            steps: Any = client._app
+            events = select.poll()
+            events.register(steps._engine, select.POLLIN)
+            call = asyncio.ensure_future(client.call(1))
+            await asyncio.sleep(0)
+            # The loop does not run until the task is cancelled.
+            events.poll()
+            steps._take()
+            tasks = list(steps._tasks.values())
+            steps._engine.cancel(0)
+            events.poll()
+            steps._take()
+            await asyncio.wait(tasks)
+            assert tasks[0].cancelled() and not LOG["entered"].is_set()
+            assert not steps._tasks
+            call.cancel()
+
+    in_loop(test)
+
+
+def test_calls_beyond_the_queue_of_a_step_are_refused() -> None:
+    @cb.function
+    async def step(x: int) -> int:
+        await LOG["entered"].wait()
+        return x
+
+    async def test() -> None:
+        async with cb.test_client(cb.pipeline(step)) as client:
+            calls = [asyncio.ensure_future(client.call(x)) for x in range(1100)]
+            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            LOG["entered"].set()
+            found = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [error for error in found if isinstance(error, cb.CallError)]
+        assert len(refused) >= len(done) > 0 and {error.kind for error in refused} == {"overloaded"}
+        assert all(output == x for x, output in enumerate(found) if output not in refused)
 
     in_loop(test)
 
@@ -227,6 +284,97 @@ def test_an_interrupt_ends_its_call_alone() -> None:
         with pytest.raises(KeyboardInterrupt):
             client.call(-1)
         assert client.call(1) == 1
+
+
+def test_an_interrupt_loses_no_call_of_another_thread() -> None:
+    found: dict[str, Any] = {}
+    entered = threading.Event()
+
+    def is_open(count: int) -> None:
+        """Waits until the calls of this number of threads are open."""
+        limit = time.monotonic() + LIMIT
+        while len(steps._calls) < count and time.monotonic() < limit:
+            time.sleep(0.001)
+
+    @cb.function
+    def holds(value: Any) -> Any:
+        # The other threads wait for this one.
+        entered.set()
+        is_open(3)
+        steps._events.poll(1000 * LIMIT)
+        return value
+
+    @cb.function
+    def raises(value: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def call(want: str) -> None:
+        try:
+            found[want] = client.call({"want": want})
+        except BaseException as error:
+            found[want] = type(error)
+
+    app = cb.switch("want", holds=holds, raises=raises, same=pipeline_app.same)
+    with cb.test_client(app) as client:
+        steps: Any = client._app
+        threads = [threading.Thread(target=call, args=(want,), daemon=True) for want in ("holds", "raises", "same")]
+        for count, thread in enumerate(threads):
+            is_open(count)
+            thread.start()
+            entered.wait(LIMIT)
+        for thread in threads:
+            thread.join(LIMIT)
+            assert not thread.is_alive()
+    # The thread that runs a step gets its interrupt too.
+    assert found["same"] == {"want": "same"} and found["raises"] is KeyboardInterrupt
+
+
+def test_a_client_closes_when_the_code_of_other_threads_has_ended() -> None:
+    log: list[str] = []
+    entered, leaves = threading.Event(), threading.Event()
+
+    class Slow:
+        def predict(self, x: int) -> int:
+            entered.set()
+            leaves.wait(LIMIT)
+            log.append("predict")
+            return x
+
+        def cleanup(self) -> None:
+            log.append("cleanup")
+
+    with cb.test_client(cb.pipeline(Slow)) as client:
+        thread = threading.Thread(target=client.call, args=(1,), daemon=True)
+        thread.start()
+        entered.wait(LIMIT)
+        threading.Timer(0.05, leaves.set).start()
+    thread.join(LIMIT)
+    assert log == ["predict", "cleanup"] and not thread.is_alive()
+
+
+def test_a_failed_setup_closes_the_steps_before_it() -> None:
+    log: list[str] = []
+
+    class First:
+        def setup(self) -> None:
+            log.append("setup")
+
+        def predict(self, x: int) -> int:
+            return x
+
+        def cleanup(self) -> None:
+            log.append("cleanup")
+
+    class Second(First):
+        def setup(self) -> None:
+            raise ValueError("no weights")
+
+    client = cb.test_client(cb.pipeline(First, Second))
+    with pytest.raises(ValueError, match="no weights"), client:
+        pass
+    assert log == ["setup", "cleanup"]
+    with pytest.raises(TargetError, match="the test client is closed"):
+        client.call(1)
 
 
 def test_a_late_call_runs_nothing() -> None:

@@ -3,7 +3,7 @@
 //! The node is a real one: it queues, batches, joins and cancels. Its stages are in Python, which takes their batches as
 //! [events](Engine::take), runs them in a thread of its own and [answers](Engine::answer).
 //!
-//! * **Full:** Python bounds the calls that it makes at once; each has at most one item in each stage.
+//! * **Full:** the bounds are those of a node: a call that finds the queue of a stage full ends as `Overloaded`.
 //! * **Cancelled:** a call is cancelled by [`cancel`](Engine::cancel). If all callers of a batch have left, as the other
 //!   members of a failed ensemble, Python is told by an event.
 

@@ -7,6 +7,7 @@ test, or, if no code waits, in the thread that makes the call.
 from __future__ import annotations
 
 import asyncio
+import collections
 import copy
 import dataclasses
 import itertools
@@ -31,7 +32,7 @@ from callboard.client.transport import Failure
 if TYPE_CHECKING:
     from callboard._native import Engine
 
-# The calls of one batch that are open at the same time.
+# The open calls of one `batch()`. Other bounds are those of a node: a call that finds a full queue is `overloaded`.
 _MAX_CALLS = 64
 
 
@@ -64,6 +65,10 @@ class _Call:
     outcome: tuple[list[bytes], Failure | None] | None = None
     has_ended: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
+    def end(self, outputs: list[bytes], failure: Failure | None) -> None:
+        self.outcome = (outputs, failure)
+        self.has_ended.set()
+
 
 class Steps:
     """The steps of a pipeline. `stages` has what runs each service or function in them."""
@@ -80,6 +85,9 @@ class Steps:
         self._numbers = itertools.count()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._events = select.poll()
+        # Events of the engine that nothing has handled yet.
+        self._taken: collections.deque[Any] = collections.deque()
+        self._open: list[Stage] = []
         self._lock = threading.RLock()
         self._engine: Engine | None = None
 
@@ -100,24 +108,35 @@ class Steps:
             self._engine = Engine(self._plan, sizes)
         except ValueError as error:
             raise TargetError(str(error)) from None
-        for stage in self._stages.values():
-            await stage.open()
+        try:
+            for stage in self._stages.values():
+                await stage.open()
+                self._open.append(stage)
+        except BaseException:
+            await self.close()
+            raise
         if self.waits:
             asyncio.get_running_loop().add_reader(self._engine, self._take)
         else:
             self._events.register(self._engine, select.POLLIN)
 
     async def close(self) -> None:
-        if self._engine is not None and self.waits:
-            asyncio.get_running_loop().remove_reader(self._engine)
-        self._engine = None
+        # A thread that runs code of a step has the lock until its call has ended.
+        with self._lock:
+            if self._engine is not None and self.waits:
+                asyncio.get_running_loop().remove_reader(self._engine)
+            self._engine = None
+            self._taken.clear()
+            for call in list(self._calls.values()):
+                if call.outcome is None:
+                    call.end([], Failure("unavailable", "the test client is closed"))
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for stage in reversed(self._stages.values()):
-            await stage.close()
+        while self._open:
+            await self._open.pop().close()
 
     def route_at(self, path: str) -> Route | None:
         return None
@@ -174,7 +193,10 @@ class Steps:
         finally:
             for call in calls:
                 if self._calls.pop(call.number, None) and call.outcome is None:
-                    self._opened.cancel(call.number)
+                    # Nothing reads them, and their frames refer to the call.
+                    call.errors.clear()
+                    if self._engine is not None:
+                        self._engine.cancel(call.number)
 
     @property
     def _opened(self) -> Engine:
@@ -186,24 +208,31 @@ class Steps:
         """Runs code in this thread until the call has ended. Another thread may run it meanwhile."""
         with self._lock:
             while call.outcome is None:
-                self._events.poll()
+                if not self._taken:
+                    self._events.poll()
                 self._take()
 
     def _take(self) -> None:
-        for event in self._opened.take():
+        self._taken.extend(self._opened.take())
+        # An interrupt of a step leaves the rest to the other threads.
+        while self._taken:
+            event = self._taken.popleft()
             if event[0] == "run":
-                _, batch, name, items = event
-                running = self._run_batch(batch, name, items)
-                if self.waits:
-                    self._tasks[batch] = asyncio.ensure_future(running)
-                else:
-                    finish(running)
+                self._start(*event[1:])
             elif event[0] == "left":
                 if task := self._tasks.get(event[1]):
                     task.cancel()
             elif call := self._calls.get(event[1]):
-                call.outcome = (event[2], event[3])
-                call.has_ended.set()
+                call.end(event[2], event[3])
+
+    def _start(self, batch: int, name: str, items: list[tuple[int, bytes]]) -> None:
+        running = self._run_batch(batch, name, items)
+        if not self.waits:
+            finish(running)
+            return
+        task = self._tasks[batch] = asyncio.ensure_future(running)
+        # It may be cancelled before its first step.
+        task.add_done_callback(lambda _: self._tasks.pop(batch, None))
 
     async def _run_batch(self, batch: int, name: str, items: list[tuple[int, bytes]]) -> None:
         calls = [self._calls.get(number) for number, _ in items]
@@ -215,13 +244,22 @@ class Steps:
             answers = await stage.run([item for _, item in items], method, contexts)
         except Exception as error:
             answers = [([], ItemFailure(error)) for _ in items]
-        finally:
-            self._tasks.pop(batch, None)
+        except (KeyboardInterrupt, SystemExit) as error:
+            # It leaves this thread, and the calls may be those of others.
+            self._answer(batch, calls, [([], ItemFailure(error)) for _ in items])
+            raise
+        self._answer(batch, calls, answers)
+
+    def _answer(
+        self, batch: int, calls: list[_Call | None], answers: list[tuple[list[bytes], ItemFailure | None]]
+    ) -> None:
         told = [
             (outputs, None if failure is None else _told(call, failure.error))
             for call, (outputs, failure) in zip(calls, answers, strict=True)
         ]
-        self._opened.answer(batch, told)
+        # A step may outlive the client: it has handled its cancellation.
+        if self._engine is not None:
+            self._engine.answer(batch, told)
 
 
 def _told(call: _Call | None, error: BaseException) -> tuple[str, str, int]:

@@ -37,8 +37,8 @@ def test_client(app: Any, **settings: Any) -> TestClient:
     The settings are those of a stage in the configuration file, which `setup` gets by name, such as `device="cuda:0"`;
     `cache` is the directory for `prepare`.
 
-    A pipeline runs by the engine of a node, so that its ensembles, switches and errors are those of a node. The engine
-    is in the extension, which wheels have.
+    A pipeline runs by the engine of a node, so that its ensembles, switches, bounds and errors are those of a node. The
+    engine is in the extension, which wheels have.
 
     Raises `TargetError` for anything that cannot be served, for a pipeline without the extension, and for one with a
     step that only a node runs, such as `onnx`; whatever `setup` raises.
@@ -60,7 +60,11 @@ class TestClient:
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> TestClient:
-        self._wait(self._app.open())
+        try:
+            self._wait(self._app.open())
+        except BaseException:
+            self._loop.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +98,10 @@ class TestClient:
         return self._wait(self._app.call(value, method, context))
 
     def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
-        """Calls that run as one batch: their outputs, in order. A failed item is its exception, in its place."""
+        """Many calls, and their outputs in order. A failed item is its exception, in its place.
+
+        A service or function runs them as one batch; a pipeline has up to 64 of them open, which its engine batches.
+        """
         return self._wait(self._app.batch(values, method))  # type: ignore[no-any-return]
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
