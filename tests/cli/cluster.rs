@@ -60,7 +60,7 @@ fn a_cluster_is_created_joined_and_called_and_foreign_identities_are_refused() {
     let joined = join(&node_token, &first_address, &path_of("second"), "second");
     assert!(joined.status.success() && stderr(&joined).contains("as second, a node"), "{joined:?}");
     let (mut second, second_address) = serve(&path_of("second"), &["--quic", "127.0.0.2:0", "--join", &first_address]);
-    second.wait_for("connected to a peer");
+    second.wait_until_printed("connected to a peer");
 
     // A client calls a route on either node.
     let joined = join(&token(&authority, &["--role", "client"]), &first_address, &path_of("desk"), "desk");

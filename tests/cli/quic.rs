@@ -144,8 +144,8 @@ fn a_node_connects_back_to_a_node_that_joins_it() {
     let mut first = start(&["--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]);
     let address = first.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
     let mut second = start(&["--join", &address]);
-    second.wait_for("connected to a peer");
-    first.wait_for("connected to a peer");
+    second.wait_until_printed("connected to a peer");
+    first.wait_until_printed("connected to a peer");
     second.signal("KILL");
     first.wait_for("the connection to a peer ended");
     let output = call(&state, &format!("quic://{address}"), &["/digits", "-F", "image=@examples/digits/seven.png"]);
@@ -169,7 +169,7 @@ fn the_status_of_a_node_shows_the_others() {
     let name = address.replace("127.0.0.1", "localhost");
     let mut second = start(&["--join", &name, "--log", "callboard_net=info"]);
     let admin = second.wait_for("admin on ");
-    second.wait_for("connected to a peer");
+    second.wait_until_printed("connected to a peer");
     let status = |args: &[&str]| {
         let output = run(&[&["status", &admin], args].concat());
         assert!(output.status.success(), "{output:?}");
@@ -219,7 +219,7 @@ fn divided_nodes() -> [Server; 2] {
     let mut new = start(&labels(2, r#"["new", "other"]"#, [3, 1]), &["--quic", "127.0.0.1:0"]);
     let address = new.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
     let mut old = start(&labels(1, r#"["old", "other"]"#, [3, 1]), &["--join", &address]);
-    old.wait_for("connected to a peer");
+    old.wait_until_printed("connected to a peer");
     [old, new]
 }
 

@@ -297,8 +297,8 @@ fn no_call_over_quic_fails_when_a_node_ends() {
     };
     let (mut first, first_address) = start(2, &["--quic", "127.0.0.1:0"]);
     let (mut second, second_address) = start(1, &["--quic", "127.0.0.1:0", "--join", &first_address]);
-    second.wait_for("connected to a peer");
-    first.wait_for("connected to a peer");
+    second.wait_until_printed("connected to a peer");
+    first.wait_until_printed("connected to a peer");
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let identity = Identity::development_in(&state.join("callboard/development")).unwrap();

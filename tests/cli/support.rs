@@ -120,6 +120,13 @@ impl Server {
         }
     }
 
+    /// Waits for a line with this text, unless there was one: for what comes before or after the address.
+    pub(crate) fn wait_until_printed(&mut self, text: &str) {
+        if !self.stderr_lines.iter().any(|line| line.contains(text)) {
+            self.wait_for(text);
+        }
+    }
+
     /// Whether a line with this text appears in time.
     pub(crate) fn prints_within(&mut self, text: &str, limit: Duration) -> bool {
         let end = Instant::now() + limit;
