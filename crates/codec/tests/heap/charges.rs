@@ -579,6 +579,7 @@ fn a_refused_encoding_returns_its_charges() {
 /// Its value would take far more memory than the account has left, and says nothing about the input.
 #[test]
 fn malformed_json_that_goes_on_encoded_is_refused_for_its_place() {
+    let _turn = heap::turn();
     let body = Bytes::from(format!("[0{}", ",0".repeat(1 << 20)));
     let limits = DecodeLimits { max_elements: usize::MAX, max_tree_bytes: usize::MAX, ..DecodeLimits::default() };
     let kind = callboard_codec::DataType::value().kept_encoded();
