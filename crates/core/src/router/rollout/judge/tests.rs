@@ -266,6 +266,11 @@ fn a_revision_may_fail_more_often_by_the_allowed_rate() {
         run(&mut judge, 10_000, || CALL, candidate).0.map(|decision| decision.cause)
     };
     assert_eq!((decided(10), decided(2)), (None, Some(DecisionCause::ErrorRate)));
+    // More than allowed, but by too few calls to prove it.
+    let mut early = judge(Rollout::canary(0.5).max_error_rate(0.2));
+    (0..100).for_each(|_| early.observe(TrialRole::Current, CALL));
+    (0..8).for_each(|n| early.observe(TrialRole::Candidate, if n % 4 == 0 { Observation::Failed } else { CALL }));
+    assert_eq!(early.decide(early.ends_at() - Duration::from_millis(1)), None);
     // Nothing more may fail, and nothing fails.
     let mut strict = judge(Rollout::canary(0.5).max_error_rate(0.0).min_calls(50));
     assert_eq!(run(&mut strict, 1_000, || CALL, || CALL).0.unwrap().verdict, Verdict::Promote);
