@@ -79,8 +79,8 @@ fn the_page_of_the_architecture_has_at_most_300_lines() {
     assert!(lines <= 300, "ARCHITECTURE.md has {lines} lines");
 }
 
-/// Each row names a file and a function that is in it, and then others: `function` in `file`, in the same crate or in
-/// one that is named before the file.
+/// Each row names a file and a function that is in it, and then others as `function` in `file`. Such a file is in the
+/// crate of the row, unless the row names another crate before it.
 #[test]
 fn decisions_are_in_the_documented_files() {
     let page = read(&root().join("ARCHITECTURE.md"));

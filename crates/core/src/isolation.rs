@@ -234,7 +234,9 @@ impl IsolatedReplica {
             IsolatedWorker::Async(worker) => runtime.block_on(worker.cleanup()),
         });
         if let Err(words) = done {
-            tracing::error!(parent: None, stage = %self.code.name(), "the worker panicked while it cleaned up: {words}");
+            tracing::error!(
+                parent: None, stage = %self.code.name(), "the worker panicked while it cleaned up: {words}"
+            );
         }
     }
 }

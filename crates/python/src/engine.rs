@@ -4,8 +4,8 @@
 //! [events](Engine::take), runs them in a thread of its own and [answers](Engine::answer).
 //!
 //! * **Full:** the bounds are those of a node: a call that finds the queue of a stage full ends as `Overloaded`.
-//! * **Cancelled:** a call is cancelled by [`cancel`](Engine::cancel). If all callers of a batch have left, as the other
-//!   members of a failed ensemble, Python is told by an event.
+//! * **Cancelled:** [`cancel`](Engine::cancel) ends a call. When the last caller of a batch leaves, an event tells
+//!   Python; the callers of the other members of a failed ensemble leave too.
 
 use std::collections::HashMap;
 use std::sync::Arc;

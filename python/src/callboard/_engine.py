@@ -166,7 +166,7 @@ class Steps:
         """The output of a call, or what it raises."""
         assert call.outcome is not None
         outputs, failure = call.outcome
-        # Also those that became outputs of an ensemble.
+        # The errors that an ensemble kept as outputs of its members are let go as well.
         errors = list(map(let_go, call.errors))
         call.errors.clear()
         call.outcome = None

@@ -1,7 +1,7 @@
 //! Reads JSON text into the tree of an envelope, without a [`Value`] of it.
 //!
-//! The bytes are those that the value would be written as, and the limits count what a later decoder allocates. Input
-//! that is refused is read again by the decoder for values, which names the place.
+//! It writes the same bytes as reading a value and encoding it, under the same limits. Refused input is read again by
+//! the decoder for values, whose error names the place.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! Writes MessagePack from a source that tells the length of a text, list or map at its end.
 //!
-//! The header of each gets one byte at first, which is enough for most. The others get the rest of theirs at the end,
-//! in one pass over what was written, so that the bytes are those that [`encode`](super::encode) writes.
+//! Each header gets one byte at first, which is enough for most. At the end one pass makes room for the longer headers.
+//! The result has the same bytes as that of [`encode`](super::encode).
 
 use crate::account::ChargeError;
 use crate::error::EncodeError;

@@ -332,7 +332,9 @@ impl GroupState {
             }
             let delay = self.recovery.failed(now, fastrand::f64());
             let group = &self.group.name;
-            tracing::error!(parent: None, %group, reason = why, wait = ?delay, "a group of actors waits to start again");
+            tracing::error!(
+                parent: None, %group, reason = why, wait = ?delay, "a group of actors waits to start again"
+            );
             wait = Some(delay);
         }
         let affected = self.group.strategy.affected(index, self.lives.len());

@@ -241,7 +241,10 @@ fn serve(
 
 fn pin_to(core: usize, context: &ExecutorContext) {
     if !core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-        tracing::warn!(parent: None, stage = %context.pool.name(), replica = context.handle.index(), core, "could not pin the thread");
+        tracing::warn!(
+            parent: None, stage = %context.pool.name(), replica = context.handle.index(), core,
+            "could not pin the thread"
+        );
     }
 }
 

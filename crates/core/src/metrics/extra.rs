@@ -53,7 +53,9 @@ impl ExtraFamilies {
     fn tell_left_out(&self, family: &str) {
         let mut left_out = self.left_out.lock();
         if left_out.len() < MAX_LEFT_OUT && left_out.insert(family.to_owned()) {
-            tracing::error!(parent: None, family, "a family of metrics is left out of /metrics: another family has its name");
+            tracing::error!(
+                parent: None, family, "a family of metrics is left out of /metrics: another family has its name"
+            );
         }
     }
 }

@@ -115,7 +115,11 @@ impl Pool {
         }
         // Without the lock: a log subscriber may ask for the state.
         if before != state {
-            let log = || tracing::info!(parent: None, stage = %self.name(), from = %before, to = %state, reason, "stage state");
+            let log = || {
+                tracing::info!(
+                    parent: None, stage = %self.name(), from = %before, to = %state, reason, "stage state"
+                )
+            };
             if before.is_ready() && state.is_ready() { self.log_crash(log) } else { log() }
         }
     }

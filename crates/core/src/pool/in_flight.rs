@@ -135,9 +135,11 @@ impl InFlightBatch {
                 }
                 ItemOutcome::Panicked(words) => {
                     pool.found_poison();
-                    pool.log_crash(
-                        || tracing::error!(parent: None, stage = %pool.name(), panic = %words, "an input makes its function panic"),
-                    );
+                    pool.log_crash(|| {
+                        tracing::error!(
+                            parent: None, stage = %pool.name(), panic = %words, "an input makes its function panic"
+                        )
+                    });
                     entry.refuse(panicked(pool, &words));
                 }
                 ItemOutcome::Late => {
@@ -160,7 +162,9 @@ impl InFlightBatch {
     /// The worker returned a wrong number of results: they cannot be matched to their items.
     pub(crate) fn refuse_wrong_count(self, wrong: &WrongCount) {
         let pool = Arc::clone(&self.pool);
-        tracing::error!(parent: None, stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results");
+        tracing::error!(
+            parent: None, stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results"
+        );
         self.fail(RunEnd::WrongCount, || {
             CallError::new(ErrorKind::WorkerFailed, wrong.to_string()).at_stage(pool.name())
         });
@@ -200,7 +204,9 @@ impl InFlightBatch {
         if may_run_again {
             let isolated = self.facts.is_isolating();
             pool.log_crash(|| {
-                tracing::error!(parent: None, stage = %pool.name(), panic = %words, isolated, "an input kills its worker");
+                tracing::error!(
+                    parent: None, stage = %pool.name(), panic = %words, isolated, "an input kills its worker"
+                );
             });
         }
         self.fail(RunEnd::Panicked, || panicked(&pool, words));

@@ -447,7 +447,9 @@ impl DeploymentState {
         for worker in &workers {
             let left = end.saturating_duration_since(clock::now());
             if worker.actor().wait(Some(left)).await.is_err() {
-                tracing::warn!(parent: None, stage = %self.pool.name(), replica = worker.index(), "worker did not stop in time");
+                tracing::warn!(
+                    parent: None, stage = %self.pool.name(), replica = worker.index(), "worker did not stop in time"
+                );
                 worker.actor().kill();
             }
         }

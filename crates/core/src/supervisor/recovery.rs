@@ -56,7 +56,9 @@ impl DeploymentState {
         self.failed.waits_for_threads = self.has_too_many_abandoned_threads();
         let stage = self.pool.name();
         if self.replicas[..self.pool.replicas.target()].iter().any(ReplicaRecord::is_up) {
-            tracing::error!(parent: None, %stage, replica = index, reason, ?wait, "replica waits before it starts again");
+            tracing::error!(
+                parent: None, %stage, replica = index, reason, ?wait, "replica waits before it starts again"
+            );
             return self.restart_after(myself, index, wait, reason);
         }
         tracing::error!(parent: None, %stage, reason, retry_after = ?wait, "stage has failed");
@@ -75,7 +77,9 @@ impl DeploymentState {
         }
         let now = clock::now();
         let wait = self.failed.recovery.failed(now, fastrand::f64());
-        tracing::warn!(parent: None, stage = %self.pool.name(), reason, retry_after = ?wait, "stage has not started again");
+        tracing::warn!(
+            parent: None, stage = %self.pool.name(), reason, retry_after = ?wait, "stage has not started again"
+        );
         self.scale.refuse_change(&format!("{reason}; it tries again in {wait:.1?}"));
         self.wait_for_trial(myself, now + wait, reason);
     }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn same(first: Value, second: Value) -> bool {
-        agrees(&Payload::new(first), &Payload::new(second), 1e-3).expect("nobody pays")
+        agrees(&Payload::new(first), &Payload::new(second), 1e-3).expect("no account refuses it")
     }
 
     #[test]
