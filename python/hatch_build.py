@@ -1,8 +1,9 @@
 """Puts the `callboard` binary and the extension `callboard._native` into a wheel.
 
-* `WHEEL_NATIVES` names a directory with both: `.ci/wheel` builds a wheel for release so.
-* A source distribution has the Rust sources in `rust/`, and cargo builds them.
-* A clone gives neither: `pip install ./python` installs the Python part, in seconds and without cargo.
+* `WHEEL_NATIVES` names a directory with both: `.ci/wheel` builds a wheel for other machines so.
+* Otherwise cargo builds them: in the clone whose root is installed (`WHEEL_SOURCES`, from `build_clone.py`), or in
+  `rust/` of a source distribution.
+* `pip install ./python` in a clone finds neither, and installs the Python part alone, in seconds and without cargo.
 """
 
 import os
@@ -21,14 +22,14 @@ class NativeHook(BuildHookInterface):
     """Adds the two files to a wheel, with its tag."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        rust = Path(self.root, "rust")
+        rust = Path(os.environ.get("WHEEL_SOURCES") or Path(self.root, "rust"))
+        if self.target_name != "wheel" or version == "editable":
+            return
         if natives := os.environ.get("WHEEL_NATIVES"):
             directory = Path(natives)
-        elif self.target_name == "wheel" and rust.exists():
+        elif rust.exists():
             directory = _built(rust)
         else:
-            return
-        if self.target_name != "wheel" or version == "editable":
             return
         build_data["force_include"][str(directory / "_native.abi3.so")] = "callboard/_native.abi3.so"
         build_data["shared_scripts"][str(directory / "callboard")] = "callboard"

@@ -1,6 +1,6 @@
 """Reads a number of several digits: a pipeline with a model, and a service that calls it, in one file.
 
-    pip install ./python
+    pip install .
     callboard serve examples/python-depends/app.py
     python -c 'import json; print(json.dumps([json.load(open("examples/python-digits/seven.json"))] * 2))' |
       curl localhost:8000/read-number -H 'content-type: application/json' -d @-

@@ -1,6 +1,6 @@
 """A service in Python.
 
-    pip install ./python
+    pip install .
     callboard serve examples/python/app.py
     curl localhost:8000/sentiment -H 'content-type: application/json' -d '"a good day"'
 """

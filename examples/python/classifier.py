@@ -1,6 +1,6 @@
 """A classifier of scikit-learn, trained once on a node and loaded by each replica.
 
-    pip install ./python scikit-learn
+    pip install . scikit-learn
     callboard serve examples/python/classifier.py
     curl localhost:8000/iris -H 'content-type: application/json' \
         -d '{"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4, "petal_width": 0.2}'

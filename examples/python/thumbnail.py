@@ -1,6 +1,6 @@
 """A picture in, a picture out.
 
-    pip install "./python[image]"
+    pip install ".[image]"
     callboard serve examples/python/thumbnail.py
     curl localhost:8000/thumbnail -F image=@cat.png -F size=64 -H 'accept: image/*' -o small.jpg
 """

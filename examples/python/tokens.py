@@ -1,6 +1,6 @@
 """A stream of tokens: server-sent events, or JSON lines if `accept` asks for them.
 
-    pip install ./python
+    pip install .
     callboard serve examples/python/tokens.py
     curl -N localhost:8000/chat -H 'content-type: application/json' -d '{"prompt": "a good day", "most": 8}'
 """

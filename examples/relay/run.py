@@ -1,6 +1,6 @@
 """Runs the participant and the gateway as two processes; then again, and kills the participant in the middle.
 
-pip install "./python[client]"
+pip install .
 python examples/relay/run.py target/release/callboard
 """
 

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("httpx")
-
 from http_node import Node, echo
 
 from callboard import AsyncClient, Client

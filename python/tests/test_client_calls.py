@@ -9,9 +9,6 @@ from typing import TypedDict
 import msgspec
 import numpy as np
 import pytest
-
-pytest.importorskip("httpx")
-
 from http_node import Node, echo
 
 from callboard import Client
@@ -96,5 +93,5 @@ def test_quic_says_how_to_get_it() -> None:
     try:
         import callboard.client.quic  # noqa: F401
     except ModuleNotFoundError:
-        with pytest.raises(ImportError, match=r"quic:// needs callboard._native: wheels have it"):
+        with pytest.raises(ImportError, match=r"quic:// needs callboard._native: a wheel has it"):
             Client("quic://localhost:4433")

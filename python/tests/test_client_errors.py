@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("httpx")
-
 from http_node import Node, Request, frames, response, value
 
 from callboard import AsyncClient, CallError, Client

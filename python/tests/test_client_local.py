@@ -6,9 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("httpx")
-
-
 import callboard as cb
 from callboard.client import FailedError, InvalidInputError, NotFoundError
 from callboard.client.transport import Settings, open_transport

@@ -7,9 +7,6 @@ from collections import deque
 
 import pytest
 
-pytest.importorskip("httpx")
-
-
 from callboard.client._http_reply import _retry_after
 from callboard.client.policy import Absence, Attempts, RetryBudget
 from callboard.client.transport import Failure, Options, Settings

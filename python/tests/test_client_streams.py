@@ -11,9 +11,6 @@ import time
 from typing import Any
 
 import pytest
-
-pytest.importorskip("httpx")
-
 from http_node import LIMIT, Cut, Node, Request, echo, frames, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client

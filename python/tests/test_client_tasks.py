@@ -15,12 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("httpx")
-
-import httpx
 from http_node import LIMIT, Node, Request, echo, frames, problem, value
 from node import ENVIRONMENT
 

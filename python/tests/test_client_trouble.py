@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("httpx")
-
-import httpx
 from http_node import LIMIT, Cut, Node, Request, Slow, echo, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client

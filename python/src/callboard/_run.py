@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import site
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +18,6 @@ from callboard._target import TargetError
 
 if TYPE_CHECKING:
     from callboard._start import StartedNode
-
-_BESIDE = Path(__file__).with_name("bin") / "callboard"
 
 
 def run(app: Any = None, /, **settings: Any) -> None:
@@ -30,8 +30,8 @@ def run(app: Any = None, /, **settings: Any) -> None:
     A script becomes the server, so that this does not return, and Ctrl-C ends it. In a notebook it serves a file until
     it is interrupted.
 
-    Raises `FileNotFoundError` without the program `callboard` on `PATH` or in the package, `TargetError` for an app
-    that is not at the top of a file, and in a notebook `RuntimeError` if the server ends with an error.
+    Raises `FileNotFoundError` without the program `callboard` in this environment or on `PATH`, `TargetError` for an
+    app that is not at the top of a file, and in a notebook `RuntimeError` if the server ends with an error.
     """
     command = command_of(app, settings)
     sys.stdout.flush()
@@ -62,13 +62,25 @@ def command_of(app: Any, settings: dict[str, Any]) -> list[str]:
     main = sys.modules["__main__"]
     if (getattr(main, "__package__", None) or "").partition(".")[0] == "callboard":
         raise TargetError('the app is served while its file is imported: put it under `if __name__ == "__main__":`')
-    return [_program(), "serve", target_of(app, main), *_options(settings)]
+    return [program(), "serve", target_of(app, main), *_options(settings)]
 
 
-def _program() -> str:
-    found = shutil.which("callboard") or (str(_BESIDE) if _BESIDE.is_file() else None)
+def program() -> str:
+    """The program that was installed with this package, else the one on `PATH`."""
+    found = shutil.which("callboard", path=os.pathsep.join(_scripts())) or shutil.which("callboard")
     if found is None:
-        raise FileNotFoundError("the program `callboard` is not on PATH: build it (`cargo install --path .`)")
+        raise FileNotFoundError(
+            "the program `callboard` is neither in this environment nor on PATH: a wheel has it, and "
+            "`pip install .` at the root of a clone builds it"
+        )
+    return found
+
+
+def _scripts() -> list[str]:
+    """Where a wheel of this package puts its program: for all users of the interpreter, or for this one."""
+    found = [sysconfig.get_path("scripts")]
+    if site.ENABLE_USER_SITE:
+        found.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
     return found
 
 

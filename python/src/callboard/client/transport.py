@@ -191,6 +191,6 @@ def _class_of(url: str, *, is_async: bool) -> Any:
         return getattr(importlib.import_module(module), async_transport if is_async else transport)
     except ModuleNotFoundError as error:
         if scheme == "quic":
-            message = "quic:// needs callboard._native: wheels have it; `pip install ./python` installs the Python part"
+            message = "quic:// needs callboard._native: a wheel has it, and `pip install .` in a clone builds it"
             raise ImportError(message) from error
-        raise ImportError(f"{scheme}:// needs {error.name}: pip install 'callboard[client]'") from error
+        raise ImportError(f"{scheme}:// needs {error.name}: pip install {error.name}") from error
