@@ -3,6 +3,7 @@
 * `WHEEL_NATIVES` names a directory with both: `.ci/wheel` builds a wheel for other machines so.
 * Otherwise cargo builds them: in the clone whose root is installed (`WHEEL_SOURCES`, from `build_clone.py`), or in
   `rust/` of a source distribution.
+* `WHEEL_PROFILE` is another profile for cargo than `release`, and `WHEEL_PLATFORM` another platform than this one.
 * `pip install ./python` in a clone finds neither, and installs the Python part alone, in seconds and without cargo.
 """
 
@@ -42,11 +43,11 @@ def _built(rust: Path) -> Path:
     """The directory with both, built by cargo."""
     if shutil.which("cargo") is None:
         raise SystemExit(NO_CARGO)
+    profile = os.environ.get("WHEEL_PROFILE") or "release"
     packages = ["--package", "callboard", "--package", "callboard-python"]
-    subprocess.run(
-        ["cargo", "build", "--release", "--locked", "--bin", "callboard", "--lib", *packages], cwd=rust, check=True
-    )
-    built = Path(os.environ.get("CARGO_TARGET_DIR") or rust / "target", "release")
+    command = ["cargo", "build", "--profile", profile, "--locked", "--bin", "callboard", "--lib", *packages]
+    subprocess.run(command, cwd=rust, check=True)
+    built = Path(os.environ.get("CARGO_TARGET_DIR") or rust / "target", profile)
     library = next(path for path in map(built.joinpath, ("lib_native.so", "lib_native.dylib")) if path.exists())
     shutil.copy(library, built / "_native.abi3.so")
     return built

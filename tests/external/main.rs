@@ -33,3 +33,4 @@ mod tool;
 mod traces;
 mod triton;
 mod upload;
+mod workflows;
