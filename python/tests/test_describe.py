@@ -48,6 +48,7 @@ def test_each_route_is_described() -> None:
         "examples": ["good", "fine"],
         "headers": [],
         "query": [],
+        "request": [],
         "streams": False,
         "batched": True,
         "max_batch_size": 32,

@@ -68,6 +68,33 @@ fn a_python_file_is_served_with_its_types() {
     assert_eq!(operation["summary"], "Tells whether a text is good or bad.");
 }
 
+/// Also where a file of its own names the route, and not what its code takes.
+#[test]
+fn parts_of_a_request_are_arguments_of_python_code() {
+    let Some(python) = python() else { return };
+    let app = app("from typing import Annotated\nimport callboard as cb\n\n@cb.function\n\
+                   def greet(name: str, user: Annotated[str, cb.Header('x-user')],\n          \
+                   times: Annotated[int, cb.Query()] = 1, theme: Annotated[str, cb.Cookie()] = 'light') -> str:\n    \
+                   return f'{name} {user} {times} {theme}'\n");
+    let file = "[[stage]]\nname = \"greet\"\nkind = \"python\"\napp = \"app.py:greet\"\n\
+                [[route]]\npath = \"/greet\"\nstages = \"greet\"\n";
+    fs::write(app.with_file_name("callboard.toml"), file).unwrap();
+    for target in [app.as_path(), app.parent().unwrap()] {
+        let server = serve(&python, target.to_str().unwrap());
+        let ask = |query: &str, headers: &str| {
+            let head = format!("POST /greet{query} HTTP/1.1\r\ncontent-type: application/json{headers}");
+            let answer = server.request(&head, b"\"a\"");
+            (answer.status, serde_json::from_str::<Value>(&answer.body).unwrap())
+        };
+        let given = "\r\nX-User: ada\r\ncookie: a=b; theme=dark";
+        assert_eq!(ask("?times=2", given), (200, json!("a ada 2 dark")));
+        let (status, problem) = ask("?times=x", "");
+        let fields = problem["details"]["fields"].as_array().unwrap();
+        let places: Vec<&str> = fields.iter().filter_map(|field| field["path"].as_str()).collect();
+        assert_eq!((status, places.as_slice()), (422, &["header.x-user", "query.times"][..]), "{problem}");
+    }
+}
+
 /// The exported file serves the same.
 #[test]
 fn a_python_file_is_exported_as_a_configuration_file() {

@@ -15,6 +15,8 @@ pub(crate) struct Options {
     session: Option<String>,
     pub(crate) request_id: Option<String>,
     traceparent: Option<String>,
+    headers: Vec<(String, String)>,
+    query: Vec<(String, String)>,
     pub(crate) idempotent: bool,
     pub(crate) is_of_stream: bool,
 }
@@ -44,6 +46,12 @@ impl Options {
         }
         if let Some(traceparent) = &self.traceparent {
             options = options.with_traceparent(traceparent.as_str());
+        }
+        for (name, value) in &self.headers {
+            options = options.with_header(name.as_str(), value.as_str());
+        }
+        for (name, value) in &self.query {
+            options = options.with_query(name.as_str(), value.as_str());
         }
         Ok(options)
     }

@@ -23,6 +23,7 @@ from callboard._depends import depends
 from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._media import Audio, File, Image
 from callboard._options import nearest_name
+from callboard._request import Cookie, Header, Query
 from callboard._run import run, start
 from callboard._version import __version__
 from callboard.client import AsyncClient, Client
@@ -34,11 +35,14 @@ __all__ = [
     "CallError",
     "Client",
     "Context",
+    "Cookie",
     "Field",
     "File",
     "HTTPException",
+    "Header",
     "Image",
     "InvalidInput",
+    "Query",
     "SetupContext",
     "__version__",
     "batched",

@@ -43,6 +43,14 @@ def convert(value: Any, hint: Any) -> Any:
         return _convert_in_other_forms(value, hint)
 
 
+def from_text(text: str | list[str], hint: Any) -> Any:
+    """A text of a request, or several, as numbers and the like. Raises as `convert`."""
+    try:
+        return msgspec.convert(text, hint, strict=False, dec_hook=from_plain)
+    except msgspec.ValidationError as error:
+        raise _invalid(error, hint) from error
+
+
 def _convert_in_other_forms(value: Any, hint: Any) -> Any:
     try:
         try:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from callboard._awaiting import finish, in_loop, settled, wait
 from callboard._context import Context, SetupContext
 from callboard._conversion import convert, unreadable_output
+from callboard._current import CURRENT
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import error_map, error_of, let_go
 from callboard._exceptions import CallError, InvalidInput
@@ -249,7 +250,7 @@ class Local:
                 await settled(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
             self._instances[id(route.owner)] = instance
         inputs = [self._sent(value, is_as_sent=route.signature.takes_frames_as_sent)]
-        runner, contexts = Runner(route, instance), [Context(route=route.path)]
+        runner, contexts = Runner(route, instance), [_inner_context(route)]
         (outcome,) = await run_here(runner, inputs, contexts, _no_stream)
         if isinstance(outcome, Failure):
             try:
@@ -283,6 +284,13 @@ class Local:
 
 def _has_async_setup(owner: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(owner, "setup", None))
+
+
+def _inner_context(route: Route) -> Context:
+    """The context of a call that code of another call makes. It has what a node would give it."""
+    outer = CURRENT.get() or Context()
+    more = {name: getattr(outer, name) for name in ("caller", "headers", "query", "path", "tags")}
+    return Context(request_id=outer.request_id, traceparent=outer.traceparent, route=route.path, **more)
 
 
 def _no_stream(_: int, __: Any) -> None:

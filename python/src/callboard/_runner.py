@@ -48,6 +48,11 @@ class Runner:
         self.concurrency = route.method.concurrency
         self.name = route.signature.where
         self.encode = route.signature.encode_output
+        # The names of the arguments of a batch.
+        self._names = (*self.signature.hints, *(argument.name for argument in self.signature.request))
+        has_context = self.signature.context and not self.signature.batched
+        # What comes from the call of an item, and not from its input.
+        self._complete = self._with_request if self.signature.request else self._with_context if has_context else None
         call = route.bind(instance)
         self._call = apart(call) if route.signature.batched and route.signature.is_async else call
         # When it looks again for callers that have left.
@@ -199,11 +204,24 @@ class Runner:
             found = self.signature.all_arguments(inputs)
         if found is None:
             found = self._arguments_of_each(inputs, files)
-        if self.signature.context and not self.signature.batched:
-            for item, context in zip(found, contexts, strict=True):
-                if isinstance(item, dict):
-                    item[self.signature.context] = context
+        if self._complete is not None:
+            self._complete(found, contexts)
         return found
+
+    def _with_context(self, found: list[Any], contexts: list[Context]) -> None:
+        for item, context in zip(found, contexts, strict=True):
+            if isinstance(item, dict):
+                item[self.signature.context] = context
+
+    def _with_request(self, found: list[Any], contexts: list[Context]) -> None:
+        for index, (item, context) in enumerate(zip(found, contexts, strict=True)):
+            if isinstance(item, dict):
+                try:
+                    item.update(self.signature.request_arguments(context))
+                except Exception as error:
+                    found[index] = Failure(error)
+        if self.signature.context and not self.signature.batched:
+            self._with_context(found, contexts)
 
     def _arguments_of_each(self, inputs: list[Any], files: list[Files] | None) -> list[dict[str, Any] | Failure]:
         found: list[dict[str, Any] | Failure] = []
@@ -218,7 +236,7 @@ class Runner:
 
     def _columns(self, arguments: list[Any], contexts: list[Context], good: list[int]) -> dict[str, Any]:
         """The arguments of a batched method: a list for each parameter."""
-        columns: dict[str, Any] = {name: [arguments[index][name] for index in good] for name in self.signature.hints}
+        columns: dict[str, Any] = {name: [arguments[index][name] for index in good] for name in self._names}
         if self.signature.context:
             columns[self.signature.context] = [contexts[index] for index in good]
         return columns

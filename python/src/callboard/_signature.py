@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
-import json
 import operator
 import types
 import typing
@@ -25,6 +24,7 @@ from callboard._envelope import FRAMES, forms_of
 from callboard._exceptions import InvalidInput
 from callboard._outputs import encoder
 from callboard._records import is_pydantic_field
+from callboard._request import Argument, Part, has_part, is_json, split
 from callboard._schema import schema
 from callboard._type_hints import name_of, normal, unaliased, with_objects
 from callboard._unions import is_union
@@ -44,6 +44,8 @@ class Signature:
         self.where = where
         self.batched = batched
         self.context: str | None = None
+        # What is a part of the request, and what is in the body.
+        self.request: list[Argument] = []
         self.hints: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
         for parameter in parameters:
@@ -61,7 +63,7 @@ class Signature:
         )
         if batched and self.streams:
             raise TypeError(f"{where}: a batched method cannot yield: it returns one list")
-        if batched and not self.hints:
+        if batched and not self.hints and not self.request:
             raise TypeError(f"{where}: a batched method takes a list, but there is no parameter")
         self.output = self._output(returned)
         # Encodes the outputs, with the types of keys and sets in the hints.
@@ -84,14 +86,24 @@ class Signature:
         if _is_context(hint) or (name == "context" and hint is Any):
             self.context = name
             return
+        part, hint = split(hint)
         if self.batched:
             hint = _item_of(unaliased(hint), place)
         hint, default = _field_of(hint, parameter.default, name, place)
+        if isinstance(default, Part) or has_part(hint):
+            kind = type(default).__name__ if isinstance(default, Part) else "Header"
+            raise TypeError(f"{place}: write `{name}: Annotated[{name_of(hint)}, cb.{kind}(…)]`, with a plain default")
         hint = normal(hint)
         _check(hint, place)
+        defaults = [] if default is parameter.empty else [default]
+        if part is not None:
+            try:
+                self.request.append(Argument(name, part, hint, defaults))
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"{place}: {error}") from error
+            return
         self.hints[name] = hint
-        if default is not parameter.empty:
-            self.defaults[name] = default
+        self.defaults.update((name, each) for each in defaults)
 
     def _output(self, returned: Any) -> Any:
         if self.streams:
@@ -139,6 +151,19 @@ class Signature:
         struct = convert(value, self._struct)
         return {name: getattr(struct, name) for name in self.hints}
 
+    def request_arguments(self, context: Context) -> dict[str, Any]:
+        """The arguments that come from the request. Raises `InvalidInput` with all that is wrong."""
+        found: dict[str, Any] = {}
+        wrong: list[InvalidInput] = []
+        for argument in self.request:
+            try:
+                found[argument.name] = argument.value(context)
+            except InvalidInput as error:
+                wrong.append(error)
+        if wrong:
+            raise InvalidInput("; ".join(map(str, wrong)), [field for error in wrong for field in error.fields])
+        return found
+
     def all_arguments(self, values: list[Any]) -> list[dict[str, Any]] | None:
         """`arguments` of several inputs in one step. None if one of them cannot be converted, or if there are several
         parameters."""
@@ -158,7 +183,7 @@ class Signature:
             return schema(with_objects(next(iter(self.hints.values()))))
         properties = {name: schema(with_objects(hint)) for name, hint in self.hints.items()}
         for name, default in self.defaults.items():
-            if _is_json(default):
+            if is_json(default):
                 properties[name] = {**properties[name], "default": default}
         required = [name for name in self.hints if name not in self.defaults]
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
@@ -185,14 +210,6 @@ def _is_context(hint: Any) -> bool:
 
 def _identity(value: Any) -> Any:
     return value
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _hints(fn: Callable[..., Any], where: str) -> dict[str, Any]:

@@ -56,9 +56,20 @@ class Route:
             return self.method.examples
         return self.service.examples or tuple(getattr(self.owner, "examples", ()))
 
+    def reads(self, option: str) -> list[str]:
+        """The `headers` or the `query` parameters of a request that its code reads."""
+        own = getattr(self.method, option)
+        listed = getattr(self.service, option) if own is None else own
+        more = (argument.listed for argument in self.signature.request)
+        return list(dict.fromkeys((*listed, *(name for kind, name in more if kind == option))))
+
     def examples_as_json(self) -> list[Any]:
         """The examples as JSON has them: arrays as lists, files as base64. `TargetError` names a wrong one."""
         found = []
+        needed = [argument.name for argument in self.signature.request if not argument.defaults]
+        if self.examples and needed:
+            reason = f"an example has no `{needed[0]}`, which is no part of the input: give the argument a default"
+            raise TargetError(f"{self.signature.where}: {reason}")
         for number, example in enumerate(self.examples, 1):
             try:
                 value = decode(encode(example, self.signature.input_forms))
@@ -98,8 +109,9 @@ class Route:
             "raw_body": self.signature.raw_body(),
             "output": self.signature.output_schema(),
             "examples": self.examples_as_json(),
-            "headers": list(self.service.headers if self.method.headers is None else self.method.headers),
-            "query": list(self.service.query if self.method.query is None else self.method.query),
+            "headers": self.reads("headers"),
+            "query": self.reads("query"),
+            "request": [argument.describe() for argument in self.signature.request],
             "streams": self.signature.streams,
             "batched": self.method.batched,
             "max_batch_size": self.max_batch_size,

@@ -91,6 +91,7 @@ mod tests {
             code: code.clone(),
             needs: None,
             output: DataType::value(),
+            arguments: Vec::new(),
             calls: routes.iter().map(|route| ("embed".to_owned(), (*route).to_owned())).collect(),
             engine: None,
         };

@@ -160,6 +160,9 @@ fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> Result<Route
         ConfigError::Rejected { place, message }
     })?;
     let mut spec = route_spec(route, code, input.clone(), output);
+    let stages = route.steps.value.stages().into_iter();
+    let arguments = stages.flat_map(|index| types.part(*index).arguments.clone());
+    spec = arguments.fold(spec, RouteSpec::request_argument);
     if let Some(summary) = &route.summary {
         spec = spec.summary(summary.clone());
     }

@@ -2,9 +2,12 @@
 
 use callboard_codec::{DataType, RawBody, Value};
 use callboard_core::description::Planned;
+use callboard_core::edge::RequestArgument;
+#[cfg(feature = "process")]
+use callboard_core::edge::RequestPlace;
 use callboard_core::{CacheSettings, Pipeline, Rows as _, Stage};
 #[cfg(feature = "process")]
-use callboard_process::{FilesConfig, ProcessConfig, PythonRawBody};
+use callboard_process::{FilesConfig, ProcessConfig, PythonRawBody, PythonRequestArgument, PythonRequestPlace};
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
@@ -32,6 +35,8 @@ pub(super) struct Part {
     pub(super) output: DataType,
     /// The routes that its code calls, by the attributes that name them.
     pub(super) calls: Vec<(String, String)>,
+    /// What its code takes of a request beside its input.
+    pub(super) arguments: Vec<RequestArgument>,
     /// The engine of its model, if it has one.
     pub(super) engine: Option<String>,
 }
@@ -45,6 +50,7 @@ impl Part {
             needs: Some(Needs { input, example: None }),
             output,
             calls: Vec::new(),
+            arguments: Vec::new(),
             engine: None,
         };
         match &planned.kind {
@@ -76,6 +82,7 @@ impl Part {
                 })?;
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
+                let arguments = service.request.iter().map(request_argument).collect();
                 let process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 let (mut input, output) = (typed(service.input), typed(service.output));
                 if let Some(PythonRawBody { field, media_types }) = service.raw_body {
@@ -87,15 +94,29 @@ impl Part {
                 let stage = processes.stage(name, &process);
                 let stage = stage.replica_settings(replica_settings(keys.device.as_deref(), &keys.settings));
                 if !service.streams {
-                    return Ok(Self { calls, ..part(stage, input, output) });
+                    return Ok(Self { calls, arguments, ..part(stage, input, output) });
                 }
                 let settings = with_knobs(stage, planned).settings().clone();
                 let stage = processes.stream_stage(name, &process).with_settings(settings);
                 let needs = Some(Needs { input, example: None });
-                Ok(Self { code: Planned::Stream(stage.into()), needs, output, calls, engine: None })
+                Ok(Self { code: Planned::Stream(stage.into()), needs, output, calls, arguments, engine: None })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
+    }
+}
+
+#[cfg(feature = "process")]
+fn request_argument(described: &PythonRequestArgument) -> RequestArgument {
+    RequestArgument {
+        place: match described.place {
+            PythonRequestPlace::Query => RequestPlace::Query,
+            PythonRequestPlace::Cookie => RequestPlace::Cookie,
+            _ => RequestPlace::Header,
+        },
+        name: described.name.clone(),
+        is_required: described.required,
+        data_type: DataType::value().with_schema(described.schema.clone()),
     }
 }
 
@@ -132,6 +153,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         needs,
         output: known("gives"),
         calls: Vec::new(),
+        arguments: Vec::new(),
         engine: None,
     }
 }
@@ -272,6 +294,7 @@ mod model {
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
             calls: Vec::new(),
+            arguments: Vec::new(),
             engine: Some(model.runs_on()),
         })
     }

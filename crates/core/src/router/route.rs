@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 use callboard_codec::{DataType, Value};
 use tokio::sync::Notify;
 
+use super::request_argument::RequestArgument;
 use super::rollout::{Observation, Trial};
 use crate::call::{Priority, SessionKey};
 use crate::gateway::Refusal;
@@ -91,6 +92,8 @@ pub(crate) struct RouteParts {
     pub(crate) limits: RouteLimits,
     /// `None` if its code reads nothing of a request but the input.
     pub(crate) request_fields: Option<Arc<RequestFields>>,
+    /// What is known of these fields.
+    pub(crate) request_arguments: Vec<RequestArgument>,
 }
 
 /// What the code of a route reads of a request beside its input.
@@ -128,6 +131,7 @@ impl RouteParts {
             streams_at: None,
             limits: RouteLimits::default(),
             request_fields: None,
+            request_arguments: Vec::new(),
         }
     }
 
@@ -142,6 +146,7 @@ impl RouteParts {
             ("form: one of them streams", self.streams_at.is_some() != other.streams_at.is_some()),
             ("form: one of them is a function", self.is_function != other.is_function),
             ("list of headers or query parameters", self.request_fields != other.request_fields),
+            ("type of a header, query parameter or cookie", self.request_arguments != other.request_arguments),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
     }
@@ -346,6 +351,12 @@ impl Route {
     #[must_use]
     pub fn request_fields(&self) -> Option<&RequestFields> {
         self.parts.request_fields.as_deref()
+    }
+
+    /// The types of headers, query parameters and cookies that its code takes as arguments.
+    #[must_use]
+    pub fn request_arguments(&self) -> &[RequestArgument] {
+        &self.parts.request_arguments
     }
 
     pub(crate) fn streams_at(&self) -> Option<usize> {

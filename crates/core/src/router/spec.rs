@@ -10,6 +10,7 @@ use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
 use super::change::ChangeError;
+use super::request_argument::{RequestArgument, RequestPlace};
 use super::route::{RequestFields, RouteParts};
 use crate::call::{FunctionCall, Priority};
 use crate::id::{RouteName, StageName};
@@ -133,6 +134,26 @@ impl RouteSpec {
     pub fn query<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         let names = names.into_iter().map(|name| name.as_ref().into()).collect();
         self.change_request_fields(|fields| fields.query = names);
+        self
+    }
+
+    /// Lists a header, query parameter or cookie as [`headers`](Self::headers) and [`query`](Self::query) do, and tells
+    /// clients its type. Call it after those two. The second one of a name is ignored.
+    pub fn request_argument(mut self, argument: RequestArgument) -> Self {
+        self.change_request_fields(|fields| {
+            let (names, name) = match argument.place {
+                RequestPlace::Header => (&mut fields.headers, argument.name.as_str()),
+                RequestPlace::Query => (&mut fields.query, argument.name.as_str()),
+                RequestPlace::Cookie => (&mut fields.headers, "cookie"),
+            };
+            if !names.iter().any(|known| **known == *name) {
+                names.push(name.into());
+            }
+        });
+        let known = &mut self.parts.request_arguments;
+        if !known.iter().any(|other| (other.place, &other.name) == (argument.place, &argument.name)) {
+            known.push(argument);
+        }
         self
     }
 

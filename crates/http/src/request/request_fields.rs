@@ -9,7 +9,8 @@ use percent_encoding::percent_decode_str;
 
 use crate::error::ApiError;
 
-/// Adds them to the options of the call. Several lines of a header are joined with `, `; a query parameter comes once.
+/// Adds them to the options of the call. Several lines of a header are joined with `, `, those of `cookie` with `; `
+/// (RFC 9113, section 8.2.3); a query parameter comes once.
 pub(crate) fn add(
     mut options: CallOptions,
     fields: &RequestFields,
@@ -20,7 +21,8 @@ pub(crate) fn add(
     for name in &fields.headers {
         let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
         if !lines.is_empty() {
-            options = options.with_header(name.clone(), lines.join(", "));
+            let separator = if **name == *"cookie" { "; " } else { ", " };
+            options = options.with_header(name.clone(), lines.join(separator));
         }
     }
     for part in uri.query().unwrap_or_default().split('&') {

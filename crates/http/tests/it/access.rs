@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use callboard_codec::DataType;
+use callboard_core::edge::{RequestArgument, RequestPlace};
 use callboard_core::{App, CallContext, RouteSpec, Stage};
 use callboard_http::{ApiKeys, Cors, Hosts, HttpConfig, RateLimit};
 use tracing::field::{Field, Visit};
@@ -314,11 +316,11 @@ async fn keys_of_a_file_are_read_again_when_it_changes() {
 #[tokio::test]
 async fn user_code_sees_the_request_id_the_caller_and_the_listed_headers() {
     let stage = Stage::each_with_context("tells", |_: &u64, context: &CallContext| {
-        let headers = ["x-city", "x-other", "x-api-key"].map(|name| context.header(name).map(str::to_owned));
+        let headers = ["x-city", "cookie", "x-other", "x-api-key"].map(|name| context.header(name).map(str::to_owned));
         let (id, caller) = (context.request_id().map(str::to_owned), context.caller().map(str::to_owned));
         Ok((id, caller, context.traceparent(), headers))
     });
-    let route = RouteSpec::new("/tells", stage).headers(["X-City"]);
+    let route = RouteSpec::new("/tells", stage).headers(["X-City", "cookie"]);
     let server = Server::for_app(App::new().mount(route), with_keys(|_| {})).await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
     let headers = [
@@ -328,16 +330,52 @@ async fn user_code_sees_the_request_id_the_caller_and_the_listed_headers() {
         ("traceparent", trace),
         ("X-City", "Lima"),
         ("x-city", "Oslo"),
+        // HTTP/2 sends each cookie by itself.
+        ("cookie", "a=1"),
+        ("cookie", "b=2"),
         ("x-other", "secret"),
     ];
     let answer = server.connect().await.post("/tells", &headers, "1").await;
-    let expected = serde_json::json!(["r-1", "web", trace, ["Lima, Oslo", null, null]]);
+    let expected = serde_json::json!(["r-1", "web", trace, ["Lima, Oslo", "a=1; b=2", null, null]]);
     assert_eq!((answer.status, answer.json()), (200, expected));
     // Without a client id, the request is known by the id in its answer.
     let headers = [("content-type", "application/json"), ("x-api-key", KEY)];
     let answer = server.connect().await.post("/tells", &headers, "1").await;
     assert_eq!(answer.json()[0].as_str(), answer.header("x-request-id"));
     assert_eq!((answer.json()[2].is_null(), answer.json()[3][0].is_null()), (true, true));
+}
+
+#[tokio::test]
+async fn the_document_has_what_a_route_reads_of_a_request_as_parameters() {
+    let stage = Stage::each("same", |n: &u64| Ok(*n));
+    let argument = |place, name: &str, schema| RequestArgument {
+        place,
+        name: name.to_owned(),
+        is_required: true,
+        data_type: DataType::value().with_schema(schema),
+    };
+    let list = serde_json::json!({ "type": "array", "items": { "type": "integer" } });
+    let text = serde_json::json!({ "type": "string" });
+    let route = RouteSpec::new("/same", stage).headers(["X-City", "X-Request-Priority"]).query(["top"]);
+    let route = route.request_argument(argument(RequestPlace::Query, "tags", list.clone()));
+    let route = route.request_argument(argument(RequestPlace::Cookie, "theme", text.clone()));
+    let server = Server::for_app(App::new().mount(route), HttpConfig::default()).await;
+    let document = server.get("/openapi.json").await.json();
+    let parameters = &document["paths"]["/same"]["post"]["parameters"];
+    let plain =
+        |place: &str, name: &str| serde_json::json!({ "name": name, "in": place, "required": false, "schema": text });
+    let shared = |name: &str| serde_json::json!({ "$ref": format!("#/components/parameters/{name}") });
+    let expected = serde_json::json!([
+        { "name": "tags", "in": "query", "required": true, "schema": list, "style": "form", "explode": false },
+        { "name": "theme", "in": "cookie", "required": true, "schema": text },
+        plain("header", "x-city"),
+        // One of all routes that code reads is there once.
+        plain("header", "x-request-priority"),
+        plain("query", "top"),
+        shared("Timeout"),
+        shared("RequestId"),
+    ]);
+    assert_eq!(*parameters, expected);
 }
 
 #[tokio::test]

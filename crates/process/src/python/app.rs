@@ -105,6 +105,9 @@ pub struct PythonService {
     /// The query parameters of a request that its code reads.
     #[serde(default)]
     pub query: Vec<String>,
+    /// What is known of them.
+    #[serde(default)]
+    pub request: Vec<PythonRequestArgument>,
     /// The routes that its code calls.
     #[serde(default)]
     pub depends: Vec<PythonDependency>,
@@ -120,6 +123,33 @@ pub struct PythonRawBody {
     pub field: String,
     /// Media types or ranges of the bodies.
     pub media_types: Vec<String>,
+}
+
+/// A part of a request that its code takes as an argument.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct PythonRequestArgument {
+    /// Where it is.
+    #[serde(rename = "in")]
+    pub place: PythonRequestPlace,
+    /// Its name there.
+    pub name: String,
+    /// Whether a call without it is refused.
+    pub required: bool,
+    /// The JSON schema of its value.
+    pub schema: Json,
+}
+
+/// The place of an argument in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum PythonRequestPlace {
+    /// A header.
+    Header,
+    /// A query parameter.
+    Query,
+    /// A cookie.
+    Cookie,
 }
 
 /// A route that a service calls.

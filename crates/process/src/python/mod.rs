@@ -3,7 +3,10 @@
 mod app;
 mod configuration;
 
-pub use app::{PythonApp, PythonDependency, PythonRawBody, PythonReplicas, PythonService};
+pub use app::{
+    PythonApp, PythonDependency, PythonRawBody, PythonReplicas, PythonRequestArgument, PythonRequestPlace,
+    PythonService,
+};
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -62,6 +62,10 @@ def options(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
         raise ValueError(f'priority={found["priority"]!r}: "high", "normal" or "low"')
     if not isinstance(found.get("idempotent", False), bool):
         raise TypeError(f"idempotent={found['idempotent']!r}: True or False")
+    if "headers" in found:
+        found["headers"] = tuple((name.lower(), value) for name, value in _headers(found["headers"], None).items())
+    if "query" in found:
+        found["query"] = _query(found["query"])
     _matches(found, "session", re.compile(r"(?s).+"), "a text that is not empty")
     _matches(found, "request_id", _REQUEST_ID, "visible ASCII characters only, 1 to 128")
     _matches(found, "traceparent", _TRACEPARENT, "of W3C: 00-(32 hex digits)-(16 hex digits)-(2 hex digits)")
@@ -105,6 +109,17 @@ def _headers(headers: Any, api_key: str | None) -> dict[str, str]:
     if len({name.lower() for name in found}) < len(found):
         raise ValueError("headers: two names differ only in case")
     return found
+
+
+def _query(query: Any) -> tuple[tuple[str, str], ...]:
+    """Query parameters of a request, as texts."""
+    if not isinstance(query, Mapping):
+        raise TypeError(f"query: a mapping of names to values, and not {type(query).__name__}")
+    for name, value in query.items():
+        if not isinstance(name, str) or not isinstance(value, (str, int, float)):
+            raise TypeError(f"query[{name!r}]: must be a text, a number or a bool, and not {type(value).__name__}")
+    texts = ((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in query.items())
+    return tuple(texts)
 
 
 def _line(name: str, value: Any) -> str:

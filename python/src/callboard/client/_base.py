@@ -37,6 +37,10 @@ class CallSettings(TypedDict, total=False):
     """The caller's name for the call, in logs and errors."""
     traceparent: str | None
     """The caller's place in a trace, as the header of W3C Trace Context."""
+    headers: Mapping[str, str] | None
+    """Headers of the request, for code that takes them as arguments: `headers={"x-user": "ada"}`."""
+    query: Mapping[str, str | int | float | bool] | None
+    """Query parameters, for code that takes them as arguments: `query={"limit": 5}`."""
     idempotent: bool
     """The call may run twice: it is repeated when it was lost with its connection."""
 

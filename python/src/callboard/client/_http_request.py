@@ -126,7 +126,15 @@ class Endpoint:
             headers.append((b"X-Request-Id", options.request_id.encode("ascii")))
         if options.traceparent is not None:
             headers.append((b"Traceparent", options.traceparent.encode("ascii")))
-        return httpx.Request("POST", self.url(route, options.function), headers=headers, stream=Sending(body))
+        url = self.url(route, options.function)
+        if options.headers:
+            own = [(name.encode("ascii"), value.encode("ascii")) for name, value in options.headers]
+            names = {name for name, _ in own}
+            headers = [*(each for each in headers if each[0].lower() not in names), *own]
+        if options.query:
+            query = urllib.parse.urlencode(options.query).encode("ascii")
+            url = url.copy_with(raw_path=url.raw_path + b"?" + query)
+        return httpx.Request("POST", url, headers=headers, stream=Sending(body))
 
 
 def _proxy(url: str) -> httpx.Proxy:

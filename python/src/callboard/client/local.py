@@ -7,12 +7,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from callboard._context import Context
 from callboard._depends import call_error
 from callboard._envelope import Buffer, decode, encode
 from callboard._exceptions import InvalidInput
 from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:
+    from callboard._target import Route
     from callboard.testing import App
 
 
@@ -51,7 +53,7 @@ class AsyncLocalTransport:
             method = (found.attribute or found.name) if found else None
             if options.function:
                 value = _input(route, list(found.signature.hints) if found else None, **value)
-            output = await self._app.call(value, method, None, as_client=True)
+            output = await self._app.call(value, method, _context(found, options), as_client=True)
             return Outputs(output) if found and found.signature.streams else output
         except Failure:
             raise
@@ -96,6 +98,15 @@ class ThreadedTransport:
 
     async def aclose(self) -> None:
         """Nothing is open."""
+
+
+def _context(route: Route | None, options: Options) -> Context:
+    """The context of a call, with the parts of the request that the route lists."""
+    headers, query = dict(options.headers), dict(options.query)
+    if route is not None:
+        headers = {name: headers[name] for name in route.reads("headers") if name in headers}
+        query = {name: query[name] for name in route.reads("query") if name in query}
+    return Context(headers=headers, query=query)
 
 
 def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -77,6 +77,9 @@ class Options:
     session: str | None = None
     request_id: str | None = None
     traceparent: str | None = None
+    # Parts of the request beside the input, which the code sees if its route lists them.
+    headers: Sequence[tuple[str, str]] = ()
+    query: Sequence[tuple[str, str]] = ()
     # The caller knows that the call may run twice, so it is repeated when it was lost with its connection.
     idempotent: bool = False
     # The call is one of an ordered stream: it waits for room on a full node until its time is up, and for a node that

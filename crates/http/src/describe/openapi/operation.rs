@@ -7,10 +7,11 @@
 use std::collections::HashSet;
 
 use callboard_codec::{DataType, Format};
-use callboard_core::edge::Route;
+use callboard_core::edge::{RequestPlace, Route};
 use serde_json::{Map, Value, json};
 
 use super::Audience;
+use super::plain::plain;
 use super::sample::sample;
 use super::schema::Components;
 use crate::error::PROBLEM_JSON;
@@ -28,10 +29,39 @@ pub(super) fn for_route(route: &Route, operation_id: String, audience: Audience,
             "" => format!("Calls `{}`", route.name()),
             summary => summary.to_owned(),
         },
-        "parameters": PARAMETERS.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") })),
+        "parameters": parameters_of(route),
         "requestBody": request_body(route, audience, components),
         "responses": responses(route, audience, components),
     })
+}
+
+/// The parameters of all routes, and what this one reads of a request beside its body.
+fn parameters_of(route: &Route) -> Vec<Value> {
+    let arguments = route.request_arguments();
+    let own = arguments.iter().map(|argument| {
+        let mut schema = argument.data_type.schema().clone();
+        plain(&mut schema);
+        let mut parameter = parameter(argument.place, &argument.name, argument.is_required, schema);
+        if argument.place == RequestPlace::Query && argument.data_type.schema()["type"] == "array" {
+            parameter["style"] = json!("form");
+            parameter["explode"] = json!(false);
+        }
+        parameter
+    });
+    let (headers, query) = route.request_fields().map_or((&[][..], &[][..]), |fields| (&fields.headers, &fields.query));
+    let headers = headers.iter().filter(|name| ***name != *"cookie").map(|name| (RequestPlace::Header, &**name));
+    let listed = headers.chain(query.iter().map(|name| (RequestPlace::Query, &**name)));
+    let is_typed = |place, name: &str| arguments.iter().any(|typed| typed.place == place && typed.name == name);
+    let untyped = listed.filter(|(place, name)| !is_typed(*place, name));
+    let untyped = untyped.map(|(place, name)| parameter(place, name, false, json!({ "type": "string" })));
+    let is_read = |name: &str| route.request_fields().is_some_and(|fields| fields.has_header(name));
+    let shared = PARAMETERS.into_iter().filter(|(_, header, _)| !is_read(header));
+    let shared = shared.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") }));
+    own.chain(untyped).chain(shared).collect()
+}
+
+fn parameter(place: RequestPlace, name: &str, is_required: bool, schema: Value) -> Value {
+    json!({ "name": name, "in": place.as_str(), "required": is_required, "schema": schema })
 }
 
 /// The `POST` that calls any route as a function.

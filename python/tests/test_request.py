@@ -1,0 +1,188 @@
+"""Arguments from headers, query parameters and cookies: in this process, and on a node over HTTP and QUIC alike."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+pytest.importorskip("httpx")
+
+import httpx
+import request_app
+
+import callboard as cb
+from callboard._target import TargetError, routes_of
+
+BINARY = Path(sys.executable).with_name("callboard")
+APP = Path(__file__).with_name("request_app.py")
+USER = {"X-User": "ada"}
+
+
+class Served:
+    """The addresses of a node."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        found: dict[str, str] = {}
+        for word in (word for line in lines for word in line.split() if "://127.0.0.1" in word):
+            found.setdefault(word.partition(":")[0], word)
+            if len(found) == 2:
+                break
+        self.http, self.quic = found["http"], found["quic"]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    if not BINARY.exists():
+        pytest.skip("no binary beside the interpreter")
+    packages = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": packages, "VIRTUAL_ENV": sys.prefix}
+    state = environment["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+    command = [BINARY, "serve", APP, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        patch.setenv("XDG_STATE_HOME", state)
+        try:
+            assert process.stdout is not None
+            yield Served(iter(process.stdout))
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(params=["local", "http", "quic"])
+def client(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
+    if request.param == "local":
+        with cb.test_client(request_app.Greet) as local:
+            yield local.client()
+        return
+    if request.param == "quic":
+        pytest.importorskip("callboard._native")
+    with cb.Client(getattr(request.getfixturevalue("node"), request.param)) as found:
+        yield found
+
+
+def test_arguments_come_from_headers_query_parameters_and_cookies(client: cb.Client) -> None:
+    plain = ["a", "ada", None, 10, [], "light"]
+    assert client.call("/greet", "a", headers=USER) == plain
+    headers = {**USER, "x-times": "3", "cookie": 'other=1; theme="dark"; theme=late'}
+    given = ["a", "ada", 3, 5, [1, 2], "dark"]
+    assert client.call("/greet", "a", headers=headers, query={"limit": 5, "tag": "1,2", "name": "b"}) == given
+    assert client.with_options(headers=USER).send("greet", "a") == plain
+    assert client.call("/greet/many", "a", headers=USER) == "a ada"
+    # The code sees no more of the request than it did.
+    assert client.call("/greet/nobody", headers=headers, query={"limit": 5}) == ["ada", {"x-user": "ada"}, {}]
+
+
+def test_an_argument_that_is_missing_or_does_not_fit_is_named_with_its_place(client: cb.Client) -> None:
+    with pytest.raises(cb.CallError) as raised:
+        client.call("/greet", "a", headers={"x-times": "many"}, query={"limit": 0, "tag": "1,b"})
+    assert raised.value.status_code == 422
+    assert raised.value.details["fields"] == [
+        {"path": "header.x-user", "message": "the argument `user` needs the header `x-user`"},
+        {"path": "header.x-times", "message": "Expected `int | null`, got `str`"},
+        {"path": "query.limit", "message": "Expected `int` >= 1"},
+        {"path": "query.tag[1]", "message": "Expected `int`, got `str`"},
+    ]
+    assert "`user` needs the header `x-user`" in raised.value.message
+    assert "Expected `int` >= 1 - at `query.limit`" in raised.value.message
+
+
+def test_lines_of_a_header_are_one_text_and_a_query_parameter_comes_once(node: Served) -> None:
+    def post(query: str, *headers: tuple[str, str]) -> httpx.Response:
+        return httpx.post(f"{node.http}/greet{query}", json="a", headers=headers)
+
+    lines = [("x-user", "ada"), ("X-User", "bob"), ("cookie", "a=1"), ("cookie", "theme=dark")]
+    assert post("?tag=1%2C2", *lines).json() == ["a", "ada, bob", None, 10, [1, 2], "dark"]
+    twice = post("?tag=1&tag=2", ("x-user", "ada"))
+    assert twice.status_code == 400
+    assert twice.json()["message"] == "query parameter `tag` must be given once"
+
+
+def test_openapi_has_the_arguments_as_parameters_and_not_in_the_body(node: Served) -> None:
+    document = httpx.get(f"{node.http}/openapi.json").json()
+    operation = document["paths"]["/greet"]["post"]
+    own = [parameter for parameter in operation["parameters"] if "name" in parameter]
+    assert [(each["in"], each["name"], each["required"]) for each in own] == [
+        ("header", "x-user", True),
+        ("header", "x-times", False),
+        ("query", "limit", False),
+        ("query", "tag", False),
+        ("cookie", "theme", False),
+    ]
+    assert own[2]["schema"] == {"type": "integer", "minimum": 1, "default": 10}
+    assert (own[3]["style"], own[3]["explode"]) == ("form", False)
+    body = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    assert document["components"]["schemas"][body] == {"type": "string"}
+    # Without a type a header that the code may read is a text.
+    outer = document["paths"]["/outer"]["post"]["parameters"][0]
+    assert outer == {"in": "header", "name": "x-user", "required": False, "schema": {"type": "string"}}
+
+
+def test_a_service_that_is_called_by_another_one_gets_what_the_outer_route_lists(node: Served) -> None:
+    expected = ["a", "ada", None, 10, [], "light"]
+    assert httpx.post(f"{node.http}/outer", json="a", headers=USER).json() == expected
+    with cb.test_client(request_app.Outer) as local:
+        assert local.client().call("/outer", "a", headers=USER) == expected
+
+
+def test_a_test_gives_the_parts_of_a_request_by_the_context() -> None:
+    with cb.test_client(request_app.Greet) as local:
+        context = cb.Context(headers={"x-user": "ada"}, query={"limit": "7"})
+        assert local.call("a", context=context) == ["a", "ada", None, 7, [], "light"]
+        found = local.batch(["a", "b"], method="many")
+        assert [type(each) for each in found] == [cb.InvalidInput, cb.InvalidInput]
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "message"),
+    [
+        (Annotated[dict[str, int], cb.Header()], ..., "a header is a text: `dict.*` cannot be read from it"),
+        (Annotated[list[list[int]], cb.Query()], ..., "a query parameter is a text"),
+        (Annotated[list[str], cb.Cookie()], ..., "a cookie has one value"),
+        (Annotated[str, cb.Header("x user")], ..., "headers: 'x user' is not the name of a header"),
+        (Annotated[str, cb.Cookie("a;b")], ..., "'a;b' is not the name of a cookie"),
+        (str, cb.Header("x-user"), r"write `x: Annotated\[str, cb.Header"),
+        (list[Annotated[str, cb.Query()]], ..., "write `x: Annotated"),
+    ],
+)
+def test_an_argument_that_no_request_has_is_refused_with_its_cure(hint: Any, default: Any, message: str) -> None:
+    def f(x: Any) -> None: ...
+
+    f.__annotations__["x"] = hint
+    f.__defaults__ = None if default is ... else (default,)
+    with pytest.raises(TargetError, match=f"f: the parameter `x`: {message}"):
+        routes_of(f, "f")
+
+
+def test_a_batched_argument_is_a_list_and_an_example_needs_no_request() -> None:
+    @cb.batched
+    def one(names: list[str], user: Annotated[str, cb.Header()]) -> list[str]: ...
+
+    with pytest.raises(TargetError, match="must be a list, such as"):
+        routes_of(one, "one")
+
+    @cb.function(examples=["a"])
+    def needs(name: str, user: Annotated[str, cb.Header()]) -> str: ...
+
+    (route,) = routes_of(needs, "needs")
+    with pytest.raises(TargetError, match=r"an example has no `user`.*: give the argument a default"):
+        route.describe()
+
+
+def test_the_options_of_a_call_have_parts_of_a_request() -> None:
+    client = cb.Client("http://127.0.0.1:9")
+    for wrong in ({"headers": {"a b": "x"}}, {"headers": {"x": "é"}}, {"headers": {"Host": "x"}}):
+        with pytest.raises(ValueError, match="headers"):
+            client.call("/a", **wrong)  # type: ignore[arg-type]
+    for query in ([("a", "b")], {"a": None}, {1: "a"}):
+        with pytest.raises(TypeError, match="query"):
+            client.call("/a", query=query)  # type: ignore[arg-type]
