@@ -27,34 +27,8 @@ from callboard.client import (
     UnavailableError,
 )
 
-BINARY = Path(sys.executable).with_name("callboard")
 APP = Path(__file__).with_name("native_app.py")
 LIMIT = 60
-
-pytestmark = pytest.mark.skipif(not BINARY.exists(), reason="no binary beside the interpreter")
-
-
-def with_packages() -> dict[str, str]:
-    """The environment of a process that finds the same packages."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    before = os.environ.get("XDG_STATE_HOME")
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    environment = {**with_packages(), "VIRTUAL_ENV": sys.prefix}
-    command = [BINARY, "serve", APP, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as node:
-        try:
-            assert node.stdout is not None
-            lines = (line.split() for line in node.stdout)
-            yield next(word for line in lines for word in line if word.startswith("quic://"))
-        finally:
-            node.terminate()
-            os.environ.pop("XDG_STATE_HOME") if before is None else os.environ.update(XDG_STATE_HOME=before)
 
 
 @pytest.fixture
@@ -244,6 +218,6 @@ def test_an_interpreter_ends_with_calls_in_flight(url: str, ending: str) -> None
         {ending}
     """)
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=with_packages(), timeout=LIMIT, capture_output=True, text=True)
+    done = subprocess.run(command, timeout=LIMIT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "panicked" not in done.stderr and "Fatal" not in done.stderr, done.stderr

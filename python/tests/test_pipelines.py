@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import select
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -27,7 +24,6 @@ import callboard as cb
 from callboard._target import TargetError
 from callboard.client import Client
 
-BINARY = Path(sys.executable).with_name("callboard")
 APP = Path(__file__).with_name("pipeline_app.py")
 LIMIT = 60
 
@@ -88,25 +84,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    if not BINARY.exists():
-        pytest.skip("no binary beside the interpreter")
-    packages = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "PYTHONPATH": packages, "VIRTUAL_ENV": sys.prefix}
-    environment["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    before, os.environ["XDG_STATE_HOME"] = os.environ.get("XDG_STATE_HOME"), environment["XDG_STATE_HOME"]
-    command = [BINARY, "serve", APP, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            lines = (line.split() for line in process.stdout)
-            with Client(next(word for line in lines for word in line if word.startswith("quic://"))) as client:
-                yield client
-        finally:
-            process.terminate()
-            os.environ.pop("XDG_STATE_HOME") if before is None else os.environ.update(XDG_STATE_HOME=before)
+def node(url: str) -> Iterator[Client]:
+    with Client(url) as client:
+        yield client
 
 
 def outcome(client: Client, route: str, value: Any) -> Any:

@@ -85,6 +85,11 @@ impl<'d> Section<'d> {
         keys.into_iter().map(|key| key.get_ref().as_ref()).collect()
     }
 
+    /// Its keys with their values, in the same order.
+    pub(crate) fn entries(&self) -> Vec<Entry<'d>> {
+        self.keys().into_iter().filter_map(|key| self.get(key)).collect()
+    }
+
     /// Fails on the first key that is not among `known`.
     pub(crate) fn deny_unknown(&self, known: &[&str]) -> Result<(), ConfigError> {
         match self.keys().into_iter().find(|key| !known.contains(key)) {
@@ -167,6 +172,19 @@ impl<'d> Entry<'d> {
     /// The place of an error about this value.
     pub(crate) fn place(&self) -> Place {
         self.document.place(self.line, &self.part)
+    }
+
+    /// The place of the value inside of this one at `path`, such as `[1].cases.large`.
+    pub(crate) fn place_inside(&self, path: &str) -> Place {
+        self.find(&format!("{}{path}", self.part)).map_or_else(|| self.place(), |found| found.place())
+    }
+
+    fn find(&self, part: &str) -> Option<Self> {
+        if self.part == part {
+            return Some(self.clone());
+        }
+        let inner = self.elements("").or_else(|_| self.section().map(|table| table.entries()));
+        inner.ok()?.iter().find_map(|inner| inner.find(part))
     }
 
     /// The source of a value from here.

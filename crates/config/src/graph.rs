@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A step is the name of a stage, a table with one of the keys above, or a list of steps that run in order; `[]`
-//! returns its input. Steps may be nested, [`MAX_DEPTH`] deep at most. They name stages and never each other, so there
-//! are no cycles.
+//! returns its input. Steps may be nested, [`MAX_PLAN_DEPTH`](callboard_core::description::MAX_PLAN_DEPTH) deep at
+//! most. They name stages and never each other, so there are no cycles.
 
 use callboard_core::StageName;
 use callboard_core::description::{Choice, PipelinePlan, StageOutline};
@@ -24,9 +24,6 @@ use super::stage::StagePlan;
 
 /// The steps of a route, over the indices of the plan's stages.
 pub type Steps = PipelinePlan<usize>;
-
-/// The depth of nested steps. Deeper ones are unreadable, and a walk through this depth fits the stack.
-pub(crate) const MAX_DEPTH: usize = 16;
 
 const STEP: &str =
     "the name of a stage, a list of steps, or a table with one of the keys ensemble, switch, pick and rename";
@@ -55,7 +52,12 @@ impl StagePlan {
 
 /// Reads a step and its nested steps.
 pub(crate) fn read(entry: &Entry<'_>, stages: &[StagePlan]) -> Result<Steps, ConfigError> {
-    StepParser { stages }.step(entry, MAX_DEPTH)
+    let steps = StepParser { stages }.step(entry)?;
+    steps.check().map_err(|mistake| ConfigError::Rejected {
+        place: entry.place_inside(&mistake.place),
+        message: mistake.message,
+    })?;
+    Ok(steps)
 }
 
 struct StepParser<'s> {
@@ -63,23 +65,20 @@ struct StepParser<'s> {
 }
 
 impl StepParser<'_> {
-    fn step(&self, entry: &Entry<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
-        let Some(depth_left) = depth_left.checked_sub(1) else {
-            let message = format!("steps inside steps, more than {MAX_DEPTH} deep");
-            return Err(ConfigError::Rejected { place: entry.place(), message });
-        };
+    /// The TOML parser has bounded the depth of what it gives.
+    fn step(&self, entry: &Entry<'_>) -> Result<Steps, ConfigError> {
         if entry.value.is_str() {
             return self.stage(entry);
         }
         if entry.value.is_array() {
             let steps = entry.elements(STEP)?;
-            let steps = steps.iter().map(|step| self.step(step, depth_left)).collect::<Result<_, _>>()?;
+            let steps = steps.iter().map(|step| self.step(step)).collect::<Result<_, _>>()?;
             return Ok(PipelinePlan::Sequence(steps));
         }
         if !entry.value.is_table() {
             return Err(entry.bad(STEP));
         }
-        self.table(entry, &entry.section()?, depth_left)
+        self.table(entry, &entry.section()?)
     }
 
     fn stage(&self, entry: &Entry<'_>) -> Result<Steps, ConfigError> {
@@ -97,7 +96,7 @@ impl StepParser<'_> {
     }
 
     /// A table has one key that gives its kind, and may have the other keys of that kind.
-    fn table(&self, entry: &Entry<'_>, table: &Section<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
+    fn table(&self, entry: &Entry<'_>, table: &Section<'_>) -> Result<Steps, ConfigError> {
         table.deny_unknown(&KEYS)?;
         let kinds: Vec<&str> =
             table.keys().into_iter().filter(|key| [ENSEMBLE, SWITCH, PICK, RENAME].contains(key)).collect();
@@ -119,23 +118,23 @@ impl StepParser<'_> {
         };
         table.deny_unknown(known)?;
         match kind {
-            ENSEMBLE => self.ensemble(table, depth_left),
-            SWITCH => self.switch(table, depth_left),
+            ENSEMBLE => self.ensemble(table),
+            SWITCH => self.switch(table),
             PICK => Ok(PipelinePlan::Pick { field: table.require_text(PICK, "the name of a field")?.value }),
             _ => rename(table),
         }
     }
 
-    fn ensemble(&self, table: &Section<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
-        let members = self.named(table, ENSEMBLE, MEMBERS, depth_left)?;
+    fn ensemble(&self, table: &Section<'_>) -> Result<Steps, ConfigError> {
+        let members = self.named(table, ENSEMBLE, MEMBERS)?;
         let partial = table.read("partial", &Flag)?.is_some_and(|partial| partial.value);
         Ok(PipelinePlan::Ensemble { members, partial })
     }
 
-    fn switch(&self, table: &Section<'_>, depth_left: usize) -> Result<Steps, ConfigError> {
+    fn switch(&self, table: &Section<'_>) -> Result<Steps, ConfigError> {
         let field = table.require_text(SWITCH, "the name of a field, whose value chooses the case")?.value;
-        let cases = self.named(table, "cases", CASES, depth_left)?;
-        let default = table.get("default").map(|entry| self.step(&entry, depth_left)).transpose()?;
+        let cases = self.named(table, "cases", CASES)?;
+        let default = table.get("default").map(|entry| self.step(&entry)).transpose()?;
         Ok(PipelinePlan::Switch { by: Choice::Field(field), cases, default: default.map(Box::new) })
     }
 
@@ -144,27 +143,19 @@ impl StepParser<'_> {
         table: &Section<'_>,
         key: &'static str,
         expected: &str,
-        depth_left: usize,
     ) -> Result<Vec<(String, Steps)>, ConfigError> {
         let named = entries(table, key, expected)?.into_iter();
-        named.map(|(name, entry)| Ok((name, self.step(&entry, depth_left)?))).collect()
+        named.map(|(name, entry)| Ok((name, self.step(&entry)?))).collect()
     }
 }
 
 fn rename(table: &Section<'_>) -> Result<Steps, ConfigError> {
-    let mut fields: Vec<(String, String)> = Vec::new();
-    for (old, entry) in entries(table, RENAME, RENAMES)? {
-        let new = entry.text("the new name of the field")?.value;
-        if let Some((first, _)) = fields.iter().find(|(_, other)| *other == new) {
-            let message = format!("`{first}` is to be called `{new}` already");
-            return Err(ConfigError::Rejected { place: entry.place(), message });
-        }
-        fields.push((old, new));
-    }
-    Ok(PipelinePlan::Rename { fields })
+    let entries = entries(table, RENAME, RENAMES)?.into_iter();
+    let fields = entries.map(|(old, entry)| Ok((old, entry.text("the new name of the field")?.value)));
+    Ok(PipelinePlan::Rename { fields: fields.collect::<Result<_, _>>()? })
 }
 
-/// The entries of the table under `key`, in the order of the file. At least one.
+/// The entries of the table under `key`, in the order of the file.
 fn entries<'d>(
     table: &Section<'d>,
     key: &'static str,
@@ -175,7 +166,5 @@ fn entries<'d>(
         return Err(entry.bad(expected));
     }
     let section = entry.section()?;
-    let entries = section.keys().into_iter().filter_map(|name| Some((name.to_owned(), section.get(name)?)));
-    let entries: Vec<_> = entries.collect();
-    if entries.is_empty() { Err(entry.bad(expected)) } else { Ok(entries) }
+    Ok(section.keys().into_iter().filter_map(|name| Some((name.to_owned(), section.get(name)?))).collect())
 }

@@ -7,6 +7,6 @@ pub use crate::node::{
     RestartDescription, RouteDescription, ScaleDescription, ScalingDescription, StageDescription, StageHealth,
     StagePart,
 };
-pub use crate::pipeline::{Choice, PipelinePlan, PlanError, Planned, StageOutline};
+pub use crate::pipeline::{Choice, MAX_PLAN_DEPTH, PipelinePlan, PlanError, PlanMistake, Planned, StageOutline};
 pub use crate::pool::StageState;
 pub use crate::router::{RevisionDescription, RolloutDescription, RolloutState};

@@ -154,7 +154,7 @@ fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> Result<Route
     let code = route.steps.value.build(&|index| types.part(*index).code.clone()).map_err(|error| {
         let message = match error {
             PlanError::Streams(index) => PlanError::Streams(&plan.stages[index].name.value).to_string(),
-            PlanError::Code(_) => error.to_string(),
+            _ => error.to_string(),
         };
         let place = plan.place(&route.path.source, format!("route `{}`", route.path.value));
         ConfigError::Rejected { place, message }

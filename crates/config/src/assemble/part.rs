@@ -43,6 +43,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Builds the stage and applies its settings from the plan.
+    #[cfg_attr(not(feature = "process"), expect(unused_variables, reason = "no stage is a process"))]
     pub(super) fn build(plan: &Plan, planned: &StagePlan, processes: &Processes) -> Result<Self, BuildError> {
         let name = &planned.name.value;
         let part = |stage, input, output| Self {

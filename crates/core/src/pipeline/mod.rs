@@ -19,6 +19,7 @@
 //! let pipeline = Pipeline::from(parse).then(shout);
 //! ```
 
+mod check;
 mod ensemble;
 mod fields;
 mod graph;
@@ -40,6 +41,7 @@ use crate::actor::{ActorRef, ReplyPort, ask_step};
 use crate::error::Failure;
 use crate::stage::{Stage, StageSpec};
 
+pub use check::{MAX_PLAN_DEPTH, PlanMistake};
 pub use ensemble::{MemberError, Members};
 pub use into::{IntoPipeline, IntoStreamPipeline};
 pub use plan::{Choice, PipelinePlan, PlanError, Planned, StageOutline};

@@ -9,6 +9,7 @@ use std::fmt;
 use callboard_codec::Value;
 use serde::{Deserialize, Serialize};
 
+use super::check::PlanMistake;
 use super::ensemble::Join;
 use super::run::Combinator;
 use super::{Graph, Pipeline, StreamPipeline, fields};
@@ -29,7 +30,7 @@ use crate::stage::StageSettings;
 ///
 /// serde reads and writes the grammar of `stages` in a configuration file: the name of a stage, a list of steps, or a
 /// map with the key of a step. It refuses [`Map`](Self::Map), [`Ask`](Self::Ask) and [`Choice::Code`], which only code
-/// can be.
+/// can be; [`check`](Self::check) refuses what the grammar allows and no file may say.
 ///
 /// ```
 /// use callboard_core::description::PipelinePlan;
@@ -305,7 +306,11 @@ pub enum Planned {
 
 /// Why a plan is no pipeline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PlanError<S> {
+    /// Its steps are wrong.
+    #[error(transparent)]
+    Mistake(#[from] PlanMistake),
     /// This stage answers with a stream where one output is possible.
     #[error("stage `{0}` answers with a stream: a route has at most one such stage, outside of ensembles and switches")]
     Streams(S),
@@ -339,6 +344,7 @@ impl<S: Clone> PipelinePlan<S> {
     ///
     /// [`PlanError`]
     pub fn build(&self, stage: &impl Fn(&S) -> Planned) -> Result<Planned, PlanError<S>> {
+        self.check()?;
         let steps = match self {
             Self::Sequence(steps) => steps.as_slice(),
             step => std::slice::from_ref(step),
@@ -418,8 +424,6 @@ fn choice(
 
 #[cfg(test)]
 mod tests {
-    use callboard_codec::Value;
-
     use super::PipelinePlan;
     use crate::pipeline::Pipeline;
     use crate::stage::Stage;
@@ -434,16 +438,6 @@ mod tests {
         let branches = [shared.into(), Pipeline::pass_through()];
         let choice = Pipeline::switch("odd?", |n: &u64| Ok((n % 2) as usize), branches);
         assert_eq!(choice.to_string(), "odd?{a \"shared\" <one> / ·}");
-    }
-
-    #[test]
-    fn named_members_and_branches_have_their_names() {
-        let value = |name: &str| Pipeline::from(Stage::each(name, |value: &Value| Ok(value.clone())));
-        let members = vec![("left".to_owned(), value("a")), ("right".to_owned(), Pipeline::pass_through())];
-        let either = Pipeline::switch("side?", |_: &Value| Ok(0), vec![value("b"), value("c")]);
-        let either = either.labelled(["l \"1\"".to_owned(), "r".to_owned()]);
-        let line = Pipeline::ensemble_named_partial(members).then(either).to_string();
-        assert_eq!(line, "(left: a | right: ·)? → side?{l \"1\": b / r: c}");
     }
 
     #[test]

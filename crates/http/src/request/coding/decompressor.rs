@@ -273,6 +273,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "zstd")]
     #[test]
     fn a_window_beyond_the_limit_is_refused() {
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
