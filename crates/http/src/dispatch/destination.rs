@@ -31,8 +31,8 @@ pub(super) enum Destination<'a> {
     NoCall,
     /// One call of a route.
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
-    /// An ordered stream of calls of a function.
-    CallStream(&'a ServedNode, &'a Arc<Route>),
+    /// An ordered stream of calls of a route.
+    CallStream(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// A protocol besides the routes.
     Protocol(&'a ServedNode, &'a dyn Protocol),
     /// A fixed page.
@@ -54,10 +54,8 @@ impl<'a> Target<'a> {
         match (self.node, &self.route, self.protocol) {
             (None, ..) => Destination::Starting,
             (Some(node), Some(_), _) if request.method() != Method::POST => self.no_call(node, protocols, request),
-            (Some(node), Some(route), _)
-                if self.style == CallStyle::Function && functions::is_stream(request.headers()) =>
-            {
-                Destination::CallStream(node, route)
+            (Some(node), Some(route), _) if functions::is_stream(request.headers()) => {
+                Destination::CallStream(node, route, self.style)
             }
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),

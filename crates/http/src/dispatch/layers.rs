@@ -85,9 +85,9 @@ impl HttpEdge {
                             };
                             (outcome, unread_body(&request))
                         }
-                        Destination::CallStream(node, route) => {
+                        Destination::CallStream(node, route, style) => {
                             let unread = unread_body(&request);
-                            (Ok(functions::stream::answer(context(node), route, request.map(Body::new))), unread)
+                            (Ok(functions::stream::answer(context(node), route, style, request.map(Body::new))), unread)
                         }
                         Destination::Protocol(node, protocol) => {
                             let (head, body) = request.into_parts();

@@ -27,8 +27,13 @@ pub(crate) fn decode(
     budget.read(admission, bytes, move |bytes| payload(route.input(), format, bytes, &limits))
 }
 
-/// A body that does not fit is read again, to name every field.
-fn payload(input: &DataType, format: Format, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
+/// Decodes a body. One that does not fit is read again, to name every field.
+pub(crate) fn payload(
+    input: &DataType,
+    format: Format,
+    bytes: &Bytes,
+    limits: &DecodeLimits,
+) -> Result<Payload, ApiError> {
     input.decode(format, bytes, limits).map_err(|error| {
         let is_worth_it = error.kind() == DecodeErrorKind::Mismatch && bytes.len() <= EXPLAINED_BYTES;
         match is_worth_it.then(|| Value::decode(format, bytes, limits)) {

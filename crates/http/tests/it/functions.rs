@@ -173,10 +173,13 @@ pub(crate) fn call(args: impl IntoIterator<Item = Value>) -> Vec<u8> {
 
 /// A stream of calls to this function, before its first call.
 pub(crate) async fn open_stream(server: &Server, name: &str) -> Raw {
+    open_stream_at(server, &format!("/v1/call/{name}")).await
+}
+
+async fn open_stream_at(server: &Server, path: &str) -> Raw {
     let mut client = server.connect().await;
-    let head = format!(
-        "POST /v1/call/{name} HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\ntransfer-encoding: chunked\r\n\r\n"
-    );
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: {FRAMES}\r\ntransfer-encoding: chunked\r\n\r\n");
     client.send(head).await;
     client
 }
@@ -208,6 +211,24 @@ async fn a_stream_of_calls_is_answered_in_order_and_errors_in_their_place() {
     assert_eq!((problem(2, "status"), problem(2, "error_type")), (Some(400.into()), Some("malformed_body".into())));
     server.metric_becomes("callboard_in_flight", 0.0).await;
     assert_eq!(server.metric("callboard_http_abandoned_requests_total").await, Some(0.0));
+}
+
+#[tokio::test]
+async fn a_stream_of_calls_at_the_path_of_a_route_has_inputs() {
+    let server = server().await;
+    let mut client = open_stream_at(&server, "/greet").await;
+    let named = |name: Value| envelope(&Value::Map(Map::from_iter([("name", name)])));
+    let calls = [frame(0, &named("Ada".into())), frame(0, &named(7.into())), frame(0, &envelope(&arguments([])))];
+    client.send([calls.concat(), b"0\r\n\r\n".to_vec()].concat()).await;
+    let frames = frames(&client.answer().await.body);
+    assert_eq!(frames.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [0, 1, 1, 2]);
+    assert_eq!(frames[0].1.as_ref().unwrap().get("text"), Some(&"hello Ada".into()));
+    let path = |problem: &Value| {
+        let Some(Value::List(fields)) = problem.get("details")?.get("fields") else { return None };
+        fields.first()?.get("path").cloned()
+    };
+    assert_eq!(path(frames[1].1.as_ref().unwrap()), Some("$.name".into()));
+    assert_eq!(frames[2].1.as_ref().unwrap().get("status"), Some(&422.into()));
 }
 
 #[tokio::test]

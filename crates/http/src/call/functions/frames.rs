@@ -20,17 +20,19 @@ use callboard_codec::{Account, DecodeLimits, Format, Payload};
 use callboard_core::edge::{
     BodyReservation, CAPACITY_POLL_INTERVAL, HeldBytes, Pace, PaceLimits, PreparedInput, Route, TooSlow,
 };
-use callboard_core::{Deadline, FunctionCall, Instant, LocalClient};
+use callboard_core::{Deadline, Instant, LocalClient};
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until, timeout_at};
 
+use super::CallStyle;
 use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::guard::{KeyHolder, OverLimit};
-use crate::request::arguments::arguments;
+use crate::request::arguments;
 use crate::request::body_buffer::BodyBuffer;
+use crate::request::payload::payload;
 use crate::respond::frame::{FrameKind, HEAD_BYTES};
 
 /// A smaller frame is not charged while it is read.
@@ -69,6 +71,7 @@ pub(super) struct FrameReader {
     rest_held: HeldBytes,
     client: LocalClient,
     route: Arc<Route>,
+    style: CallStyle,
     limits: DecodeLimits,
     max_bytes: u64,
     idle: Duration,
@@ -87,6 +90,7 @@ impl FrameReader {
         body: Body,
         context: RequestContext<'_>,
         route: &Arc<Route>,
+        style: CallStyle,
         timeout: Option<Duration>,
         shared: Arc<StreamState>,
     ) -> Self {
@@ -101,6 +105,7 @@ impl FrameReader {
             rest_held: client.edge().held_bytes(),
             client: client.clone(),
             route: Arc::clone(route),
+            style,
             limits: config.decode.clone(),
             max_bytes,
             idle,
@@ -127,10 +132,11 @@ impl FrameReader {
         })
     }
 
-    /// The decoder of the next arguments.
-    fn reading(&self) -> ArgumentDecoder {
+    /// The decoder of the next frame.
+    fn reading(&self) -> InputDecoder {
         let (client, route, limits) = (self.client.clone(), Arc::clone(&self.route), self.limits.clone());
-        ArgumentDecoder { client, route, limits, timeout: self.timeout, shared: Arc::clone(&self.shared) }
+        let (style, timeout, shared) = (self.style, self.timeout, Arc::clone(&self.shared));
+        InputDecoder { client, route, style, limits, timeout, shared }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
@@ -233,16 +239,17 @@ impl FrameReader {
     }
 }
 
-/// Decodes the arguments of one call.
-struct ArgumentDecoder {
+/// Decodes the input or the arguments of one call.
+struct InputDecoder {
     client: LocalClient,
     route: Arc<Route>,
+    style: CallStyle,
     limits: DecodeLimits,
     timeout: Duration,
     shared: Arc<StreamState>,
 }
 
-impl ArgumentDecoder {
+impl InputDecoder {
     /// The input of a call. Without room it waits like a frame.
     async fn input(self, envelope: Bytes) -> PreparedInput {
         let end = Instant::now() + self.timeout;
@@ -255,23 +262,22 @@ impl ArgumentDecoder {
             }
         };
         // The size of an input is charged to its call; arguments have no known size, so they keep their own account.
-        let account = self.route.is_function().then_some(account);
+        let has_arguments = self.style == CallStyle::Function && self.route.is_function();
+        let account = has_arguments.then_some(account);
         self.shared.accounts.lock().push_back(ArgumentAccount(account));
         PreparedInput(input.map_err(ApiError::into_failure))
     }
 
     async fn read(&self, account: Arc<dyn Account>, envelope: Bytes, end: Instant) -> Result<Payload, ApiError> {
-        let (route, limits, bytes) = (Arc::clone(&self.route), self.limits.clone(), envelope.len());
+        let (route, style, limits) = (Arc::clone(&self.route), self.style, self.limits.clone());
         let budget = self.client.edge().codec_budget(account, Deadline::at(end));
-        let ((), input) = budget.run((), bytes, move || input_in(&route, &envelope, &limits)).await?;
+        let decode = move |bytes: &Bytes| match style {
+            CallStyle::Route => payload(route.input(), Format::Envelope, bytes, &limits),
+            CallStyle::Function => arguments::decode(&route, Format::Envelope, bytes, &limits),
+        };
+        let ((), input) = budget.run((), envelope.len(), move || decode(&envelope)).await?;
         input
     }
-}
-
-/// Decodes a frame: arguments for a function, the input type for another route.
-fn input_in(route: &Route, bytes: &Bytes, limits: &DecodeLimits) -> Result<Payload, ApiError> {
-    let call: FunctionCall = arguments().decode(Format::Envelope, bytes, limits)?.into_inner()?;
-    if route.is_function() { Ok(Payload::new(call)) } else { Ok(route.input().from_value(call.into_input(route)?)?) }
 }
 
 /// The bytes of the node for a frame that is being read. Its call has a separate account.

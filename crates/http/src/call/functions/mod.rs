@@ -18,7 +18,7 @@ use crate::respond::stream::StreamForm;
 /// The style of a call, which decides the content of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallStyle {
-    /// By its own path: the body is the input.
+    /// By its own path: the body is the input, or each frame of a stream of calls.
     Route,
     /// As a function: the body holds arguments.
     Function,

@@ -1,4 +1,5 @@
-//! An ordered stream of calls in one request: frames with arguments in, frames with outcomes out, in the same order.
+//! An ordered stream of calls in one request: frames with inputs or arguments in, frames with outcomes out, in the same
+//! order.
 //!
 //! * **Begun:** the response begins at once, so that a client may wait for its head before the first call.
 //! * **Full:** frames are read ahead of the reader up to the route's look-ahead; then the client waits. A client that
@@ -28,6 +29,7 @@ use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 
+use super::CallStyle;
 use super::frames::{FrameReader, StreamState};
 use crate::call::RequestContext;
 use crate::error::ApiError;
@@ -44,6 +46,7 @@ use callboard_telemetry::RequestSpan;
 pub(crate) fn answer(
     context: RequestContext<'_>,
     route: &Arc<Route>,
+    style: CallStyle,
     request: Request<Body>,
 ) -> Result<Response, ApiError> {
     let head = RequestHead::read(request.headers())?;
@@ -69,7 +72,7 @@ pub(crate) fn answer(
     let timeout = head.timeout;
     let shared = Arc::default();
     let body = request.into_body();
-    let frames = FrameReader::new(body, context, route, timeout, Arc::clone(&shared));
+    let frames = FrameReader::new(body, context, route, style, timeout, Arc::clone(&shared));
     let calls = context.client.stream_from::<_, Value>(route.name(), frames.into_inputs())?.options(options);
     let outcomes = Box::pin(timeout.into_iter().fold(calls, callboard_core::CallStream::timeout));
     let items = StreamedItems::default();
