@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import queue
 import socket
 import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late
 from typing import Any
 
 from callboard._envelope import decode, encode
@@ -69,8 +73,24 @@ def frames(*outputs: Any, end: bool = True) -> bytes:
     return response(stream, media_type="application/vnd.callboard.envelope-stream")
 
 
+def frame(answer: bytes) -> bytes:
+    """An answer to one call, as a frame of a stream of calls."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    if status != 200:
+        body = encode({"status": status, **json.loads(body)})
+    return struct.pack("<B3xI", int(status != 200), len(body)) + body
+
+
 class Node:
     """Answers each request with what `answer` gives: bytes, or None to close the connection."""
+
+    # Whether the body of a stream of calls reaches it before its end, as it does not through some proxies.
+    takes_streams = True
+    head_of_streams = (
+        b"HTTP/1.1 200 Test\r\ncontent-type: application/vnd.callboard.envelope-stream\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
+    )
 
     def __init__(
         self, answer: Callable[[Request], bytes | None], port: int = 0, tls: ssl.SSLContext | None = None
@@ -79,6 +99,8 @@ class Node:
         self._tls = tls
         self.requests: list[Request] = []
         self.connections = 0
+        # The streams of calls that were told to end, and those that never began.
+        self.ended_streams = self.refused_streams = 0
         # The connections that have not ended.
         self.open = 0
         self._lock = threading.Lock()
@@ -144,6 +166,8 @@ class Node:
                     return None
                 head += line
             text = head.decode().removesuffix("\r\n\r\n")
+            if "transfer-encoding: chunked" in text.lower():
+                return self._answer_calls(connection, stream, text)
             length = int(Request(text, b"", 0).headers.get("content-length", 0))
             body = stream.read(length)
             if len(body) < length:
@@ -158,3 +182,58 @@ class Node:
                 time.sleep(Slow.PAUSE if isinstance(answer, Slow) else 0)
             if isinstance(answer, Cut):
                 return None
+
+    def _answer_calls(self, connection: socket.socket, stream: Any, head: str) -> None:
+        """A stream of calls: each frame is a request, they are answered at the same time, and in order."""
+        if not self.takes_streams:
+            self.refused_streams += 1
+            stream.read()
+            return
+        connection.sendall(self.head_of_streams)
+        answers: queue.Queue[Future[bytes | None] | None] = queue.Queue()
+        limit = int(Request(head, b"", 0).headers["x-request-timeout-ms"]) / 1000
+        sending = threading.Thread(target=_send_answers, args=(connection, answers, limit), daemon=True)
+        sending.start()
+        with ThreadPoolExecutor(100) as pool:
+            for body in self._frames(stream):
+                request = Request(head, body, len(self.requests))
+                self.requests.append(request)
+                answers.put(pool.submit(self.answer, request))
+        answers.put(None)
+        sending.join()
+
+    def _frames(self, stream: Any) -> Iterator[bytes]:
+        body = b""
+        while size := int(stream.readline() or b"0", 16):
+            body += stream.read(size)
+            stream.readline()
+            while len(body) >= 8:
+                kind, length = struct.unpack_from("<B3xI", body)
+                if len(body) < 8 + length:
+                    break
+                if kind == 2:
+                    self.ended_streams += 1
+                else:
+                    yield body[8 : 8 + length]
+                body = body[8 + length :]
+        # What is not read would reset the connection when it is closed.
+        stream.readline()
+
+
+def _send_answers(connection: socket.socket, answers: queue.Queue[Future[bytes | None] | None], limit: float) -> None:
+    with contextlib.suppress(OSError):
+        while (outcome := answers.get()) is not None:
+            try:
+                answer = outcome.result(limit)
+            except Late:
+                answer = problem(504, "deadline_exceeded")
+            if answer is None or isinstance(answer, Cut):
+                connection.shutdown(socket.SHUT_RDWR)
+                return
+            piece = frame(response(answer) if isinstance(answer, Slow) else answer)
+            connection.sendall(b"%x\r\n" % len(piece))
+            for each in [piece[at : at + 1] for at in range(len(piece))] if isinstance(answer, Slow) else [piece]:
+                connection.sendall(each)
+                time.sleep(Slow.PAUSE if isinstance(answer, Slow) else 0)
+            connection.sendall(b"\r\n")
+        connection.sendall(b"8\r\n" + struct.pack("<B3xI", 2, 0) + b"\r\n0\r\n\r\n")

@@ -161,7 +161,7 @@ def test_an_output_that_does_not_fit_is_no_error_of_the_input() -> None:
     """It has the route, the place and the id of the request, of each way to call."""
 
     def answer(request: Request) -> bytes:
-        return frames({"x": "1"}) if "stream" in request.headers["accept"] else value({"x": "1"})
+        return frames({"x": "1"}) if "stream," in request.headers["accept"] else value({"x": "1"})
 
     async def asynchronous(url: str) -> list[CallError]:
         async with AsyncClient(url) as client:

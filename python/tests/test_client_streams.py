@@ -15,7 +15,15 @@ from http_node import LIMIT, Cut, Node, Request, echo, frames, problem, response
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import decode, encode
-from callboard.client import DeadlineExceededError, FailedError, InvalidInputError, OverloadedError, UnavailableError
+from callboard.client import (
+    DeadlineExceededError,
+    FailedError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    OverloadedError,
+    UnavailableError,
+)
 
 HEAD_END = b"\r\n\r\n"
 
@@ -121,6 +129,83 @@ def test_a_stream_does_not_wait_again_for_each_input_while_the_node_is_away() ->
         results = list(client.stream("/echo", range(200), look_ahead=2))
         assert all(isinstance(each, UnavailableError) for each in results) and time.monotonic() - began < LIMIT
         assert "after 0.5 s" in str(results[-1])
+
+
+def test_a_stream_is_one_request_and_ends_it() -> None:
+    async def asynchronous(url: str) -> list[Any]:
+        async with AsyncClient(url) as client:
+            return [each async for each in client.stream("/echo", range(200))]
+
+    with Node(echo) as node:
+        with Client(node.url) as client:
+            assert list(client.stream("/echo", range(200), returns=int)) == list(range(200))
+        assert asyncio.run(asynchronous(node.url)) == list(range(200))
+        assert node.connections == 2 and len(node.requests) == 400 and node.ended_streams == 2
+
+
+def test_a_stream_of_calls_through_a_proxy_that_wants_a_whole_request_is_many_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("callboard.client._http_calls._HEAD_SECONDS", 0.1)
+    with Node(echo) as node, Client(node.url) as client:
+        node.takes_streams = False
+        for _ in range(2):
+            assert list(client.stream("/echo", range(20))) == list(range(20))
+        # Only the first one is tried.
+        assert sum("chunked" in each.headers.get("transfer-encoding", "") for each in node.requests) == 0
+        assert node.refused_streams == 1
+
+
+def test_calls_of_a_lost_stream_are_made_again_if_they_may_be() -> None:
+    def answers() -> Any:
+        seen: set[int] = set()
+
+        def answer(request: Request) -> bytes | None:
+            number = decode(request.body)
+            is_lost = number in (3, 30) and number not in seen
+            seen.add(number)
+            return None if is_lost else value(number)
+
+        return answer
+
+    with Node(answers()) as node, Client(node.url) as client:
+        assert list(client.stream("/echo", range(40), look_ahead=8, idempotent=True)) == list(range(40))
+    with Node(answers()) as node, Client(node.url) as client:
+        results = list(client.stream("/echo", range(40), look_ahead=8))
+        lost = [each for each in results if isinstance(each, CallError)]
+        assert 2 <= len(lost) <= 16 and all(isinstance(each, UnavailableError) and each.was_started for each in lost)
+        assert "was lost, and the call may have run" in str(lost[0])
+        assert [each for each in results if each not in lost] == [each for each in range(40) if results[each] == each]
+
+
+def test_a_call_of_a_stream_that_was_refused_for_now_is_made_again() -> None:
+    def answer(request: Request) -> bytes:
+        refuses = "transfer-encoding" in request.headers and decode(request.body) % 5 == 0
+        return problem(429, "overloaded", retryable=True) if refuses else echo(request)
+
+    with Node(answer) as node, Client(node.url) as client:
+        assert list(client.stream("/echo", range(20))) == list(range(20))
+
+
+def test_one_output_of_a_stream_that_is_too_large_harms_no_other() -> None:
+    with Node(lambda each: value(bytes(10_000 if decode(each.body) == 2 else 1))) as node:
+        with Client(node.url, max_reply_bytes=1000) as client:
+            results = list(client.stream("/zeros", range(6)))
+        assert isinstance(results[2], InternalError) and "exceeds max_reply_bytes = 1000" in str(results[2])
+        assert [*results[:2], *results[3:]] == [b"\0"] * 5
+
+
+def test_a_large_input_is_a_request_of_its_own() -> None:
+    with Node(lambda each: value(len(each.body) // 100_000)) as node, Client(node.url) as client:
+        assert list(client.stream("/size", [bytes(1), bytes(300_000), bytes(1)])) == [0, 3, 0]
+        assert sum("content-length" in each.headers for each in node.requests) == 1
+
+
+def test_a_stream_of_a_route_that_is_not_there_says_so_for_each_call() -> None:
+    with Node(lambda _: problem(404, "not_found")) as node, Client(node.url) as client:
+        node.head_of_streams = problem(404, "not_found")
+        results = list(client.stream("/nowhere", range(3)))
+        assert [type(each) for each in results] == [NotFoundError] * 3
 
 
 def test_a_late_result_is_an_error_in_its_place() -> None:

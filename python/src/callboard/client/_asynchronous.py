@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
@@ -15,7 +16,7 @@ from callboard._options import route_path
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
 from callboard.client.errors import to_error
-from callboard.client.transport import AsyncTransport, Failure, Options, Settings, open_async_transport
+from callboard.client.transport import AsyncTransport, Calls, Failure, Options, Settings, open_async_transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -119,9 +120,9 @@ class AsyncClient(BaseClient):
         """
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
-        route = route_path(route)
-        self._options(given)
-        return self._stream(route, inputs, self._hint(returns), window, stop_at_error, with_inputs, progress, given)
+        shared = self._options(given, timeout=window.timeout, is_of_stream=True)
+        hint = self._hint(returns)
+        return self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
 
     async def _stream(
         self,
@@ -132,9 +133,10 @@ class AsyncClient(BaseClient):
         stop_at_error: bool,
         with_inputs: bool,
         progress: bool,
-        given: dict[str, Any],
+        shared: Options,
     ) -> AsyncGenerator[Any, None]:
         bar = Bar(inputs, progress, route)
+        calls = self._transport.calls(route, shared)
         clock = asyncio.get_running_loop().time
         pending: deque[tuple[Any, asyncio.Future[Buffer] | CallError, Options]] = deque()
         remaining = aiter(inputs) if isinstance(inputs, AsyncIterable) else _asynchronous(inputs)
@@ -148,11 +150,13 @@ class AsyncClient(BaseClient):
                     await asyncio.sleep(0)
                 if pulling is not None and pulling.done():
                     (value, has_more), pulling = pulling.result(), None
-                    if has_more:
+                    if not has_more:
+                        calls.finish()
+                    else:
+                        self._check_open()
                         since = since if pending else clock()
-                        timeout = window.call_timeout(len(pending))
-                        options = self._options(given, timeout=timeout, is_of_stream=True)
-                        call = self._begin(route, value, options)
+                        options = dataclasses.replace(shared, timeout=window.call_timeout(len(pending)))
+                        call = self._begin(calls, route, value, options)
                         pending.append((value if with_inputs else None, call, options))
                     if not pending or not _is_done(pending[0][1]):
                         continue
@@ -180,13 +184,16 @@ class AsyncClient(BaseClient):
             for each in (*open_calls, *((pulling,) if pulling else ())):
                 each.cancel()
             await asyncio.gather(*open_calls, return_exceptions=True)
+            await calls.aclose()
 
-    def _begin(self, route: str, value: Any, options: Options) -> asyncio.Future[Buffer] | CallError:
+    def _begin(self, calls: Calls, route: str, value: Any, options: Options) -> asyncio.Future[Buffer] | CallError:
         try:
             prepared = Prepared.call(route, value)
         except TypeError as error:
             return input_error(error)
-        return asyncio.ensure_future(self._transport.call(route, prepared.pieces, options))
+        outcome: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
+        calls.begin(prepared.pieces, options, outcome)
+        return outcome
 
     async def _result(
         self, call: asyncio.Future[Buffer] | CallError, hint: Any, route: str, window: Window, options: Options

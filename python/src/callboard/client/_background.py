@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from callboard._envelope import Buffer
-from callboard.client.transport import AsyncTransport, Options
+from callboard.client.transport import AsyncTransport, Calls, Options
 
 
 class Background:
@@ -27,6 +29,11 @@ class Background:
         """Begins a call. To cancel the future cancels the call on the node."""
         loop, transport = self._started()
         return asyncio.run_coroutine_threadsafe(transport.call(route, pieces, options), loop)
+
+    def calls(self, route: str, options: Options) -> BackgroundCalls:
+        """Many calls of one route."""
+        loop, transport = self._started()
+        return BackgroundCalls(loop, transport.calls(route, options))
 
     def close(self) -> None:
         """Ends the thread, and all calls. No further ones begin."""
@@ -51,6 +58,40 @@ class Background:
                 self._transport = self._open_transport()
                 threading.Thread(target=_run, args=(self._loop,), name="callboard-client", daemon=True).start()
             return self._loop, self._transport
+
+
+class BackgroundCalls:
+    """The calls of an ordered stream, for the thread that has its inputs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, calls: Calls) -> None:
+        self._loop = loop
+        self._calls = calls
+        self._begun: deque[tuple[Sequence[Buffer], Options, Future[Buffer]]] = deque()
+        # Whether the event loop will look at them.
+        self._is_awaited = False
+
+    def begin(self, pieces: Sequence[Buffer], options: Options) -> Future[Buffer]:
+        """Begins a call. To cancel the future ends the wait for it."""
+        outcome: Future[Buffer] = Future()
+        self._begun.append((pieces, options, outcome))
+        if not self._is_awaited:
+            self._is_awaited = True
+            self._loop.call_soon_threadsafe(self._begin_all)
+        return outcome
+
+    def finish(self) -> None:
+        """No further calls begin."""
+        self._loop.call_soon_threadsafe(self._calls.finish)
+
+    def close(self) -> None:
+        """Ends all calls."""
+        with contextlib.suppress(RuntimeError):
+            asyncio.run_coroutine_threadsafe(self._calls.aclose(), self._loop)
+
+    def _begin_all(self) -> None:
+        self._is_awaited = False
+        while self._begun:
+            self._calls.begin(*self._begun.popleft())
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -14,7 +15,7 @@ from callboard._envelope import Buffer
 from callboard._errors import forget
 from callboard._exceptions import CallError
 from callboard._options import route_path
-from callboard.client._background import Background
+from callboard.client._background import Background, BackgroundCalls
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
 from callboard.client.errors import CancelledCallError, to_error
@@ -171,9 +172,9 @@ class Client(BaseClient):
         """
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
-        route = route_path(route)
-        self._options(given)
-        return self._stream(route, inputs, self._hint(returns), window, stop_at_error, with_inputs, progress, given)
+        shared = self._options(given, timeout=window.timeout, is_of_stream=True)
+        hint = self._hint(returns)
+        return self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
 
     def _stream(
         self,
@@ -184,11 +185,12 @@ class Client(BaseClient):
         stop_at_error: bool,
         with_inputs: bool,
         progress: bool,
-        given: dict[str, Any],
+        shared: Options,
     ) -> Generator[Any, None, None]:
         bar = Bar(inputs, progress, route)
         pending: deque[tuple[Any, Future[Buffer] | CallError, Options]] = deque()
         remaining, has_more = iter(inputs), True
+        calls = self._background.calls(route, shared)
         try:
             while True:
                 # One at least for each result, so that the window stays full; more while there is nothing to hand over.
@@ -197,10 +199,11 @@ class Client(BaseClient):
                         value = next(remaining)
                     except StopIteration:
                         has_more = False
+                        calls.finish()
                         break
-                    timeout = window.call_timeout(len(pending))
-                    options = self._options(given, timeout=timeout, is_of_stream=True)
-                    call = self._begin(route, value, options)
+                    self._check_open()
+                    options = dataclasses.replace(shared, timeout=window.call_timeout(len(pending)))
+                    call = self._begin(calls, route, value, options)
                     pending.append((value if with_inputs else None, call, options))
                     first = pending[0][1]
                     if isinstance(first, CallError) or first.done():
@@ -221,13 +224,14 @@ class Client(BaseClient):
             for _, call, _ in pending:
                 if isinstance(call, Future):
                     call.cancel()
+            calls.close()
 
-    def _begin(self, route: str, value: Any, options: Options) -> Future[Buffer] | CallError:
+    def _begin(self, calls: BackgroundCalls, route: str, value: Any, options: Options) -> Future[Buffer] | CallError:
         try:
             prepared = Prepared.call(route, value)
         except TypeError as error:
             return input_error(error)
-        return self._background.call(route, prepared.pieces, options)
+        return calls.begin(prepared.pieces, options)
 
     def _result(self, call: Future[Buffer] | CallError, hint: Any, route: str, window: Window, options: Options) -> Any:
         """The output of one call, or its error."""

@@ -25,7 +25,7 @@ END = "callboard.end"
 # A host that is gone is noticed after 15 s of silence and four probes, where the system has these options. The kernel
 # sends no such probes while sent data is unacknowledged. On Linux `TCP_USER_TIMEOUT` (ms) bounds that case. It also
 # ends a connection whose peer is there, but takes no more bytes for that time: its receive window stays at zero.
-_PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+PROBES = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), count)
     for name, count in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4), ("TCP_USER_TIMEOUT", 35_000))
     if hasattr(socket, name)
@@ -127,11 +127,11 @@ def _pool(endpoint: Endpoint, settings: Settings, backend: Any, direct: Any, pro
     }
     proxy = endpoint.proxy
     if proxy is None:
-        return direct(**options, socket_options=_PROBES)
+        return direct(**options, socket_options=PROBES)
     options |= {"proxy_url": _url(proxy.url), "proxy_auth": proxy.raw_auth}
     if proxy.url.scheme.startswith("socks5"):
         return over_socks(**options)
-    more = {"proxy_headers": proxy.headers.raw, "proxy_ssl_context": proxy.ssl_context, "socket_options": _PROBES}
+    more = {"proxy_headers": proxy.headers.raw, "proxy_ssl_context": proxy.ssl_context, "socket_options": PROBES}
     return proxied(**options, **more)
 
 

@@ -16,15 +16,14 @@ import numpy as np
 
 from callboard._envelope import Buffer, EnvelopeError, decode
 from callboard._errors import is_handled
-from callboard.client._http_request import ENVELOPE, SMALL_BYTES, Endpoint, Sending
+from callboard.client._http_request import ENVELOPE, SMALL_BYTES, STREAM_TYPE, Endpoint, Sending
 from callboard.client.errors import KINDS
 from callboard.client.policy import REPLY_TOO_LARGE
 from callboard.client.transport import Failure
 
-_STREAM_TYPE = "application/vnd.callboard.envelope-stream"
 _PROBLEM = "application/problem+json"
-_FRAME = struct.Struct("<B3xI")
-_OUTPUT, _ERROR, _END = 0, 1, 2
+FRAME = struct.Struct("<B3xI")
+OUTPUT, ERROR, END = 0, 1, 2
 
 # What a status means where no kind is said.
 _KINDS = {
@@ -125,7 +124,7 @@ def failure_of_problem(
     kind = text("kind") or _KINDS.get(status or 0, "internal")
     retryable = problem.get("retryable") is True
     message = text("message") or text("detail") or text("title") or "no message"
-    if text("error_type") == "not_acceptable" and _STREAM_TYPE in message:
+    if text("error_type") == "not_acceptable" and STREAM_TYPE.decode() in message:
         # The caller has asked for one output, and not for a media type.
         message = "this route answers with a stream: use `replies`"
     return Failure(
@@ -172,7 +171,7 @@ class FrameReader:
         self.is_done = False
         self._count = 0
         self._pending = bytearray()
-        if not self._single and media_type != _STREAM_TYPE:
+        if not self._single and media_type != STREAM_TYPE.decode():
             raise self._failed("internal", f"the answer is in an unknown format ({media_type or 'of no type'})")
 
     def push(self, chunk: bytes | None) -> Iterator[Buffer]:
@@ -181,22 +180,21 @@ class FrameReader:
         if self._single:
             yield from self._push_single(chunk)
             return
-        while len(self._pending) >= _FRAME.size:
-            kind, length = _FRAME.unpack_from(self._pending)
+        while len(self._pending) >= FRAME.size:
+            kind, length = FRAME.unpack_from(self._pending)
             if length > self._max_bytes:
-                message = f"an output of {length} bytes exceeds max_reply_bytes = {self._max_bytes}"
-                raise self._failed("internal", message, REPLY_TOO_LARGE)
-            end = _FRAME.size + length
+                raise too_large(length, self._max_bytes, self._request_id)
+            end = FRAME.size + length
             if len(self._pending) < end:
                 break
-            envelope = bytes(memoryview(self._pending)[_FRAME.size : end])
+            envelope = bytes(memoryview(self._pending)[FRAME.size : end])
             del self._pending[:end]
-            if kind == _END:
+            if kind == END:
                 self.is_done = True
                 return
-            if kind == _ERROR:
-                raise self._problem(envelope)
-            if kind != _OUTPUT:
+            if kind == ERROR:
+                raise failure_of_frame(envelope, self._request_id)
+            if kind != OUTPUT:
                 raise self._failed("internal", f"a frame of kind {kind}, which is not known")
             self._count += 1
             yield envelope
@@ -218,17 +216,24 @@ class FrameReader:
         message = f"the stream was cut after {self._count} outputs: {failure.message}"
         return Failure("unavailable", message, request_id=self._request_id, status=503, is_lost=True)
 
-    def _problem(self, envelope: bytes) -> Failure:
-        try:
-            problem = decode(envelope)
-        except (EnvelopeError, TypeError):
-            problem = None
-        if not isinstance(problem, dict):
-            return self._failed("internal", "an error that cannot be read")
-        return failure_of_problem(problem, problem.get("status"), None, self._request_id)
-
     def _failed(self, kind: str, message: str, error_type: str | None = None) -> Failure:
         return Failure(kind, message, request_id=self._request_id, error_type=error_type)
+
+
+def failure_of_frame(envelope: bytes, request_id: str | None = None) -> Failure:
+    """The failure that a frame of an error tells."""
+    try:
+        problem = decode(envelope)
+    except (EnvelopeError, TypeError):
+        problem = None
+    if not isinstance(problem, dict):
+        return Failure("internal", "an error that cannot be read", request_id=request_id)
+    return failure_of_problem(problem, problem.get("status"), None, request_id)
+
+
+def too_large(length: int, max_bytes: int, request_id: str | None = None) -> Failure:
+    message = f"an output of {length} bytes exceeds max_reply_bytes = {max_bytes}"
+    return Failure("internal", message, request_id=request_id, error_type=REPLY_TOO_LARGE)
 
 
 # ---- Exceptions ------------------------------------------------------------------------------------------------------
@@ -276,8 +281,11 @@ def failure_of_exception(
     if any(isinstance(each, ssl.SSLError) and _REFUSED.search(str(each)) for each in causes):
         return _no_connection(endpoint, f"it does not take the certificate of this client: {error}", retryable=False)
     was_started = not isinstance(body, Sending) or body.is_whole
+    return lost(endpoint, str(error) or str(causes[-1]) or type(error).__name__, was_started=was_started)
+
+
+def lost(endpoint: Endpoint, reason: str, *, was_started: bool) -> Failure:
     words = "the call may have run" if was_started else "it was not started"
-    reason = str(error) or str(causes[-1]) or type(error).__name__
     return Failure(
         "unavailable",
         f"the connection to {endpoint.name} was lost, and {words}: {reason}",

@@ -7,14 +7,16 @@ import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+import h11
 import httpx
 
 from callboard._envelope import Buffer
 from callboard.client.transport import Options, Settings, without_user
 
 ENVELOPE = b"application/vnd.callboard.envelope"
+STREAM_TYPE = b"application/vnd.callboard.envelope-stream"
 # A route without a stream answers with one output.
-ENVELOPES = b"application/vnd.callboard.envelope-stream, application/vnd.callboard.envelope;q=0.9"
+ENVELOPES = STREAM_TYPE + b", " + ENVELOPE + b";q=0.9"
 
 # Pieces are sent in slices of this size, so that what is copied on the way stays in the processor's cache.
 _SLICE_BYTES = 1 << 20
@@ -90,7 +92,6 @@ class Endpoint:
         self._urls: dict[tuple[str, bool], httpx.URL] = {}
         self._headers = [
             (b"Host", self.base.netloc),
-            (b"Content-Type", ENVELOPE),
             (b"Accept-Encoding", b"identity"),
             (b"User-Agent", b"callboard-python"),
         ]
@@ -99,6 +100,8 @@ class Endpoint:
         for name, value in settings.headers.items():
             self._headers.append((name.encode("ascii"), value.encode("ascii")))
         self.tls = _tls(settings) if self.is_tls else False
+        # Until when no ordered stream of calls is tried, on the monotonic clock.
+        self.no_streams_until = 0.0
         self.proxy = None if settings.proxy is None else _proxy(settings.proxy)
 
     def url(self, route: str, function: bool) -> httpx.URL:
@@ -114,9 +117,22 @@ class Endpoint:
     def request(
         self, route: str, body: Body, options: Options, remaining: float | None, accept: bytes
     ) -> httpx.Request:
+        own = [(b"Content-Type", ENVELOPE), (b"Accept", accept), (b"Content-Length", b"%d" % body.length)]
+        url, headers = self._head(route, own, options, remaining)
+        return httpx.Request("POST", url, headers=headers, stream=Sending(body))
+
+    def head_of_calls(self, route: str, options: Options) -> h11.Request:
+        """The head of an ordered stream of calls, whose timeout is that of each of its outcomes."""
+        own = [(b"Content-Type", STREAM_TYPE), (b"Accept", STREAM_TYPE), (b"Transfer-Encoding", b"chunked")]
+        url, headers = self._head(route, own, options, options.timeout)
+        return h11.Request(method="POST", target=url.raw_path, headers=headers)
+
+    def _head(
+        self, route: str, own: list[tuple[bytes, bytes]], options: Options, remaining: float | None
+    ) -> tuple[httpx.URL, list[tuple[bytes, bytes]]]:
         if options.session is not None:
             raise ValueError("session: sessions are for quic:// only")
-        headers = [*self._headers, (b"Accept", accept), (b"Content-Length", b"%d" % body.length)]
+        headers = [*self._headers, *own]
         if remaining is not None:
             millis = min(max(1, math.ceil(remaining * 1000)), _MAX_TIMEOUT_MS)
             headers.append((b"X-Request-Timeout-Ms", b"%d" % millis))
@@ -128,13 +144,13 @@ class Endpoint:
             headers.append((b"Traceparent", options.traceparent.encode("ascii")))
         url = self.url(route, options.function)
         if options.headers:
-            own = [(name.encode("ascii"), value.encode("ascii")) for name, value in options.headers]
-            names = {name for name, _ in own}
-            headers = [*(each for each in headers if each[0].lower() not in names), *own]
+            given = [(name.encode("ascii"), value.encode("ascii")) for name, value in options.headers]
+            names = {name for name, _ in given}
+            headers = [*(each for each in headers if each[0].lower() not in names), *given]
         if options.query:
             query = urllib.parse.urlencode(options.query).encode("ascii")
             url = url.copy_with(raw_path=url.raw_path + b"?" + query)
-        return httpx.Request("POST", url, headers=headers, stream=Sending(body))
+        return url, headers
 
 
 def _proxy(url: str) -> httpx.Proxy:

@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import ssl
 import time
+import weakref
 from collections.abc import AsyncGenerator, Generator, Sequence
 from http.cookiejar import CookieJar
 from typing import Any
@@ -23,12 +25,14 @@ import httpx
 
 from callboard._envelope import Buffer
 from callboard._errors import forget
+from callboard.client._calls import CallsApart
+from callboard.client._http_calls import CallStream
 from callboard.client._http_connection import END, AsyncConnection, Connection
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
 from callboard.client.policy import Absence, Attempts, RetryBudget
-from callboard.client.transport import Failure, Options, Settings
+from callboard.client.transport import Calls, Failure, Options, Settings
 
 # The node's own answer to a call that is late says more than ours.
 _GRACE = 0.1
@@ -145,6 +149,7 @@ class AsyncHttpTransport:
         self._absence = Absence(settings.start_up_wait)
         self._process = os.getpid()
         self._pools: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
+        self._streams: weakref.WeakSet[CallStream] = weakref.WeakSet()
 
     def _client(self) -> httpx.AsyncClient:
         if self._process != os.getpid():
@@ -188,7 +193,17 @@ class AsyncHttpTransport:
         finally:
             await response.aclose()
 
+    def calls(self, route: str, options: Options) -> Calls:
+        make = functools.partial(self.call, route)
+        if self._endpoint.proxy is not None:
+            return CallsApart(make)
+        found = CallStream(self._endpoint, self._settings, route, options, make)
+        self._streams.add(found)
+        return found
+
     async def aclose(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(stream.aclose() for stream in self._streams if stream.loop is loop))
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:
     from callboard._target import Route
+    from callboard.client._calls import CallsApart
     from callboard.testing import App
 
 
@@ -38,6 +40,12 @@ class AsyncLocalTransport:
         outputs = await self.output(route, pieces, options)
         for output in outputs if isinstance(outputs, Outputs) else [outputs]:
             yield encode(output)
+
+    def calls(self, route: str, options: Options) -> CallsApart:
+        # A worker imports this module too, and makes no calls of a client.
+        from callboard.client._calls import CallsApart
+
+        return CallsApart(functools.partial(self.call, route))
 
     async def aclose(self) -> None:
         """Nothing is open."""
@@ -95,6 +103,12 @@ class ThreadedTransport:
     async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
         for output in await asyncio.to_thread(list, self._transport.replies(route, pieces, options)):
             yield output
+
+    def calls(self, route: str, options: Options) -> CallsApart:
+        # A worker imports this module too, and makes no calls of a client.
+        from callboard.client._calls import CallsApart
+
+        return CallsApart(functools.partial(self.call, route))
 
     async def aclose(self) -> None:
         """Nothing is open."""

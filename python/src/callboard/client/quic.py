@@ -8,12 +8,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from typing import Any
 
 from callboard._envelope import Buffer
 from callboard._native import Completions, Connection
+from callboard.client._calls import CallsApart
 from callboard.client.transport import Options, Settings
 
 
@@ -76,6 +78,9 @@ class AsyncQuicTransport:
                 yield output
         finally:
             replies.close()
+
+    def calls(self, route: str, options: Options) -> CallsApart:
+        return CallsApart(functools.partial(self.call, route))
 
     async def aclose(self) -> None:
         self._first.clear()

@@ -155,8 +155,24 @@ class AsyncTransport(Protocol):
     def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
         """As `Transport.replies`: an asynchronous generator."""
 
+    def calls(self, route: str, options: Options) -> Calls:
+        """Many calls of one route. The timeout of `options` is that of each outcome once all earlier ones are there."""
+
     async def aclose(self) -> None:
         """Closes all connections."""
+
+
+class Calls(Protocol):
+    """The calls of an ordered stream, in one event loop."""
+
+    def begin(self, pieces: Sequence[Buffer], options: Options, outcome: Any) -> object:
+        """Begins a call. `outcome` is a future, which gets an envelope or a `Failure`. To cancel it ends its wait."""
+
+    def finish(self) -> None:
+        """No further calls begin."""
+
+    async def aclose(self) -> None:
+        """Ends all calls."""
 
 
 def open_transport(url: str, settings: Settings) -> Transport:
