@@ -19,7 +19,7 @@ type Rule = (&'static str, &'static str, &'static str);
 /// From the bottom up; the root package comes last.
 const RULES: [Rule; 18] = [
     ("codec", "", "tokio ractor tracing axum hyper quinn rustls"),
-    ("core", "codec", "axum hyper hyper-util http tower quinn rustls serde_json"),
+    ("core", "codec", "axum hyper hyper-util tower quinn rustls serde_json"),
     ("identity", "codec", "axum hyper quinn ractor"),
     ("net", "codec core identity", "axum hyper ractor"),
     ("http-client", "", "axum quinn ractor"),
@@ -94,9 +94,10 @@ fn dependencies(manifest: &Table) -> BTreeSet<String> {
     tables.flat_map(|table| table.keys().cloned()).collect()
 }
 
-/// Core has time and tasks of tokio, and nothing that can open a socket.
+/// Core has time and tasks of tokio, and nothing that can open a socket. Of HTTP it has the map of types that layers
+/// fill.
 #[test]
-fn core_uses_no_sockets() {
+fn core_uses_no_sockets_and_no_http() {
     let manifest = manifest(&root().join("crates/core"));
     let features =
         manifest["dependencies"]["tokio"].get("features").and_then(Value::as_array).expect("tokio's features");
@@ -106,6 +107,8 @@ fn core_uses_no_sockets() {
     for file in sources(&root().join("crates/core/src")) {
         for (line, code) in code_of(&file) {
             assert!(!code.contains("std::net") && !code.contains("tokio::net"), "{}:{line}", file.display());
+            let is_allowed = code.trim() == "use http::Extensions;";
+            assert!(is_allowed || !code.contains("http::"), "{}:{line}", file.display());
         }
     }
 }

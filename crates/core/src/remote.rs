@@ -224,6 +224,6 @@ impl Cluster {
 
     /// The other nodes, if the stages of this call may run there.
     pub(crate) fn open_to(&self, flight: &Flight) -> Option<&dyn RemoteStages> {
-        if flight.must_stay() { None } else { self.stages() }
+        self.stages().filter(|_| !flight.must_stay())
     }
 }

@@ -120,6 +120,7 @@ mod file_type;
 mod guard;
 mod listener;
 mod model_repository;
+mod mounted;
 mod observe;
 pub mod protocol;
 mod request;

@@ -101,7 +101,8 @@ pub(crate) async fn read_body<'a>(
     let (coding, priority) = (head.coding, head.priority);
     let mut pending = PendingAdmission::new(client, call.route, start);
     let deadline = pending.deadline(head.timeout);
-    let options = call.context.call_options(call.route, (&parts.uri, &parts.headers), deadline, priority)?;
+    let read = (&parts.uri, &parts.headers, &parts.extensions);
+    let options = call.context.call_options(call.route, read, deadline, priority)?;
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let body = IncomingBody::new(body, announced, &mut pending, limits)?.decoded(coding);
     let bytes = body.collect_aligned_at(layout.arrays_at()).await?;

@@ -1,10 +1,12 @@
 //! What a call carries for user code beside its input: parts of the request that its route reads, and tags.
 //!
-//! It crosses to other nodes and into children, so there are limits. What is beyond them is left out at once, and the
-//! call is refused before a stage runs ([`CallOptions::check`](super::CallOptions::check)).
+//! All but the [extensions](super::extensions) cross to other nodes and into children, so there are limits. What is
+//! beyond them is left out at once, and the call is refused before a stage runs
+//! ([`CallOptions::check`](super::CallOptions::check)).
 
 use std::sync::Arc;
 
+use super::extensions::CallExtensions;
 use crate::error::{CallError, ErrorKind};
 
 /// The most headers, query parameters or tags of a call, each.
@@ -43,24 +45,30 @@ impl PairKind {
 pub(crate) struct Attributes {
     pairs: [Pairs; 3],
     path: Option<Box<str>>,
+    pub(crate) extensions: CallExtensions,
     /// Of all names and values, and of the path.
     bytes: usize,
-    /// The first limit that was exceeded.
+    /// The first excess.
     excess: Option<Excess>,
 }
 
-/// A limit that a call exceeds.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What a call has too much of.
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Excess {
     Count(PairKind),
     Bytes(&'static str),
     Caller,
+    /// A query parameter of this name, of which no code could tell which one counts.
+    Twice(Arc<str>),
 }
 
 impl Attributes {
-    /// Adds a pair, unless there is one of this name: the first counts.
+    /// Adds a pair, unless there is one of this name: the first header or tag counts.
     pub(crate) fn push(&mut self, kind: PairKind, name: Arc<str>, value: Arc<str>) {
         if self.find(kind, &name).is_some() {
+            if kind == PairKind::QueryParameter {
+                self.exceed(Excess::Twice(name));
+            }
             return;
         }
         if self.pairs[kind as usize].len() == MAX_ATTRIBUTES {
@@ -86,14 +94,14 @@ impl Attributes {
         fits
     }
 
-    pub(crate) fn exceed(&mut self, limit: Excess) {
-        self.excess.get_or_insert(limit);
+    pub(crate) fn exceed(&mut self, excess: Excess) {
+        self.excess.get_or_insert(excess);
     }
 
     /// Takes what an inner call does not say itself from its outer call, as far as it fits: the outer call's caller
     /// must not be able to make the inner call exceed a limit.
     pub(crate) fn inherit(&mut self, outer: &Self) {
-        let excess = self.excess;
+        let excess = self.excess.take();
         if let Some(path) = outer.path.as_ref().filter(|_| self.path.is_none()) {
             self.set_path(path.clone());
         }
@@ -102,10 +110,11 @@ impl Attributes {
                 self.push(kind, Arc::clone(name), Arc::clone(value));
             }
         }
+        self.extensions.inherit(&outer.extensions);
         self.excess = excess;
     }
 
-    /// Writes all of it, each name and value with its length, such as into a hash.
+    /// Writes all of it but the extensions, each name and value with its length, such as into a hash.
     pub(crate) fn write(&self, mut write: impl FnMut(&[u8])) {
         let mut text = |text: &str| {
             write(&(text.len() as u64).to_le_bytes());
@@ -139,13 +148,14 @@ impl Attributes {
 
     /// The refusal of a call with too much of something.
     pub(crate) fn check(&self) -> Result<(), CallError> {
-        let message = match self.excess {
+        let message = match &self.excess {
             None => return Ok(()),
             Some(Excess::Count(kind)) => format!("the call has more than {MAX_ATTRIBUTES} {}", kind.plural()),
             Some(Excess::Bytes(what)) => format!(
                 "the call's {what} exceed the limit: headers, query parameters, tags and path may have \
                  {MAX_ATTRIBUTE_BYTES} bytes together"
             ),
+            Some(Excess::Twice(name)) => format!("query parameter `{name}` must be given once"),
             Some(Excess::Caller) => format!("caller: the name has more than {MAX_CALLER_BYTES} bytes"),
         };
         Err(CallError::new(ErrorKind::InvalidInput, message))

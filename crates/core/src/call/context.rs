@@ -41,12 +41,13 @@ use crate::id::{RouteName, StageName};
 /// | traceparent | if its caller gave one | the request's, or the place in the node's own trace | likewise |
 /// | caller | if its caller gave one | the name of its API key | if a node gave one |
 /// | headers, query parameters | if its caller gave some | those that the [route reads](crate::RouteSpec::headers) | likewise, if its caller gave some |
-/// | path | if its caller gave one | if the route reads headers or query parameters | likewise, if its caller gave one |
+/// | path | if its caller gave one | if the route reads headers, query parameters or extensions | likewise, if its caller gave one |
 /// | tags | if its caller gave some | – | if its caller gave some |
+/// | extensions | if its caller gave some | those that the [route reads](crate::RouteSpec::extension) | – |
 /// | session, priority, deadline, route | yes | yes | yes |
 ///
-/// A stage on another node, or in a child process, has the same context as one on the node that owns the call. Only
-/// the route is not known on another node.
+/// A stage on another node, or in a child process, has the same context as one on the node that owns the call, but
+/// for extensions. Only the route is not known on another node.
 #[derive(Clone, Debug)]
 pub struct CallContext {
     flight: Arc<Flight>,
@@ -111,8 +112,8 @@ impl CallContext {
         self.flight.origin.as_ref()?.find(PairKind::QueryParameter, name)
     }
 
-    /// The path of the request, as the client wrote it, if the route reads [headers](crate::RouteSpec::headers) or
-    /// [query parameters](crate::RouteSpec::query).
+    /// The path of the request, as the client wrote it, if the route reads [headers](crate::RouteSpec::headers), [query
+    /// parameters](crate::RouteSpec::query) or [extensions](crate::RouteSpec::extension).
     #[must_use]
     pub fn path(&self) -> Option<&str> {
         self.flight.origin.as_ref()?.path()
@@ -122,6 +123,14 @@ impl CallContext {
     #[must_use]
     pub fn tag(&self, name: &str) -> Option<&str> {
         self.flight.origin.as_ref()?.find(PairKind::Tag, name)
+    }
+
+    /// The value of this type that the caller [attached](crate::CallOptions::with_extension), or that a layer around
+    /// the HTTP edge put into the extensions of the request, if the [route reads it](crate::RouteSpec::extension).
+    /// `None` in a stage that runs in another process: in a child, or as a [remote](crate::Pipeline::remote) stage.
+    #[must_use]
+    pub fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.flight.attributes()?.extensions.get()
     }
 
     /// All headers that the route reads and the request has, by their lower-case names.
@@ -139,7 +148,7 @@ impl CallContext {
         self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::Tag))
     }
 
-    /// Whether both calls have the same caller, headers, query parameters, path and tags.
+    /// Whether both calls have the same caller, headers, query parameters, path, tags and extensions.
     #[must_use]
     pub fn has_caller_of(&self, other: &Self) -> bool {
         self.caller() == other.caller() && self.flight.attributes() == other.flight.attributes()

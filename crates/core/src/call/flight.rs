@@ -141,6 +141,11 @@ impl Flight {
         self.origin.as_ref()?.attributes.as_deref()
     }
 
+    /// Whether it has values that no other process can have.
+    pub(crate) fn has_extensions(&self) -> bool {
+        self.attributes().is_some_and(|attributes| !attributes.extensions.is_empty())
+    }
+
     fn comes_from_a_peer(&self) -> bool {
         self.stays_here && self.outer().is_none()
     }

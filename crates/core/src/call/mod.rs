@@ -2,6 +2,7 @@
 
 mod attributes;
 mod context;
+mod extensions;
 mod flight;
 mod function;
 mod isolated;
@@ -12,6 +13,7 @@ mod session;
 
 pub use attributes::{MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES, MAX_CALLER_BYTES};
 pub use context::CallContext;
+pub use extensions::RequestExtension;
 pub use function::FunctionCall;
 pub use isolated::InnerCalls;
 pub use options::{CallOptions, MAX_REQUEST_ID_CHARS, Priority, is_valid_request_id};

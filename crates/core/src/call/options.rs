@@ -250,7 +250,8 @@ impl CallOptions {
         self.with(|attributes| attributes.push(PairKind::Header, name, value.into()))
     }
 
-    /// Sets a query parameter of the request for user code, as [`with_header`](Self::with_header) sets a header.
+    /// Sets a query parameter of the request for user code, as [`with_header`](Self::with_header) sets a header. A call
+    /// that has one twice is refused.
     #[must_use]
     pub fn with_query(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.with(|attributes| attributes.push(PairKind::QueryParameter, name.into(), value.into()))
@@ -269,6 +270,35 @@ impl CallOptions {
         self.with(|attributes| attributes.push(PairKind::Tag, name.into(), value.into()))
     }
 
+    /// Sets a value of its own type for user code, which reads it with
+    /// [`CallContext::extension`](crate::CallContext::extension): what the caller's code knows of a request and no text
+    /// can tell. A second value of a type replaces the first. It stays in this process, and so does the call wherever
+    /// this node runs its stages; its answers are not [cached](crate::Stage::cache).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_core::{App, CallContext, CallOptions, Stage};
+    ///
+    /// #[derive(Clone)]
+    /// struct Tenant(String);
+    ///
+    /// let greet = Stage::each_with_context("greet", |name: &String, context: &CallContext| {
+    ///     let tenant = context.extension::<Tenant>().map_or("nobody", |tenant| &tenant.0);
+    ///     Ok(format!("{tenant} greets {name}"))
+    /// });
+    /// let node = App::new().route("/greet", greet).start().await?;
+    /// let options = CallOptions::new().with_extension(Tenant("acme".to_owned()));
+    /// let said: String = node.client().call_with("/greet", "Ada".to_owned(), options).await?;
+    /// assert_eq!(said, "acme greets Ada");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_extension<T: Clone + Send + Sync + 'static>(self, value: T) -> Self {
+        self.with(|attributes| attributes.extensions.insert(value))
+    }
+
     /// Whether a call may have these options: at most [`MAX_ATTRIBUTES`](crate::edge::MAX_ATTRIBUTES) headers, as many
     /// query parameters and tags, and [`MAX_ATTRIBUTE_BYTES`](crate::edge::MAX_ATTRIBUTE_BYTES) in all. Each call is
     /// checked before its first stage; edges check earlier.
@@ -280,8 +310,8 @@ impl CallOptions {
         self.origin.as_ref().map_or(Ok(()), |origin| origin.check())
     }
 
-    /// For an inner call made for several callers: it inherits no caller, headers, query parameters, path or tags from
-    /// its outer call.
+    /// For an inner call made for several callers: it inherits no caller, headers, query parameters, path, extensions or
+    /// tags from its outer call.
     #[must_use]
     pub fn for_several_callers(self) -> Self {
         self.telling(|origin| origin.is_for_several_callers = true)

@@ -14,7 +14,7 @@
 //! [`run_stages`] and [`place_stream`] are this table. "There" means one peer after the other, as the cluster chooses.
 //!
 //! Remote stages that follow each other run as one call where the cluster can chain them. A call that came from another
-//! node is never sent on.
+//! node is never sent on. A call with extensions leaves this node only for stages that run on other nodes only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,11 +105,18 @@ impl Graph<Arc<Pool>> {
     }
 }
 
+impl Pool {
+    /// The other nodes, if this call of the stage may run there instead of here.
+    pub(super) fn cluster_for(&self, flight: &Flight) -> Option<&dyn RemoteStages> {
+        self.cluster.open_to(flight).filter(|_| !flight.has_extensions())
+    }
+}
+
 impl<'a> StageStep<'a> {
     /// The other nodes, if this call of the stage may run there.
     fn cluster_for(self, flight: &Flight) -> Option<&'a dyn RemoteStages> {
         match self {
-            Self::Local(pool) => pool.cluster.open_to(flight),
+            Self::Local(pool) => pool.cluster_for(flight),
             Self::Remote(stage) => stage.cluster.open_to(flight),
         }
     }
@@ -258,7 +265,7 @@ pub(crate) fn place_stream<'a>(stage: StageStep<'a>, flight: &Flight) -> StreamP
         StageStep::Local(pool) => pool,
         StageStep::Remote(_) => return StreamPlace::Remote { revision: None, pool: None },
     };
-    let Some(cluster) = pool.cluster.open_to(flight) else {
+    let Some(cluster) = pool.cluster_for(flight) else {
         return StreamPlace::Here { pool, may_leave: false, revision: None };
     };
     let name = pool.name().as_str();

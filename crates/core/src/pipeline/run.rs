@@ -85,7 +85,7 @@ impl Graph<Arc<Pool>> {
                 let now = if position == 0 { now } else { clock::now() };
                 let timing;
                 (payload, timing) = match step {
-                    Self::Stage(pool) if pool.cluster.open_to(flight).is_none() => {
+                    Self::Stage(pool) if pool.cluster_for(flight).is_none() => {
                         let outcome = pool.submit(payload, flight, now).await;
                         let reply = outcome
                             .map_err(|error| error.after_runs(started, may_repeat(&steps[..position], flight)))?;

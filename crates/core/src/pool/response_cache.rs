@@ -75,7 +75,8 @@ impl ResponseCache {
 }
 
 impl Pool {
-    /// Answers from the cache, or runs the stage. An input without an encoded form runs as without a cache.
+    /// Answers from the cache, or runs the stage. An input without an encoded form runs as without a cache, and so does
+    /// a call with extensions, which cannot be compared.
     pub(super) async fn answer_cached(
         &self,
         cache: &ResponseCache,
@@ -83,6 +84,9 @@ impl Pool {
         flight: &Arc<Flight>,
         now: Instant,
     ) -> EntryOutcome {
+        if flight.has_extensions() {
+            return self.submit_uncached(payload, flight, now)?.await;
+        }
         let caller = flight.caller().filter(|_| !cache.settings.is_shared).map(str::to_owned);
         let attributes = flight.attributes().map(|attributes| {
             let mut hash = Sha256::new();

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::request_argument::RequestArgument;
 use super::rollout::{Observation, Trial};
-use crate::call::{Priority, SessionKey};
+use crate::call::{Priority, RequestExtension, SessionKey};
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::{RouteMetrics, TrialRole};
@@ -104,6 +104,8 @@ pub struct RequestFields {
     pub headers: Vec<Box<str>>,
     /// The names of query parameters; see [`RouteSpec::query`](crate::RouteSpec::query).
     pub query: Vec<Box<str>>,
+    /// The types of extensions; see [`RouteSpec::extension`](crate::RouteSpec::extension).
+    pub extensions: Vec<RequestExtension>,
 }
 
 impl RequestFields {
@@ -145,7 +147,7 @@ impl RouteParts {
             ("output type", !same(&self.output, &other.output)),
             ("form: one of them streams", self.streams_at.is_some() != other.streams_at.is_some()),
             ("form: one of them is a function", self.is_function != other.is_function),
-            ("list of headers or query parameters", self.request_fields != other.request_fields),
+            ("list of headers, query parameters or extensions", self.request_fields != other.request_fields),
             ("type of a header, query parameter or cookie", self.request_arguments != other.request_arguments),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))

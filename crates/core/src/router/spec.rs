@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use super::change::ChangeError;
 use super::request_argument::{RequestArgument, RequestPlace};
 use super::route::{RequestFields, RouteParts};
-use crate::call::{FunctionCall, Priority};
+use crate::call::{FunctionCall, Priority, RequestExtension};
 use crate::id::{RouteName, StageName};
 use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelinePlan, StageOutline};
 use crate::stage::StageSpec;
@@ -154,6 +154,22 @@ impl RouteSpec {
         if !known.iter().any(|other| (other.place, &other.name) == (argument.place, &argument.name)) {
             known.push(argument);
         }
+        self
+    }
+
+    /// Lets stages of this route read the value of this type that a layer around a mounted HTTP edge has put into the
+    /// extensions of the request ([`CallContext::extension`](crate::CallContext::extension)): what the layer knows of
+    /// the caller, as a Rust value. Other extensions of a request stay with the edge. Called once for each type.
+    ///
+    /// Such a value stays in this process: a call that has one runs its stages on this node, and a stage in a child
+    /// process or a [remote](crate::Pipeline::remote) stage sees none.
+    pub fn extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        let extension = RequestExtension::of::<T>();
+        self.change_request_fields(|fields| {
+            if !fields.extensions.contains(&extension) {
+                fields.extensions.push(extension);
+            }
+        });
         self
     }
 

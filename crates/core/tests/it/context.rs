@@ -78,6 +78,8 @@ async fn a_call_with_too_many_attributes_is_refused_by_the_name_of_the_field_and
     assert_eq!(refusal(many(header, 65)).await, "the call has more than 64 headers");
     let of_bytes = |bytes: usize| CallOptions::new().with_query("q", "x".repeat(bytes - 1));
     assert_eq!(refusal(of_bytes(32_768)).await, "");
+    let twice = CallOptions::new().with_query("q", "1").with_query("q", "1");
+    assert_eq!(refusal(twice).await, "query parameter `q` must be given once");
     let message = "exceed the limit: headers, query parameters, tags and path may have 32768 bytes together";
     assert_eq!(refusal(of_bytes(32_769)).await, format!("the call's query parameters {message}"));
     assert_eq!(refusal(of_bytes(32_768).with_path("/")).await, format!("the call's path {message}"));
@@ -100,6 +102,40 @@ async fn an_inner_call_inherits_what_fits_beside_its_own_attributes() {
     let options = (0..64).fold(CallOptions::new(), |options, n| options.with_tag(n.to_string(), "v"));
     let answer = node.client().call_with::<u64, String>("/outer", 1, options).await.unwrap();
     assert_eq!(answer, "kept, true and true");
+}
+
+#[derive(Clone)]
+struct Tenant(&'static str);
+
+#[derive(Clone)]
+struct Plan(&'static str);
+
+#[tokio::test]
+async fn an_extension_reaches_the_stages_of_its_call_and_of_inner_calls_without_their_own() {
+    let tells = Stage::each_with_context("tells", |_: &u64, context: &CallContext| {
+        let (tenant, plan) = (context.extension::<Tenant>(), context.extension::<Plan>());
+        Ok(format!("{:?} {:?}", tenant.map(|tenant| tenant.0), plan.map(|plan| plan.0)))
+    });
+    let asks = |name: &str, options: fn(CallOptions) -> CallOptions| {
+        Stage::each_async_with_context(name, move |_: Arc<u64>, context: CallContext| async move {
+            Ok(context.client()?.call_with::<u64, String>("/tells", 1, options(CallOptions::new())).await?)
+        })
+    };
+    let app = App::new()
+        .route("/tells", tells)
+        .route("/inherits", asks("inherits", |options| options.with_tag("own", "kept")))
+        .route("/overrides", asks("overrides", |options| options.with_extension(Plan("free"))))
+        .route("/leaves", asks("leaves", CallOptions::for_several_callers));
+    let node = app.start().await.unwrap();
+    let ask = async |route: &str| {
+        let options = CallOptions::new().with_extension(Tenant("acme")).with_extension(Plan("paid"));
+        node.client().call_with::<u64, String>(route, 1, options).await.unwrap()
+    };
+    assert_eq!(ask("/tells").await, "Some(\"acme\") Some(\"paid\")");
+    assert_eq!(ask("/inherits").await, "Some(\"acme\") Some(\"paid\")");
+    assert_eq!(ask("/overrides").await, "Some(\"acme\") Some(\"free\")");
+    assert_eq!(ask("/leaves").await, "None None");
+    assert_eq!(node.client().call::<u64, String>("/inherits", 1).await.unwrap(), "None None");
 }
 
 struct DescribesContext;

@@ -152,6 +152,18 @@ async fn a_call_for_another_node_runs_there_once() {
     assert!(!first.may_run_again && first.can_run_here && !first.is_retry && first.budget().is_some());
 }
 
+/// Its stages could not read them elsewhere. A stage that no other node can replace runs without them.
+#[tokio::test(start_paused = true)]
+async fn a_call_with_extensions_stays_on_the_node_that_runs_its_stages() {
+    let (cluster, runs) = (Cluster::preferred([Ok((40, 1))]), Arc::default());
+    let pipeline = Pipeline::from(add(&runs)).then(Pipeline::<u64, u64>::remote("elsewhere"));
+    let node = cluster.serve(App::new().route("/route", pipeline)).await;
+    let options = CallOptions::new().with_extension("acme");
+    assert_eq!(node.client().call_with::<u64, u64>("/route", 1, options).await.unwrap(), 40);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(cluster.stages(), [["elsewhere"]]);
+}
+
 /// While what is sent to other nodes has all of them, an edge waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn payloads_for_other_nodes_are_encoded_by_the_threads_of_the_node() {

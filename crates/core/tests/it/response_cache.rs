@@ -155,6 +155,18 @@ async fn calls_with_different_attributes_share_no_answer() {
     assert_eq!(double.runs(), calls.len());
 }
 
+/// Values of any type cannot be compared.
+#[tokio::test(start_paused = true)]
+async fn a_call_with_extensions_gets_no_answer_of_another_call() {
+    let (double, node) = Doubler::start(CacheSettings::new(MIB).shared()).await;
+    double.may_end.add_permits(9);
+    let with_extension = CallOptions::new().with_extension("acme");
+    for options in [CallOptions::new(), with_extension.clone(), with_extension, CallOptions::new()] {
+        node.client().call_with::<u64, u64>("/double", 5, options).await.unwrap();
+    }
+    assert_eq!(double.runs(), 3);
+}
+
 #[tokio::test(start_paused = true)]
 async fn callers_with_different_keys_share_nothing_unless_told() {
     for (settings, expected) in [(CacheSettings::new(MIB), 3), (CacheSettings::new(MIB).shared(), 1)] {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Uri};
 use callboard_core::edge::Route;
 use callboard_core::timeline::Recorder;
 use callboard_core::{CallOptions, Deadline, Instant, LocalClient, Priority};
@@ -14,7 +13,7 @@ use crate::error::ApiError;
 use crate::guard::{KeyHolder, check_origin};
 use crate::observe::metrics::EdgeMetrics;
 use crate::observe::request_trace::TRACEPARENT;
-use crate::request::request_fields;
+use crate::request::request_fields::{self, RequestParts};
 use crate::request_id::{HAS_REQUEST_IDS, RequestId};
 use crate::respond::ResponseCompression;
 use crate::respond::stream::{StreamContext, StreamForm};
@@ -58,13 +57,13 @@ impl RequestContext<'_> {
     pub fn call_options(
         self,
         route: &Route,
-        (uri, headers): (&Uri, &HeaderMap),
+        request: RequestParts<'_>,
         deadline: Deadline,
         priority: Option<Priority>,
     ) -> Result<CallOptions, ApiError> {
         let options = CallOptions::new().with_deadline(deadline);
         let options = priority.into_iter().fold(options, CallOptions::with_priority);
-        self.with_request(options, route, (uri, headers))
+        self.with_request(options, route, request)
     }
 
     /// The same options with the parts of the request for the code of the route: its id, its caller, its trace, and the
@@ -73,7 +72,7 @@ impl RequestContext<'_> {
         self,
         options: CallOptions,
         route: &Route,
-        (uri, headers): (&Uri, &HeaderMap),
+        request: RequestParts<'_>,
     ) -> Result<CallOptions, ApiError> {
         let mut options = self.recorder.cloned().into_iter().fold(options, CallOptions::with_recorder);
         if HAS_REQUEST_IDS {
@@ -83,14 +82,14 @@ impl RequestContext<'_> {
             options = options.with_caller(holder.name());
         }
         if self.has_trace
-            && let Some(parent) = headers.get(TRACEPARENT)
+            && let Some(parent) = request.1.get(TRACEPARENT)
             && TraceContext::from_header(parent.as_bytes()).is_some()
         {
             options = options.with_traceparent(parent.to_str().unwrap_or_default());
         }
         match route.request_fields() {
             None => Ok(options),
-            Some(fields) => request_fields::add(options, fields, uri, headers),
+            Some(fields) => request_fields::add(options, fields, request),
         }
     }
 

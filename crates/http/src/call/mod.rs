@@ -55,7 +55,8 @@ pub(crate) async fn call<B: RequestBody>(
 
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let coding = head.coding;
-    let options = context.call_options(route, (request.uri(), request.headers()), deadline, head.priority)?;
+    let parts = (request.uri(), request.headers(), request.extensions());
+    let options = context.call_options(route, parts, deadline, head.priority)?;
     let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
     let read = read_body(form, body).await?;
     let admission = arrival.into_admission()?;

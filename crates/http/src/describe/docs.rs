@@ -18,8 +18,8 @@ use flate2::read::GzDecoder;
 use parking_lot::Mutex;
 
 use super::for_browsers;
-use super::mounted::prefix;
 use crate::error::ApiError;
+use crate::mounted::prefix;
 use crate::request::coding::ContentCoding;
 
 /// A file of the page.

@@ -13,9 +13,9 @@ use callboard_core::edge::Route;
 use serde::Serialize;
 
 use super::curl::curl;
-use super::mounted::prefix;
 use super::{PageState, for_browsers};
 use crate::listener::PeerInfo;
+use crate::mounted::prefix;
 use crate::request::head::joined;
 use crate::request::media::accepted;
 

@@ -6,7 +6,6 @@ mod document;
 mod health;
 mod index;
 mod metrics;
-mod mounted;
 pub(crate) mod openapi;
 
 use std::borrow::Cow;
@@ -27,6 +26,7 @@ use self::document::DocumentCache;
 use crate::call::functions::name_of as route_of_function;
 use crate::describe::openapi::{ApiInfo, openapi, openapi_for_people};
 use crate::error::{ApiError, starting};
+use crate::mounted::prefix;
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::Protocols;
 
@@ -150,7 +150,7 @@ async fn not_found(
     if is_grpc(&headers) {
         return Ok(no_grpc());
     }
-    let prefix = mounted::prefix(&original, &uri);
+    let prefix = prefix(&original, &uri);
     match nearly(uri.path()).filter(|path| sources.client.route(path).is_some()) {
         Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?"))),
         None => {

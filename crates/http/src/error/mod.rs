@@ -130,11 +130,6 @@ impl ApiError {
         Self::edge(StatusCode::BAD_REQUEST, "bad_header", format!("header `{name}` must be {allowed}"))
     }
 
-    /// 400: a query parameter that comes twice.
-    pub(crate) fn repeated_query(name: &str) -> Self {
-        Self::edge(StatusCode::BAD_REQUEST, "bad_query", format!("query parameter `{name}` must be given once"))
-    }
-
     /// 400: a truncated body, or invalid framing.
     pub(crate) fn broken_body(error: &dyn std::error::Error) -> Self {
         let causes = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);

@@ -18,6 +18,7 @@ use super::request_trace::RequestTrace;
 use super::server_timing::SERVER_TIMING;
 use super::stream_log::{LoggedBody, StreamRecord, StreamedItems};
 use crate::guard::KeyHolder;
+use crate::mounted::original_uri;
 use crate::request_id::RequestId;
 
 /// nginx's status for a client that left before the response.
@@ -56,7 +57,7 @@ impl<'a> PendingLogLine<'a> {
             start,
             id,
             method: request.method().clone(),
-            path: request.uri().path_and_query().cloned(),
+            path: original_uri(request.uri(), request.extensions()).path_and_query().cloned(),
             client: client(),
             request_bytes: request.body().size_hint().exact(),
             route,

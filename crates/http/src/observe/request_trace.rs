@@ -16,6 +16,7 @@ use callboard_telemetry::{RequestSpan, StackText, TraceContext, Tracer, truncate
 
 use super::timeline_header::{self, X_CALLBOARD_EXPLAIN, X_CALLBOARD_TIMELINE};
 use crate::config::HttpConfig;
+use crate::mounted::original_uri;
 use crate::request_id::{RequestId, header_value};
 
 /// The trace context of the W3C, in requests and responses.
@@ -81,7 +82,7 @@ impl RequestTrace {
         if trace.is_none() && sampled.is_none() && !is_explained {
             return None;
         }
-        let path = truncate_for_log(request.uri().path());
+        let path = truncate_for_log(original_uri(request.uri(), request.extensions()).path());
         let span = sampled.map(|(tracer, context)| {
             RequestSpan::new(tracer, context, start, request.method().as_str(), path, id.as_str())
         });

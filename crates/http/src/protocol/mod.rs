@@ -89,6 +89,7 @@ pub use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, Reque
 pub use crate::request::coding::{Compressibility, ContentCoding};
 pub use crate::request::head::RequestHead;
 pub use crate::request::payload::{decode_value, from_value};
+pub use crate::request::request_fields::RequestParts;
 pub use crate::request::short::short_body;
 pub use crate::request_id::RequestId;
 pub use crate::respond::compress_response::compressed;

@@ -1,23 +1,27 @@
-//! What the code of a route reads of a request beside its body: headers and query parameters that the route lists.
+//! What the code of a route reads of a request beside its body: headers, query parameters and extensions that
+//! the route lists.
 
 use std::borrow::Cow;
 
-use axum::http::{HeaderMap, Uri};
+use axum::http::{Extensions, HeaderMap, Uri};
 use callboard_core::CallOptions;
 use callboard_core::edge::RequestFields;
 use percent_encoding::percent_decode_str;
 
 use crate::error::ApiError;
+use crate::mounted::original_uri;
+
+/// What the code of a route may read of a request beside its body.
+pub type RequestParts<'a> = (&'a Uri, &'a HeaderMap, &'a Extensions);
 
 /// Adds them to the options of the call. Several lines of a header are joined with `, `, those of `cookie` with `; `
-/// (RFC 9113, section 8.2.3); a query parameter comes once.
+/// (RFC 9113, section 8.2.3).
 pub(crate) fn add(
     mut options: CallOptions,
     fields: &RequestFields,
-    uri: &Uri,
-    headers: &HeaderMap,
+    (uri, headers, extensions): RequestParts<'_>,
 ) -> Result<CallOptions, ApiError> {
-    options = options.with_path(uri.path());
+    options = options.with_path(original_uri(uri, extensions).path());
     for name in &fields.headers {
         let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
         if !lines.is_empty() {
@@ -28,14 +32,11 @@ pub(crate) fn add(
     for part in uri.query().unwrap_or_default().split('&') {
         let (name, value) = part.split_once('=').unwrap_or((part, ""));
         let name = decoded(name);
-        if !fields.has_query(&name) {
-            continue;
+        if fields.has_query(&name) {
+            options = options.with_query(name, decoded(value));
         }
-        if options.query_pairs().any(|(known, _)| known == name) {
-            return Err(ApiError::repeated_query(&name));
-        }
-        options = options.with_query(name, decoded(value));
     }
+    options = fields.extensions.iter().fold(options, |options, listed| listed.copy(extensions, options));
     options.check()?;
     Ok(options)
 }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::middleware::Next;
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
-use callboard_core::{App, LocalClient, Node, Stage};
+use callboard_core::{App, CallContext, LocalClient, Node, RouteSpec, Stage};
 use callboard_http::{ApiInfo, Hosts, HttpConfig, HttpEdge, Problem};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -148,6 +149,45 @@ async fn a_custom_handler_answers_a_failed_call_like_the_edge() {
         assert_eq!(custom, of_edge, "{action}");
         assert!(custom.0 >= 400 && custom.1["request_id"] == "one", "{custom:?}");
     }
+}
+
+#[derive(Clone)]
+struct Tenant(String);
+
+/// Not one that only the layer and its handlers share.
+#[derive(Clone)]
+struct Secret;
+
+async fn knows_tenant(mut request: Request, next: Next) -> Response {
+    if let Some(tenant) = request.headers().get("x-token") {
+        let tenant = Tenant(tenant.to_str().unwrap().to_uppercase());
+        request.extensions_mut().insert(tenant);
+        request.extensions_mut().insert(Secret);
+    }
+    next.run(request).await
+}
+
+#[tokio::test]
+async fn the_extensions_of_a_layer_reach_the_stages_of_a_route_that_lists_them_and_no_others() {
+    let tells = |name: &str| {
+        Stage::each_with_context(name, |_: &i64, context: &CallContext| {
+            let tenant = context.extension::<Tenant>().map(|tenant| tenant.0.clone());
+            Ok((tenant, context.extension::<Secret>().is_some()))
+        })
+    };
+    let lists = RouteSpec::new("/lists", tells("lists")).extension::<Tenant>();
+    let node = App::new().mount(lists).route("/other", tells("other")).start().await.unwrap();
+    let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), vec![]).unwrap();
+    let router = as_fallback(edge).layer(axum::middleware::from_fn(knows_tenant));
+    let server = Server::for_router(router, HttpConfig::default()).await;
+    let tells = async |path, token: &[(&str, &str)]| {
+        let headers = [&[("content-type", "application/json")], token].concat();
+        server.connect().await.post(path, &headers, "1").await.json()
+    };
+    let token = [("x-token", "acme")];
+    assert_eq!(tells("/lists", &token).await, json!(["ACME", false]));
+    assert_eq!(tells("/lists", &[]).await, json!([null, false]));
+    assert_eq!(tells("/other", &token).await, json!([null, false]));
 }
 
 /// What a layer around the edge knows of a request is in the log lines of its stages.

@@ -199,7 +199,7 @@ async fn without_an_access_log_nothing_is_written() {
 
 /// A sink that collects whole lines.
 #[derive(Debug, Default)]
-struct LineSink(Mutex<Vec<u8>>);
+pub(crate) struct LineSink(Mutex<Vec<u8>>);
 
 impl AccessSink for LineSink {
     fn put(&self, record: &AccessRecord<'_>) {
@@ -209,7 +209,7 @@ impl AccessSink for LineSink {
 
 impl LineSink {
     /// All lines so far, without their dates.
-    async fn lines(&self, count: usize) -> Vec<String> {
+    pub(crate) async fn lines(&self, count: usize) -> Vec<String> {
         let waiting = async {
             loop {
                 let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();

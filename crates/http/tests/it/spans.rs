@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use callboard_core::timeline::SpanId;
-use callboard_core::{App, CallOptions, Failure, Instant, Stage, StreamStage};
-use callboard_http::{Attribute, HttpConfig, SampleRatio, Span, SpanSink};
+use callboard_core::{App, CallContext, CallOptions, Failure, Instant, RouteSpec, Stage, StreamStage};
+use callboard_http::{AccessLog, AccessSink, ApiInfo, Attribute, HttpConfig, HttpEdge, SampleRatio, Span, SpanSink};
 use futures_util::stream;
 
+use crate::observed::LineSink;
 use crate::support::app::{Hold, app};
-use crate::support::{Server, TEST_TIMEOUT};
+use crate::support::{Server, TEST_TIMEOUT, config};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
@@ -103,6 +104,28 @@ async fn a_sampled_request_joins_the_trace_of_its_caller_with_stages_and_a_linke
         assert_eq!((number(span, "callboard.batch.size"), number(span, "callboard.replica")), (1, 0));
         assert_eq!((text(span, "callboard.run.end"), span.error.as_ref()), ("done", None));
     }
+}
+
+/// The edge does not know where it is mounted, and its client knows no other path.
+#[tokio::test]
+async fn below_a_mount_a_span_a_log_line_and_a_stage_have_the_path_as_the_client_wrote_it() {
+    let (store, log) = (SpanStore::default(), Arc::new(LineSink::default()));
+    let tells =
+        Stage::each_with_context("tells", |_: &i64, context: &CallContext| Ok(context.path().map(str::to_owned)));
+    let route = RouteSpec::new("/tells", tells).query(["q"]);
+    let node = App::new().mount(route).start().await.unwrap();
+    let access_log = AccessLog::To(Arc::clone(&log) as Arc<dyn AccessSink>);
+    let config = config(|config| config.access_log = access_log);
+    let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), vec![]).unwrap();
+    edge.give_spans_to(Arc::new(store.clone()), SampleRatio::ALL);
+    let router = axum::Router::new().nest_service("/api", edge);
+    let server = Server::for_router(router, HttpConfig::default()).await;
+    let answer = server.connect().await.post("/api/tells?q=1", &[JSON], "7").await;
+    assert_eq!((answer.status, answer.json()), (200, serde_json::json!("/api/tells")));
+    let spans = store.after_requests(1).await;
+    let request = by_name(&spans)["POST /tells"];
+    assert_eq!((text(request, "http.route"), text(request, "url.path")), ("/tells", "/api/tells"));
+    assert!(log.lines(1).await[0].contains("path=\"/api/tells\" route=\"/tells\""), "{log:?}");
 }
 
 /// A method may be as long as a head, and the span queue is bounded by count, not by bytes.

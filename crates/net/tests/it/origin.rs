@@ -90,14 +90,17 @@ async fn only_a_node_may_name_a_caller_and_a_route_gets_the_fields_that_it_reads
     );
 }
 
-/// A peer that keeps no limits.
+/// A peer that keeps no limits. A parameter twice is refused as over HTTP.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frame_with_too_many_facts_is_refused_by_the_name_of_the_field() {
-    let served = ServingNode::start(App::new().route("/tells", tells("tells"))).await;
+    let served = ServingNode::start(App::new().mount(RouteSpec::new("/tells", tells("tells")).query(["q"]))).await;
     let peer = peer(&served).await;
     let origin = Origin { caller: "x".repeat(257), ..Origin::default() };
     let long = Origin { tags: vec![("name".to_owned(), "x".repeat(40_000))], ..Origin::default() };
-    for (origin, field) in [(origin, "caller: "), (long, "the call's tags exceed")] {
+    let twice =
+        Origin { query: ["1", "2"].map(|value| ("q".to_owned(), value.to_owned())).into(), ..Origin::default() };
+    let twice = (twice, "query parameter `q` must be given once");
+    for (origin, field) in [(origin, "caller: "), (long, "the call's tags exceed"), twice] {
         let call = Call { route: "/tells".to_owned(), origin: Some(Box::new(origin)), ..Call::default() };
         let body = Value::from(1).to_envelope().unwrap().into_bytes();
         let head = frame_head(FrameKind::Call, 0, &call, body.len()).unwrap();

@@ -66,7 +66,8 @@ pub(crate) fn answer(
     if let Some(priority) = head.priority {
         options = options.with_priority(priority);
     }
-    let options = context.with_request(options, route, (request.uri(), request.headers()))?;
+    let parts = (request.uri(), request.headers(), request.extensions());
+    let options = context.with_request(options, route, parts)?;
     let attributes = context.client.edge().held_bytes();
     attributes.grow(options.attribute_bytes() as u64)?;
     let timeout = head.timeout;
