@@ -2,7 +2,7 @@
 //!
 //! Spans of level info with the target [`TARGET`]. Their fields are computed only if a subscriber wants them. The span
 //! of a call is below the span in which its caller made the call. A run for several calls has no caller's span above
-//! it, but follows from them.
+//! it, but follows from those in its own subscriber: the id of a span means nothing to another one.
 
 use std::sync::Arc;
 
@@ -25,9 +25,7 @@ pub(crate) fn for_run(stage: &StageName, replica: usize, items: &[Item]) -> Span
     let [item] = items else {
         let batch =
             info_span!(target: TARGET, parent: None, "batch", stage = stage.as_str(), replica, entries = items.len());
-        for caller in items.iter().filter_map(|item| item.flight.caller_span()) {
-            batch.follows_from(caller);
-        }
+        follow(&batch, items.iter().filter_map(|item| item.flight.caller_span()));
         return batch;
     };
     below_caller(&item.flight, None, |parent| {
@@ -61,8 +59,19 @@ pub(crate) fn for_member(stage: &StageName, flight: &Arc<Flight>) -> Span {
     })
 }
 
-/// Makes a span below that of the call's caller, or below `other`. It is made in the caller's subscriber, because the
-/// id of the caller's span means nothing to another one.
+/// Links a new batch to the spans of its callers, where they have its subscriber. A `Dispatch` cannot be compared, but
+/// only the batch's own subscriber notices that the batch is entered.
+fn follow<'a>(batch: &Span, callers: impl Iterator<Item = &'a Span>) {
+    let Some(id) = batch.id() else { return };
+    let notices = |caller: &&Span| {
+        caller.with_subscriber(|(_, subscriber)| subscriber.current_span().id() == Some(&id)) == Some(true)
+    };
+    // The spans of another subscriber may have the same id, and one of them may be current.
+    let callers: Vec<_> = callers.filter(|caller| !notices(caller)).collect();
+    batch.in_scope(|| callers.into_iter().filter(notices).for_each(|caller| _ = batch.follows_from(caller)));
+}
+
+/// Makes a span below that of the call's caller, or below `other`. It is made in the caller's subscriber.
 fn below_caller(flight: &Flight, other: Option<Id>, make: impl FnOnce(Option<Id>) -> Span) -> Span {
     match flight.caller_span() {
         None => make(other),

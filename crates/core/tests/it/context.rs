@@ -9,7 +9,12 @@ use callboard_core::{
     Rollout, RouteSpec, SessionKey, Stage, StreamStage, Worker,
 };
 use futures_util::stream;
-use tracing::Instrument;
+use tracing::instrument::WithSubscriber;
+use tracing::span::Id;
+use tracing::{Instrument, Subscriber};
+use tracing_subscriber::layer::{self, Layer, SubscriberExt};
+use tracing_subscriber::registry;
+use tracing_subscriber::registry::LookupSpan;
 
 use super::support::{serve, until};
 
@@ -220,7 +225,7 @@ fn logged() -> (LogBuffer, impl Sized) {
     (written, (second, here))
 }
 
-pub(crate) fn subscriber(written: &LogBuffer) -> impl tracing::Subscriber + Send + Sync + use<> {
+pub(crate) fn subscriber(written: &LogBuffer) -> impl Subscriber + Send + Sync + use<> {
     let written = written.clone();
     tracing_subscriber::fmt().with_writer(move || written.clone()).with_ansi(false).without_time().finish()
 }
@@ -291,6 +296,33 @@ async fn the_span_of_a_caller_is_above_the_span_of_its_stages_code() {
     let line =
         "request:call{route=\"/outer\" stage=\"outer\" replica=0}:call{route=\"/inner\" stage=\"inner\" replica=0}: ";
     assert!(lines.lines().any(|text| text.contains(line) && text.ends_with("hello")), "{lines}");
+}
+
+/// Keeps the names of the spans from which others follow.
+#[derive(Clone, Default)]
+struct Follows(Arc<Mutex<Vec<Option<&'static str>>>>);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Follows {
+    fn on_follows_from(&self, _: &Id, follows: &Id, context: layer::Context<'_, S>) {
+        self.0.lock().unwrap().push(context.span(follows).map(|span| span.name()));
+    }
+}
+
+/// The id of a span means nothing, or another span, to another subscriber.
+#[tokio::test]
+async fn a_batch_follows_from_the_callers_of_its_own_subscriber_only() {
+    let (own, other) = (Follows::default(), Follows::default());
+    let _here = tracing::subscriber::set_default(registry().with(own.clone()));
+    let stage = Stage::batch("sum", |batch: Batch<u64>| batch.iter().map(|n| Ok(*n)).collect());
+    let node = serve(stage.max_batch_size(3).max_delay(super::support::PATIENCE)).await;
+    let client = node.client();
+    let call = || client.call::<u64, u64>("/route", 1).instrument(tracing::info_span!("request"));
+    let elsewhere = tracing::Dispatch::new(registry().with(other.clone()));
+    let foreign = tracing::dispatcher::with_default(&elsewhere, call).with_subscriber(elsewhere);
+    let (first, second, third) = tokio::join!(call(), foreign, call());
+    assert_eq!((first.unwrap(), second.unwrap(), third.unwrap()), (1, 1, 1));
+    assert_eq!(*own.0.lock().unwrap(), [Some("request"); 2]);
+    assert_eq!(*other.0.lock().unwrap(), []);
 }
 
 /// The copy of a call for a candidate lasts longer than the call.
