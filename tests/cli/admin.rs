@@ -1,5 +1,8 @@
 //! The admin listener of a running server, and the `status` command.
 
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
 use crate::support::{Server, callboard, failure, run};
 
 fn with_admin(args: &[&str]) -> (Server, String) {
@@ -10,8 +13,9 @@ fn with_admin(args: &[&str]) -> (Server, String) {
 }
 
 #[test]
-fn status_shows_stages_replicas_and_queues() {
-    let (_server, url) = with_admin(&[]);
+fn status_shows_stages_replicas_queues_and_calls() {
+    let (server, url) = with_admin(&[]);
+    server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", b"{}");
     let output = run(&["status", &url]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && text.contains(", ready, up "), "{text}");
@@ -19,12 +23,33 @@ fn status_shows_stages_replicas_and_queues() {
         let line = text.lines().find(|line| line.starts_with(first)).unwrap_or_else(|| panic!("no {first} in {text}"));
         line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(row("/digits"), ["1", "decode", "→", "digits", "→", "labels"]);
+    let route = row("/digits");
+    let (revision, calls, failed) = (&route[0], &route[1], &route[3]);
+    assert_eq!([revision, calls, failed], ["1", "1", "1"], "{text}");
+    assert_eq!(route[route.len() - 5..], ["decode", "→", "digits", "→", "labels"]);
     assert_eq!(row("digits")[..4], ["ready", "1", "0", "0/1024"]);
 
     let json = run(&["status", &url, "--json"]).stdout;
     let status: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(status["health"]["ready"], true);
+}
+
+#[test]
+fn a_status_that_is_watched_has_the_calls_since_the_last_look() {
+    let (server, url) = with_admin(&[]);
+    let mut watching = callboard(["status", "--watch=100ms", &url]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut calls = || {
+        let line = lines.find(|line| line.starts_with("/digits ")).expect("it goes on");
+        line.split_whitespace().nth(2).unwrap().to_owned()
+    };
+    let first = calls();
+    server.request("POST /digits HTTP/1.1\r\ncontent-type: application/json", b"{}");
+    let seen: Vec<_> = std::iter::from_fn(|| Some(calls())).take_while(|calls| calls != "1").collect();
+    let after = calls();
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert!(first == "0" && after == "0" && seen.iter().all(|calls| calls == "0"), "{first} {seen:?} {after}");
 }
 
 #[test]

@@ -62,13 +62,25 @@ impl AdminClient {
         self.send(Call { method: "POST".to_owned(), route, headers, body: body.to_string().into() })
     }
 
+    /// The text of a page.
+    pub(crate) fn page(&self, route: String) -> Result<String, CliError> {
+        let call = Call { method: "GET".to_owned(), route, headers: self.headers.clone(), body: Bytes::new() };
+        Ok(String::from_utf8_lossy(&self.body(call)?).into_owned())
+    }
+
     fn send(&self, call: Call) -> Result<Value, CliError> {
+        let url = self.origin.url_of(&call.route);
+        serde_json::from_slice(&self.body(call)?)
+            .map_err(|_| CliError::Failed(format!("{url}: the answer is not that of an admin listener")))
+    }
+
+    fn body(&self, call: Call) -> Result<Bytes, CliError> {
         let method = call.method.as_str();
         let trust = trust::read(self.ca_file.as_deref(), [&self.origin])?;
         let url = self.origin.url_of(&call.route);
         let request = call.prepare(&self.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
         let failed = |error| CliError::because(&url, &error);
-        let body = block_on(async {
+        block_on(async {
             let exchange = async {
                 let opened = Connection::open_trusting(&self.origin, Protocol::Http1, trust.as_ref()).await;
                 let mut connection = opened.map_err(failed)?;
@@ -79,9 +91,7 @@ impl AdminClient {
             };
             let outcome = tokio::time::timeout(self.timeout, exchange).await;
             outcome.map_err(|_| CliError::Failed(format!("{url}: no whole answer within {:?}", self.timeout)))?
-        })?;
-        serde_json::from_slice(&body)
-            .map_err(|_| CliError::Failed(format!("{url}: the answer is not that of an admin listener")))
+        })
     }
 }
 

@@ -1,12 +1,15 @@
 //! `callboard status`: the status of a running node, from its admin listener, as tables.
 
 use std::fmt;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use super::admin_client::AdminClient;
+use super::figures::{Calls, Figures, Histogram};
+use crate::client::args::duration;
 use crate::error::CliError;
 use crate::table::{Table, items, or_dash, text};
 use crate::{output, plain};
@@ -16,51 +19,99 @@ use crate::{output, plain};
 pub(crate) struct StatusArgs {
     client: AdminClient,
     is_json: bool,
+    /// The time between two looks, if it is asked again and again.
+    watch: Option<Duration>,
 }
 
 impl StatusArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
         let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the full status as JSON");
+        let watch = Arg::new("watch")
+            .long("watch")
+            .value_name("DURATION")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("2s")
+            .value_parser(duration)
+            .conflicts_with("json")
+            .help("Ask again each time, with the figures since the last one, until it is interrupted");
         Command::new("status")
             .about("Show the stages, replicas and queues of a running node")
             .args(AdminClient::args("10s"))
             .arg(json)
+            .arg(watch)
     }
 
     /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
-        Self { client: AdminClient::from_matches(matches), is_json: matches.get_flag("json") }
+        let watch = matches.get_one("watch").copied();
+        Self { client: AdminClient::from_matches(matches), is_json: matches.get_flag("json"), watch }
     }
 }
 
-/// Asks once, prints the answer.
+/// Asks once or again and again, prints the answers.
 pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
-    let status = args.client.ask("GET", "/v1/status".to_owned())?;
-    if args.is_json { output::result(&status) } else { output::result(StatusText(&status)) }
+    let ask = || args.client.ask("GET", "/v1/status".to_owned());
+    if args.is_json {
+        return output::result(ask()?);
+    }
+    let read = || args.client.page("/metrics".to_owned()).map(|text| Figures::parse(&text));
+    let (mut status, mut last, mut asked) = (ask()?, read()?, Instant::now());
+    output::result(StatusText { status: &status, figures: &last, interval: None })?;
+    let Some(pause) = args.watch else { return Ok(()) };
+    loop {
+        thread::sleep(pause);
+        let figures;
+        (status, figures) = (ask()?, read()?);
+        let interval = Some(asked.elapsed());
+        asked = Instant::now();
+        let between = figures.clone().since(&last);
+        output::result(format_args!("\n{}", StatusText { status: &status, figures: &between, interval }))?;
+        last = figures;
+    }
 }
 
 /// The status of a node, for people.
-struct StatusText<'a>(&'a Value);
+struct StatusText<'a> {
+    status: &'a Value,
+    figures: &'a Figures,
+    /// The time of the figures; None for all time since the start of the node.
+    interval: Option<Duration>,
+}
 
 impl fmt::Display for StatusText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (health, node) = (&self.0["health"], &self.0["node"]);
+        let (health, node) = (&self.status["health"], &self.status["node"]);
         let state = match (health["ready"].as_bool(), health["draining"].as_bool()) {
             (_, Some(true)) => "draining",
             (Some(true), _) => "ready",
             _ => "not ready",
         };
-        let up = Duration::from_secs(self.0["uptime_seconds"].as_u64().unwrap_or_default());
-        let version = text(&self.0["version"]);
+        let up = Duration::from_secs(self.status["uptime_seconds"].as_u64().unwrap_or_default());
+        let version = text(&self.status["version"]);
         writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
         let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
         writeln!(f, "calls: {} in flight, {} admitted and {} refused since the start\n", calls[0], calls[1], calls[2])?;
 
-        let mut routes = Table::new(["route", "revision", "pipeline"]);
+        let mut routes = Table::new(["route", "revision", "calls", "calls/s", "failed", "p50", "p99", "pipeline"]);
         for route in items(&node["routes"]) {
             let closed = if route["closed"] == true { " (closed)" } else { "" };
-            routes.row([text(&route["name"]) + closed, text(&route["revision"]), text(&route["pipeline"])]);
+            let calls = route["name"].as_str().and_then(|name| self.figures.routes.get(name));
+            let count = |count: fn(&Calls) -> f64| calls.map_or_else(dash, |calls| count(calls).to_string());
+            let interval = self.interval.unwrap_or(up).as_secs_f64();
+            let rate = calls.filter(|_| interval > 0.0).map(|calls| format!("{:.1}", calls.ended / interval));
+            let took = |share| time_of(calls.map(|calls| &calls.took), share);
+            routes.row([
+                text(&route["name"]) + closed,
+                text(&route["revision"]),
+                count(|calls| calls.ended),
+                rate.unwrap_or_else(dash),
+                count(|calls| calls.failed),
+                took(0.5),
+                took(0.99),
+                text(&route["pipeline"]),
+            ]);
         }
         writeln!(f, "{routes}")?;
         let rollouts: Vec<_> = items(&node["routes"]).iter().filter(|route| route["rollout"].is_object()).collect();
@@ -86,6 +137,8 @@ impl fmt::Display for StatusText<'_> {
             "replicas",
             "busy",
             "queue",
+            "waits p50",
+            "waits p99",
             "batches",
             "mean size",
             "batch takes",
@@ -93,6 +146,8 @@ impl fmt::Display for StatusText<'_> {
         ]);
         for stage in items(&node["stages"]) {
             let replicas = items(&stage["replicas"]);
+            let queue = stage["name"].as_str().and_then(|name| self.figures.queues.get(name));
+            let waits = |share| time_of(queue, share);
             let busy = replicas.iter().filter(|replica| replica["busy"] == true).count();
             stages.row([
                 text(&stage["name"]),
@@ -100,6 +155,8 @@ impl fmt::Display for StatusText<'_> {
                 replicas.len().to_string(),
                 busy.to_string(),
                 format!("{}/{}", text(&stage["queued"]), text(&stage["queue_limit"])),
+                waits(0.5),
+                waits(0.99),
                 text(&stage["batches"]),
                 format!("{:.1}", stage["mean_batch_size"].as_f64().unwrap_or_default()),
                 shown_span(span(&stage["batch_estimate"])),
@@ -153,6 +210,14 @@ impl fmt::Display for StatusText<'_> {
     }
 }
 
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn time_of(histogram: Option<&Histogram>, share: f64) -> String {
+    histogram.and_then(|histogram| histogram.quantile(share)).map_or_else(dash, shown_span)
+}
+
 /// Parses a `Duration` as serde writes it.
 fn span(value: &Value) -> Duration {
     let part = |key: &str| value[key].as_u64().unwrap_or_default();
@@ -198,22 +263,31 @@ mod tests {
 callboard 1.2.3, not ready, up 1 h 2 min
 calls: 3 in flight, 10 admitted and 1 refused since the start
 
-route    revision  pipeline
-/digits  1         decode → digits
+route    revision  calls  calls/s  failed  p50     p99     pipeline
+/digits  1         45     22.5     1       1.0 ms  2.0 ms  decode → digits
 
-stage   state   replicas  busy  queue  batches  mean size  batch takes  restarts
-digits  failed  2         1     2/64   4        2.2        1.5 ms       7
+stage   state   replicas  busy  queue  waits p50  waits p99  batches  mean size  batch takes  restarts
+digits  failed  2         1     2/64   0.5 ms     1.0 ms     4        2.2        1.5 ms       7
 
 peer           node    connected for  stages
 10.0.0.2:4433  second  1 min          decode, digits
 10.0.0.3:4433  -       disconnected   -
 
 digits: no such file";
-        assert_eq!(StatusText(&status).to_string(), expected);
+        let figures = Figures::parse(
+            "callboard_requests_total{route=\"/digits\",outcome=\"ok\"} 44\n\
+             callboard_requests_total{route=\"/digits\",outcome=\"failed\"} 1\n\
+             callboard_request_duration_seconds_bucket{le=\"0.002\",route=\"/digits\"} 45\n\
+             callboard_stage_queue_seconds_bucket{le=\"0.001\",stage=\"digits\"} 45\n",
+        );
+        let shown = StatusText { status: &status, figures: &figures, interval: Some(Duration::from_secs(2)) };
+        assert_eq!(shown.to_string(), expected);
     }
 
     #[test]
     fn a_missing_value_is_shown_as_a_dash() {
-        assert!(StatusText(&json!({})).to_string().starts_with("callboard -, not ready"));
+        let figures = Figures::default();
+        let shown = StatusText { status: &json!({}), figures: &figures, interval: None }.to_string();
+        assert!(shown.starts_with("callboard -, not ready"), "{shown}");
     }
 }
