@@ -92,8 +92,11 @@ impl Histogram {
     }
 }
 
-/// Name, labels and value of a line such as `calls_total{route="/a",outcome="ok"} 3`.
-fn sample(line: &str) -> Option<(&str, Vec<(&str, String)>, f64)> {
+/// Name, labels and value.
+type Sample<'a> = (&'a str, Vec<(&'a str, String)>, f64);
+
+/// Reads a line such as `calls_total{route="/a",outcome="ok"} 3`.
+fn sample(line: &str) -> Option<Sample<'_>> {
     let (name, mut rest) = line.split_once('{')?;
     let mut labels = Vec::new();
     while let Some((label, quoted)) = rest.split_once("=\"") {

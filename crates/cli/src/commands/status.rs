@@ -1,13 +1,13 @@
 //! `callboard status`: the status of a running node, from its admin listener, as tables.
 
 use std::fmt;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use super::admin_client::AdminClient;
+use super::block_on;
 use super::figures::{Calls, Figures, Histogram};
 use crate::client::args::duration;
 use crate::error::CliError;
@@ -61,7 +61,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     output::result(StatusText { status: &status, figures: &last, interval: None })?;
     let Some(pause) = args.watch else { return Ok(()) };
     loop {
-        thread::sleep(pause);
+        block_on(async {
+            tokio::time::sleep(pause).await;
+            Ok(())
+        })?;
         let figures;
         (status, figures) = (ask()?, read()?);
         let interval = Some(asked.elapsed());
