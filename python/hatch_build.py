@@ -1,4 +1,4 @@
-"""Puts the `callboard` binary and the extension `callboard._native` into a wheel.
+"""Puts the `callboard` binary and the extension `callboard._native` into a wheel, with the notices of their crates.
 
 * `WHEEL_NATIVES` names a directory with both: `.ci/wheel` builds a wheel for other machines so.
 * Otherwise cargo builds them: in the clone whose root is installed (`WHEEL_SOURCES`, from `build_clone.py`), or in
@@ -7,9 +7,12 @@
 * `pip install ./python` in a clone finds neither, and installs the Python part alone, in seconds and without cargo.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import platform_tags
 
 NO_CARGO = "callboard is built from source here, and needs cargo: install Rust (https://rustup.rs), or take a wheel"
+LICENCE = re.compile("(?i)(licen[cs]e|copying|notice|unlicense)")
 
 
 class NativeHook(BuildHookInterface):
@@ -26,12 +30,14 @@ class NativeHook(BuildHookInterface):
         rust = Path(os.environ.get("WHEEL_SOURCES") or Path(self.root, "rust"))
         if self.target_name != "wheel" or version == "editable":
             return
-        if natives := os.environ.get("WHEEL_NATIVES"):
-            directory = Path(natives)
-        elif rust.exists():
-            directory = _built(rust)
-        else:
+        if not rust.exists():
             return
+        natives = os.environ.get("WHEEL_NATIVES")
+        directory = Path(natives) if natives else _built(rust)
+        # Nothing is written beside the wheel.
+        notices = Path(tempfile.mkdtemp(), "LICENSE-CRATES")
+        notices.write_text(_notices(rust))
+        build_data["force_include"][str(notices)] = "callboard/LICENSE-CRATES"
         build_data["force_include"][str(directory / "_native.abi3.so")] = "callboard/_native.abi3.so"
         build_data["shared_scripts"][str(directory / "callboard")] = "callboard"
         build_data["pure_python"] = False
@@ -39,10 +45,40 @@ class NativeHook(BuildHookInterface):
         build_data["tag"] = f"cp310-abi3-{platform}"
 
 
-def _built(rust: Path) -> Path:
-    """The directory with both, built by cargo."""
+def _notices(rust: Path) -> str:
+    """The licences of the crates that are in the binary or the extension, each text once."""
+    _check_cargo()
+    command = ["cargo", "metadata", "--format-version", "1", "--locked"]
+    metadata = json.loads(subprocess.check_output(command, cwd=rust))
+    crates = {package["id"]: package for package in metadata["packages"]}
+    edges = {node["id"]: node["deps"] for node in metadata["resolve"]["nodes"]}
+    found: set[str] = set()
+    left = [crate for crate, package in crates.items() if package["name"] in ("callboard", "callboard-python")]
+    while left:
+        crate = left.pop()
+        if crate not in found:
+            found.add(crate)
+            left += [dep["pkg"] for dep in edges[crate] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
+    owners: dict[str, set[str]] = {}
+    for crate in sorted(found):
+        package = crates[crate]
+        if package["source"] is not None:
+            directory = Path(package["manifest_path"]).parent
+            name = f"{package['name']} {package['version']} ({package['license']})"
+            for file in sorted(file for file in directory.iterdir() if LICENCE.match(file.name) and file.is_file()):
+                owners.setdefault(file.read_text("utf-8", "replace").strip(), set()).add(name)
+    rule = "\n\n" + "-" * 80 + "\n\n"
+    return rule.join("\n".join([*sorted(names), "", text]) for text, names in owners.items()) + "\n"
+
+
+def _check_cargo() -> None:
     if shutil.which("cargo") is None:
         raise SystemExit(NO_CARGO)
+
+
+def _built(rust: Path) -> Path:
+    """The directory with both, built by cargo."""
+    _check_cargo()
     profile = os.environ.get("WHEEL_PROFILE") or "release"
     packages = ["--package", "callboard", "--package", "callboard-python"]
     command = ["cargo", "build", "--profile", profile, "--locked", "--bin", "callboard", "--lib", *packages]
