@@ -26,7 +26,6 @@ use crate::snippet::Language;
 pub(crate) struct ParsedArgs {
     /// The program's name, as shells know it.
     pub(crate) name: String,
-    /// The command.
     pub(crate) verb: CliCommand,
     /// The target; `None` if none was typed.
     pub(crate) target: Option<PathBuf>,
@@ -34,7 +33,6 @@ pub(crate) struct ParsedArgs {
     pub(crate) flags: Flags,
 }
 
-/// The commands.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CliCommand {
     /// Start and serve until stopped.

@@ -48,7 +48,6 @@ pub(crate) fn start(filter: &str, format: LogFormat) -> Result<Log, CliError> {
     Ok(Log { stderr, has_other_subscriber })
 }
 
-/// The lines of all records.
 fn records<S>(style: LogStyle, lines: &LogLines) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'s> LookupSpan<'s>,

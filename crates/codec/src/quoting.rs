@@ -214,7 +214,6 @@ impl<'de, V: EnumOfMap<'de>> Visitor<'de> for KindVisitor<V> {
 /// it does so only for a type that requests a number.
 pub(crate) const NUMBERS_ARE_SHOWN: bool = size_of::<serde_json::Number>() < size_of::<String>();
 
-/// An enum from the entries of a map.
 pub(crate) fn enum_of_map<A>(entries: A) -> MapAccessDeserializer<A> {
     MapAccessDeserializer::new(entries)
 }

@@ -217,7 +217,6 @@ impl<'d> Entry<'d> {
         Raw::Toml(self.value.as_table()?.get(key)?.get_ref()).integer()
     }
 
-    /// The value in this form.
     pub(crate) fn read<F: Form>(&self, form: &F) -> Result<Sourced<F::Value>, ConfigError> {
         match form.read(Raw::Toml(self.value)) {
             Some(value) => Ok(Sourced::new(value, self.source())),

@@ -34,13 +34,11 @@ pub struct HelperKeys {
     #[serde(deserialize_with = "command")]
     pub command: Vec<String>,
     /// The working directory, relative to the file; by default the file's own.
-    #[serde(default)]
     pub directory: Option<PathBuf>,
     /// Variables beside those of this process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// When it is ready; by default once it is started.
-    #[serde(default)]
     pub ready: Option<ReadyKey>,
     /// The time until it must be ready. Default 60 s.
     #[serde(default, deserialize_with = "duration")]

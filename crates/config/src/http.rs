@@ -4,63 +4,40 @@ use std::time::Duration;
 
 use callboard_http::{HttpConfig, TlsConfig, TrustedProxies};
 
-use super::error::ConfigError;
-use super::layers::Layers;
-use super::plan::row;
+use super::setting::values::setting_values;
 use super::setting::{
     API_KEYS_RELOAD_INTERVAL, BODY_PROGRESS_TIMEOUT, CLOSE_LINGER, HEADER_READ_TIMEOUT, HTTP2_STREAM_WINDOW_BYTES,
     IDLE_TIMEOUT, MAX_CANCELLED_STREAMS, MAX_CONCURRENT_STREAMS, MAX_DECOMPRESSED_BYTES, MAX_DEPTH, MAX_ELEMENTS,
-    MAX_HEADER_BYTES, MAX_STRING_BYTES, MAX_TREE_BYTES, MIN_BYTES_PER_SECOND, Name, SHUTDOWN_LINGER,
-    TLS_HANDSHAKE_TIMEOUT, TLS_RELOAD_INTERVAL, TRUSTED_PROXIES, WRITE_PROGRESS_TIMEOUT,
+    MAX_HEADER_BYTES, MAX_STRING_BYTES, MAX_TREE_BYTES, MIN_BYTES_PER_SECOND, SHUTDOWN_LINGER, TLS_HANDSHAKE_TIMEOUT,
+    TLS_RELOAD_INTERVAL, TRUSTED_PROXIES, WRITE_PROGRESS_TIMEOUT,
 };
-use super::source::{Source, Sourced};
+use super::source::Sourced;
 
-/// Declares the settings, in the order of the table.
-macro_rules! http_limits {
-    ($($field:ident: $value:ty = $setting:ident;)*) => {
-        /// The limits of the edge, besides those of [`Settings`](super::plan::Settings).
-        #[derive(Clone, Debug)]
-        pub struct HttpLimits {
-            $(
-                /// The field of this name in [`HttpConfig`], in its `decode` or in [`TlsConfig`].
-                pub $field: Sourced<$value>,
-            )*
-        }
-
-        impl HttpLimits {
-            pub(super) fn resolve(layers: &Layers<'_>) -> Result<Self, ConfigError> {
-                Ok(Self { $($field: layers.resolve(&$setting)?,)* })
-            }
-
-            /// Name, value and source of each.
-            pub(super) fn rows(&self) -> Vec<(&'static Name, String, &Source)> {
-                vec![$(row(&$setting, &self.$field),)*]
-            }
-        }
-    };
-}
-
-http_limits! {
-    idle_timeout: Duration = IDLE_TIMEOUT;
-    header_read_timeout: Duration = HEADER_READ_TIMEOUT;
-    max_header_bytes: u64 = MAX_HEADER_BYTES;
-    body_progress_timeout: Duration = BODY_PROGRESS_TIMEOUT;
-    write_progress_timeout: Duration = WRITE_PROGRESS_TIMEOUT;
-    min_bytes_per_second: u64 = MIN_BYTES_PER_SECOND;
-    trusted_proxies: TrustedProxies = TRUSTED_PROXIES;
-    max_concurrent_streams: usize = MAX_CONCURRENT_STREAMS;
-    http2_stream_window_bytes: u64 = HTTP2_STREAM_WINDOW_BYTES;
-    max_cancelled_streams: usize = MAX_CANCELLED_STREAMS;
-    max_depth: usize = MAX_DEPTH;
-    max_elements: usize = MAX_ELEMENTS;
-    max_string_bytes: u64 = MAX_STRING_BYTES;
-    max_tree_bytes: u64 = MAX_TREE_BYTES;
-    max_decompressed_bytes: u64 = MAX_DECOMPRESSED_BYTES;
-    api_keys_reload_interval: Duration = API_KEYS_RELOAD_INTERVAL;
-    tls_handshake_timeout: Duration = TLS_HANDSHAKE_TIMEOUT;
-    tls_reload_interval: Duration = TLS_RELOAD_INTERVAL;
-    close_linger: Duration = CLOSE_LINGER;
-    shutdown_linger: Duration = SHUTDOWN_LINGER;
+setting_values! {
+    /// The limits of the edge, besides those of [`Settings`](super::plan::Settings).
+    #[expect(missing_docs, reason = "each is the field of this name in `HttpConfig`, its `decode` or `TlsConfig`")]
+    pub struct HttpLimits {
+        idle_timeout: Duration = IDLE_TIMEOUT;
+        header_read_timeout: Duration = HEADER_READ_TIMEOUT;
+        max_header_bytes: u64 = MAX_HEADER_BYTES;
+        body_progress_timeout: Duration = BODY_PROGRESS_TIMEOUT;
+        write_progress_timeout: Duration = WRITE_PROGRESS_TIMEOUT;
+        min_bytes_per_second: u64 = MIN_BYTES_PER_SECOND;
+        trusted_proxies: TrustedProxies = TRUSTED_PROXIES;
+        max_concurrent_streams: usize = MAX_CONCURRENT_STREAMS;
+        http2_stream_window_bytes: u64 = HTTP2_STREAM_WINDOW_BYTES;
+        max_cancelled_streams: usize = MAX_CANCELLED_STREAMS;
+        max_depth: usize = MAX_DEPTH;
+        max_elements: usize = MAX_ELEMENTS;
+        max_string_bytes: u64 = MAX_STRING_BYTES;
+        max_tree_bytes: u64 = MAX_TREE_BYTES;
+        max_decompressed_bytes: u64 = MAX_DECOMPRESSED_BYTES;
+        api_keys_reload_interval: Duration = API_KEYS_RELOAD_INTERVAL;
+        tls_handshake_timeout: Duration = TLS_HANDSHAKE_TIMEOUT;
+        tls_reload_interval: Duration = TLS_RELOAD_INTERVAL;
+        close_linger: Duration = CLOSE_LINGER;
+        shutdown_linger: Duration = SHUTDOWN_LINGER;
+    }
 }
 
 impl HttpLimits {

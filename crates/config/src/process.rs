@@ -14,104 +14,80 @@ use serde::{Deserialize, Deserializer};
 use super::form::NONE;
 use super::units::{parse_bytes, parse_duration};
 
-/// The keys of kind `process`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProcessKeys {
-    /// The program and its arguments. A program with a slash is relative to the file. Required.
-    pub command: Vec<String>,
-    /// The working directory, relative to the file; by default the file's own.
-    #[serde(default)]
-    pub directory: Option<PathBuf>,
-    /// The device that a replica is told. By default what the program says.
-    #[serde(default)]
-    pub device: Option<String>,
-    /// Other settings for a replica, by name.
-    #[serde(default)]
-    pub settings: BTreeMap<String, Value>,
-    /// Variables beside those of this process.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// The time until a child must be ready. Default 60 s.
-    #[serde(default, deserialize_with = "duration")]
-    pub start_timeout: Option<Duration>,
-    /// The time for which a child may clean up. Default 5 s.
-    #[serde(default, deserialize_with = "duration")]
-    pub stop_timeout: Option<Duration>,
-    /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
-    #[serde(default, deserialize_with = "bytes")]
-    pub max_batch_bytes: Option<u64>,
-    /// See [`ProcessConfig::memory_limit`]. By default a share of this machine's memory.
-    #[serde(default, deserialize_with = "memory_limit")]
-    pub memory_limit: MemoryLimit,
-    /// See [`ProcessConfig::spare`]. Default false.
-    #[serde(default)]
-    pub spare: bool,
-    /// See [`ProcessConfig::shared_memory`]. Default true.
-    #[serde(default)]
-    pub shared_memory: Option<bool>,
-    /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
-    #[serde(default)]
-    pub concurrency: Option<NonZeroU32>,
+/// Declares the keys of a kind whose replicas are processes: its own, and those of every process.
+macro_rules! process_keys {
+    ($(#[$of_struct:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        $(#[$of_struct])*
+        #[derive(Clone, Debug, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($own)*
+            /// The device that a replica is told. By default what the program says.
+            pub device: Option<String>,
+            /// Other settings for a replica, by name.
+            #[serde(default)]
+            pub settings: BTreeMap<String, Value>,
+            /// Variables beside those of this process.
+            #[serde(default)]
+            pub env: BTreeMap<String, String>,
+            /// The time until a child must be ready; see [`ProcessConfig::start_timeout`].
+            #[serde(default, deserialize_with = "duration")]
+            pub start_timeout: Option<Duration>,
+            /// The time for which a child may clean up. Default 5 s.
+            #[serde(default, deserialize_with = "duration")]
+            pub stop_timeout: Option<Duration>,
+            /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
+            #[serde(default, deserialize_with = "bytes")]
+            pub max_batch_bytes: Option<u64>,
+            /// See [`ProcessConfig::memory_limit`]. By default a share of this machine's memory.
+            #[serde(default, deserialize_with = "memory_limit")]
+            pub memory_limit: MemoryLimit,
+            /// See [`ProcessConfig::spare`]. Default false.
+            #[serde(default)]
+            pub spare: bool,
+            /// See [`ProcessConfig::shared_memory`]. Default true.
+            pub shared_memory: Option<bool>,
+            /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a
+            /// time.
+            pub concurrency: Option<NonZeroU32>,
+        }
+
+        impl $name {
+            /// Sets in a process what the keys of its stage set.
+            fn apply(&self, process: &mut ProcessConfig) {
+                process.env.extend(self.env.clone());
+                process.start_timeout = self.start_timeout.or(process.start_timeout);
+                process.stop_timeout = self.stop_timeout.unwrap_or(process.stop_timeout);
+                process.max_batch_bytes = self.max_batch_bytes.unwrap_or(process.max_batch_bytes);
+                process.memory_limit = self.memory_limit;
+                process.spare = self.spare;
+                process.shared_memory = self.shared_memory.unwrap_or(process.shared_memory);
+                process.concurrency = self.concurrency;
+            }
+        }
+    };
 }
 
-/// The keys of kind `python`.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PythonKeys {
-    /// The service; see [`PythonConfig::app`]. Required.
-    pub app: String,
-    /// The interpreter; see [`PythonConfig::python`].
-    #[serde(default)]
-    pub python: Option<PathBuf>,
-    /// Whether replicas are forked from a process that has imported the service; by default as the service says.
-    #[serde(default)]
-    pub warm: Option<bool>,
-    /// The device that a replica is told. By default what the program says.
-    #[serde(default)]
-    pub device: Option<String>,
-    /// Other settings for a replica, by name.
-    #[serde(default)]
-    pub settings: BTreeMap<String, Value>,
-    /// Variables beside those of this process.
-    #[serde(default)]
-    pub env: BTreeMap<String, String>,
-    /// The time until a child must be ready. By default as long as it gives signs of life.
-    #[serde(default, deserialize_with = "duration")]
-    pub start_timeout: Option<Duration>,
-    /// The time for which a child may clean up. Default 5 s.
-    #[serde(default, deserialize_with = "duration")]
-    pub stop_timeout: Option<Duration>,
-    /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
-    #[serde(default, deserialize_with = "bytes")]
-    pub max_batch_bytes: Option<u64>,
-    /// See [`ProcessConfig::memory_limit`]. By default a share of this machine's memory.
-    #[serde(default, deserialize_with = "memory_limit")]
-    pub memory_limit: MemoryLimit,
-    /// See [`ProcessConfig::spare`]. Default false.
-    #[serde(default)]
-    pub spare: bool,
-    /// See [`ProcessConfig::shared_memory`]. Default true.
-    #[serde(default)]
-    pub shared_memory: Option<bool>,
-    /// How many calls a child works on at once; see [`ProcessConfig::concurrency`]. By default one batch at a time.
-    #[serde(default)]
-    pub concurrency: Option<NonZeroU32>,
+process_keys! {
+    /// The keys of kind `process`.
+    pub struct ProcessKeys {
+        /// The program and its arguments. A program with a slash is relative to the file. Required.
+        pub command: Vec<String>,
+        /// The working directory, relative to the file; by default the file's own.
+        pub directory: Option<PathBuf>,
+    }
 }
 
-/// Sets in a process what the keys of its stage set.
-macro_rules! apply {
-    ($keys:expr, $process:expr) => {{
-        let (keys, process) = ($keys, &mut $process);
-        process.env.extend(keys.env.clone());
-        process.start_timeout = keys.start_timeout.or(process.start_timeout);
-        process.stop_timeout = keys.stop_timeout.unwrap_or(process.stop_timeout);
-        process.max_batch_bytes = keys.max_batch_bytes.unwrap_or(process.max_batch_bytes);
-        process.memory_limit = keys.memory_limit;
-        process.spare = keys.spare;
-        process.shared_memory = keys.shared_memory.unwrap_or(process.shared_memory);
-        process.concurrency = keys.concurrency;
-    }};
+process_keys! {
+    /// The keys of kind `python`.
+    pub struct PythonKeys {
+        /// The service; see [`PythonConfig::app`]. Required.
+        pub app: String,
+        /// The interpreter; see [`PythonConfig::python`].
+        pub python: Option<PathBuf>,
+        /// Whether replicas are forked from a process that has imported the service; by default as the service says.
+        pub warm: Option<bool>,
+    }
 }
 
 /// The settings that each replica gets at its start, with the device.
@@ -130,7 +106,7 @@ impl ProcessKeys {
         }
         let directory = self.directory.as_ref().map_or_else(|| base.to_owned(), |directory| base.join(directory));
         process.directory = Some(directory).filter(|directory| !directory.as_os_str().is_empty());
-        apply!(self, process);
+        self.apply(&mut process);
         process
     }
 }
@@ -146,7 +122,7 @@ impl PythonKeys {
     pub(crate) fn process(&self, base: &Path, mut service: PythonService) -> ProcessConfig {
         service.warm = self.warm.unwrap_or(service.warm);
         let mut process = self.config().process_of(base, &service);
-        apply!(self, process);
+        self.apply(&mut process);
         process
     }
 }

@@ -47,7 +47,6 @@ impl RequestId {
     }
 }
 
-/// The value of a header.
 pub(crate) fn header_value<const N: usize>(text: &StackText<N>) -> HeaderValue {
     HeaderValue::from_bytes(text.as_bytes()).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

@@ -24,7 +24,6 @@ use super::model::Model;
 use super::request::{BodyLayout, InferRequest};
 use super::response::InferResponse;
 
-/// A call of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModelCall<'a> {
     pub(crate) context: RequestContext<'a>,

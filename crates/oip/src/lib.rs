@@ -220,7 +220,6 @@ async fn small_body(request: ProtocolRequest<'_>, config: &HttpConfig) -> Result
     short_body(request.body, config.body_progress_timeout).await
 }
 
-/// Answers one request to a model.
 async fn answer_model(call: ModelCall<'_>, action: Action, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let ModelCall { context: RequestContext { client, .. }, route, model } = call;
     match action {

@@ -130,7 +130,6 @@ impl Models {
         Ok((route, model))
     }
 
-    /// All models.
     pub(crate) fn all(&self, client: &LocalClient) -> Vec<(Arc<Route>, Arc<Model>)> {
         let model = |route: Arc<Route>| {
             let model = self.get(&route);

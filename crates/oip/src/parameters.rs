@@ -12,7 +12,6 @@ use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor}
 
 use super::error::{Refusal, shown};
 
-/// One value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 enum ParameterValue<'a> {
     Bool(bool),

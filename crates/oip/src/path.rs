@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 
-/// An endpoint.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// `/v2`.
@@ -27,7 +26,6 @@ pub(crate) enum Endpoint {
     Unknown,
 }
 
-/// An action on the repository.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RepositoryAction {
     /// `/v2/repository/index`.

@@ -21,7 +21,6 @@ use super::signature::Field;
 /// The length of the JSON at the front of a body, in requests and responses.
 pub(crate) const INFERENCE_HEADER_CONTENT_LENGTH: &str = "inference-header-content-length";
 
-/// The layout of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyLayout {
     /// JSON alone.
@@ -79,7 +78,6 @@ pub(crate) struct InferRequest {
     pub(crate) rows: usize,
 }
 
-/// One requested output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestedOutput {
     /// The index of the model's output.

@@ -196,7 +196,6 @@ impl Connection {
     }
 }
 
-/// The head of a frame.
 pub(crate) fn head(frame: &Frame) -> Result<FromChild, LostReason> {
     let decoded = off_the_runtime(frame.head.len(), || FromChild::decode(&frame.head));
     decoded.map_err(|error| LostReason::Broken(format!("it sent a message that is not known: {error}")))

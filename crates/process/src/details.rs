@@ -25,7 +25,6 @@ thread_local! {
     static LEFT_OF_HEAD: Cell<usize> = const { Cell::new(MAX_BYTES_OF_HEAD) };
 }
 
-/// A head begins.
 pub(crate) fn begin_head() {
     LEFT_OF_HEAD.set(MAX_BYTES_OF_HEAD);
 }

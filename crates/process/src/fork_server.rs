@@ -105,7 +105,6 @@ struct Parent {
     ended: Mutex<Option<Receiver<()>>>,
 }
 
-/// A child that was forked.
 #[derive(Debug)]
 pub(crate) struct ForkedChild {
     parent: Arc<Parent>,
@@ -150,7 +149,6 @@ enum FromServer {
     },
     Failed {
         message: String,
-        #[serde(default)]
         trace: Option<String>,
     },
     Forked {

@@ -29,7 +29,6 @@ const START_BYTES: usize = 8;
 /// Frames of at most this many bytes are sent in one piece.
 pub(crate) const ONE_PIECE_BYTES: usize = 64 * 1024;
 
-/// One frame.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) head: Bytes,

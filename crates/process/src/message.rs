@@ -182,7 +182,6 @@ pub(crate) struct ReadyMessage {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct FailedMessage {
     pub(crate) message: String,
-    #[serde(default)]
     pub(crate) trace: Option<String>,
 }
 
@@ -202,7 +201,6 @@ pub(crate) struct OutputMessage {
 pub(crate) struct CallMessage {
     pub(crate) id: u64,
     pub(crate) batch: u64,
-    #[serde(default)]
     pub(crate) item: Option<usize>,
     pub(crate) route: String,
 }
@@ -229,7 +227,6 @@ pub(crate) struct LogMessage {
     #[serde(default)]
     pub(crate) target: String,
     pub(crate) message: String,
-    #[serde(default)]
     pub(crate) request_id: Option<String>,
 }
 

@@ -235,7 +235,6 @@ pub(crate) struct Incoming {
 #[derive(Clone, Debug, Default)]
 struct Spare(Arc<Mutex<Option<MmapMut>>>);
 
-/// A large copy.
 struct LargeCopy {
     memory: Option<MmapMut>,
     bytes: usize,

@@ -24,7 +24,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// A start that fails is seldom better at once.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
-/// A child that is ready.
 pub(crate) type ReadyChild = (Connection, FrameWriter, AgreedTerms);
 
 /// Starts the children of a stage, and keeps the spare.

@@ -151,7 +151,6 @@ enum Step<'c> {
     Over,
 }
 
-/// Streams a part of a batch.
 fn stream_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> impl Stream<Item = Output> + Send {
     let steps = stream::unfold(Step::Begin(part, turn), async move |step| {
         let (mut running, is_first) = match step {

@@ -36,7 +36,6 @@ impl FromStr for FormPart {
 }
 
 impl FormPart {
-    /// Its name.
     pub(super) fn name(&self) -> &str {
         &self.name
     }

@@ -33,7 +33,6 @@ pub(crate) enum BodySource {
 /// One body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Payload {
-    /// Its bytes.
     pub(crate) body: Bytes,
     /// The media type; `None` without a body.
     pub(crate) media_type: Option<String>,

@@ -195,7 +195,6 @@ fn charge_text(len: usize) -> Result<(), DecodeError> {
     Budget::new(&DecodeLimits::UNLIMITED).take_text(len)
 }
 
-/// The bytes of an extension.
 struct ExtensionBytes(Bytes);
 
 impl<'de> Deserialize<'de> for ExtensionBytes {

@@ -156,29 +156,11 @@ impl Value {
         }
     }
 
-    /// The byte string, if it is one.
-    #[must_use]
-    pub const fn as_bytes(&self) -> Option<&Bytes> {
-        match self {
-            Self::Bytes(value) => Some(value),
-            _ => None,
-        }
-    }
-
     /// The items of a list or tuple. Match on the variant where the difference matters.
     #[must_use]
     pub fn as_list(&self) -> Option<&[Self]> {
         match self {
             Self::List(items) | Self::Tuple(items) => Some(items),
-            _ => None,
-        }
-    }
-
-    /// The map, if it is one.
-    #[must_use]
-    pub const fn as_map(&self) -> Option<&Map> {
-        match self {
-            Self::Map(map) => Some(map),
             _ => None,
         }
     }
@@ -191,58 +173,48 @@ impl Value {
         }
     }
 
-    /// The scalar, if it is one.
-    #[must_use]
-    pub const fn as_scalar(&self) -> Option<Scalar> {
-        match self {
-            Self::Scalar(scalar) => Some(*scalar),
-            _ => None,
-        }
-    }
-
-    /// The tensor, if it is one. [`Tensor::from_value`] takes nested lists too.
-    #[must_use]
-    pub const fn as_tensor(&self) -> Option<&Tensor> {
-        match self {
-            Self::Tensor(tensor) => Some(tensor),
-            _ => None,
-        }
-    }
-
-    /// The array of texts, if it is one. [`StrTensor::from_value`] takes nested lists too.
-    #[must_use]
-    pub const fn as_str_tensor(&self) -> Option<&StrTensor> {
-        match self {
-            Self::StrTensor(tensor) => Some(tensor),
-            _ => None,
-        }
-    }
-
-    /// The data frame, if it is one. [`DataFrame::from_value`] takes a map of columns too.
-    #[cfg(feature = "arrow")]
-    #[must_use]
-    pub const fn as_data_frame(&self) -> Option<&DataFrame> {
-        match self {
-            Self::DataFrame(frame) => Some(frame),
-            _ => None,
-        }
-    }
-
-    /// The series, if it is one.
-    #[cfg(feature = "arrow")]
-    #[must_use]
-    pub const fn as_series(&self) -> Option<&Series> {
-        match self {
-            Self::Series(series) => Some(series),
-            _ => None,
-        }
-    }
-
     /// The value under a key, if this is a map that has it.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.as_map()?.get(key)
     }
+}
+
+/// Declares how the content of one variant is read.
+macro_rules! accessors {
+    ($($(#[$about:meta])* $name:ident: $variant:ident($type:ty);)*) => {
+        impl Value {
+            $(
+                $(#[$about])*
+                #[must_use]
+                pub const fn $name(&self) -> Option<&$type> {
+                    match self {
+                        Self::$variant(content) => Some(content),
+                        _ => None,
+                    }
+                }
+            )*
+        }
+    };
+}
+
+accessors! {
+    /// The byte string, if it is one.
+    as_bytes: Bytes(Bytes);
+    /// The map, if it is one.
+    as_map: Map(Map);
+    /// The scalar, if it is one.
+    as_scalar: Scalar(Scalar);
+    /// The tensor, if it is one. [`Tensor::from_value`] takes nested lists too.
+    as_tensor: Tensor(Tensor);
+    /// The array of texts, if it is one. [`StrTensor::from_value`] takes nested lists too.
+    as_str_tensor: StrTensor(StrTensor);
+    /// The data frame, if it is one. [`DataFrame::from_value`] takes a map of columns too.
+    #[cfg(feature = "arrow")]
+    as_data_frame: DataFrame(DataFrame);
+    /// The series, if it is one.
+    #[cfg(feature = "arrow")]
+    as_series: Series(Series);
 }
 
 #[cfg(test)]

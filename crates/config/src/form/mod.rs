@@ -24,7 +24,7 @@ pub(crate) use self::network::{
 pub(crate) use self::replicas::ReplicaBounds;
 pub use self::replicas::Replicas;
 pub(crate) use self::weights::Weights;
-pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, LogForm};
+pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter};
 pub use self::words::{LogFormat, SecretSource};
 
 /// No value.
@@ -46,6 +46,17 @@ impl Raw<'_> {
         match self {
             Self::Text(text) => Some(text),
             Self::Toml(value) => value.as_str(),
+        }
+    }
+
+    /// Some texts: a list in the file, else separated by commas; `none` is the empty list.
+    fn texts(&self) -> Option<Vec<&str>> {
+        match self {
+            Self::Toml(DeValue::Array(items)) => items.iter().map(|item| item.get_ref().as_str()).collect(),
+            _ => match self.text()? {
+                NONE => Some(Vec::new()),
+                text => Some(text.split(',').map(str::trim).collect()),
+            },
         }
     }
 
@@ -73,7 +84,6 @@ impl Raw<'_> {
     }
 }
 
-/// One form.
 pub(crate) trait Form {
     /// The type of the result.
     type Value;

@@ -10,6 +10,10 @@ use toml::de::DeValue;
 
 use super::{AUTO, Form, NONE, Raw};
 
+fn or_none(shown: &str) -> String {
+    if shown.is_empty() { NONE } else { shown }.to_owned()
+}
+
 /// An address to listen on. `localhost` is 127.0.0.1; other names are not looked up, because the address of the
 /// listener would depend on a name server.
 #[derive(Clone, Debug)]
@@ -108,15 +112,7 @@ impl Form for Peers {
     type Value = Vec<NodeAddress>;
 
     fn read(&self, raw: Raw<'_>) -> Option<Vec<NodeAddress>> {
-        let peers: Vec<NodeAddress> = match raw {
-            Raw::Toml(DeValue::Array(items)) => {
-                items.iter().map(|item| Raw::Toml(item.get_ref()).text()?.parse().ok()).collect::<Option<_>>()?
-            }
-            raw => match raw.text()? {
-                NONE => Vec::new(),
-                text => text.split(',').map(|peer| peer.trim().parse().ok()).collect::<Option<_>>()?,
-            },
-        };
+        let peers = raw.texts()?.into_iter().map(|peer| peer.parse().ok()).collect::<Option<Vec<_>>>()?;
         (peers.len() <= MAX_PEERS).then_some(peers)
     }
 
@@ -128,10 +124,7 @@ impl Form for Peers {
     }
 
     fn show(&self, value: &Vec<NodeAddress>) -> String {
-        match value.as_slice() {
-            [] => NONE.to_owned(),
-            peers => peers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-        }
+        or_none(&value.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
     }
 }
 
@@ -196,15 +189,10 @@ impl Form for Pages {
     type Value = Option<Cors>;
 
     fn read(&self, raw: Raw<'_>) -> Option<Option<Cors>> {
-        if let Some(text) = raw.text() {
-            return match text {
-                NONE => Some(None),
-                text => Cors::parse(text.split(',').map(str::trim)).ok().map(Some),
-            };
+        match raw.text() {
+            Some(NONE) => Some(None),
+            _ => Cors::parse(raw.texts()?).ok().map(Some),
         }
-        let Raw::Toml(value) = raw else { return None };
-        let origins: Option<Vec<&str>> = value.as_array()?.iter().map(|origin| origin.get_ref().as_str()).collect();
-        Cors::parse(origins?).ok().map(Some)
     }
 
     fn expected(&self) -> String {
@@ -225,13 +213,7 @@ impl Form for FileHosts {
     type Value = Vec<String>;
 
     fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
-        match raw {
-            Raw::Toml(DeValue::Array(hosts)) => hosts.iter().map(|host| file_host(host.get_ref().as_str()?)).collect(),
-            _ => match raw.text()? {
-                NONE => Some(Vec::new()),
-                text => text.split(',').map(str::trim).map(file_host).collect(),
-            },
-        }
+        raw.texts()?.into_iter().map(file_host).collect()
     }
 
     fn expected(&self) -> String {
@@ -241,7 +223,7 @@ impl Form for FileHosts {
     }
 
     fn show(&self, value: &Vec<String>) -> String {
-        if value.is_empty() { NONE.to_owned() } else { value.join(",") }
+        or_none(&value.join(","))
     }
 }
 
@@ -267,16 +249,7 @@ impl Form for HostNames {
     type Value = Hosts;
 
     fn read(&self, raw: Raw<'_>) -> Option<Hosts> {
-        match raw {
-            Raw::Toml(DeValue::Array(names)) => {
-                let names: Option<Vec<&str>> = names.iter().map(|name| name.get_ref().as_str()).collect();
-                Hosts::parse(names?).ok()
-            }
-            _ => match raw.text()? {
-                NONE => Some(Hosts::default()),
-                text => Hosts::parse(text.split(',').map(str::trim)).ok(),
-            },
-        }
+        Hosts::parse(raw.texts()?).ok()
     }
 
     fn expected(&self) -> String {
@@ -284,7 +257,7 @@ impl Form for HostNames {
     }
 
     fn show(&self, value: &Hosts) -> String {
-        if value.is_empty() { NONE.to_owned() } else { value.to_string() }
+        or_none(&value.to_string())
     }
 }
 
@@ -314,7 +287,7 @@ impl Form for HeaderNames {
     }
 
     fn show(&self, value: &Vec<String>) -> String {
-        if value.is_empty() { NONE.to_owned() } else { value.join(",") }
+        or_none(&value.join(","))
     }
 }
 
@@ -355,16 +328,7 @@ impl Form for Proxies {
     type Value = TrustedProxies;
 
     fn read(&self, raw: Raw<'_>) -> Option<TrustedProxies> {
-        match raw {
-            Raw::Toml(DeValue::Array(networks)) => {
-                let networks: Option<Vec<&str>> = networks.iter().map(|network| network.get_ref().as_str()).collect();
-                TrustedProxies::parse(networks?)
-            }
-            _ => match raw.text()? {
-                NONE => Some(TrustedProxies::default()),
-                text => TrustedProxies::parse(text.split(',').map(str::trim)),
-            },
-        }
+        TrustedProxies::parse(raw.texts()?)
     }
 
     fn expected(&self) -> String {
@@ -372,7 +336,7 @@ impl Form for Proxies {
     }
 
     fn show(&self, value: &TrustedProxies) -> String {
-        if value.is_empty() { NONE.to_owned() } else { value.to_string() }
+        or_none(&value.to_string())
     }
 }
 

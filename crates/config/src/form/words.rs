@@ -138,10 +138,6 @@ fn is_directive(text: &str) -> bool {
     !target.is_empty() && target.chars().all(is_target) && LEVELS.contains(&level)
 }
 
-/// The format of log lines.
-#[derive(Clone, Debug)]
-pub(crate) struct LogForm;
-
 /// The format of lines on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -149,31 +145,4 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
-}
-
-const TEXT: &str = "text";
-const JSON: &str = "json";
-
-impl Form for LogForm {
-    type Value = LogFormat;
-
-    fn read(&self, raw: Raw<'_>) -> Option<LogFormat> {
-        match raw.text()? {
-            TEXT => Some(LogFormat::Text),
-            JSON => Some(LogFormat::Json),
-            _ => None,
-        }
-    }
-
-    fn expected(&self) -> String {
-        format!("\"{TEXT}\" or \"{JSON}\"")
-    }
-
-    fn show(&self, value: &LogFormat) -> String {
-        let word = match value {
-            LogFormat::Text => TEXT,
-            LogFormat::Json => JSON,
-        };
-        word.to_owned()
-    }
 }

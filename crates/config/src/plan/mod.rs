@@ -24,7 +24,6 @@ use super::source::{Source, Sourced};
 use super::stage::{self, PINNED, SPLIT, StagePlan};
 
 pub use self::settings::Settings;
-pub(crate) use self::settings::row;
 
 /// The target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +115,7 @@ impl Plan {
         if let Some(root) = &file {
             check_tables(root, &target)?;
         }
-        let mut settings = Settings::resolve(&Layers { flags, env, file: file.clone() })?;
+        let mut settings = Settings::checked(&Layers { flags, env, file: file.clone() })?;
         if let Target::Models { file: Some((path, text)), .. } = &target {
             settings.model_defaults = ModelDefaults::read(path, text, &settings.queue)?;
         }

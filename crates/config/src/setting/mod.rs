@@ -4,6 +4,7 @@
 //! in all of them with the same limits. Defaults are written as a user would write them and are parsed the same way.
 
 pub(crate) mod route;
+pub(crate) mod values;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use callboard_core::edge::ErrorTraces;
 
 use super::form::{
     AdminListen, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label, Listen,
-    LogFilter, LogForm, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, Span,
+    LogFilter, LogFormat, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -265,7 +266,7 @@ settings! {
         value "FILTER", default "warn",
         "Log lines to write to stderr: a level, or target=level pairs; by default also what code in Python prints";
     /// For people; a log collector asks for JSON.
-    LOG_FORMAT: LogForm = LogForm, key "log.format", flag "log-format",
+    LOG_FORMAT: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]), key "log.format", flag "log-format",
         value "text|json", default "text",
         "Form of all lines on stderr: text, which is short and in colours at a terminal, or JSON";
     /// On: an operator wants to see requests.

@@ -47,7 +47,6 @@ impl InHand {
         result
     }
 
-    /// The actor has crashed.
     pub(super) fn crashed(self, actor: &str, reason: &str) {
         let crash = Crash { actor: actor.to_owned(), reason: limit_error_text(reason.to_owned()) };
         for port in self.0 {

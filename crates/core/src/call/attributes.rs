@@ -21,7 +21,6 @@ pub const MAX_CALLER_BYTES: usize = 256;
 /// Names with values, each name once; few enough for a linear search. Inner calls share them.
 type Pairs = Vec<(Arc<str>, Arc<str>)>;
 
-/// A kind of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PairKind {
     Header,

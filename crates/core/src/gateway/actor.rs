@@ -13,7 +13,6 @@ use crate::clock;
 /// How often the ledger is checked for calls that are older than possible.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// The actor of the gateway.
 pub(crate) struct GatewayActor;
 
 pub(crate) struct GatewayState {

@@ -194,22 +194,17 @@ impl NodeMetrics {
             DiscardReason::ALL
                 .map(|reason| families.discarded.get_or_create_owned(&discard_labels(&stage, place, reason)))
         };
-        let refused =
-            |reason: EntryRefusal| families.stage_refused.get_or_create_owned(&with(&stage, "reason", reason.as_str()));
-        let batches =
-            |reason: ReleaseReason| families.batches.get_or_create_owned(&with(&stage, "reason", reason.as_str()));
+        let by = |family: &Family<Labels, Counter>, key, word| family.get_or_create_owned(&with(&stage, key, word));
         let replica_state =
             |state: ReplicaState| families.replica_states.get_or_create_owned(&with(&stage, "state", state.as_str()));
-        let load = |result: LoadResult| families.loads.get_or_create_owned(&with(&stage, "result", result.as_str()));
-        let cache = |how: CacheUse| families.cache.get_or_create_owned(&with(&stage, "result", how.as_str()));
         StageMetrics {
             queue_seconds: families.queue_seconds.get_or_create_owned(&stage),
             batch_seconds: families.batch_seconds.get_or_create_owned(&stage),
             compute_seconds: families.compute_seconds.get_or_create_owned(&stage),
             batch_size: families.batch_size.get_or_create_owned(&stage),
-            batches: ReleaseReason::ALL.map(batches),
+            batches: ReleaseReason::ALL.map(|reason| by(&families.batches, "reason", reason.as_str())),
             discarded: DiscardPlace::ALL.map(discarded),
-            refused: EntryRefusal::ALL.map(refused),
+            refused: EntryRefusal::ALL.map(|reason| by(&families.stage_refused, "reason", reason.as_str())),
             replica_states: ReplicaState::ALL.map(replica_state),
             restarts: families.restarts.get_or_create_owned(&stage),
             retries: families.retries.get_or_create_owned(&stage),
@@ -221,11 +216,11 @@ impl NodeMetrics {
             queued: families.queued.get_or_create_owned(&stage),
             replicas: families.replicas.get_or_create_owned(&stage),
             replicas_wanted: families.replicas_wanted.get_or_create_owned(&stage),
-            loads: LoadResult::ALL.map(load),
+            loads: LoadResult::ALL.map(|result| by(&families.loads, "result", result.as_str())),
             load_seconds: families.load_seconds.get_or_create_owned(&stage),
             evictions: families.evictions.get_or_create_owned(&stage),
             ready: families.ready.get_or_create_owned(&stage),
-            cache: CacheUse::ALL.map(cache),
+            cache: CacheUse::ALL.map(|how| by(&families.cache, "result", how.as_str())),
             cache_bytes: families.cache_bytes.get_or_create_owned(&stage),
         }
     }
@@ -315,22 +310,18 @@ impl NodeMetrics {
             family.remove(&stage);
         }
         families.batch_size.remove(&stage);
-        for how in CacheUse::ALL {
-            families.cache.remove(&with(&stage, "result", how.as_str()));
+        for place in DiscardPlace::ALL {
+            for reason in DiscardReason::ALL {
+                families.discarded.remove(&discard_labels(&stage, place, reason));
+            }
         }
-        for reason in ReleaseReason::ALL {
-            families.batches.remove(&with(&stage, "reason", reason.as_str()));
-        }
-        for (place, reason) in
-            DiscardPlace::ALL.into_iter().flat_map(|place| DiscardReason::ALL.map(|why| (place, why)))
-        {
-            families.discarded.remove(&discard_labels(&stage, place, reason));
-        }
-        for reason in EntryRefusal::ALL {
-            families.stage_refused.remove(&with(&stage, "reason", reason.as_str()));
-        }
-        for result in LoadResult::ALL {
-            families.loads.remove(&with(&stage, "result", result.as_str()));
+        for (family, key, words) in [
+            (&families.cache, "result", CacheUse::ALL.map(CacheUse::as_str).to_vec()),
+            (&families.batches, "reason", ReleaseReason::ALL.map(ReleaseReason::as_str).to_vec()),
+            (&families.stage_refused, "reason", EntryRefusal::ALL.map(EntryRefusal::as_str).to_vec()),
+            (&families.loads, "result", LoadResult::ALL.map(LoadResult::as_str).to_vec()),
+        ] {
+            words.into_iter().for_each(|word| _ = family.remove(&with(&stage, key, word)));
         }
         let Families { restarts, retries, moved_to_threads, poison_entries, isolations, hung, evictions, .. } =
             families;

@@ -130,7 +130,6 @@ words! {
 }
 
 words! {
-    /// The state of a replica.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum ReplicaState {
         /// It waits for a batch.

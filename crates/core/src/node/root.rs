@@ -18,7 +18,6 @@ use crate::pool::StageState;
 use crate::restart::{RestartDecision, RestartIntensity, RestartWindow};
 use crate::router::{RouterActor, RouterArgs, RouterMessage};
 
-/// The actor at the root.
 pub(crate) struct RootActor;
 
 pub(crate) struct RootArgs {
@@ -27,7 +26,6 @@ pub(crate) struct RootArgs {
     pub(crate) watchdog: Arc<Watchdog>,
 }
 
-/// Messages to the root.
 #[derive(Debug)]
 pub(crate) enum RootMessage {
     /// Start a group of actors. From the node's handles.

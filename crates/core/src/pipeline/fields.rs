@@ -9,7 +9,6 @@ const SCHEMA_MISMATCH: u16 = 422;
 /// The most letters of a value, and of the names of cases or fields, in a message.
 const MAX_SHOWN: usize = 60;
 
-/// The value of a field.
 pub(super) fn pick(field: &str, item: &Value) -> Result<Value, Failure> {
     fields_of(item)?.get(field).cloned().ok_or_else(|| missing(field, item))
 }

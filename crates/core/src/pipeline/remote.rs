@@ -85,7 +85,6 @@ impl RemoteStage {
     }
 }
 
-/// A step that is a stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StageStep<'a> {
     /// It runs on this node, and perhaps on others.

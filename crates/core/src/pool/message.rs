@@ -47,7 +47,6 @@ pub(crate) enum BatcherMessage {
     Drain,
 }
 
-/// Messages to one worker.
 pub(crate) enum WorkerMessage {
     /// Run this batch. Sent by the batcher, only after it took one of the replica's slots.
     Run(BatchRun),

@@ -33,7 +33,6 @@ impl EntryReply {
     }
 }
 
-/// The outcome of one entry.
 pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 
 /// The port for an entry's outcome: straight to its waiting caller.

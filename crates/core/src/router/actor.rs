@@ -28,7 +28,6 @@ use crate::pool::StageState;
 use crate::restart::{Recovery, RestartDecision, RestartIntensity, RestartWindow};
 use crate::supervisor::{DeploymentActor, DeploymentArgs, Places};
 
-/// The actor of the router.
 pub(crate) struct RouterActor;
 
 #[derive(Clone)]

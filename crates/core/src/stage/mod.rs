@@ -41,8 +41,8 @@ use crate::call::{CallContext, Flight};
 use crate::error::Failure;
 use crate::id::StageName;
 use crate::worker::{
-    AsyncClosure, AsyncWorker, Batch, BatchClosure, ContainedClosure, DynAsyncWorker, DynWorker, EachClosure, Erased,
-    ErasedAsync, Replica, Worker,
+    AsyncClosure, AsyncWorker, Batch, DynAsyncWorker, DynWorker, Erased, ErasedAsync, Replica, Worker, batch_closure,
+    contained_closure, each_closure,
 };
 
 type BuildFn<W> = dyn Fn(&Replica) -> Result<W, Failure> + Send + Sync;
@@ -204,7 +204,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         F: Fn(&In, &Arc<Flight>, &StageName) -> Result<Out, Failure> + Send + Sync + 'static,
     {
         let function = Arc::new(function);
-        Self::from_factory(name, Placement::Task, move |_| Ok(Box::new(EachClosure::new(Arc::clone(&function)))))
+        Self::from_factory(name, Placement::Task, move |_| Ok(each_closure(Arc::clone(&function))))
     }
 
     /// As [`each_with_context`](Self::each_with_context), on one thread per core. A panic is the outcome of its item,
@@ -214,9 +214,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         F: Fn(&In, &CallContext) -> Result<Out, Failure> + Send + Sync + 'static,
     {
         let function = Arc::new(function);
-        let stage = Self::from_factory(name, Placement::Thread, move |_| {
-            Ok(Box::new(ContainedClosure::new(Arc::clone(&function))))
-        });
+        let stage = Self::from_factory(name, Placement::Thread, move |_| Ok(contained_closure(Arc::clone(&function))));
         stage.replicas(available_parallelism().map_or(1, NonZeroUsize::get))
     }
 
@@ -226,9 +224,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
         F: Fn(Batch<In>) -> Vec<Result<Out, Failure>> + Send + Sync + 'static,
     {
         let function = Arc::new(function);
-        Self::from_factory(name.into(), Placement::Task, move |_| {
-            Ok(Box::new(Erased(BatchClosure::new(Arc::clone(&function)))))
-        })
+        Self::from_factory(name.into(), Placement::Task, move |_| Ok(batch_closure(Arc::clone(&function))))
     }
 
     /// A [`Worker`], built once per replica and inside it. Runs on an OS thread of its own.

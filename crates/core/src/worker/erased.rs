@@ -23,7 +23,6 @@ pub(crate) struct Item {
     pub(crate) outputs: Option<OutputSender>,
 }
 
-/// The outcome of one item.
 #[derive(Debug)]
 pub(crate) enum ItemOutcome {
     Done(Payload),

@@ -23,7 +23,7 @@ pub use turn::Turn;
 
 pub(crate) use asynchronous::{AsyncClosure, DynAsyncWorker, ErasedAsync, warm_up};
 pub(crate) use clock_hold::{ClockHold, hold_during};
-pub(crate) use closure::{BatchClosure, ContainedClosure, EachClosure};
+pub(crate) use closure::{batch_closure, contained_closure, each_closure};
 pub(crate) use erased::{DynWorker, Erased, Item, ItemOutcome, WrongCount};
 pub(crate) use streaming::{ErasedAsyncStream, ErasedStream, OutputSender, StreamClosure};
 

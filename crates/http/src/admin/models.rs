@@ -102,7 +102,6 @@ pub(super) async fn list(State(admin): State<Admin>, uri: Uri) -> Result<impl In
     Ok(Json(Page { models, next }))
 }
 
-/// The query of a rollout.
 fn rollout_of(verb: &str, query: &str) -> Result<(Option<u64>, Rollout), ApiError> {
     let invalid = || {
         let expected = "`share` from 0 to 1, and `version` and `min_calls`, whole numbers";

@@ -63,7 +63,6 @@ pub(crate) fn starting() -> CallError {
 }
 
 impl ApiError {
-    /// An error of the edge itself.
     fn edge(status: StatusCode, error_type: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         let mut error = Self::new(ErrorKind::InvalidInput, message);
         error.0.status = status;

@@ -60,7 +60,6 @@ impl ApiError {
             .unwrap_or_default()
     }
 
-    /// The response.
     pub(crate) fn into_answer(self, request_id: &str, sends_trace: bool) -> Response {
         let body = self.to_problem(request_id, sends_trace);
         let mut response = Response::new(Body::from(body));

@@ -58,7 +58,6 @@ pub(crate) struct MultipartForm {
     _held: HeldBytes,
 }
 
-/// One part.
 #[derive(Debug)]
 struct Part {
     /// The format of a part with the content type of a format.

@@ -12,6 +12,14 @@
 
 use callboard_codec::DType;
 use half::{bf16, f16};
+use rmp::Marker;
+use rmp::encode::{
+    ValueWriteError, write_array_len, write_bin, write_f32, write_f64, write_map_len, write_sint, write_str,
+    write_str_len, write_uint,
+};
+
+/// Fails never: memory takes all bytes.
+type Written = Result<(), ValueWriteError>;
 
 /// The media type of MessagePack with extension types.
 pub(crate) const WITH_EXTENSIONS: &str = "application/msgpack; extensions=callboard";
@@ -47,6 +55,11 @@ pub(crate) fn plain_length(bytes: &[u8]) -> Option<usize> {
 /// The same value without extension types, of at most this length.
 pub(crate) fn plain(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length);
+    write_plain(&mut out, bytes).expect("a vector takes all bytes");
+    out
+}
+
+fn write_plain(out: &mut Vec<u8>, bytes: &[u8]) -> Written {
     let mut items = MsgpackItems { rest: bytes };
     let mut copied = bytes;
     loop {
@@ -57,13 +70,13 @@ pub(crate) fn plain(bytes: &[u8], length: usize) -> Vec<u8> {
         }
         // Bytes since the last extension are copied.
         out.extend_from_slice(&copied[..copied.len() - before.len()]);
-        let Some(MsgpackItem::Extension(code, payload)) = item else { return out };
+        let Some(MsgpackItem::Extension(code, payload)) = item else { return Ok(()) };
         match code {
             TUPLE => _ = items.enter(payload, bytes),
-            SCALAR => write_scalar(&mut out, payload),
-            TENSOR => write_tensor(&mut out, payload),
-            TEXTS => write_texts(&mut out, payload),
-            _ => write_bin(&mut out, payload),
+            SCALAR => write_scalar(out, payload)?,
+            TENSOR => write_tensor(out, payload)?,
+            TEXTS => write_texts(out, payload)?,
+            _ => write_bin(out, payload)?,
         }
         copied = items.rest;
     }
@@ -143,22 +156,27 @@ fn dtype_of(code: u8) -> Option<DType> {
     DType::all().nth(usize::from(code).checked_sub(1)?)
 }
 
-fn write_scalar(out: &mut Vec<u8>, payload: &[u8]) {
-    let Some((code, number)) = payload.split_first() else { return out.push(0xc0) };
+fn write_null(out: &mut Vec<u8>) -> Written {
+    out.push(Marker::Null.to_u8());
+    Ok(())
+}
+
+fn write_scalar(out: &mut Vec<u8>, payload: &[u8]) -> Written {
+    let Some((code, number)) = payload.split_first() else { return write_null(out) };
     match dtype_of(*code) {
         Some(dtype @ (DType::C64 | DType::C128)) => {
             let (real, imaginary) = number.split_at(number.len() / 2);
-            out.push(0x92);
+            write_array_len(out, 2)?;
             let part = if dtype == DType::C64 { DType::F32 } else { DType::F64 };
-            write_number(out, part, real);
-            write_number(out, part, imaginary);
+            write_number(out, part, real)?;
+            write_number(out, part, imaginary)
         }
         Some(dtype) => write_number(out, dtype, number),
-        None => out.push(0xc0),
+        None => write_null(out),
     }
 }
 
-fn write_number(out: &mut Vec<u8>, dtype: DType, number: &[u8]) {
+fn write_number(out: &mut Vec<u8>, dtype: DType, number: &[u8]) -> Written {
     let mut wide = [0; 8];
     let length = number.len().min(8);
     wide[..length].copy_from_slice(&number[..length]);
@@ -167,56 +185,15 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, number: &[u8]) {
     let bits = 64 - 8 * length as u32;
     let signed = (unsigned.checked_shl(bits).unwrap_or(0) as i64).checked_shr(bits).unwrap_or(0);
     match dtype {
-        DType::Bool => out.push(if unsigned == 0 { 0xc2 } else { 0xc3 }),
-        DType::I8 | DType::I16 | DType::I32 | DType::I64 if signed < 0 => write_negative(out, signed),
-        DType::F16 => write_float(out, f16::from_bits(unsigned as u16).to_f32()),
-        DType::BF16 => write_float(out, bf16::from_bits(unsigned as u16).to_f32()),
-        DType::F32 => write_float(out, f32::from_bits(unsigned as u32)),
-        DType::F64 => {
-            out.push(0xcb);
-            out.extend_from_slice(&unsigned.to_be_bytes());
-        }
-        _ => write_unsigned(out, unsigned),
+        DType::Bool => out.push(if unsigned == 0 { Marker::False } else { Marker::True }.to_u8()),
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => _ = write_sint(out, signed)?,
+        DType::F16 => write_f32(out, f16::from_bits(unsigned as u16).to_f32())?,
+        DType::BF16 => write_f32(out, bf16::from_bits(unsigned as u16).to_f32())?,
+        DType::F32 => write_f32(out, f32::from_bits(unsigned as u32))?,
+        DType::F64 => write_f64(out, f64::from_bits(unsigned))?,
+        _ => _ = write_uint(out, unsigned)?,
     }
-}
-
-fn write_float(out: &mut Vec<u8>, number: f32) {
-    out.push(0xca);
-    out.extend_from_slice(&number.to_be_bytes());
-}
-
-fn write_unsigned(out: &mut Vec<u8>, number: u64) {
-    let bytes = number.to_be_bytes();
-    match number {
-        0..0x80 => out.push(bytes[7]),
-        0x80..0x100 => out.extend_from_slice(&[0xcc, bytes[7]]),
-        0x100..0x1_0000 => out.extend_from_slice(&[0xcd, bytes[6], bytes[7]]),
-        0x1_0000..0x1_0000_0000 => {
-            out.push(0xce);
-            out.extend_from_slice(&bytes[4..]);
-        }
-        _ => {
-            out.push(0xcf);
-            out.extend_from_slice(&bytes);
-        }
-    }
-}
-
-fn write_negative(out: &mut Vec<u8>, number: i64) {
-    let bytes = number.to_be_bytes();
-    match number {
-        -32.. => out.push(bytes[7]),
-        -0x80..-32 => out.extend_from_slice(&[0xd0, bytes[7]]),
-        -0x8000..-0x80 => out.extend_from_slice(&[0xd1, bytes[6], bytes[7]]),
-        -0x8000_0000..-0x8000 => {
-            out.push(0xd2);
-            out.extend_from_slice(&bytes[4..]);
-        }
-        _ => {
-            out.push(0xd3);
-            out.extend_from_slice(&bytes);
-        }
-    }
+    Ok(())
 }
 
 /// The header of a tensor or of texts: code, rank, six zeros, the axes; then the data.
@@ -227,16 +204,18 @@ fn header(payload: &[u8]) -> Option<(u8, Vec<u64>, &[u8])> {
     Some((front[0], axes.iter().map(|axis| u64::from_le_bytes(*axis)).collect(), rest))
 }
 
-fn write_tensor(out: &mut Vec<u8>, payload: &[u8]) {
-    let Some((code, axes, data)) = header(payload) else { return out.push(0xc0) };
-    out.push(0x83);
-    write_text(out, b"dtype");
-    write_text(out, dtype_of(code).map_or("?", DType::numpy_name).as_bytes());
-    write_text(out, b"shape");
-    write_array(out, axes.len());
-    axes.iter().for_each(|axis| write_unsigned(out, *axis));
-    write_text(out, b"data");
-    write_bin(out, data);
+fn write_tensor(out: &mut Vec<u8>, payload: &[u8]) -> Written {
+    let Some((code, axes, data)) = header(payload) else { return write_null(out) };
+    write_map_len(out, 3)?;
+    write_str(out, "dtype")?;
+    write_str(out, dtype_of(code).map_or("?", DType::numpy_name))?;
+    write_str(out, "shape")?;
+    write_array_len(out, axes.len() as u32)?;
+    for axis in axes {
+        write_uint(out, axis)?;
+    }
+    write_str(out, "data")?;
+    write_bin(out, data)
 }
 
 struct TextArray<'a> {
@@ -262,56 +241,26 @@ fn texts(payload: &[u8]) -> Option<TextArray<'_>> {
     Some(TextArray { axes, ends: ends.as_chunks::<8>().0, text })
 }
 
-fn write_texts(out: &mut Vec<u8>, payload: &[u8]) {
-    let Some(TextArray { axes, ends, text }) = texts(payload) else { return out.push(0xc0) };
+fn write_texts(out: &mut Vec<u8>, payload: &[u8]) -> Written {
+    let Some(TextArray { axes, ends, text }) = texts(payload) else { return write_null(out) };
     let mut begin = 0;
     let mut ends = ends.iter().map(|end| usize::try_from(u64::from_le_bytes(*end)).unwrap_or(usize::MAX));
     write_level(out, &axes, &mut |out: &mut Vec<u8>| {
         let end = ends.next().unwrap_or(begin);
-        write_text(out, text.get(begin..end).unwrap_or_default());
+        let text = text.get(begin..end).unwrap_or_default();
         begin = end;
-    });
+        write_str_len(out, text.len() as u32)?;
+        out.extend_from_slice(text);
+        Ok(())
+    })
 }
 
 /// Ranks are at most 32, which bounds the recursion.
-fn write_level(out: &mut Vec<u8>, axes: &[u64], leaf: &mut dyn FnMut(&mut Vec<u8>)) {
+fn write_level(out: &mut Vec<u8>, axes: &[u64], leaf: &mut dyn FnMut(&mut Vec<u8>) -> Written) -> Written {
     let Some((length, inner)) = axes.split_first() else { return leaf(out) };
-    let length = usize::try_from(*length).unwrap_or(0);
-    write_array(out, length);
-    (0..length).for_each(|_| write_level(out, inner, leaf));
-}
-
-fn write_array(out: &mut Vec<u8>, length: usize) {
-    match length {
-        0..16 => out.push(0x90 | length as u8),
-        16..0x1_0000 => write_long(out, 0xdc, length, 2),
-        _ => write_long(out, 0xdd, length, 4),
-    }
-}
-
-fn write_text(out: &mut Vec<u8>, text: &[u8]) {
-    match text.len() {
-        length @ 0..32 => out.push(0xa0 | length as u8),
-        length @ 32..0x100 => write_long(out, 0xd9, length, 1),
-        length @ 0x100..0x1_0000 => write_long(out, 0xda, length, 2),
-        length => write_long(out, 0xdb, length, 4),
-    }
-    out.extend_from_slice(text);
-}
-
-fn write_bin(out: &mut Vec<u8>, bytes: &[u8]) {
-    match bytes.len() {
-        length @ 0..0x100 => write_long(out, 0xc4, length, 1),
-        length @ 0x100..0x1_0000 => write_long(out, 0xc5, length, 2),
-        length => write_long(out, 0xc6, length, 4),
-    }
-    out.extend_from_slice(bytes);
-}
-
-/// A marker and a length in this many bytes.
-fn write_long(out: &mut Vec<u8>, marker: u8, length: usize, bytes: usize) {
-    out.push(marker);
-    out.extend_from_slice(&(length as u64).to_be_bytes()[8 - bytes..]);
+    let length = u32::try_from(*length).unwrap_or(0);
+    write_array_len(out, length)?;
+    (0..length).try_for_each(|_| write_level(out, inner, leaf))
 }
 
 #[cfg(test)]

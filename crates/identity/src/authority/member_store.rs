@@ -32,7 +32,6 @@ const REMOVED_MARGIN: Duration = Duration::from_secs(3600);
 /// The holder of a use whose member was removed: neither a key nor a name.
 const NO_HOLDER: &str = "removed";
 
-/// The record of a token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct TokenRecord {
     pub(super) role: String,

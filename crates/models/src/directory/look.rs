@@ -114,7 +114,6 @@ fn settings(path: &Path) -> io::Result<String> {
     Ok(edited_text(&text).into_owned())
 }
 
-/// The stamp of a file.
 pub(super) fn stamp(metadata: &Metadata) -> FileStamp {
     #[cfg(unix)]
     let inode = std::os::unix::fs::MetadataExt::ino(metadata);

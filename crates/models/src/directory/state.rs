@@ -53,7 +53,6 @@ pub(super) struct Failed {
     pub(super) reason: String,
 }
 
-/// One model.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModelState {
     /// At the last look.

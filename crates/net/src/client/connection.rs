@@ -142,7 +142,6 @@ impl NodeConnection {
         self.offers.load().stages()
     }
 
-    /// The offer of this stage.
     pub(crate) fn stage_offer(&self, stage: &str) -> Option<StageOffer> {
         self.offers.load().stage(stage)
     }

@@ -97,7 +97,6 @@ impl AnswerForm for OutputStream {
     }
 }
 
-/// The answer of a peer.
 struct PeerAnswer<R> {
     response: R,
     /// The number of stages that were sent.

@@ -17,7 +17,6 @@ const SESSION_BOUND: (usize, usize) = (5, 4);
 /// The most ejected peers of ten: when most peers fail, the cause is not the peers.
 const EJECTED_OF_TEN: usize = 3;
 
-/// The load of a peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PeerLoad {
     /// This node's calls in flight there, and the queue that it last reported.

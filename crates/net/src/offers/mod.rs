@@ -65,7 +65,6 @@ pub(crate) struct Offers {
     refused: BTreeSet<String>,
 }
 
-/// The offer of a stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StageOffer {
     pub(crate) revision: u64,
@@ -73,7 +72,6 @@ pub(crate) struct StageOffer {
     pub(crate) is_idempotent: bool,
 }
 
-/// The offer of a route.
 #[derive(Clone, Copy, Debug)]
 struct RouteOffer {
     is_streaming: bool,

@@ -25,7 +25,6 @@ use crate::refusal::RefusalReason;
 /// Clients leave this part of all connections to nodes: an eighth.
 const NODES_PART: usize = 8;
 
-/// An open connection.
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     pub(super) connection: Connection,

@@ -18,7 +18,6 @@ use crate::metrics::PeerMetrics;
 use crate::refusal::RefusalReason;
 
 families! {
-    /// The counters of one server.
     pub(super) struct ServerCounters {
         pub(super) open: Gauge = "connections_open", "Connections being served";
         pub(super) accepted: Counter = "connections_accepted", "Connections whose hello was answered";
@@ -36,7 +35,6 @@ families! {
     }
 }
 
-/// The metrics of one server.
 #[derive(Debug)]
 pub(super) struct ServerMetrics {
     registry: Registry,

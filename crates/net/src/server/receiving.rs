@@ -417,7 +417,6 @@ impl InputReader {
     }
 }
 
-/// The input of a call.
 enum CallInput {
     Decoded(Payload),
     /// It is large, and decoded on another thread when the call starts.

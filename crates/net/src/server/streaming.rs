@@ -82,7 +82,6 @@ pub(super) async fn answer(
     }
 }
 
-/// A frame from the caller.
 enum CallerFrame {
     /// Room for more outputs.
     Credit(u32),

@@ -44,10 +44,8 @@ pub struct PythonService {
     /// The JSON schema of its input.
     pub input: Json,
     /// The parameter that a body without fields is.
-    #[serde(default)]
     pub raw_body: Option<PythonRawBody>,
     /// The names of its parameters, in their order.
-    #[serde(default)]
     pub parameters: Option<Vec<String>>,
     /// Whether its input is the value of its only parameter.
     #[serde(default)]
@@ -58,16 +56,12 @@ pub struct PythonService {
     #[serde(default)]
     pub streams: bool,
     /// The largest batch that it says.
-    #[serde(default)]
     pub max_batch_size: Option<usize>,
     /// The number of replicas that it says.
-    #[serde(default)]
     pub replicas: Option<PythonReplicas>,
     /// The timeout of a batch that it says.
-    #[serde(default)]
     pub timeout_ms: Option<u64>,
     /// The contract that it says.
-    #[serde(default)]
     pub contract: Option<String>,
     /// Whether its replicas are forked from a process that has imported it.
     #[serde(default = "yes")]
@@ -76,25 +70,19 @@ pub struct PythonService {
     #[serde(default)]
     pub share_setup: bool,
     /// The time until a replica must be ready that it says.
-    #[serde(default)]
     pub start_timeout_ms: Option<u64>,
     /// How long a batch that is not full may wait, as it says.
-    #[serde(default)]
     pub max_delay_ms: Option<u64>,
     /// The length of the queue that it says.
-    #[serde(default)]
     pub queue: Option<usize>,
     /// The memory of a replica that it says, as a configuration file has it.
-    #[serde(default)]
     pub memory_limit: Option<String>,
     /// The variables of its replicas that it says.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// How many calls a replica works on at once; 1 if it does not say.
-    #[serde(default)]
     pub concurrency: Option<u32>,
     /// What it does, in one line.
-    #[serde(default)]
     pub description: Option<String>,
     /// Valid inputs.
     #[serde(default)]

@@ -200,7 +200,6 @@ impl PythonConfig {
     }
 }
 
-/// A file as it was imported.
 #[derive(Clone, PartialEq, Eq)]
 struct ImportedFile {
     python: PathBuf,

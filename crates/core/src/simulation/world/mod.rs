@@ -21,7 +21,6 @@ use crate::queue::{EntryKey, SessionQueues, SharedCost};
 use crate::restart::RestartWindow;
 use crate::testing::Chance;
 
-/// An event.
 #[derive(Clone, Debug)]
 enum Event {
     Arrive(usize),

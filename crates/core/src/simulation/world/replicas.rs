@@ -7,7 +7,6 @@ use crate::pool::StageState;
 use crate::restart::{BackoffPolicy, LifeEnd, NextStart, RestartDecision as AfterCrash};
 
 impl ModelWorld {
-    /// A life crashes.
     pub(super) fn crashed(&mut self, id: u64, end: LifeEnd) {
         let Some(ModelLife { index, leaving, .. }) = self.lives.remove(&id) else { return };
         self.note(format!("{id} is dead, replica {index}"));

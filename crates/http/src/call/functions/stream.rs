@@ -172,7 +172,6 @@ impl CallStreamBody {
         self.unsent.pop_front()
     }
 
-    /// The frame of an outcome.
     async fn frame_of(&mut self, outcome: Result<Value, CallError>) -> Frame {
         let frame = match outcome {
             Ok(value) => encode(&self.client, &self.panics, value).await,

@@ -17,7 +17,6 @@ use super::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::respond::frame::{Frame, FrameKind};
 
-/// The form of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamForm {
     /// Server-sent events (HTML, §9.2), for browsers.

@@ -51,7 +51,6 @@ const COALESCE_FROM: usize = 4;
 /// How long a call waits for room on one connection while another node may have room.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(5);
 
-/// A call in the queue.
 #[derive(Debug)]
 struct QueuedCall {
     frame: LooseFrame,
