@@ -1,5 +1,6 @@
 """Services whose arguments are parts of the request, for `test_request.py`."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import callboard as cb
@@ -29,6 +30,29 @@ class Greet:
     @cb.route("/greet/nobody")
     async def nobody(self, context: cb.Context, user: Users) -> list[Any]:
         return [user, context.headers, context.query]
+
+
+@cb.service
+class Items:
+    @cb.route("/items/{item_id}", methods=["get"])
+    def item(
+        self, item_id: Annotated[int, cb.Field(ge=1)], limit: int = 10, tags: list[str] = (), user: Users = ""
+    ) -> list[Any]:  # type: ignore[assignment]
+        return [item_id, limit, list(tags), user]
+
+    @cb.route("/items/latest", methods=["GET", "DELETE"])
+    def latest(self) -> str:
+        return "latest"
+
+    @cb.route("/names/{name}/of/{group}")
+    @cb.batched
+    def name(self, values: list[int], group: list[str], name: list[str]) -> list[list[Any]]:
+        return [list(each) for each in zip(values, name, group, strict=True)]
+
+    @cb.route("/words/{word}/letters", methods=["GET"])
+    async def letters(self, word: str) -> AsyncIterator[str]:
+        for letter in word:
+            yield letter
 
 
 @cb.service(headers=["x-user"])

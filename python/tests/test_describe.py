@@ -48,6 +48,7 @@ def test_each_route_is_described() -> None:
         "examples": ["good", "fine"],
         "headers": [],
         "query": [],
+        "methods": [],
         "request": [],
         "streams": False,
         "batched": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -58,15 +59,27 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             process.terminate()
 
 
-@pytest.fixture(params=["local", "http", "quic"])
-def client(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
+@contextlib.contextmanager
+def client_of(request: pytest.FixtureRequest, service: type) -> Iterator[cb.Client]:
     if request.param == "local":
-        with cb.test_client(request_app.Greet) as local:
+        with cb.test_client(service) as local:
             yield local.client()
         return
     if request.param == "quic":
         pytest.importorskip("callboard._native")
     with cb.Client(getattr(request.getfixturevalue("node"), request.param)) as found:
+        yield found
+
+
+@pytest.fixture(params=["local", "http", "quic"])
+def client(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
+    with client_of(request, request_app.Greet) as found:
+        yield found
+
+
+@pytest.fixture(params=["local", "http", "quic"])
+def items(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
+    with client_of(request, request_app.Items) as found:
         yield found
 
 
@@ -186,3 +199,101 @@ def test_the_options_of_a_call_have_parts_of_a_request() -> None:
     for query in ([("a", "b")], {"a": None}, {1: "a"}):
         with pytest.raises(TypeError, match="query"):
             client.call("/a", query=query)  # type: ignore[arg-type]
+
+
+# ---- Paths and methods -----------------------------------------------------------------------------------------------
+
+
+def test_a_client_calls_a_route_by_its_path_whatever_its_methods(items: cb.Client) -> None:
+    assert items.call("/items/7") == [7, 10, [], ""]
+    assert items.call("/items/7", query={"limit": 3, "tags": "a,b"}, headers=USER) == [7, 3, ["a", "b"], "ada"]
+    assert items.call("/items/latest") == "latest"
+    assert items.call("/names/a%2Fb/of/c%20d%C3%A9", 5) == [5, "a/b", "c dé"]
+    assert list(items.stream("/names/a/of/b", [1, 2])) == [[1, "a", "b"], [2, "a", "b"]]
+    assert list(items.replies("/words/abc/letters")) == ["a", "b", "c"]
+    with pytest.raises(cb.CallError) as raised:
+        items.call("/items/x")
+    assert (raised.value.status_code, raised.value.details["fields"]) == (
+        422,
+        [{"path": "path.item_id", "message": "Expected `int`, got `str`"}],
+    )
+    for other in ("/items", "/items/7/8", "/names//of/c"):
+        with pytest.raises(cb.CallError) as raised:
+            items.call(other)
+        assert raised.value.kind == "not_found", other
+
+
+def test_methods_call_a_route_as_it_declares(node: Served) -> None:
+    def ask(method: str, path: str, **more: Any) -> httpx.Response:
+        return httpx.request(method, node.http + path, **more)
+
+    assert ask("GET", "/items/7?limit=3&tags=a,b", headers=USER).json() == [7, 3, ["a", "b"], "ada"]
+    assert ask("GET", "/items/7", headers={"content-type": "application/json"}).json() == [7, 10, [], ""]
+    assert ask("HEAD", "/items/7").status_code == 200
+    assert ask("DELETE", "/items/latest").json() == ask("GET", "/items/latest").json() == "latest"
+    assert ask("POST", "/names/a%2fb/of/%E9", json=5).json() == [5, "a/b", "\ufffd"]
+    assert ask("GET", "/words/ab/letters", headers={"accept": "application/x-ndjson"}).text.split() == ['"a"', '"b"']
+    wanted = {"args": [], "kwargs": {}}
+    assert ask("POST", "/v1/call/items/7", json=wanted).json() == [7, 10, [], ""]
+    for method, path, allowed in [
+        ("POST", "/items/7", "GET, HEAD"),
+        ("POST", "/items/latest", "GET, DELETE, HEAD"),
+        ("PUT", "/items/latest", "GET, DELETE, HEAD"),
+        ("GET", "/names/a/of/b", "POST"),
+        ("GET", "/greet", "POST"),
+        ("GET", "/v1/call/items/7", "POST"),
+    ]:
+        refused = ask(method, path)
+        assert (refused.status_code, refused.headers["allow"]) == (405, allowed), (method, path)
+    assert ask("GET", "/items/0").json()["details"]["fields"][0]["path"] == "path.item_id"
+
+
+def test_openapi_has_the_methods_and_the_parameters_of_a_path(node: Served) -> None:
+    paths = httpx.get(f"{node.http}/openapi.json").json()["paths"]
+    assert list(paths["/items/{item_id}"]) == ["get"] and list(paths["/items/latest"]) == ["get", "delete"]
+    operation = paths["/items/{item_id}"]["get"]
+    assert "requestBody" not in operation and operation["operationId"] == "get_items__item_id_"
+    own = [parameter for parameter in operation["parameters"] if "name" in parameter]
+    assert [(each["in"], each["name"], each["required"]) for each in own] == [
+        ("path", "item_id", True),
+        ("query", "limit", False),
+        ("query", "tags", False),
+        ("header", "x-user", False),
+    ]
+    assert own[0]["schema"] == {"type": "integer", "minimum": 1}
+
+
+def test_paths_and_methods_that_cannot_be_are_refused_with_their_cure() -> None:
+    for path in ("/a/{x", "/a/{x}b", "/a/{2}", "/{x}/{x}", "/a/{}"):
+        with pytest.raises(ValueError, match="a parameter is a whole segment, each of another name"):
+            cb.function(route=path)(request_app.Greet.predict)
+    with pytest.raises(ValueError, match="there are GET, POST"):
+        cb.function(route="/a", methods=["FETCH"])(request_app.Greet.predict)
+    with pytest.raises(TypeError, match="must be a list"):
+        cb.function(methods="GET")(request_app.Greet.predict)  # type: ignore[call-overload]
+
+    @cb.function(route="/a/{x}/{y}")
+    def lacks(x: int) -> int: ...
+
+    with pytest.raises(TargetError, match=r"the path /a/\{x\}/\{y\} has `y`, and no parameter is called so"):
+        routes_of(lacks, "lacks")
+
+    @cb.function(methods=["GET"])
+    def body(x: dict[str, int]) -> int: ...
+
+    with pytest.raises(TargetError, match="body: the parameter `x`: a query parameter is a text"):
+        routes_of(body, "body")
+
+
+def test_two_routes_that_take_the_same_paths_are_an_error_at_the_start(tmp_path: Path) -> None:
+    if not BINARY.exists():
+        pytest.skip("no binary beside the interpreter")
+    code = "import callboard as cb\n\n"
+    for name in ("a", "b"):
+        code += f"@cb.function(route='/items/{{{name}}}')\ndef of_{name}({name}: str) -> str:\n    return {name}\n\n"
+    (tmp_path / "app.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "VIRTUAL_ENV": sys.prefix}
+    command = [BINARY, "serve", "app.py", "--http", "127.0.0.1:0"]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode != 0
+    assert "the routes `/items/{a}` and `/items/{b}` take the same paths" in ended.stdout + ended.stderr

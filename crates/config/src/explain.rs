@@ -134,6 +134,7 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
         Row::with_form(of_route::MAX_BODY_BYTES, of_route::max_body_bytes_form(), &route.max_body_bytes),
         Row::with_form(of_route::HEADERS, &of_route::HEADERS_FORM, &route.headers),
         Row::with_form(of_route::QUERY, &of_route::QUERY_FORM, &route.query),
+        Row::with_form(of_route::METHODS, &of_route::METHODS_FORM, &route.methods),
         Row::new("rollout", rollout.to_owned(), &route.rollout.source),
     ]
 }

@@ -16,8 +16,8 @@ use super::graph::{self, Steps};
 use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
-    HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, PRIORITY,
-    PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT, max_body_bytes_form, timeout_form,
+    HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, METHODS,
+    METHODS_FORM, PRIORITY, PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT, max_body_bytes_form, timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -43,6 +43,8 @@ pub struct RoutePlan {
     pub headers: Sourced<Vec<String>>,
     /// The query parameters of requests that its code may read.
     pub query: Sourced<Vec<String>>,
+    /// The methods of HTTP that call it; none means `POST`.
+    pub methods: Sourced<Vec<String>>,
     /// How it takes over when it is loaded again; `None` if at once.
     pub rollout: Sourced<Option<RolloutPlan>>,
     /// One line for people.
@@ -60,7 +62,7 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "path",
     "stages",
     "summary",
@@ -73,6 +75,7 @@ const KEYS: [&str; 12] = [
     MAX_BODY_BYTES,
     HEADERS,
     QUERY,
+    METHODS,
 ];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
@@ -91,6 +94,7 @@ impl RoutePlan {
             max_body_bytes: settings.max_body_bytes.clone(),
             headers: Sourced::new(Vec::new(), Source::Default),
             query: Sourced::new(Vec::new(), Source::Default),
+            methods: Sourced::new(Vec::new(), Source::Default),
             rollout: Sourced::new(None, Source::Default),
             summary: None,
             examples: Vec::new(),
@@ -156,6 +160,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.max_body_bytes = section.read(MAX_BODY_BYTES, max_body_bytes_form())?.unwrap_or(route.max_body_bytes);
     route.headers = section.read(HEADERS, &HEADERS_FORM)?.unwrap_or(route.headers);
     route.query = section.read(QUERY, &QUERY_FORM)?.unwrap_or(route.query);
+    route.methods = section.read(METHODS, &METHODS_FORM)?.unwrap_or(route.methods);
     route.rollout = rollout::read(&section)?;
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());

@@ -19,6 +19,7 @@ from callboard._options import (
     headers_of,
     hyphened,
     max_delay_ms,
+    methods_of,
     positive,
     query_of,
     replicas_of,
@@ -65,6 +66,8 @@ class Service:
     # What its code reads of a request beside its input.
     headers: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
+    # The methods of HTTP of its `route`. None: POST.
+    methods: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -80,6 +83,7 @@ class Method:
     # None: those of the service.
     headers: tuple[str, ...] | None = None
     query: tuple[str, ...] | None = None
+    methods: tuple[str, ...] = ()
 
 
 @overload
@@ -106,6 +110,7 @@ def service(
     examples: Sequence[Any] = ...,
     headers: Sequence[str] = ...,
     query: Sequence[str] = ...,
+    methods: Sequence[str] = ...,
 ) -> Callable[[C], C]: ...
 
 
@@ -131,6 +136,7 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `examples`: valid inputs. Each replica runs them before it is ready, and `/docs` shows them.
     * `headers` and `query`: the headers and the query parameters of a request that the code may read in its `Context`,
       such as `headers=["x-user"]`. It sees no other, also not `authorization` or `cookie`, unless they are listed.
+    * `methods`: those of HTTP that call its `route`, such as `["GET"]`; `POST` by default. See `callboard.route`.
     * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
     * `share_setup`: `setup` runs once for each route, before the replicas are forked, and they share its memory.
 
@@ -170,6 +176,7 @@ def function(
     examples: Sequence[Any] = ...,
     headers: Sequence[str] = ...,
     query: Sequence[str] = ...,
+    methods: Sequence[str] = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -196,7 +203,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
 
 _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
-    *("start_timeout", "memory_limit", "env", "examples", "headers", "query", "warm"),
+    *("start_timeout", "memory_limit", "env", "examples", "headers", "query", "methods", "warm"),
 )
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup")
 
@@ -222,6 +229,7 @@ def _service(
     examples: Sequence[Any] = (),
     headers: Sequence[str] = (),
     query: Sequence[str] = (),
+    methods: Sequence[str] = (),
 ) -> Service:
     name = name or target.__name__
     if not route and not re.fullmatch(r"[A-Za-z0-9_.~:@-]+", name):
@@ -250,6 +258,7 @@ def _service(
         examples=examples_of(examples),
         headers=headers_of(headers),
         query=query_of(query),
+        methods=methods_of(methods),
     )
 
 
@@ -310,11 +319,17 @@ def route(
     examples: Sequence[Any] = (),
     headers: Sequence[str] | None = None,
     query: Sequence[str] | None = None,
+    methods: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Makes a further method of a class a route of its own, with its own queue, batches and replicas.
 
     The route shares no object with the others: each of its replicas has an instance of the class with its own `setup`.
     `examples`, `headers` and `query` are as of `service`; the latter two are by default those of the service.
+
+    A segment of the path may be a parameter: `@route("/items/{item_id}", methods=["GET"])` gives a method with the
+    argument `item_id: int` the number in the path. Of several routes that a path fits, that with a literal segment is
+    called. `methods` are those of HTTP that call it, `POST` by default. With `GET` the other arguments are query
+    parameters, since it has no body.
 
     Raises `TypeError` without a path, and `ValueError` for a path that is wrong.
     """
@@ -326,6 +341,7 @@ def route(
         method.route, method.examples = route_path(path), examples_of(examples)
         method.headers = None if headers is None else headers_of(headers)
         method.query = None if query is None else query_of(query)
+        method.methods = methods_of(methods)
         return fn
 
     return decorate

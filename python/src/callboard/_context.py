@@ -41,7 +41,7 @@ class Context(msgspec.Struct):
     query: dict[str, str] = {}
     """The query parameters of the request that the route lists (`@service(query=["lang"])`)."""
     path: str | None = None
-    """The path of the request, as its client wrote it; None where the route lists no headers or query parameters."""
+    """The path of the request, as its client wrote it; None where the route reads nothing of the request."""
     deadline: float | None = None
     """Seconds on the clock of `time.monotonic()`; None without a deadline."""
     _cancelled: bool = False

@@ -21,7 +21,7 @@ from callboard._current import CURRENT
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import error_map, error_of, let_go
 from callboard._exceptions import CallError, InvalidInput
-from callboard._options import nearest_name, route_path
+from callboard._options import nearest_name, path_parameters, route_path
 from callboard._runner import Emit, Failure, Runner, setup_arguments
 from callboard._said import said
 from callboard._schema import schema
@@ -171,6 +171,8 @@ class Method:
                 raise TypeError(f"{self._path} takes one value, or the fields of an object by name")
             return args[0] if args else kwargs or None
         signature = self._route.signature
+        if path_parameters(self._path):
+            raise TypeError(f"{self._path} has a parameter in its path: call it by a `Client`, or give it a plain path")
         if signature.streams:
             raise TypeError(f"{signature.where} answers with a stream, and a call has one output")
         names = list(signature.hints)

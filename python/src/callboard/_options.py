@@ -134,6 +134,18 @@ def query_of(query: Any) -> tuple[str, ...]:
     return names
 
 
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def methods_of(methods: Any) -> tuple[str, ...]:
+    if not isinstance(methods, (list, tuple)) or not all(isinstance(method, str) for method in methods):
+        raise TypeError(f'methods={methods!r}: must be a list, such as ["GET"]')
+    found = tuple(dict.fromkeys(method.upper() for method in methods))
+    if not set(found) <= set(_METHODS):
+        raise ValueError(f"methods={methods!r}: there are {', '.join(_METHODS)}")
+    return found
+
+
 def _names_of(option: str, names: Any, example: str) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
         raise TypeError(f"{option}={names!r}: must be a list of names, such as [{example!r}]")
@@ -147,10 +159,30 @@ def _names_of(option: str, names: Any, example: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+_PARAMETER = re.compile(r"(?<=/)\{([A-Za-z_][A-Za-z0-9_]*)\}(?=/|$)")
+
+
 def route_path(route: str) -> str:
     if not isinstance(route, str):
         raise TypeError(f"route={route!r}: write a path such as '/classify'")
     path = route if route.startswith("/") else "/" + route
     if path.endswith("/") or not path.isprintable() or any(char in " ?#" for char in path):
         raise ValueError(f"route {route!r}: write a path such as '/classify'")
+    names = path_parameters(path)
+    if any(brace in _PARAMETER.sub("", path) for brace in "{}") or len(set(names)) < len(names):
+        raise ValueError(f"route {route!r}: a parameter is a whole segment, each of another name: '/items/{{item_id}}'")
     return path
+
+
+def path_parameters(path: str) -> list[str]:
+    """The names of the parameters of a path such as `/items/{item_id}`."""
+    return _PARAMETER.findall(path)
+
+
+def takes_path(route: str, path: str) -> bool:
+    """Whether a path is one of those of a route with parameters."""
+    wanted, given = route.split("/"), path.split("/")
+    return len(wanted) == len(given) and all(
+        segment == other or (segment.startswith("{") and other != "")
+        for segment, other in zip(wanted, given, strict=True)
+    )

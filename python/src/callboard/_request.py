@@ -10,11 +10,12 @@ import dataclasses
 import json
 from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
+from urllib.parse import unquote
 
 from callboard._context import Context
 from callboard._conversion import convert, from_text
 from callboard._exceptions import InvalidInput
-from callboard._options import headers_of, query_of
+from callboard._options import headers_of, query_of, takes_path
 from callboard._schema import schema
 from callboard._type_hints import name_of, unaliased
 from callboard._unions import is_union
@@ -99,6 +100,23 @@ class Cookie(Part):
         return None
 
 
+class PathParameter(Part):
+    """The argument is a segment of the path. Its name is the route, such as `/items/{item_id}`."""
+
+    place, words, option = "path", "path parameter", "path"
+
+    def _key(self, parameter: str) -> str:
+        return parameter
+
+    def _read(self, context: Context, key: str) -> str | None:
+        segments = (self.name or "").strip("/").split("/")
+        # There may be more before them, such as the prefix of a proxy.
+        given = (context.path or "").split("/")[-len(segments) :]
+        if not takes_path("/".join(segments), "/".join(given)):
+            return None
+        return unquote(given[segments.index(f"{{{key}}}")])
+
+
 class Argument:
     """One argument of the code that comes from a part of the request. `TypeError` and `ValueError` say what is wrong
     with its hint or name."""
@@ -145,7 +163,8 @@ class Argument:
         described = dict(self._schema)
         if self.defaults and is_json(self.defaults[0]):
             described["default"] = self.defaults[0]
-        return {"in": self.part.place, "name": self.key, "required": not self.defaults, "schema": described}
+        is_required = not self.defaults or self.part.place == "path"
+        return {"in": self.part.place, "name": self.key, "required": is_required, "schema": described}
 
 
 def split(hint: Any) -> tuple[Part | None, Any]:

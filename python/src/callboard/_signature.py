@@ -22,9 +22,10 @@ from callboard._context import Context
 from callboard._conversion import convert, converter, from_plain, holder_of
 from callboard._envelope import FRAMES, forms_of
 from callboard._exceptions import InvalidInput
+from callboard._options import path_parameters
 from callboard._outputs import encoder
 from callboard._records import is_pydantic_field
-from callboard._request import Argument, Part, has_part, is_json, split
+from callboard._request import Argument, Part, PathParameter, Query, has_part, is_json, split
 from callboard._schema import schema
 from callboard._type_hints import name_of, normal, unaliased, with_objects
 from callboard._unions import is_union
@@ -37,7 +38,16 @@ _ASYNC_ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncGenerato
 class Signature:
     """The parameters and the result of a method or function. `TypeError` says which hint cannot be served."""
 
-    def __init__(self, fn: Callable[..., Any], where: str, *, drop_self: bool, batched: bool) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        where: str,
+        *,
+        drop_self: bool,
+        batched: bool,
+        path: str = "",
+        methods: tuple[str, ...] = (),
+    ) -> None:
         inner = inspect.unwrap(fn)
         parameters = list(inspect.signature(inner).parameters.values())[1 if drop_self else 0 :]
         hints = _hints(inner, where)
@@ -46,10 +56,14 @@ class Signature:
         self.context: str | None = None
         # What is a part of the request, and what is in the body.
         self.request: list[Argument] = []
+        self._path, self._is_get = path, "GET" in methods
         self.hints: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
         for parameter in parameters:
             self._take(parameter, hints.get(parameter.name, Any))
+        missing = set(path_parameters(path)) - {each.name for each in self.request if each.part.place == "path"}
+        if missing:
+            raise TypeError(f"{where}: the path {path} has `{min(missing)}`, and no parameter is called so")
         returned = unaliased(hints.get("return", Any))
         origin = get_origin(returned) or returned
         self.is_async = (
@@ -87,6 +101,10 @@ class Signature:
             self.context = name
             return
         part, hint = split(hint)
+        if part is None and name in path_parameters(self._path):
+            part = PathParameter(self._path)
+        elif part is None and self._is_get:
+            part = Query()
         if self.batched:
             hint = _item_of(unaliased(hint), place)
         hint, default = _field_of(hint, parameter.default, name, place)

@@ -56,6 +56,12 @@ class Route:
             return self.method.examples
         return self.service.examples or tuple(getattr(self.owner, "examples", ()))
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods of HTTP that call it. None: POST."""
+        is_main = self.attribute in (None, "predict")
+        return self.method.methods or (self.service.methods if is_main else ())
+
     def reads(self, option: str) -> list[str]:
         """The `headers` or the `query` parameters of a request that its code reads."""
         own = getattr(self.method, option)
@@ -88,7 +94,7 @@ class Route:
     @property
     def stage(self) -> str:
         """The name of its stage."""
-        return self.path.lstrip("/").replace("/", "-")
+        return self.path.lstrip("/").replace("/", "-").replace("{", ":").replace("}", "")
 
     def instance(self) -> Any:
         """A new instance of the class, before its `setup`; None for a function."""
@@ -111,6 +117,7 @@ class Route:
             "examples": self.examples_as_json(),
             "headers": self.reads("headers"),
             "query": self.reads("query"),
+            "methods": list(self.methods),
             "request": [argument.describe() for argument in self.signature.request],
             "streams": self.signature.streams,
             "batched": self.method.batched,
@@ -252,9 +259,10 @@ def routes_of(owner: Any, target: str) -> list[Route]:
 
 def _function_route(fn: Any, service: Service, target: str) -> Route:
     method = getattr(fn, METHOD, Method())
-    signature = Signature(fn, service.name, drop_self=False, batched=method.batched)
+    path, methods = method.route or service.route, method.methods or service.methods
+    signature = Signature(fn, service.name, drop_self=False, batched=method.batched, path=path, methods=methods)
     _check_concurrency(method, signature)
-    return Route(target, service.name, method.route or service.route, fn, None, service, method, signature)
+    return Route(target, service.name, path, fn, None, service, method, signature)
 
 
 def _class_routes(cls: Any, service: Service, target: str) -> list[Route]:
@@ -279,11 +287,13 @@ def _method_route(cls: Any, name: str, service: Service, target: str) -> Route:
     is_static = isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod))
     fn = getattr(cls, name)
     method = getattr(fn, METHOD, Method())
-    signature = Signature(fn, f"{service.name}.{name}", drop_self=not is_static, batched=method.batched)
+    is_main = name == "predict"
+    path = method.route or (service.route if is_main else f"{service.route}/{name}")
+    where, methods = f"{service.name}.{name}", method.methods or (service.methods if is_main else ())
+    signature = Signature(fn, where, drop_self=not is_static, batched=method.batched, path=path, methods=methods)
     _check_concurrency(method, signature)
-    if name == "predict":
-        return Route(target, service.name, method.route or service.route, cls, name, service, method, signature)
-    path = method.route or f"{service.route}/{name}"
+    if is_main:
+        return Route(target, service.name, path, cls, name, service, method, signature)
     return Route(f"{target}.{name}", f"{service.name}.{name}", path, cls, name, service, method, signature)
 
 

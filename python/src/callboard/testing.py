@@ -15,6 +15,7 @@ from callboard._depends import LOCAL, run_here
 from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
 from callboard._hooks import Preparation
+from callboard._options import takes_path
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, main_route, routes_of
 from callboard.client import AsyncClient, Client
@@ -193,6 +194,9 @@ class _Instance:
         for route in self._routes.values():
             if route.path == path:
                 return route
+        fitting = [route for route in self._routes.values() if takes_path(route.path, path)]
+        if fitting:
+            return min(fitting, key=lambda route: [segment.startswith("{") for segment in route.path.split("/")])
         raise LookupError(f"there is no route `{path}`")
 
     async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:

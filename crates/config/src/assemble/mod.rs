@@ -213,7 +213,7 @@ fn route_spec(route: &RoutePlan, code: Planned, input: DataType, output: DataTyp
         Planned::Stream(pipeline) => RouteSpec::described_streaming(&route.path.value, pipeline, input, output),
     };
     let mut spec = spec.default_timeout(route.timeout.value).default_priority(route.priority.value);
-    spec = spec.headers(&route.headers.value).query(&route.query.value);
+    spec = spec.headers(&route.headers.value).query(&route.query.value).methods(&route.methods.value);
     if let Some(timeout) = route.max_timeout.value {
         spec = spec.max_timeout(timeout);
     }

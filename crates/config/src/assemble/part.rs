@@ -113,6 +113,7 @@ fn request_argument(described: &PythonRequestArgument) -> RequestArgument {
         place: match described.place {
             PythonRequestPlace::Query => RequestPlace::Query,
             PythonRequestPlace::Cookie => RequestPlace::Cookie,
+            PythonRequestPlace::Path => RequestPlace::Path,
             _ => RequestPlace::Header,
         },
         name: described.name.clone(),

@@ -314,6 +314,34 @@ impl Form for QueryNames {
     }
 }
 
+/// Methods of HTTP: a list in the file.
+#[derive(Clone, Debug)]
+pub(crate) struct Methods;
+
+/// Those that carry a call. `HEAD` comes with `GET`.
+const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+
+impl Form for Methods {
+    type Value = Vec<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
+        let Raw::Toml(value) = raw else { return None };
+        let names = value
+            .as_array()?
+            .iter()
+            .map(|name| name.get_ref().as_str().filter(|name| METHODS.contains(name)).map(str::to_owned));
+        different(names.collect::<Option<_>>()?)
+    }
+
+    fn expected(&self) -> String {
+        format!("a list of different methods of {}", METHODS.join(", "))
+    }
+
+    fn show(&self, value: &Vec<String>) -> String {
+        if value.is_empty() { "POST".to_owned() } else { HeaderNames.show(value) }
+    }
+}
+
 /// The name in lower case (RFC 9110 §5.6.2).
 fn header_name(text: &str) -> Option<String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

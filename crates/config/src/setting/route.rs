@@ -2,7 +2,7 @@
 
 use callboard_core::Priority;
 
-use super::super::form::{HeaderNames, OneOf, Optional, QueryNames};
+use super::super::form::{HeaderNames, Methods, OneOf, Optional, QueryNames};
 use super::{Bytes, Count, DEFAULT_TIMEOUT, Duration, HOUR, Span};
 
 pub(crate) const MAX_IN_FLIGHT: &str = "max_in_flight";
@@ -12,6 +12,7 @@ pub(crate) const PRIORITY: &str = "priority";
 pub(crate) const MAX_BODY_BYTES: &str = "max_body_bytes";
 pub(crate) const HEADERS: &str = "headers";
 pub(crate) const QUERY: &str = "query";
+pub(crate) const METHODS: &str = "methods";
 
 pub(crate) static MAX_IN_FLIGHT_FORM: Optional<Count> = Optional(Count(1..=1_000_000));
 pub(crate) static MAX_TIMEOUT_FORM: Optional<Span> = Optional(Span(Duration::from_millis(1)..=HOUR));
@@ -20,6 +21,7 @@ pub(crate) static PRIORITY_FORM: OneOf<Priority> =
 
 pub(crate) static HEADERS_FORM: HeaderNames = HeaderNames;
 pub(crate) static QUERY_FORM: QueryNames = QueryNames;
+pub(crate) static METHODS_FORM: Methods = Methods;
 
 /// The limit of all bodies, for one route.
 pub(crate) fn max_body_bytes_form() -> &'static Bytes {

@@ -36,6 +36,13 @@ impl<'a> EdgeHandle<'a> {
         self.0.shared.gateway.timeout_of(route, timeout)
     }
 
+    /// The route that a `POST` of this path calls by the path alone. Of other paths [`LocalClient::route`] finds the
+    /// route, if they have one, and the method decides whether they call it.
+    #[must_use]
+    pub fn direct_route(self, path: &str) -> Option<Arc<Route>> {
+        self.0.shared.router.direct_route(path)
+    }
+
     /// Whether a call of this route may run twice: each stage has a [contract](crate::Contract) that permits it, here
     /// or on every node that runs it now, and no step asks an actor.
     #[must_use]

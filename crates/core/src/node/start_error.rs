@@ -28,8 +28,16 @@ pub enum StartError {
         /// The name.
         route: RouteName,
     },
+    /// Two routes take the same paths: their names differ in the names of parameters only.
+    #[error("the routes `{other}` and `{route}` take the same paths")]
+    SamePaths {
+        /// The name.
+        route: RouteName,
+        /// That of the other one.
+        other: RouteName,
+    },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
-    /// segments.
+    /// segments. A whole segment may be a parameter, such as `{item_id}`.
     #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
     BadRouteName {
         /// The name.
@@ -59,6 +67,7 @@ impl From<ChangeError> for StartError {
             ChangeError::Stage { stage, message } => Self::Stage { stage, message },
             ChangeError::DuplicateStage { stage } => Self::DuplicateStage { stage },
             ChangeError::RouteExists { route } => Self::DuplicateRoute { route },
+            ChangeError::SamePaths { route, other } => Self::SamePaths { route, other },
             ChangeError::BadRouteName { route } => Self::BadRouteName { route },
             other => Self::Internal(other.to_string()),
         }

@@ -178,8 +178,16 @@ pub enum ChangeError {
         /// The missing route or stage.
         wanted: &'static str,
     },
+    /// Another route takes the same paths: their names differ in the names of parameters only.
+    #[error("the routes `{other}` and `{route}` take the same paths")]
+    SamePaths {
+        /// The name.
+        route: RouteName,
+        /// That of the other one.
+        other: RouteName,
+    },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
-    /// segments.
+    /// segments. A whole segment may be a parameter, such as `{item_id}`.
     #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
     BadRouteName {
         /// The name.

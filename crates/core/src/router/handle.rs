@@ -49,6 +49,10 @@ impl Router {
         own.or_else(|| Some(Arc::new(elsewhere::route(name, self.elsewhere.get()?.clone()))))
     }
 
+    pub(crate) fn direct_route(&self, name: &str) -> Option<Arc<Route>> {
+        self.table.load().direct_route(name).cloned()
+    }
+
     pub(crate) fn routes(&self) -> Vec<Arc<Route>> {
         self.table.load().routes().to_vec()
     }

@@ -16,6 +16,7 @@ mod elsewhere;
 mod handle;
 mod message;
 mod nearest;
+mod path_template;
 mod request_argument;
 mod rollout;
 mod route;

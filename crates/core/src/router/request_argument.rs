@@ -12,6 +12,8 @@ pub enum RequestPlace {
     Query,
     /// A cookie. Its route lists the header `cookie`.
     Cookie,
+    /// A parameter in the name of the route.
+    Path,
 }
 
 impl RequestPlace {
@@ -22,6 +24,7 @@ impl RequestPlace {
             Self::Header => "header",
             Self::Query => "query",
             Self::Cookie => "cookie",
+            Self::Path => "path",
         }
     }
 }

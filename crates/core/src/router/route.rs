@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 use callboard_codec::{DataType, Value};
 use tokio::sync::Notify;
 
+use super::path_template;
 use super::request_argument::RequestArgument;
 use super::rollout::{Observation, Trial};
 use crate::call::{Priority, RequestExtension, SessionKey};
@@ -106,6 +107,11 @@ pub struct RequestFields {
     pub query: Vec<Box<str>>,
     /// The types of extensions; see [`RouteSpec::extension`](crate::RouteSpec::extension).
     pub extensions: Vec<RequestExtension>,
+    /// The methods of HTTP that call it, in upper case; none means `POST`. See
+    /// [`RouteSpec::methods`](crate::RouteSpec::methods).
+    pub methods: Vec<Box<str>>,
+    /// Whether its name has parameters, which its code finds in the path.
+    pub path: bool,
 }
 
 impl RequestFields {
@@ -113,6 +119,13 @@ impl RequestFields {
     #[must_use]
     pub fn has_header(&self, name: &str) -> bool {
         self.headers.iter().any(|known| **known == *name)
+    }
+
+    /// Whether this method of HTTP calls it. `HEAD` is as `GET`.
+    #[must_use]
+    pub fn has_method(&self, name: &str) -> bool {
+        let name = if name == "HEAD" { "GET" } else { name };
+        self.methods.iter().any(|known| **known == *name) || (self.methods.is_empty() && name == "POST")
     }
 
     /// Whether its code reads this query parameter.
@@ -147,7 +160,7 @@ impl RouteParts {
             ("output type", !same(&self.output, &other.output)),
             ("form: one of them streams", self.streams_at.is_some() != other.streams_at.is_some()),
             ("form: one of them is a function", self.is_function != other.is_function),
-            ("list of headers, query parameters or extensions", self.request_fields != other.request_fields),
+            ("list of methods, headers, query parameters or extensions", self.request_fields != other.request_fields),
             ("type of a header, query parameter or cookie", self.request_arguments != other.request_arguments),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
@@ -353,6 +366,16 @@ impl Route {
     #[must_use]
     pub fn request_fields(&self) -> Option<&RequestFields> {
         self.parts.request_fields.as_deref()
+    }
+
+    /// Whether its name and the method `POST` are all that calls it over HTTP: most routes.
+    pub(super) fn is_direct(&self) -> bool {
+        self.parts.request_fields.as_ref().is_none_or(|fields| fields.methods.is_empty() && !fields.path)
+    }
+
+    /// The parameters in its name.
+    pub fn path_parameters(&self) -> impl Iterator<Item = &str> {
+        path_template::parameters(self.name())
     }
 
     /// The types of headers, query parameters and cookies that its code takes as arguments.

@@ -10,6 +10,7 @@ use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
 use super::change::ChangeError;
+use super::path_template::{has_parameters, is_parameter, parameters};
 use super::request_argument::{RequestArgument, RequestPlace};
 use super::route::{RequestFields, RouteParts};
 use crate::call::{FunctionCall, Priority, RequestExtension};
@@ -106,7 +107,10 @@ impl RouteSpec {
 
     fn with_graph(name: &str, graph: &Graph<Arc<StageSpec>>, input: DataType, output: DataType) -> Self {
         let input = if graph.reads_encoded() { input.kept_encoded() } else { input };
-        Self { name: RouteName::new(name), graph: graph.clone(), parts: RouteParts::new(input, output) }
+        let mut route =
+            Self { name: RouteName::new(name), graph: graph.clone(), parts: RouteParts::new(input, output) };
+        route.change_request_fields(|fields| fields.path = has_parameters(name));
+        route
     }
 
     /// The names of the request headers that stages of this route may read with
@@ -137,6 +141,17 @@ impl RouteSpec {
         self
     }
 
+    /// The methods of HTTP that call it, such as `GET`. Default: none, which means `POST`. Callers in this process and
+    /// over QUIC have none. A request without a body has the input null.
+    ///
+    /// A name may have parameters, such as `/items/{item_id}`: it takes each path with one segment in the place of each
+    /// of them, and its code finds these in [`CallContext::path`](crate::CallContext::path).
+    pub fn methods<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        let names = names.into_iter().map(|name| name.as_ref().to_ascii_uppercase().into()).collect();
+        self.change_request_fields(|fields| fields.methods = names);
+        self
+    }
+
     /// Lists a header, query parameter or cookie as [`headers`](Self::headers) and [`query`](Self::query) do, and tells
     /// clients its type. Call it after those two. The second one of a name is ignored.
     pub fn request_argument(mut self, argument: RequestArgument) -> Self {
@@ -145,6 +160,8 @@ impl RouteSpec {
                 RequestPlace::Header => (&mut fields.headers, argument.name.as_str()),
                 RequestPlace::Query => (&mut fields.query, argument.name.as_str()),
                 RequestPlace::Cookie => (&mut fields.headers, "cookie"),
+                // The name of the route has it.
+                RequestPlace::Path => return,
             };
             if !names.iter().any(|known| **known == *name) {
                 names.push(name.into());
@@ -265,7 +282,8 @@ pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec
     stages
 }
 
-/// The characters of a route's name: those of a URL path that need no escape.
+/// The characters of a route's name: those of a URL path that need no escape. A segment may be a parameter, such as
+/// `{item_id}`, each of another name.
 ///
 /// # Errors
 ///
@@ -277,7 +295,9 @@ pub fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
         && name.starts_with('/')
         && !name.ends_with('/')
         && !name.contains("//")
-        && name.bytes().all(allowed)
-        && name.split('/').all(|segment| segment != "." && segment != "..");
+        && name.split('/').all(|segment| {
+            is_parameter(segment) || (segment.bytes().all(allowed) && segment != "." && segment != "..")
+        })
+        && parameters(name).all(|parameter| parameters(name).filter(|other| *other == parameter).count() == 1);
     if well_formed { Ok(()) } else { Err(ChangeError::BadRouteName { route: route.clone() }) }
 }

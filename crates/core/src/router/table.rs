@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::change::{ChangeError, RouteChange};
 use super::deployed_stage::DeployedStage;
+use super::path_template::{has_parameters, rank, same_paths, takes};
 use super::rollout::{Draw, Rollout, RolloutRecord, RolloutState, Trial};
 use super::route::{Route, RouteParts};
 use super::spec::{RouteSpec, check_route_name, distinct_stages};
@@ -30,6 +31,10 @@ pub(crate) struct Table {
     cluster: Cluster,
     /// A fast hash without protection: callers choose the names to look up, not the names in the map.
     by_name: FxHashMap<RouteName, Arc<Route>>,
+    /// Those of them that a `POST` of their name calls, so that such a call asks no more of its route.
+    direct: FxHashMap<RouteName, Arc<Route>>,
+    /// Those of them whose names have parameters: of two that take a path the first is meant.
+    with_parameters: Vec<Arc<Route>>,
     /// The stages of the open routes, each with a route that keeps it.
     by_stage: FxHashMap<StageName, (Arc<Route>, Arc<Pool>)>,
     /// In the order of declaration.
@@ -54,8 +59,14 @@ impl Table {
         DeployedStage::new(spec, self.next_revision(), self.cluster.clone(), metrics)
     }
 
+    /// The route of this name, or the one whose name with parameters takes it.
     pub(crate) fn route(&self, name: &str) -> Option<&Arc<Route>> {
-        self.by_name.get(name)
+        self.by_name.get(name).or_else(|| self.with_parameters.iter().find(|route| takes(route.name(), name)))
+    }
+
+    /// The route of this name, if no more than its name and a `POST` is needed to call it.
+    pub(crate) fn direct_route(&self, name: &str) -> Option<&Arc<Route>> {
+        self.direct.get(name)
     }
 
     /// The name of an open route, or of a closed route with calls.
@@ -206,6 +217,14 @@ impl Table {
         }
         if let Some(route) = change.add.iter().find(|route| self.by_name.contains_key(&route.name)) {
             return Err(ChangeError::RouteExists { route: route.name.clone() });
+        }
+        let stays = |route: &&Arc<Route>| !change.remove.contains(route.id());
+        let mut taken: Vec<&RouteName> = self.with_parameters.iter().filter(stays).map(|route| route.id()).collect();
+        for route in change.add.iter().map(|route| &route.name).filter(|name| has_parameters(name.as_str())) {
+            if let Some(other) = taken.iter().find(|other| same_paths(other.as_str(), route.as_str())) {
+                return Err(ChangeError::SamePaths { route: route.clone(), other: (*other).clone() });
+            }
+            taken.push(route);
         }
         let served = closed_names(change).into_iter().chain(change.roll_out.iter().map(|(spec, _)| &spec.name));
         if let Some(name) = served.into_iter().find(|name| !self.by_name.contains_key(*name)) {
@@ -447,7 +466,12 @@ impl Table {
         let first_use = |stage: &Arc<DeployedStage>| self.routes.iter().position(|route| uses(route, stage));
         self.serving.sort_by_cached_key(|stage| first_use(stage).unwrap_or(usize::MAX));
         self.retiring.extend(closed.iter().cloned());
-        self.by_name = self.routes.iter().map(|route| (route.id().clone(), Arc::clone(route))).collect();
+        let named = |route: &Arc<Route>| (route.id().clone(), Arc::clone(route));
+        self.by_name = self.routes.iter().map(named).collect();
+        self.direct = self.routes.iter().filter(|route| route.is_direct()).map(named).collect();
+        let with_parameters = self.routes.iter().filter(|route| has_parameters(route.name()));
+        self.with_parameters = with_parameters.cloned().collect();
+        self.with_parameters.sort_by_cached_key(|route| rank(route.name()));
         let routed = |route: &Arc<Route>| {
             let stage_in_route = |pool: &Arc<Pool>| (pool.name().clone(), (Arc::clone(route), Arc::clone(pool)));
             route.graph().stages().into_iter().map(stage_in_route).collect::<Vec<_>>()

@@ -163,13 +163,33 @@ async fn a_batch_of_a_shared_stage_mixes_routes() {
 }
 
 #[tokio::test]
+async fn a_route_with_parameters_takes_a_path_that_no_literal_name_takes() {
+    let tells = |name: &str| {
+        let own = name.to_owned();
+        Stage::each(name, move |(): &()| Ok(own.clone()))
+    };
+    let app = App::new().route("/{a}/{b}", tells("any")).route("/items/{id}", tells("item"));
+    let node = app.route("/items/latest", tells("latest")).start().await.unwrap();
+    let client = node.client();
+    for (path, expected) in [("/items/latest", "latest"), ("/items/7", "item"), ("/other/7", "any")] {
+        assert_eq!(client.call::<(), String>(path, ()).await.unwrap(), expected, "{path}");
+    }
+    for other in ["/items", "/items/", "/items/7/8"] {
+        assert_eq!(client.call::<(), String>(other, ()).await.unwrap_err().kind(), ErrorKind::NotFound, "{other}");
+    }
+}
+
+#[tokio::test]
 async fn plans_that_contradict_themselves_do_not_start() {
     let echo = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
     let twice = App::new().route("/a", echo("e")).route("/a", echo("f")).start().await;
     assert!(matches!(twice, Err(StartError::DuplicateRoute { .. })));
     let same_name = App::new().route("/a", echo("e")).route("/b", echo("e")).start().await;
     assert!(matches!(same_name, Err(StartError::DuplicateStage { .. })));
-    for bad in ["", "/", "digits", "/a//b", "/a/", "/../etc", "/a b", "/a?b"] {
+    let same_paths = App::new().route("/a/{x}", echo("e")).route("/a/{y}", echo("f")).start().await;
+    let message = same_paths.unwrap_err().to_string();
+    assert_eq!(message, "the routes `/a/{x}` and `/a/{y}` take the same paths");
+    for bad in ["", "/", "digits", "/a//b", "/a/", "/../etc", "/a b", "/a?b", "/a{x}", "/{x}/{x}", "/{}", "/{a-b}"] {
         let refused = App::new().route(bad, echo("e")).start().await;
         assert!(matches!(refused, Err(StartError::BadRouteName { .. })), "{bad:?}");
     }

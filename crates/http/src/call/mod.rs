@@ -8,8 +8,9 @@ pub(crate) mod functions;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::http::Request;
-use axum::http::header::HeaderValue;
+use axum::body::Body;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
+use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
@@ -63,7 +64,7 @@ pub(crate) async fn call<B: RequestBody>(
     let budget = client.edge().codec_budget(admission.account(), deadline);
     budget.charge(options.attribute_bytes())?;
     let (admission, payload) = match style {
-        CallStyle::Route => read_payload(&budget, admission, route, read, config).await?,
+        CallStyle::Route | CallStyle::Declared => read_payload(&budget, admission, route, read, config).await?,
         CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
     };
     match response_kind {
@@ -86,6 +87,26 @@ pub(crate) async fn call<B: RequestBody>(
             Ok(response)
         }
     }
+}
+
+/// Answers a request to a route whose paths or methods are declared. Without a body its input is null.
+pub(crate) async fn declared<B: RequestBody>(
+    context: RequestContext<'_>,
+    route: &Arc<Route>,
+    request: &mut Request<B>,
+) -> Result<Response, ApiError> {
+    let (method, headers) = (request.method(), request.headers());
+    let has_body = request.body().size_hint().exact() != Some(0) || headers.contains_key(CONTENT_TYPE);
+    if has_body && *method != Method::GET && *method != Method::HEAD {
+        return call(context, route, CallStyle::Declared, request).await;
+    }
+    let mut null = Request::new(Body::from("null"));
+    *null.uri_mut() = request.uri().clone();
+    *null.headers_mut() = headers.clone();
+    *null.extensions_mut() = request.extensions().clone();
+    null.headers_mut().remove(CONTENT_ENCODING);
+    null.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Format::Json.media_type()));
+    call(context, route, CallStyle::Declared, &mut null).await
 }
 
 /// Whether a response is whole or streamed, and its forms.

@@ -13,9 +13,13 @@ const MAX_EXAMPLE_BYTES: usize = 400;
 /// `needs_key` the line sends the key in the variable `API_KEY`.
 ///
 /// The line of a route for raw bodies sends a file, named `FILE` if `file` is `None`. Other lines send the example of
-/// the OpenAPI document; without an example, or with one too long to paste, there is no line.
+/// the OpenAPI document; without an example, or with one too long to paste, there is no line. Nor is there one of a route
+/// with parameters in its path or with methods.
 #[must_use]
 pub fn curl(route: &Route, base: &str, file: Option<&Path>, needs_key: bool) -> Option<String> {
+    if route.request_fields().is_some_and(|fields| fields.path || !fields.methods.is_empty()) {
+        return None;
+    }
     // Without a buffer, so that a stream shows as it arrives.
     let url = format!("{}{base}{}", if route.streams() { "-N " } else { "" }, route.name());
     let file = file.map(|file| shell_word(&file.display().to_string()));

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Method, Request};
+use callboard_codec::Format;
 use callboard_core::edge::Route;
 
 use super::{EdgeState, ServedNode};
@@ -27,10 +29,12 @@ pub(super) struct Target<'a> {
 pub(super) enum Destination<'a> {
     /// The node is starting.
     Starting,
-    /// A method that calls no route.
-    NoCall,
+    /// A method that does not call this route.
+    NoCall(&'a Route, CallStyle),
     /// One call of a route.
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
+    /// One call of a route whose paths or methods are declared.
+    DeclaredCall(&'a ServedNode, &'a Arc<Route>),
     /// An ordered stream of calls of a route.
     CallStream(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// A protocol besides the routes.
@@ -53,35 +57,79 @@ impl<'a> Target<'a> {
     pub(super) fn destination<B>(&self, protocols: &'a Protocols, request: &Request<B>) -> Destination<'_> {
         match (self.node, &self.route, self.protocol) {
             (None, ..) => Destination::Starting,
-            (Some(node), Some(_), _) if request.method() != Method::POST => self.no_call(node, protocols, request),
+            (Some(node), Some(route), _) if request.method() != Method::POST => {
+                self.other_method(node, route, protocols, request)
+            }
             (Some(node), Some(route), _) if functions::is_stream(request.headers()) => {
                 Destination::CallStream(node, route, self.style)
             }
+            (Some(node), Some(route), _) if self.style == CallStyle::Declared => declared(node, route, request),
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
             (Some(node), None, None) => Destination::Page(node),
         }
     }
 
-    /// Of a route that is not called: the upgrade of a protocol, such as a WebSocket, which begins with a GET.
+    /// Of a route that is not called, the upgrade of a protocol, such as a WebSocket, which begins with a GET.
     #[cold]
-    fn no_call<B>(&self, node: &'a ServedNode, protocols: &'a Protocols, request: &Request<B>) -> Destination<'a> {
-        let protocol = protocols.upgrading(request).filter(|_| self.style == CallStyle::Route);
-        protocol.map_or(Destination::NoCall, |protocol| Destination::Protocol(node, protocol))
+    fn other_method<'b, B>(
+        &self,
+        node: &'b ServedNode,
+        route: &'b Arc<Route>,
+        protocols: &'b Protocols,
+        request: &Request<B>,
+    ) -> Destination<'b> {
+        if self.style == CallStyle::Declared && takes(route, request) {
+            return Destination::DeclaredCall(node, route);
+        }
+        let protocol = protocols.upgrading(request).filter(|_| self.style != CallStyle::Function);
+        protocol.map_or(Destination::NoCall(route, self.style), |protocol| Destination::Protocol(node, protocol))
+    }
+}
+
+#[cold]
+fn declared<'a, B>(node: &'a ServedNode, route: &'a Arc<Route>, request: &Request<B>) -> Destination<'a> {
+    if takes(route, request) {
+        Destination::DeclaredCall(node, route)
+    } else {
+        Destination::NoCall(route, CallStyle::Declared)
+    }
+}
+
+/// Whether a request calls a route: by its method, or as an envelope, which only clients of Callboard send.
+fn takes<B>(route: &Route, request: &Request<B>) -> bool {
+    let (method, is_post) = (request.method(), request.method() == Method::POST);
+    let is_envelope =
+        || request.headers().get(CONTENT_TYPE).is_some_and(|value| value == Format::Envelope.media_type());
+    route.request_fields().map_or(is_post, |fields| fields.has_method(method.as_str())) || (is_post && is_envelope())
+}
+
+/// The methods that call a route, for the header `allow`. A function is called by `POST`, whatever its route declares.
+pub(super) fn allowed(route: &Route, style: CallStyle) -> String {
+    let declared = route.request_fields().map(|fields| fields.methods.as_slice()).unwrap_or_default();
+    match declared {
+        [] => "POST".to_owned(),
+        _ if style == CallStyle::Function => "POST".to_owned(),
+        declared => {
+            let head = declared.iter().any(|method| **method == *"GET").then_some("HEAD");
+            declared.iter().map(|method| &**method).chain(head).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
 impl ServedNode {
-    /// The route of a path: by its own name, or as a function.
+    /// The route of a path: by its own name, as a function, or by what it declares.
     fn find(&self, path: &str, protocols: &Protocols) -> (Option<Arc<Route>>, CallStyle) {
-        match self.route(path, protocols) {
-            Some(route) => (Some(route), CallStyle::Route),
-            None => (functions::name_of(path).and_then(|name| self.route(&name, protocols)), CallStyle::Function),
+        let is_free = |route: &Arc<Route>| !protocols.is_reserved(route.name());
+        // A route that was added later hides no page of the edge or of a protocol.
+        if let Some(route) = self.client.edge().direct_route(path).filter(is_free) {
+            return (Some(route), CallStyle::Route);
         }
-    }
-
-    /// The user's route at this path. A route that was added later hides no page of the edge or of a protocol.
-    fn route(&self, path: &str, protocols: &Protocols) -> Option<Arc<Route>> {
-        self.client.route(path).filter(|route| !protocols.is_reserved(route.name()))
+        match functions::name_of(path).and_then(|name| self.client.route(&name)).filter(is_free) {
+            Some(route) => (Some(route), CallStyle::Function),
+            // Neither does one whose name takes the path of a page.
+            None if protocols.is_reserved(path) => (None, CallStyle::Route),
+            None => (self.client.route(path).filter(is_free), CallStyle::Declared),
+        }
     }
 }

@@ -19,7 +19,7 @@ use callboard_core::edge::contain_future;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
-use super::destination::Destination;
+use super::destination::{self, Destination};
 use super::exchange::{Exchange, Outcome};
 use super::{EdgeState, HttpEdge, ServedNode};
 use crate::call::{self, functions};
@@ -75,13 +75,22 @@ impl HttpEdge {
                         Destination::Starting => {
                             (Ok(edge.starting(&request, exchange.target.protocol)), unread_body(&request))
                         }
-                        Destination::NoCall => {
-                            (Ok(Err(ApiError::method_not_allowed(request.method(), "POST"))), unread_body(&request))
+                        Destination::NoCall(route, style) => {
+                            let allowed = destination::allowed(route, style);
+                            (Ok(Err(ApiError::method_not_allowed(request.method(), &allowed))), unread_body(&request))
                         }
                         Destination::Call(node, route, style) => {
                             let outcome = {
                                 let call = pin!(call::call(context(node), route, style, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call)), is_polled).await
+                            };
+                            (outcome, unread_body(&request))
+                        }
+                        Destination::DeclaredCall(node, route) => {
+                            let outcome = {
+                                // Boxed to keep this future small.
+                                let mut call = Box::pin(call::declared(context(node), route, &mut request));
+                                edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
                             };
                             (outcome, unread_body(&request))
                         }

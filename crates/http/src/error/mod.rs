@@ -217,11 +217,14 @@ impl ApiError {
 
     /// 405, with the allowed methods.
     #[must_use]
-    pub fn method_not_allowed(method: &Method, allowed: &'static str) -> Self {
+    pub fn method_not_allowed(method: &Method, allowed: &str) -> Self {
         let method: String = method.as_str().chars().take(MAX_SHOWN_CHARS).collect();
         let message = format!("method {method} is not allowed here; use {allowed}");
-        Self::edge(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
-            .with_header(ALLOW, HeaderValue::from_static(allowed))
+        let error = Self::edge(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+        match HeaderValue::from_str(allowed) {
+            Ok(allowed) => error.with_header(ALLOW, allowed),
+            Err(_) => error,
+        }
     }
 
     /// 406, with the available media types.

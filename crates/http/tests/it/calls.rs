@@ -1,7 +1,7 @@
 //! Calls that succeed: every form a body and an answer can have.
 
 use callboard_codec::{DecodeLimits, Format, Value};
-use callboard_core::{App, CacheSettings, Stage};
+use callboard_core::{App, CacheSettings, CallContext, RouteSpec, Stage};
 use callboard_http::HttpConfig;
 use serde_json::json;
 
@@ -176,4 +176,40 @@ async fn only_the_body_limit_bounds_the_length_of_a_body() {
     };
     let server = Server::for_app(app(), config(change)).await;
     assert_eq!(server.post_json("/mirror", r#""longer than ten bytes""#).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_route_takes_the_paths_and_the_methods_that_it_declares() {
+    let tells = |name: &str| {
+        let own = name.to_owned();
+        Stage::each_with_context(name, move |input: &Value, context: &CallContext| {
+            Ok(format!("{own} {} {}", context.path().unwrap_or_default(), input.is_null()))
+        })
+    };
+    let app = App::new()
+        .mount(RouteSpec::new("/items/{id}", tells("item")).methods(["get"]))
+        .mount(RouteSpec::new("/items/latest", tells("latest")).methods(["GET", "POST"]))
+        .mount(RouteSpec::new("/{page}", tells("page")).methods(["PUT"]));
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    for (method, path, expected) in [
+        ("GET", "/items/7", "item /items/7 true"),
+        ("GET", "/items/a%2Fb", "item /items/a%2Fb true"),
+        ("GET", "/items/latest", "latest /items/latest true"),
+        ("POST", "/items/latest", "latest /items/latest true"),
+        ("PUT", "/other", "page /other true"),
+    ] {
+        let answer = server.connect().await.request(method, path, &[], "").await;
+        assert_eq!((answer.status, answer.json()), (200, json!(expected)), "{method} {path}");
+    }
+    let answer = server.connect().await.request("PUT", "/other", &[JSON], "5").await;
+    assert_eq!(answer.json(), json!("page /other false"));
+    for (method, path, allow) in
+        [("POST", "/items/7", "GET, HEAD"), ("DELETE", "/items/latest", "GET, POST, HEAD"), ("GET", "/other", "PUT")]
+    {
+        let answer = server.connect().await.request(method, path, &[], "").await;
+        assert_eq!((answer.status, answer.header("allow")), (405, Some(allow)), "{method} {path}");
+    }
+    // A page is not hidden, and an empty segment is none.
+    assert_eq!(server.get("/livez").await.status, 200);
+    assert_eq!(server.get("/items/").await.status, 404);
 }

@@ -192,6 +192,7 @@ impl<'a> CallReceiver<'a> {
             None => options,
             Some(origin) => self.with_origin(options, *origin, &target, &*account)?,
         };
+        let options = wire::with_called_path(options, &call.route, target.route());
         let options = self.traced(options, &call, &target, now);
         Ok(Box::new(IncomingBody {
             entry: head.entry,

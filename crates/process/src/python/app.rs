@@ -93,7 +93,10 @@ pub struct PythonService {
     /// The query parameters of a request that its code reads.
     #[serde(default)]
     pub query: Vec<String>,
-    /// What is known of them.
+    /// The methods of HTTP that call it; none means `POST`.
+    #[serde(default)]
+    pub methods: Vec<String>,
+    /// What is known of the parts of a request that its code takes as arguments.
     #[serde(default)]
     pub request: Vec<PythonRequestArgument>,
     /// The routes that its code calls.
@@ -138,6 +141,8 @@ pub enum PythonRequestPlace {
     Query,
     /// A cookie.
     Cookie,
+    /// A parameter in the path of its route.
+    Path,
 }
 
 /// A route that a service calls.
@@ -185,7 +190,8 @@ impl PythonService {
     /// The name of its stage: its route without the slash.
     #[must_use]
     pub fn stage_name(&self) -> String {
-        self.route.trim_start_matches('/').replace('/', "-")
+        let path = self.route.trim_start_matches('/').replace('/', "-");
+        path.replace('{', ":").replace('}', "")
     }
 }
 

@@ -38,6 +38,10 @@ impl PythonApp {
                 let summary = service.description.as_deref().filter(|text| !text.is_empty());
                 let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
                 text.push_str(&request_fields([service].into_iter()));
+                let methods: Vec<String> = service.methods.iter().map(|method| quoted(method)).collect();
+                if !methods.is_empty() {
+                    let _ = writeln!(text, "methods = [{}]", methods.join(", "));
+                }
                 let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
                 if !examples.is_empty() {
                     let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();

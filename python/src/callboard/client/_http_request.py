@@ -108,7 +108,7 @@ class Endpoint:
         found = self._urls.get((route, function))
         if found is None:
             path = f"/v1/call/{route.lstrip('/')}" if function else route
-            raw = f"{self._prefix}{urllib.parse.quote(path, safe='/')}".encode("ascii")
+            raw = f"{self._prefix}{urllib.parse.quote(path, safe='/%')}".encode("ascii")
             found = self.base.copy_with(raw_path=raw)
             if len(self._urls) < 1024:
                 self._urls[route, function] = found

@@ -12,6 +12,7 @@ from callboard._context import Context
 from callboard._depends import call_error
 from callboard._envelope import Buffer, decode, encode
 from callboard._exceptions import InvalidInput
+from callboard._options import path_parameters
 from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class AsyncLocalTransport:
             method = (found.attribute or found.name) if found else None
             if options.function:
                 value = _input(route, list(found.signature.hints) if found else None, **value)
-            output = await self._app.call(value, method, _context(found, options), as_client=True)
+            output = await self._app.call(value, method, _context(found, route, options), as_client=True)
             return Outputs(output) if found and found.signature.streams else output
         except Failure:
             raise
@@ -114,13 +115,14 @@ class ThreadedTransport:
         """Nothing is open."""
 
 
-def _context(route: Route | None, options: Options) -> Context:
+def _context(route: Route | None, called: str, options: Options) -> Context:
     """The context of a call, with the parts of the request that the route lists."""
+    path = "/" + called.lstrip("/") if route is not None and path_parameters(route.path) else None
     headers, query = dict(options.headers), dict(options.query)
     if route is not None:
         headers = {name: headers[name] for name in route.reads("headers") if name in headers}
         query = {name: query[name] for name in route.reads("query") if name in query}
-    return Context(headers=headers, query=query)
+    return Context(headers=headers, query=query, path=path)
 
 
 def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -22,6 +22,8 @@ pub(crate) enum CallStyle {
     Route,
     /// As a function: the body holds arguments.
     Function,
+    /// By a path or method that the route declares: without a body the input is null.
+    Declared,
 }
 
 /// The route of a path below `/v1/call`: `/v1/call/a/b` is `/a/b`. So is `/v1/call/a%2Fb`, which clients generated from

@@ -46,7 +46,7 @@ impl Default for ApiInfo {
     }
 }
 
-/// The OpenAPI 3.1 document of these routes: one `POST` per route with its schemas, forms and errors; the call of a
+/// The OpenAPI 3.1 document of these routes: an operation for each method of a route, with its schemas, forms and errors; the call of a
 /// route as a function; and the operations of the protocols.
 ///
 /// Bodies are JSON only; other forms are named in an extension, because generators make a type of each form.
@@ -80,8 +80,12 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols, audien
     let mut paths: serde_json::Map<String, Value> = routes
         .iter()
         .map(|route| {
-            let operation = operation::for_route(route, ids.next(route.name()), audience, &mut components);
-            (route.name().to_owned(), json!({ "post": operation }))
+            let methods = operation::methods_of(route).into_iter().map(|method| {
+                let id = ids.next(&method, route.name());
+                let operation = operation::for_route(route, &method, id, audience, &mut components);
+                (method, operation)
+            });
+            (route.name().to_owned(), methods.collect())
         })
         .collect();
     paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::for_calls(&mut components) }));

@@ -20,9 +20,23 @@ use crate::request::media::{MULTIPART, accepted, is_file};
 use crate::respond::stream::{STREAM_FORMS, StreamForm};
 use crate::respond::{ReplyForm, offers};
 
-/// The `POST` of a route.
-pub(super) fn for_route(route: &Route, operation_id: String, audience: Audience, components: &mut Components) -> Value {
-    json!({
+/// The methods of a route, in lower case.
+pub(super) fn methods_of(route: &Route) -> Vec<String> {
+    match route.request_fields().map(|fields| fields.methods.as_slice()) {
+        None | Some([]) => vec!["post".to_owned()],
+        Some(methods) => methods.iter().map(|method| method.to_ascii_lowercase()).collect(),
+    }
+}
+
+/// One method of a route.
+pub(super) fn for_route(
+    route: &Route,
+    method: &str,
+    operation_id: String,
+    audience: Audience,
+    components: &mut Components,
+) -> Value {
+    let mut operation = json!({
         "tags": ["routes"],
         "operationId": operation_id,
         "summary": match route.summary() {
@@ -32,7 +46,11 @@ pub(super) fn for_route(route: &Route, operation_id: String, audience: Audience,
         "parameters": parameters_of(route),
         "requestBody": request_body(route, audience, components),
         "responses": responses(route, audience, components),
-    })
+    });
+    if method == "get" {
+        operation.as_object_mut().map(|operation| operation.remove("requestBody"));
+    }
+    operation
 }
 
 /// The parameters of all routes, and what this one reads of a request beside its body.
@@ -50,10 +68,12 @@ fn parameters_of(route: &Route) -> Vec<Value> {
     });
     let (headers, query) = route.request_fields().map_or((&[][..], &[][..]), |fields| (&fields.headers, &fields.query));
     let headers = headers.iter().filter(|name| ***name != *"cookie").map(|name| (RequestPlace::Header, &**name));
-    let listed = headers.chain(query.iter().map(|name| (RequestPlace::Query, &**name)));
+    let listed = headers.chain(route.path_parameters().map(|name| (RequestPlace::Path, name)));
+    let listed = listed.chain(query.iter().map(|name| (RequestPlace::Query, &**name)));
     let is_typed = |place, name: &str| arguments.iter().any(|typed| typed.place == place && typed.name == name);
     let untyped = listed.filter(|(place, name)| !is_typed(*place, name));
-    let untyped = untyped.map(|(place, name)| parameter(place, name, false, json!({ "type": "string" })));
+    let untyped =
+        untyped.map(|(place, name)| parameter(place, name, place == RequestPlace::Path, json!({ "type": "string" })));
     let is_read = |name: &str| route.request_fields().is_some_and(|fields| fields.has_header(name));
     let shared = PARAMETERS.into_iter().filter(|(_, header, _)| !is_read(header));
     let shared = shared.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") }));
@@ -111,8 +131,8 @@ pub(super) struct OperationIds(HashSet<String>);
 
 impl OperationIds {
     /// `/digits/v2` as `post_digits_v2`, with a number if another route has that id.
-    pub(super) fn next(&mut self, route: &str) -> String {
-        let id = format!("post{}", route.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
+    pub(super) fn next(&mut self, method: &str, route: &str) -> String {
+        let id = format!("{method}{}", route.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
         let mut candidates = std::iter::once(id.clone()).chain((2..).map(|number| format!("{id}_{number}")));
         let free = candidates.find(|candidate| !self.0.contains(candidate)).expect("there is always a higher number");
         self.0.insert(free.clone());
@@ -361,7 +381,7 @@ mod tests {
     #[test]
     fn routes_that_differ_in_punctuation_get_different_ids() {
         let mut ids = OperationIds::default();
-        let names = ["/na-me", "/na_me", "/na_me_2", "/na.me"].map(|route| ids.next(route));
+        let names = ["/na-me", "/na_me", "/na_me_2", "/na.me"].map(|route| ids.next("post", route));
         assert_eq!(names, ["post_na_me", "post_na_me_2", "post_na_me_2_2", "post_na_me_3"]);
     }
 }

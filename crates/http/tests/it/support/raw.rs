@@ -53,8 +53,19 @@ impl Raw {
 
     /// Sends `POST path` with these header lines and this body, and reads the answer.
     pub(crate) async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Answer {
+        self.request("POST", path, headers, body).await
+    }
+
+    /// As [`post`](Self::post), with this method.
+    pub(crate) async fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl AsRef<[u8]>,
+    ) -> Answer {
         let body = body.as_ref();
-        let mut head = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n", body.len());
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
