@@ -76,7 +76,7 @@ impl Cors {
     /// Adds the further headers of the response to a preflight.
     pub(super) fn permit(&self, request: &HeaderMap, headers: &mut HeaderMap) {
         if self.allowed(request).is_some() {
-            headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, HEAD, POST"));
+            headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
             headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(SETTABLE));
             headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
         }
@@ -111,6 +111,9 @@ fn origin_of(text: &str) -> Result<HeaderValue, CorsError> {
         _ => Err(CorsError::BadOrigin { origin: text.to_owned() }),
     }
 }
+
+/// The methods that a route may declare.
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 
 /// All request headers that the edge reads.
 const SETTABLE: &str = "accept, authorization, content-encoding, content-type, grpc-timeout, \
