@@ -160,7 +160,7 @@ callboard_stage_queue_seconds_bucket{le="0.5",stage="a \"b\"}, c\\"} 1
         let half = calls.took.quantile(0.5).unwrap();
         assert!(half > Duration::from_millis(2) && half <= Duration::from_millis(4), "{half:?}");
         // A node that has restarted counts from zero.
-        assert_eq!(before.clone().since(&Figures::parse(&TEXT.replace("} 90", "} 900"))).routes["/a"].ended, 0.0);
+        assert_eq!(before.since(&Figures::parse(&TEXT.replace("} 90", "} 900"))).routes["/a"].ended, 0.0);
     }
 
     #[test]
