@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use callboard::Drained;
-use callboard::call::{BlockingClient, NO_ARGS};
+use callboard::call::{BlockingClient, FunctionCall};
 use callboard::prelude::*;
 
 fn app(noted: &Arc<AtomicU64>) -> App {
@@ -41,7 +41,7 @@ async fn asynchronous(client: &LocalClient) -> Result<(), CallError> {
     let cube = client.send("power", [2.0, 3.0], Map::new()).await?;
     println!("power(2, 3) = {cube:?}");
     assert_eq!(cube, Value::Float(8.0));
-    let error = client.send("power", NO_ARGS, Map::from_iter([("exponent", 3.0)])).await;
+    let error = client.send("power", FunctionCall::NO_ARGS, Map::from_iter([("exponent", 3.0)])).await;
     let error = error.expect_err("there is no base");
     println!("power(exponent=3): {error}");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);

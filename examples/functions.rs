@@ -5,7 +5,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
-use callboard::call::NO_ARGS;
+use callboard::call::FunctionCall;
 use callboard::net::{CallFailure, Identity, NetConfig, QuicEdge};
 use callboard::prelude::*;
 
@@ -45,8 +45,10 @@ async fn use_them(caller: &impl Caller) -> Result<(), CallError> {
     assert_eq!(caller.send("mean", [numbers], Map::new()).await?, Value::Float(3.0));
 
     // Errors name their cause: a wrong argument by its name, an unknown function, the error that the function raised.
-    let wrong =
-        caller.send("power", NO_ARGS, Map::from_iter([("exponent", "three")])).await.expect_err("there is no base");
+    let wrong = caller
+        .send("power", FunctionCall::NO_ARGS, Map::from_iter([("exponent", "three")]))
+        .await
+        .expect_err("there is no base");
     let unknown = caller.send("root", [2.0], Map::new()).await.expect_err("there is no such function");
     let raised =
         caller.send("mean", [Value::from(Vec::<Value>::new())], Map::new()).await.expect_err("there is no mean");

@@ -53,14 +53,17 @@
 //! |---|---|
 //! | How do I write a stage? | [`Stage`], [`Worker`], [`AsyncWorker`], [`Batch`] |
 //! | How do I prepare inputs in parallel, off the worker's thread? | [`Stage::preprocess`] |
-//! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`AsyncStreamWorker`], [`Caller::replies`] |
+//! | How do I answer with many outputs? | [`StreamStage`], [`StreamWorker`], [`AsyncStreamWorker`], [`Caller::replies`]
+//! |
 //! | How do I call? | [`LocalClient`]: `call`, `send`, `call_detached`, `stream`, `replies`, `blocking` |
-//! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings: [see below](#over-a-network) |
+//! | How do I call over a network? | `Client::connect`, or `Client::builder` with settings: [see
+//! below](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`node::RouteChange`] |
 //! | How do I run actors of my own? | [`actor::Actor`], [`actor::ActorSpec`], [`actor::ActorRef`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
-//! | What happens on a crash? | [`Contract`], [`stage::RestartIntensity`], [`stage::BackoffPolicy`], [`description::StageState`] |
+//! | What happens on a crash? | [`Contract`], [`stage::RestartIntensity`], [`stage::BackoffPolicy`],
+//! [`description::StageState`] |
 //! | How does a crash of a C library cost one replica only? | `Isolate`: the replicas are processes |
 //! | What travels between stages? | [`codec`]: any serde type, or a [`Value`] |
 //! | How do I serve over HTTP and QUIC, with routes of my own? | `Server::builder` |
@@ -136,11 +139,9 @@ pub mod prelude;
 /// Stages: the user's code, and its execution.
 pub mod stage {
     pub use callboard_core::{
-        AsyncStreamWorker, AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, DEFAULT_AGEING,
-        DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS,
-        DEFAULT_QUEUE_ENTRIES, DEFAULT_STOP_TIMEOUT, Failure, MAX_REPLICAS, NotEmitted, Outputs, Placement,
-        ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName, StageSettings, StreamStage, StreamWorker,
-        Worker,
+        AsyncStreamWorker, AsyncWorker, BackoffPolicy, Batch, BatchPolicy, Contract, Failure, NotEmitted, Outputs,
+        Placement, ReleaseReason, Replica, RestartIntensity, Rows, Stage, StageName, StageSettings, StreamStage,
+        StreamWorker, Worker,
     };
 }
 
@@ -154,9 +155,8 @@ pub mod pipeline {
 /// The app that serves pipelines under routes, and the node that runs the app.
 pub mod node {
     pub use callboard_core::{
-        AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, DEFAULT_MAX_IN_FLIGHT,
-        DEFAULT_MAX_IN_FLIGHT_BYTES, Drained, Limits, Node, NodeHandle, Rollout, RouteChange, RouteName, RouteSpec,
-        StartError, check_route_name,
+        AlreadyJoined, App, AppliedChange, BlockingNode, ChangeError, Drained, Limits, Node, NodeHandle, Rollout,
+        RouteChange, RouteName, RouteSpec, StartError, check_route_name,
     };
 }
 
@@ -164,9 +164,8 @@ pub mod node {
 pub mod call {
     pub use callboard_core::{
         BlockingClient, BlockingStream, CallContext, CallError, CallOptions, CallStream, CallStreamWithInputs, Caller,
-        DEFAULT_TIMEOUT, Deadline, ErrorKind, ErrorReason, FunctionCall, Instant, LocalClient, LocalPrepared,
-        MAX_TIMEOUT, NO_ARGS, NoPreprocess, Prepare, Preprocess, Priority, Replies, Reply, RetryPolicy, RouteService,
-        SessionKey, Timing, TypedRoute,
+        Deadline, ErrorKind, ErrorReason, FunctionCall, Instant, LocalClient, LocalPrepared, NoPreprocess, Prepare,
+        Preprocess, Priority, Replies, Reply, RetryPolicy, RouteService, SessionKey, Timing, TypedRoute,
     };
 }
 

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard::call::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
+use callboard::call::Deadline;
 use callboard::config::{Environment, Explanation, Flags, Plan, SETTINGS, Target};
 use callboard::edge::ErrorParts;
-use callboard::node::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES};
-use callboard::stage::DEFAULT_QUEUE_ENTRIES;
+use callboard::node::Limits;
+use callboard::stage::StageSettings;
 use callboard::{CallError, ErrorKind, RetryPolicy};
 use callboard_core::RetryBudget;
 
@@ -277,11 +277,11 @@ fn semantics_states_the_actual_bounds() {
         let row = bounds.iter().find(|row| row[0].contains(name)).unwrap_or_else(|| panic!("no bound on {name}"));
         row[1].replace(',', "")
     };
-    assert_eq!(default("calls in flight"), DEFAULT_MAX_IN_FLIGHT.to_string());
-    assert_eq!(default("memory that all calls"), format!("{} MiB", DEFAULT_MAX_IN_FLIGHT_BYTES >> 20));
-    assert_eq!(default("entries waiting"), DEFAULT_QUEUE_ENTRIES.to_string());
-    assert_eq!(default("time for a call"), format!("{} s", DEFAULT_TIMEOUT.as_secs()));
-    assert!(page.contains("at most one hour") && MAX_TIMEOUT.as_secs() == 3600);
+    assert_eq!(default("calls in flight"), Limits::DEFAULT_MAX_IN_FLIGHT.to_string());
+    assert_eq!(default("memory that all calls"), format!("{} MiB", Limits::DEFAULT_MAX_IN_FLIGHT_BYTES >> 20));
+    assert_eq!(default("entries waiting"), StageSettings::DEFAULT_QUEUE_ENTRIES.to_string());
+    assert_eq!(default("time for a call"), format!("{} s", Deadline::DEFAULT_TIMEOUT.as_secs()));
+    assert!(page.contains("at most one hour") && Deadline::MAX_TIMEOUT.as_secs() == 3600);
 }
 
 /// The buffers of a connection are constants of the HTTP crate, one a line: `const NAME: usize = 128 * 1024;`.

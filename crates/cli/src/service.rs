@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(settings.max_in_flight_bytes.value, core.max_in_flight_bytes);
         assert_eq!(settings.default_timeout.value, core.default_timeout);
         assert_eq!(settings.max_timeout.value, core.max_timeout);
-        assert_eq!(settings.queue.value, callboard_core::DEFAULT_QUEUE_ENTRIES);
+        assert_eq!(settings.queue.value, callboard_core::StageSettings::DEFAULT_QUEUE_ENTRIES);
     }
 
     /// Each with a value of its form that is not the default.

@@ -187,7 +187,7 @@ impl StageKind {
             #[cfg(feature = "process")]
             Self::Process(_) | Self::Python(_) => 1,
             #[cfg(feature = "onnx")]
-            Self::Onnx(_) => callboard_onnx::DEFAULT_MAX_BATCH_SIZE,
+            Self::Onnx(_) => callboard_onnx::Signature::DEFAULT_MAX_BATCH_SIZE,
         }
     }
 

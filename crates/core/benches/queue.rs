@@ -40,7 +40,7 @@ fn main() {
                 black_box(map.pop_first().unwrap());
             });
             // All entries gain a class at once: the worst case of ageing.
-            queue.wait(callboard_core::DEFAULT_AGEING);
+            queue.wait(callboard_core::BatchPolicy::DEFAULT_AGEING);
             let started = Instant::now();
             black_box(queue.pop().unwrap());
             best[3] = best[3].min(started.elapsed().as_nanos() as f64 / waiting as f64);

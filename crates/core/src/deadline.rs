@@ -4,13 +4,6 @@ use std::time::Duration;
 
 use crate::clock::{self, Instant};
 
-/// How long a call may take when its caller did not say: long enough for a slow model, short enough to free a stuck
-/// caller.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// The longest timeout a caller may ask for; beyond it a queued request is a leak.
-pub const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-
 /// The instant after which the caller stops waiting.
 ///
 /// A deadline covers the whole call: all stages, all retries. Of two deadlines the earlier one counts.
@@ -29,16 +22,23 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 pub struct Deadline(Instant);
 
 impl Deadline {
+    /// How long a call may take when its caller did not say: long enough for a slow model, short enough to free a stuck
+    /// caller.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+
+    /// The longest timeout a caller may ask for; beyond it a queued request is a leak.
+    pub const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
     /// The deadline at exactly this instant.
     #[must_use]
     pub const fn at(instant: Instant) -> Self {
         Self(instant)
     }
 
-    /// The deadline `timeout` from `now`, capped at [`MAX_TIMEOUT`].
+    /// The deadline `timeout` from `now`, capped at [`MAX_TIMEOUT`](Self::MAX_TIMEOUT).
     #[must_use]
     pub fn after(now: Instant, timeout: Duration) -> Self {
-        Self(now + timeout.min(MAX_TIMEOUT))
+        Self(now + timeout.min(Self::MAX_TIMEOUT))
     }
 
     /// The instant itself, for timers.
@@ -61,7 +61,7 @@ impl Deadline {
 }
 
 impl From<Duration> for Deadline {
-    /// The deadline this long from the present, capped at [`MAX_TIMEOUT`].
+    /// The deadline this long from the present, capped at [`MAX_TIMEOUT`](Self::MAX_TIMEOUT).
     fn from(timeout: Duration) -> Self {
         Self::after(clock::now(), timeout)
     }

@@ -15,7 +15,7 @@ use crate::call::{CallOptions, Flight, NodeElsewhere, Origin};
 use crate::client::LocalClient;
 use crate::clock::Instant;
 use crate::containment::contain;
-use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::deadline::Deadline;
 use crate::error::{ErrorParts, Failure};
 use crate::gateway::Limits;
 use crate::id::StageName;
@@ -172,7 +172,7 @@ impl IsolatedNode {
         let limits = Limits {
             max_in_flight: usize::MAX,
             max_in_flight_bytes: u64::MAX,
-            default_timeout: MAX_TIMEOUT,
+            default_timeout: Deadline::MAX_TIMEOUT,
             ..Limits::default()
         };
         let node = App::new().limits(limits).start_blocking().map_err(Failure::from)?;

@@ -79,30 +79,26 @@ mod worker;
 pub use app::App;
 pub use call::{CallContext, CallOptions, FunctionCall, Priority, Reply, SessionKey};
 pub use client::{
-    BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, LocalClient, LocalPrepared, NO_ARGS,
-    NoPreprocess, Prepare, Preprocess, Replies, RouteService, StartedCall, TypedRoute,
+    BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, LocalClient, LocalPrepared, NoPreprocess,
+    Prepare, Preprocess, Replies, RouteService, StartedCall, TypedRoute,
 };
 pub use clock::Instant;
 pub use containment::WorkerExit;
-pub use deadline::{DEFAULT_TIMEOUT, Deadline, MAX_TIMEOUT};
+pub use deadline::Deadline;
 pub use diagram::Diagram;
 pub use error::{CallError, ErrorKind, ErrorReason, Failure};
-pub use gateway::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
+pub use gateway::Limits;
 pub use id::{RouteName, StageName};
 pub use metrics::CacheUse;
 pub use node::{AlreadyJoined, BlockingNode, Drained, Node, NodeHandle, StartError};
 pub use pipeline::{IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipeline, StreamPipeline};
+pub use queue::BatchPolicy;
 #[cfg(feature = "testing")]
 pub use queue::bench;
-pub use queue::{BatchPolicy, DEFAULT_AGEING};
 pub use restart::{BackoffPolicy, RestartIntensity};
 pub use retry::{RetryBudget, RetryPolicy};
 pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, check_route_name};
-pub use stage::{
-    CacheSettings, Contract, DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_IDLE,
-    DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES, DEFAULT_SCALE_DELAY, DEFAULT_STOP_TIMEOUT, MAX_REPLICAS,
-    Placement, Rows, Scaling, Stage, StageSettings, StreamStage,
-};
+pub use stage::{CacheSettings, Contract, Placement, Rows, Scaling, Stage, StageSettings, StreamStage};
 pub use timeline::{ReleaseReason, Timing};
 pub use worker::{
     AsyncStreamWorker, AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Turn, Worker,

@@ -42,8 +42,7 @@ mod token;
 
 pub use address::{AddressError, InvalidNodeAddress, NodeAddress, QuicUrl};
 pub use authority::{
-    Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, JoinDenied, JoinRequest, MAX_LIST_BYTES, MemberInfo,
-    MemberList, RemovedMembers, TokenSpec,
+    Authority, JoinDenied, JoinRequest, MAX_LIST_BYTES, MemberInfo, MemberList, RemovedMembers, TokenSpec,
 };
 pub use certificate::{ISSUER_NAME, Member, NODE_NAME, Role, Validity, cluster_name, is_issuer, pin};
 pub use clock::Clock;

@@ -52,8 +52,8 @@ mod view;
 mod wire;
 
 pub use callboard_identity::{
-    AddressError, Authority, DEFAULT_CERTIFICATE_LIFE, DEFAULT_TOKEN_LIFE, Identity, IdentityError, InvalidNodeAddress,
-    InvalidToken, JoinToken, MemberInfo, MemberList, NodeAddress, QuicUrl, Role, TokenSpec,
+    AddressError, Authority, Identity, IdentityError, InvalidNodeAddress, InvalidToken, JoinToken, MemberInfo,
+    MemberList, NodeAddress, QuicUrl, Role, TokenSpec,
 };
 pub use client::{CallFailure, Client, ClientBuilder, ConnectError, EncodedCall, Prepared, Response, ResponseStream};
 pub use cluster::Cluster;

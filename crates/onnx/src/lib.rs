@@ -72,5 +72,5 @@ pub use config::{EngineChoice, OnnxConfig, Optimization, PadAxis, PadConfig, Pro
 pub use engine::{Engine, EngineError, LibraryError};
 pub use error::{LoadError, TrialError};
 pub use model::Model;
-pub use signature::{Axis, BatchAxis, DEFAULT_MAX_BATCH_SIZE, Kind, PadError, Signature, SignatureError, TensorSpec};
+pub use signature::{Axis, BatchAxis, Kind, PadError, Signature, SignatureError, TensorSpec};
 pub use stage::stage;

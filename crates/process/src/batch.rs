@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeLimits, Encoded, Envelope};
-use callboard_core::edge::{ErrorParts, MAX_ATTRIBUTES, off_the_runtime};
-use callboard_core::{Batch, CallContext, CallError, ErrorKind, Failure, Instant, SessionKey, StageName};
+use callboard_core::edge::{ErrorParts, off_the_runtime};
+use callboard_core::{Batch, CallContext, CallError, CallOptions, ErrorKind, Failure, Instant, SessionKey, StageName};
 
 use crate::message::{CallHead, INVALID_STATUS, ItemError, MAX_ITEMS};
 
@@ -14,7 +14,7 @@ use crate::message::{CallHead, INVALID_STATUS, ItemError, MAX_ITEMS};
 const MAX_ATTRIBUTE_BYTES_OF_PART: usize = 1024 * 1024;
 
 /// What the lengths of names and values add to those of one item.
-const PAIR_LENGTHS_BYTES: usize = 3 * MAX_ATTRIBUTES * 6;
+const PAIR_LENGTHS_BYTES: usize = 3 * CallOptions::MAX_ATTRIBUTES * 6;
 
 /// Items that one frame can hold.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_core::{DEFAULT_STOP_TIMEOUT, Failure};
+use callboard_core::{Failure, StageSettings};
 
 use crate::memory::MemoryLimit;
 
@@ -86,7 +86,7 @@ impl ProcessConfig {
             env: BTreeMap::new(),
             directory: None,
             start_timeout: Some(DEFAULT_START_TIMEOUT),
-            stop_timeout: DEFAULT_STOP_TIMEOUT,
+            stop_timeout: StageSettings::DEFAULT_STOP_TIMEOUT,
             max_batch_bytes: DEFAULT_MAX_BATCH_BYTES,
             memory_limit: MemoryLimit::default(),
             shared_memory: true,

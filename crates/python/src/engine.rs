@@ -1,7 +1,7 @@
 //! A pipeline of Python code, run by the engine of a node in the process of a test.
 //!
-//! The node is a real one: it queues, batches, joins and cancels. Its stages are in Python, which takes their batches as
-//! [events](Engine::take), runs them in a thread of its own and [answers](Engine::answer).
+//! The node is a real one: it queues, batches, joins and cancels. Its stages are in Python, which takes their batches
+//! as [events](Engine::take), runs them in a thread of its own and [answers](Engine::answer).
 //!
 //! * **Full:** the bounds are those of a node: a call that finds the queue of a stage full ends as `Overloaded`.
 //! * **Cancelled:** [`cancel`](Engine::cancel) ends a call. When the last caller of a batch leaves, an event tells
@@ -15,8 +15,8 @@ use bytes::Bytes;
 use callboard_codec::{DataType, DecodeLimits, Format, Value};
 use callboard_core::description::{PipelinePlan, Planned};
 use callboard_core::{
-    App, AsyncStreamWorker, AsyncWorker, Batch, CallError, CallOptions, ErrorKind, Failure, Limits, LocalClient,
-    MAX_TIMEOUT, Node, RouteSpec, Stage, StreamStage,
+    App, AsyncStreamWorker, AsyncWorker, Batch, CallError, CallOptions, Deadline, ErrorKind, Failure, Limits,
+    LocalClient, Node, RouteSpec, Stage, StreamStage,
 };
 use futures_util::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
@@ -39,7 +39,8 @@ const ROUTE: &str = "/app";
 /// The outputs of an item, and the failure that ended it.
 type Answer = (Vec<Bytes>, Option<Failure>);
 
-/// A failure: its kind, its message, and Python's number of the exception, which comes back as the details of the error.
+/// A failure: its kind, its message, and Python's number of the exception, which comes back as the details of the
+/// error.
 type Told = (String, String, u64);
 
 /// What Python has to do.
@@ -101,7 +102,7 @@ impl Engine {
             }
         };
         // A test may stop in a debugger.
-        let limits = Limits { default_timeout: MAX_TIMEOUT, ..Limits::default() };
+        let limits = Limits { default_timeout: Deadline::MAX_TIMEOUT, ..Limits::default() };
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("callboard-engine").enable_all().build()?;
         let node = runtime.block_on(App::new().mount(route).limits(limits).start());

@@ -266,7 +266,7 @@ impl Form for HostNames {
 pub(crate) struct HeaderNames;
 
 /// What a call may have of each.
-const MAX_NAMES: usize = callboard_core::edge::MAX_ATTRIBUTES;
+const MAX_NAMES: usize = callboard_core::CallOptions::MAX_ATTRIBUTES;
 
 fn different(names: Vec<String>) -> Option<Vec<String>> {
     let is_new = |(index, name): (usize, &String)| !names[..index].contains(name);

@@ -6,10 +6,7 @@
 
 use std::time::Duration;
 
-use callboard_core::{
-    Contract, DEFAULT_AGEING, DEFAULT_CRASH_RETRIES, DEFAULT_IDLE, DEFAULT_MAX_ABANDONED_THREADS,
-    DEFAULT_QUEUE_ENTRIES, DEFAULT_SCALE_DELAY,
-};
+use callboard_core::{BatchPolicy, Contract, Scaling, StageSettings};
 
 use super::{CostUnit, OwnKey};
 use crate::document::Section;
@@ -103,17 +100,17 @@ stage_keys! {
     /// How long the queue may take before a worker is added. Shorter than a batch of any model, a delay would say
     /// nothing about the load; a queue of a minute is an overload.
     scale_delay, SCALE_DELAY: Duration, by Span = Span(Duration::from_millis(1)..=Duration::from_secs(60)),
-        default DEFAULT_SCALE_DELAY, on_remote WORKERS;
+        default Scaling::DEFAULT_QUEUE_DELAY, on_remote WORKERS;
     /// How long the last worker stays without a call, if it may leave. Below a second a stage would load for nearly
     /// every call; after a week it is in use.
     idle, IDLE: Duration, by Span = Span(Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 60 * 60)),
-        default DEFAULT_IDLE, on_remote WORKERS;
+        default Scaling::DEFAULT_IDLE, on_remote WORKERS;
     /// Whether the stage always has a worker, and counts as loaded.
     pinned, PINNED: bool, by Flag = Flag, default false, on_remote WORKERS;
     /// The memory of the loaded stage; that of its model if `None`.
     memory, MEMORY: Option<u64>, by Optional<Bytes> = Optional(Bytes(SIZE_RANGE)), default None, on_remote WORKERS;
     /// The length of the queue. The default is that of the node.
-    queue, QUEUE: usize, by Count = Count(QUEUE_RANGE), default DEFAULT_QUEUE_ENTRIES, on_remote QUEUES;
+    queue, QUEUE: usize, by Count = Count(QUEUE_RANGE), default StageSettings::DEFAULT_QUEUE_ENTRIES, on_remote QUEUES;
     /// Whether an entry may run again after its worker died. The default is that of the kind.
     contract, CONTRACT: Contract, by OneOf<Contract> = OneOf(&[
         (Contract::AtMostOnce.as_str(), Contract::AtMostOnce),
@@ -123,11 +120,11 @@ stage_keys! {
         on_remote Some("the nodes that run it say whether it may be run again: set it there");
     /// How often an entry runs again that was alone when its worker died. Eleven crashes in a row are not chance.
     crash_retries, CRASH_RETRIES: usize, by Count = Count(0..=10),
-        default DEFAULT_CRASH_RETRIES as usize, on_remote WORKERS;
+        default StageSettings::DEFAULT_CRASH_RETRIES as usize, on_remote WORKERS;
     /// The wait after which an entry rises by one priority class. At 0 there would be no priority classes; beyond the
     /// longest call there is no ageing.
     ageing, AGEING: Duration, by Span = Span(Duration::from_millis(1)..=HOUR),
-        default DEFAULT_AGEING, on_remote QUEUES;
+        default BatchPolicy::DEFAULT_AGEING, on_remote QUEUES;
     /// The revision of the stage on this node.
     revision, REVISION: usize, by Count = Count(0..=999_999), default 0,
         on_remote Some("the nodes that run it say which one they run; `split` divides its calls between them");
@@ -149,7 +146,7 @@ stage_keys! {
     /// The most threads that may hang beyond that limit. With 0, the first call that hangs takes the stage out. More
     /// than a few hundred hanging threads are a leak.
     max_abandoned_threads, MAX_ABANDONED_THREADS: usize, by Count = Count(0..=256),
-        default DEFAULT_MAX_ABANDONED_THREADS, on_remote WORKERS;
+        default StageSettings::DEFAULT_MAX_ABANDONED_THREADS, on_remote WORKERS;
     /// The cores that the workers are pinned to; empty for any. Linux can be built for 8,192 cores.
     affinity, AFFINITY: Vec<usize>, by Cores = Cores(0..=8191), default Vec::new(), on_remote WORKERS;
     /// The cost of an entry.

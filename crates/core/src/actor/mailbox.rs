@@ -20,9 +20,6 @@ use crate::deadline::Deadline;
 use crate::error::{AskError, CallError, ErrorKind, Failure};
 use crate::id::StageName;
 
-/// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
-pub const DEFAULT_MAILBOX: usize = 1024;
-
 /// A message in the engine, with the place that it takes in the mailbox until it is opened.
 pub(super) struct Delivery<M> {
     /// `None` once it is opened.

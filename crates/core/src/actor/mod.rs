@@ -25,7 +25,7 @@ mod strategy;
 
 pub use context::{ActorContext, ActorTimer};
 pub use life::Actor;
-pub use mailbox::{ActorRef, DEFAULT_MAILBOX, ReplyPort, TellError};
+pub use mailbox::{ActorRef, ReplyPort, TellError};
 
 pub use crate::error::AskError;
 pub use spec::{ActorError, ActorGroup, ActorSpec};

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use super::context::ActorContext;
 use super::directory::ActorStatus;
 use super::life::{Actor, ActorFactory, ActorLife};
-use super::mailbox::{ActorRef, DEFAULT_MAILBOX, Mailbox};
+use super::mailbox::{ActorRef, Mailbox};
 use super::strategy::{RestartPolicy, RestartStrategy};
 use crate::host::HostNode;
 use crate::restart::{BackoffPolicy, RestartIntensity};
@@ -46,17 +46,20 @@ pub(super) struct Child {
 }
 
 impl<M: Send + 'static> ActorSpec<M> {
+    /// Messages that may wait for one actor: enough for a burst, and a few hundred KiB at most for small messages.
+    pub const DEFAULT_MAILBOX: usize = 1024;
+
     /// An actor called `name`. `build` makes it for each life; a panic of `build` is a failed start.
     pub fn new<A, F>(name: &str, build: F) -> Self
     where
         A: Actor<Message = M>,
         F: Fn(&ActorContext<A>) -> A + Send + Sync + 'static,
     {
-        Self::with_mailbox(name, DEFAULT_MAILBOX, build)
+        Self::with_mailbox(name, Self::DEFAULT_MAILBOX, build)
     }
 
     /// The same with a mailbox for this many messages, 1 to 2³². Each costs the size of a message while it waits.
-    /// Default [`DEFAULT_MAILBOX`].
+    /// Default [`DEFAULT_MAILBOX`](Self::DEFAULT_MAILBOX).
     pub fn with_mailbox<A, F>(name: &str, messages: usize, build: F) -> Self
     where
         A: Actor<Message = M>,

@@ -7,16 +7,8 @@
 use std::sync::Arc;
 
 use super::extensions::CallExtensions;
+use super::options::CallOptions;
 use crate::error::{CallError, ErrorKind};
-
-/// The most headers, query parameters or tags of a call, each.
-pub const MAX_ATTRIBUTES: usize = 64;
-
-/// The most bytes of the headers, query parameters and tags of a call, with their names, and of its path, together.
-pub const MAX_ATTRIBUTE_BYTES: usize = 32 * 1024;
-
-/// The most bytes of the name of a call's caller.
-pub const MAX_CALLER_BYTES: usize = 256;
 
 /// Names with values, each name once; few enough for a linear search. Inner calls share them.
 type Pairs = Vec<(Arc<str>, Arc<str>)>;
@@ -70,7 +62,7 @@ impl Attributes {
             }
             return;
         }
-        if self.pairs[kind as usize].len() == MAX_ATTRIBUTES {
+        if self.pairs[kind as usize].len() == CallOptions::MAX_ATTRIBUTES {
             self.exceed(Excess::Count(kind));
         } else if self.take_bytes(name.len().saturating_add(value.len()), kind.plural()) {
             self.pairs[kind as usize].push((name, value));
@@ -84,7 +76,7 @@ impl Attributes {
     }
 
     fn take_bytes(&mut self, bytes: usize, what: &'static str) -> bool {
-        let fits = bytes <= MAX_ATTRIBUTE_BYTES - self.bytes;
+        let fits = bytes <= CallOptions::MAX_ATTRIBUTE_BYTES - self.bytes;
         if fits {
             self.bytes += bytes;
         } else {
@@ -149,13 +141,16 @@ impl Attributes {
     pub(crate) fn check(&self) -> Result<(), CallError> {
         let message = match &self.excess {
             None => return Ok(()),
-            Some(Excess::Count(kind)) => format!("the call has more than {MAX_ATTRIBUTES} {}", kind.plural()),
+            Some(Excess::Count(kind)) => {
+                format!("the call has more than {} {}", CallOptions::MAX_ATTRIBUTES, kind.plural())
+            }
             Some(Excess::Bytes(what)) => format!(
                 "the call's {what} exceed the limit: headers, query parameters, tags and path may have \
-                 {MAX_ATTRIBUTE_BYTES} bytes together"
+                 {} bytes together",
+                CallOptions::MAX_ATTRIBUTE_BYTES
             ),
             Some(Excess::Twice(name)) => format!("query parameter `{name}` must be given once"),
-            Some(Excess::Caller) => format!("caller: the name has more than {MAX_CALLER_BYTES} bytes"),
+            Some(Excess::Caller) => format!("caller: the name has more than {} bytes", CallOptions::MAX_CALLER_BYTES),
         };
         Err(CallError::new(ErrorKind::InvalidInput, message))
     }

@@ -14,7 +14,7 @@ use crate::error::Failure;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use callboard_core::{App, FunctionCall, NO_ARGS, Stage};
+/// use callboard_core::{App, FunctionCall, Stage};
 /// use callboard_codec::{Map, Value};
 ///
 /// let scale = Stage::each("scale", |call: &FunctionCall| {
@@ -29,7 +29,7 @@ use crate::error::Failure;
 /// assert_eq!(client.send("scale", [3.0], Map::new()).await?, Value::Float(6.0));
 /// assert_eq!(client.send("scale", [3.0], Map::from_iter([("factor", 3.0)])).await?, Value::Float(9.0));
 ///
-/// let error = client.send("scale", NO_ARGS, Map::from_iter([("factor", 3.0)])).await.unwrap_err();
+/// let error = client.send("scale", FunctionCall::NO_ARGS, Map::from_iter([("factor", 3.0)])).await.unwrap_err();
 /// assert_eq!(error.message(), "argument `x` is missing: give it as positional argument 1 or by name");
 /// # Ok(())
 /// # }
@@ -44,6 +44,9 @@ pub struct FunctionCall {
 }
 
 impl FunctionCall {
+    /// No positional arguments, for [`LocalClient::send`].
+    pub const NO_ARGS: [Value; 0] = [];
+
     /// A call with these arguments.
     pub fn new<A>(args: A, kwargs: Map) -> Self
     where

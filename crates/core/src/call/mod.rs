@@ -11,12 +11,11 @@ mod origin;
 mod reply;
 mod session;
 
-pub use attributes::{MAX_ATTRIBUTE_BYTES, MAX_ATTRIBUTES, MAX_CALLER_BYTES};
 pub use context::CallContext;
 pub use extensions::RequestExtension;
 pub use function::FunctionCall;
 pub use isolated::InnerCalls;
-pub use options::{CallOptions, MAX_REQUEST_ID_CHARS, Priority, is_valid_request_id};
+pub use options::{CallOptions, Priority, is_valid_request_id};
 pub use reply::{PayloadReplies, Reply};
 pub use session::SessionKey;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::attributes::{Attributes, Excess, MAX_CALLER_BYTES, PairKind};
+use super::attributes::{Attributes, Excess, PairKind};
 use super::origin::Origin;
 use super::session::SessionKey;
 use crate::clock::Instant;
-use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::retry::RetryPolicy;
 use crate::timeline::{Recorder, SpanId};
@@ -32,15 +32,13 @@ impl Priority {
     pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
 }
 
-/// The longest request id: long enough for the ids of tracing systems, short enough for a log line.
-pub const MAX_REQUEST_ID_CHARS: usize = 128;
-
-/// Whether a caller's id may enter logs: 1 to [`MAX_REQUEST_ID_CHARS`] characters of visible ASCII.
+/// Whether a caller's id may enter logs: 1 to [`MAX_REQUEST_ID_CHARS`](CallOptions::MAX_REQUEST_ID_CHARS) characters
+/// of visible ASCII.
 #[must_use]
 pub fn is_valid_request_id(id: &[u8]) -> bool {
     // Without an early exit, so that the compiler can vectorize it.
     let is_visible = || id.iter().fold(true, |visible, byte| visible & byte.is_ascii_graphic());
-    (1..=MAX_REQUEST_ID_CHARS).contains(&id.len()) && is_visible()
+    (1..=CallOptions::MAX_REQUEST_ID_CHARS).contains(&id.len()) && is_visible()
 }
 
 /// Options of a call. All are optional.
@@ -64,6 +62,18 @@ struct RareOptions {
 }
 
 impl CallOptions {
+    /// The most headers, query parameters or tags of a call, each.
+    pub const MAX_ATTRIBUTES: usize = 64;
+
+    /// The most bytes of the headers, query parameters and tags of a call, with their names, and of its path, together.
+    pub const MAX_ATTRIBUTE_BYTES: usize = 32 * 1024;
+
+    /// The most bytes of the name of a call's caller.
+    pub const MAX_CALLER_BYTES: usize = 256;
+
+    /// The longest request id: long enough for the ids of tracing systems, short enough for a log line.
+    pub const MAX_REQUEST_ID_CHARS: usize = 128;
+
     /// No options: those of the route apply, else those of the node.
     #[must_use]
     pub fn new() -> Self {
@@ -112,7 +122,7 @@ impl CallOptions {
     /// deadline.
     #[must_use]
     pub fn with_first_item_timeout(mut self, timeout: Duration) -> Self {
-        self.rare().first_item_timeout = Some(timeout.min(MAX_TIMEOUT));
+        self.rare().first_item_timeout = Some(timeout.min(Deadline::MAX_TIMEOUT));
         self
     }
 
@@ -130,10 +140,10 @@ impl CallOptions {
     }
 
     /// Makes a refused call again by this policy, within its deadline: on this node, over a network in place of the
-    /// client's own policy, and each call of a stream. Without it, a call on this node has one attempt, and a stream has
-    /// the default policy. A call keeps its input for that until it has its outcome, so a worker that takes its inputs
-    /// by value gets a clone. Calls for many outputs (`replies`) are made once, because
-    /// some outputs may have been read, and so are detached calls.
+    /// client's own policy, and each call of a stream. Without it, a call on this node has one attempt, and a stream
+    /// has the default policy. A call keeps its input for that until it has its outcome, so a worker that takes its
+    /// inputs by value gets a clone. Calls for many outputs (`replies`) are made once, because some outputs may have
+    /// been read, and so are detached calls.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -207,8 +217,8 @@ impl CallOptions {
     }
 
     /// Sets the id of the call for logs, traces and user code ([`CallContext::request_id`](crate::CallContext)). An id
-    /// that is empty, has more than [`MAX_REQUEST_ID_CHARS`] or is not visible ASCII may not enter logs, and is left
-    /// out.
+    /// that is empty, has more than [`MAX_REQUEST_ID_CHARS`](Self::MAX_REQUEST_ID_CHARS) or is not visible ASCII may
+    /// not enter logs, and is left out.
     #[must_use]
     pub fn with_request_id(self, id: impl Into<Box<str>>) -> Self {
         let id = id.into();
@@ -227,12 +237,13 @@ impl CallOptions {
         }
     }
 
-    /// Sets the authenticated name of the caller for user code, of at most [`MAX_CALLER_BYTES`]. For edges, which check
-    /// it; nothing else does. Over QUIC only a node may set it.
+    /// Sets the authenticated name of the caller for user code, of at most
+    /// [`MAX_CALLER_BYTES`](Self::MAX_CALLER_BYTES). For edges, which check it; nothing else does. Over QUIC only a
+    /// node may set it.
     #[must_use]
     pub fn with_caller(self, name: impl Into<Box<str>>) -> Self {
         let name = name.into();
-        if name.len() > MAX_CALLER_BYTES {
+        if name.len() > Self::MAX_CALLER_BYTES {
             return self.with(|attributes| attributes.exceed(Excess::Caller));
         }
         self.telling(|origin| origin.caller = Some(name))
@@ -263,8 +274,8 @@ impl CallOptions {
         self.with(|attributes| attributes.set_path(path.into()))
     }
 
-    /// Sets a tag for user code, wherever it runs, such as a feature flag. No rights may depend on it: callers over QUIC
-    /// choose their tags. The first tag of each name counts. [`check`](Self::check) says how many there may be.
+    /// Sets a tag for user code, wherever it runs, such as a feature flag. No rights may depend on it: callers over
+    /// QUIC choose their tags. The first tag of each name counts. [`check`](Self::check) says how many there may be.
     #[must_use]
     pub fn with_tag(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
         self.with(|attributes| attributes.push(PairKind::Tag, name.into(), value.into()))
@@ -299,9 +310,9 @@ impl CallOptions {
         self.with(|attributes| attributes.extensions.insert(value))
     }
 
-    /// Whether a call may have these options: at most [`MAX_ATTRIBUTES`](crate::edge::MAX_ATTRIBUTES) headers, as many
-    /// query parameters and tags, and [`MAX_ATTRIBUTE_BYTES`](crate::edge::MAX_ATTRIBUTE_BYTES) in all. Each call is
-    /// checked before its first stage; edges check earlier.
+    /// Whether a call may have these options: at most [`MAX_ATTRIBUTES`](crate::CallOptions::MAX_ATTRIBUTES) headers,
+    /// as many query parameters and tags, and [`MAX_ATTRIBUTE_BYTES`](crate::CallOptions::MAX_ATTRIBUTE_BYTES) in all.
+    /// Each call is checked before its first stage; edges check earlier.
     ///
     /// # Errors
     ///
@@ -310,8 +321,8 @@ impl CallOptions {
         self.origin.as_ref().map_or(Ok(()), |origin| origin.check())
     }
 
-    /// For an inner call made for several callers: it inherits no caller, headers, query parameters, path, extensions or
-    /// tags from its outer call.
+    /// For an inner call made for several callers: it inherits no caller, headers, query parameters, path, extensions
+    /// or tags from its outer call.
     #[must_use]
     pub fn for_several_callers(self) -> Self {
         self.telling(|origin| origin.is_for_several_callers = true)

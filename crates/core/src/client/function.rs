@@ -8,9 +8,6 @@ use crate::clock;
 use crate::error::{CallError, ErrorKind};
 use crate::router::Route;
 
-/// No positional arguments, for [`LocalClient::send`].
-pub const NO_ARGS: [Value; 0] = [];
-
 impl FunctionCall {
     /// The payload for `route`: the arguments themselves if the route is a function, else its input.
     ///
@@ -101,7 +98,7 @@ impl LocalClient {
     /// does not need.
     ///
     /// For arguments of several types see [`FunctionCall::with_arg`] and [`send_with`](Self::send_with); for none,
-    /// [`NO_ARGS`].
+    /// [`NO_ARGS`](crate::FunctionCall::NO_ARGS).
     ///
     /// # Errors
     ///

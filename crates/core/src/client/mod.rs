@@ -14,7 +14,6 @@ mod typed;
 
 pub use blocking::{BlockingClient, BlockingStream};
 pub use caller::{Caller, LocalPrepared};
-pub use function::NO_ARGS;
 pub(crate) use node_state::NodeState;
 pub use replies::Replies;
 pub(crate) use replies::{CallSteps, OpenCall};

@@ -5,27 +5,22 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::clock::Instant;
-use crate::deadline::{DEFAULT_TIMEOUT, MAX_TIMEOUT};
+use crate::deadline::Deadline;
 use crate::id::{CallId, RouteIndex, RouteName};
-
-/// Calls in flight on one node by default: far above the capacity of the stages' queues, so that it only bounds calls
-/// that wait for their body or their reader.
-pub const DEFAULT_MAX_IN_FLIGHT: usize = 16 * 1024;
-
-/// Payload bytes in flight on one node by default.
-pub const DEFAULT_MAX_IN_FLIGHT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// The bounds of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest number of calls in flight. Default [`DEFAULT_MAX_IN_FLIGHT`]. One more is refused with `Overloaded`.
+    /// The largest number of calls in flight. Default [`DEFAULT_MAX_IN_FLIGHT`](Self::DEFAULT_MAX_IN_FLIGHT). One more
+    /// is refused with `Overloaded`.
     pub max_in_flight: usize,
-    /// The memory budget of the node in bytes. Default [`DEFAULT_MAX_IN_FLIGHT_BYTES`]. Each call has an account, which
-    /// is charged before memory is allocated for the call: received and unpacked bytes, decoded values, copies, and the
-    /// encoded answer until it is sent; in process, the known size of an input. Allocations of user code are not
-    /// counted. A call that does not fit is refused with `Overloaded`, before its body is read if its length is known.
+    /// The memory budget of the node in bytes. Default
+    /// [`DEFAULT_MAX_IN_FLIGHT_BYTES`](Self::DEFAULT_MAX_IN_FLIGHT_BYTES). Each call has an account, which is charged
+    /// before memory is allocated for the call: received and unpacked bytes, decoded values, copies, and the encoded
+    /// answer until it is sent; in process, the known size of an input. Allocations of user code are not counted. A
+    /// call that does not fit is refused with `Overloaded`, before its body is read if its length is known.
     pub max_in_flight_bytes: u64,
-    /// The timeout of calls that set none. Default [`DEFAULT_TIMEOUT`](crate::DEFAULT_TIMEOUT).
+    /// The timeout of calls that set none. Default [`DEFAULT_TIMEOUT`](crate::Deadline::DEFAULT_TIMEOUT).
     pub default_timeout: Duration,
     /// The most loaded stages, among stages that [may have no
     /// replica](crate::Stage::replicas_between) or are [pinned](crate::Stage::pinned). Default `None`: no limit. A call
@@ -35,7 +30,7 @@ pub struct Limits {
     /// limit. See [`max_loaded`](Self::max_loaded).
     pub max_loaded_bytes: Option<u64>,
     /// The longest time for a call, whatever its caller or its route sets. Default, and at most,
-    /// [`MAX_TIMEOUT`](crate::MAX_TIMEOUT). A longer timeout is shortened to it; a route may have a [smaller
+    /// [`MAX_TIMEOUT`](crate::Deadline::MAX_TIMEOUT). A longer timeout is shortened to it; a route may have a [smaller
     /// one](crate::RouteSpec::max_timeout). Set it if callers may ask for unreasonable timeouts.
     pub max_timeout: Duration,
 }
@@ -43,17 +38,24 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_in_flight: DEFAULT_MAX_IN_FLIGHT,
-            max_in_flight_bytes: DEFAULT_MAX_IN_FLIGHT_BYTES,
-            default_timeout: DEFAULT_TIMEOUT,
+            max_in_flight: Self::DEFAULT_MAX_IN_FLIGHT,
+            max_in_flight_bytes: Self::DEFAULT_MAX_IN_FLIGHT_BYTES,
+            default_timeout: Deadline::DEFAULT_TIMEOUT,
             max_loaded: None,
             max_loaded_bytes: None,
-            max_timeout: MAX_TIMEOUT,
+            max_timeout: Deadline::MAX_TIMEOUT,
         }
     }
 }
 
 impl Limits {
+    /// Calls in flight on one node by default: far above the capacity of the stages' queues, so that it only bounds
+    /// calls that wait for their body or their reader.
+    pub const DEFAULT_MAX_IN_FLIGHT: usize = 16 * 1024;
+
+    /// Payload bytes in flight on one node by default.
+    pub const DEFAULT_MAX_IN_FLIGHT_BYTES: u64 = 256 * 1024 * 1024;
+
     /// The first limit at zero that would refuse every call.
     pub(crate) fn zero(&self) -> Option<&'static str> {
         let limits = [
@@ -281,7 +283,7 @@ impl Ledger {
 
     /// Calls that are older than any deadline allows: each is a defect.
     pub(crate) fn overdue(&self, now: Instant) -> impl Iterator<Item = &LedgerLine> {
-        self.lines().filter(move |line| now.saturating_duration_since(line.since) > 2 * MAX_TIMEOUT)
+        self.lines().filter(move |line| now.saturating_duration_since(line.since) > 2 * Deadline::MAX_TIMEOUT)
     }
 
     fn take_bytes(&mut self, bytes: u64) -> Result<(), Refusal> {
@@ -439,13 +441,13 @@ mod tests {
     fn a_call_is_overdue_after_twice_the_longest_timeout() {
         let (mut ledger, start) = (ledger(4, 100), Instant::now());
         let old = ledger.admit(start, RouteIndex(0), 0, false).unwrap() as usize;
-        let over = 2 * MAX_TIMEOUT;
+        let over = 2 * Deadline::MAX_TIMEOUT;
         let overdue = |ledger: &Ledger, after| ledger.overdue(start + after).count();
         assert_eq!(overdue(&ledger, over), 0);
         assert_eq!(overdue(&ledger, over + Duration::from_nanos(1)), 1);
-        ledger.restart(old, start + MAX_TIMEOUT);
+        ledger.restart(old, start + Deadline::MAX_TIMEOUT);
         assert_eq!(overdue(&ledger, over + Duration::from_nanos(1)), 0);
-        assert_eq!(overdue(&ledger, over + 2 * MAX_TIMEOUT), 1);
+        assert_eq!(overdue(&ledger, over + 2 * Deadline::MAX_TIMEOUT), 1);
     }
 
     #[test]

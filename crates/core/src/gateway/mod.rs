@@ -13,7 +13,7 @@ mod handle;
 mod message;
 mod pending_bodies;
 
-pub use admission::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_MAX_IN_FLIGHT_BYTES, Limits};
+pub use admission::Limits;
 pub use handle::HeldBytes;
 pub use pending_bodies::PendingBody;
 

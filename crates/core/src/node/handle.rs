@@ -218,11 +218,11 @@ impl NodeHandle {
         self.change(RouteChange::new().remove_route(route)).await
     }
 
-    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::MAX_REPLICAS), or between the bounds
-    /// of a stage that [scales by itself](crate::Stage::replicas_between), and returns when the new ones are warm and
-    /// the surplus ones have ended. Such a stage goes on from that number as its load asks for. A surplus replica
-    /// finishes its batch and cleans up first. A stage that replaces it by a change, with the same bounds, starts with
-    /// this number.
+    /// Sets the number of replicas of a stage, from 1 to [`MAX_REPLICAS`](crate::StageSettings::MAX_REPLICAS), or
+    /// between the bounds of a stage that [scales by itself](crate::Stage::replicas_between), and returns when the new
+    /// ones are warm and the surplus ones have ended. Such a stage goes on from that number as its load asks for. A
+    /// surplus replica finishes its batch and cleans up first. A stage that replaces it by a change, with the same
+    /// bounds, starts with this number.
     ///
     /// Of two requests for one stage the later wins; the earlier gets [`ChangeError::Superseded`].
     ///

@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, block_in_place, spawn_blocking};
 
 pub use self::budget::CodecBudget;
 use crate::clock;
-use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 
 /// From this size on, decoding and encoding run on another thread: about a millisecond of JSON. Below it, handing the
@@ -48,7 +48,8 @@ fn cores() -> usize {
 ///
 /// # Errors
 ///
-/// `Unavailable` when the runtime stops; `DeadlineExceeded` when no thread was free within the longest timeout of a call.
+/// `Unavailable` when the runtime stops; `DeadlineExceeded` when no thread was free within the longest timeout of a
+/// call.
 ///
 /// # Panics
 ///
@@ -58,7 +59,7 @@ fn cores() -> usize {
 ///
 /// Dropping the future stops the work at its next charge.
 pub async fn run_without_node<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, CallError> {
-    let done = WITHOUT_NODE.run((), Arc::new(Unmetered), Deadline::from(MAX_TIMEOUT), work).await;
+    let done = WITHOUT_NODE.run((), Arc::new(Unmetered), Deadline::from(Deadline::MAX_TIMEOUT), work).await;
     done.map(|((), done)| done)
 }
 

@@ -30,7 +30,7 @@ use crate::id::StageName;
 use crate::pool::Pool;
 use crate::remote::{Cluster, RemoteStages, StageCall, StageLoad, StageOutputs, StageTarget};
 use crate::retry::RetryPolicy;
-use crate::stage::DEFAULT_CREDIT;
+use crate::stage::StageSettings;
 use crate::timeline::{NodeFacts, Phase, Timing};
 
 /// The longest retry time of another node that is respected.
@@ -315,7 +315,7 @@ fn call_of(
         origin.check()?;
         options = options.with_origin(Some(Arc::clone(origin)));
     }
-    let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), true, DEFAULT_CREDIT);
+    let (mut stages, mut may_run_again, mut credit) = (Vec::with_capacity(1), true, StageSettings::DEFAULT_CREDIT);
     let can_run_here = matches!(steps.first(), Some(Graph::Stage(_)));
     for (position, step) in steps.iter().enumerate() {
         match step {

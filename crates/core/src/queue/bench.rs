@@ -18,7 +18,7 @@ impl Queue {
     /// An empty one, at this time.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { queue: BatchQueue::new(super::DEFAULT_AGEING), now }
+        Self { queue: BatchQueue::new(super::BatchPolicy::DEFAULT_AGEING), now }
     }
 
     /// Queues `sequence`, due after `slack`, in one of the classes.

@@ -14,7 +14,7 @@ mod suspects;
 mod tree;
 mod waiting;
 
-pub use policy::{BatchPolicy, DEFAULT_AGEING};
+pub use policy::BatchPolicy;
 
 pub(crate) use admission::{AdmissionDecision, CONFIRMED_FOR, DeadlineCheck};
 pub(crate) use cost::{Load, SharedCost};

@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use super::cost::Load;
 use crate::clock::Instant;
-use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::deadline::Deadline;
 use crate::timeline::ReleaseReason;
-
-/// The time after which an entry gains a priority class. Two classes take 10 s, a third of the default timeout.
-pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
 
 /// How many yields in a row wait for callers of the last batch to call again: waking them from a worker's thread takes
 /// the runtime a few turns. Each costs well under a microsecond.
@@ -33,16 +30,21 @@ pub struct BatchPolicy {
     /// split if the stage can split it, else refused with `InvalidInput`. Set it if memory or time depends on rows,
     /// tokens or bytes, and inputs differ in size.
     pub max_cost: Option<NonZeroU64>,
-    /// How long an entry waits before it gains a priority class, and again for the next. Default [`DEFAULT_AGEING`]. It
-    /// bounds the delay of a lower class by a flood of a higher one: after two of these times every entry is in the
-    /// first class, where only entries with an earlier deadline precede it. A shorter time weakens the classes under
-    /// load; a time beyond the callers' timeouts disables ageing.
+    /// How long an entry waits before it gains a priority class, and again for the next. Default
+    /// [`DEFAULT_AGEING`](Self::DEFAULT_AGEING). It bounds the delay of a lower class by a flood of a higher one: after
+    /// two of these times every entry is in the first class, where only entries with an earlier deadline precede it. A
+    /// shorter time weakens the classes under load; a time beyond the callers' timeouts disables ageing.
     pub ageing: Duration,
 }
 
 impl Default for BatchPolicy {
     fn default() -> Self {
-        Self { max_batch_size: NonZeroUsize::MIN, max_delay: Duration::ZERO, max_cost: None, ageing: DEFAULT_AGEING }
+        Self {
+            max_batch_size: NonZeroUsize::MIN,
+            max_delay: Duration::ZERO,
+            max_cost: None,
+            ageing: Self::DEFAULT_AGEING,
+        }
     }
 }
 
@@ -82,6 +84,9 @@ pub(crate) enum Release {
 }
 
 impl BatchPolicy {
+    /// The time after which an entry gains a priority class. Two classes take 10 s, a third of the default timeout.
+    pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
+
     /// Decides on the queue in front of a free worker.
     pub(crate) fn decide(&self, now: Instant, waiting: &QueueState) -> Release {
         let (max, max_cost) = self.bounds();
@@ -132,7 +137,7 @@ impl BatchPolicy {
             return None;
         }
         // No entry waits longer than a deadline can be away, so a longer delay means the same and cannot overflow.
-        let by_delay = waiting.oldest_arrival? + self.max_delay.min(MAX_TIMEOUT);
+        let by_delay = waiting.oldest_arrival? + self.max_delay.min(Deadline::MAX_TIMEOUT);
         let by_deadline = waiting.first_deadline.map(|deadline| latest_start(deadline, waiting.estimate, now));
         let (at, reason) = match by_deadline {
             Some(at) if at < by_delay => (at, ReleaseReason::Deadline),

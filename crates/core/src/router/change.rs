@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 use super::rollout::Rollout;
 use super::spec::RouteSpec;
 use crate::id::{RouteName, StageName};
-use crate::stage::MAX_REPLICAS;
+use crate::stage::StageSettings;
 
 /// The maximum count of changes that wait for their turn. One more is refused with [`ChangeError::Busy`].
 pub(crate) const MAX_WAITING_CHANGES: usize = 64;
@@ -193,8 +193,8 @@ pub enum ChangeError {
         /// The name.
         route: RouteName,
     },
-    /// A stage has at least one replica and at most [`MAX_REPLICAS`].
-    #[error("a stage has 1 to {MAX_REPLICAS} replicas, not {asked}")]
+    /// A stage has at least one replica and at most [`StageSettings::MAX_REPLICAS`].
+    #[error("a stage has 1 to {} replicas, not {asked}", StageSettings::MAX_REPLICAS)]
     BadReplicaCount {
         /// The requested count.
         asked: usize,

@@ -16,7 +16,7 @@ use crate::call::SessionKey;
 use crate::metrics::{RouteMetrics, Verdict};
 use crate::pool::{Pool, StageState};
 use crate::remote::Cluster;
-use crate::stage::MAX_REPLICAS;
+use crate::stage::StageSettings;
 use crate::supervisor::{DeploymentMessage, ScaleError};
 
 /// Shared by every handle of the node.
@@ -108,7 +108,7 @@ impl Router {
 
     /// Requests a number of replicas and waits until they are up, and the surplus ones gone.
     pub(crate) async fn scale(&self, stage: &str, replicas: usize) -> Result<(), ChangeError> {
-        if replicas > MAX_REPLICAS {
+        if replicas > StageSettings::MAX_REPLICAS {
             return Err(ChangeError::BadReplicaCount { asked: replicas });
         }
         let turn = self.take_turn()?;

@@ -15,11 +15,8 @@ mod types;
 pub use cache::CacheSettings;
 pub use contract::Contract;
 pub use rows::Rows;
-pub use scaling::{DEFAULT_IDLE, DEFAULT_SCALE_DELAY, Scaling};
-pub use settings::{
-    DEFAULT_CONCURRENCY, DEFAULT_CRASH_RETRIES, DEFAULT_CREDIT, DEFAULT_MAX_ABANDONED_THREADS, DEFAULT_QUEUE_ENTRIES,
-    DEFAULT_STOP_TIMEOUT, MAX_REPLICAS, Placement, StageSettings,
-};
+pub use scaling::Scaling;
+pub use settings::{Placement, StageSettings};
 
 pub use stream::StreamStage;
 

@@ -5,13 +5,6 @@ use std::time::Duration;
 
 use super::settings::at_least_one;
 
-/// The default bound of the queue delay: a wait that callers notice, and longer than a usual burst.
-pub const DEFAULT_SCALE_DELAY: Duration = Duration::from_millis(100);
-
-/// The default time without a call after which a stage that may have no replica gives up its last one: a load of some
-/// seconds is then rare.
-pub const DEFAULT_IDLE: Duration = Duration::from_secs(5 * 60);
-
 /// The bounds of the number of replicas, and what decides between them.
 ///
 /// With `min` below `max` the node adds a replica when the queue would take longer than
@@ -27,6 +20,13 @@ pub struct Scaling {
 }
 
 impl Scaling {
+    /// The default bound of the queue delay: a wait that callers notice, and longer than a usual burst.
+    pub const DEFAULT_QUEUE_DELAY: Duration = Duration::from_millis(100);
+
+    /// The default time without a call after which a stage that may have no replica gives up its last one: a load of
+    /// some seconds is then rare.
+    pub const DEFAULT_IDLE: Duration = Duration::from_secs(5 * 60);
+
     /// Always this many replicas. 0 counts as 1.
     #[must_use]
     pub fn fixed(replicas: usize) -> Self {
@@ -37,7 +37,7 @@ impl Scaling {
     #[must_use]
     pub fn between(min: usize, max: usize) -> Self {
         let max = at_least_one(max.max(min));
-        Self { min, max, queue_delay: DEFAULT_SCALE_DELAY, idle: DEFAULT_IDLE }
+        Self { min, max, queue_delay: Self::DEFAULT_QUEUE_DELAY, idle: Self::DEFAULT_IDLE }
     }
 
     pub(super) fn with_bounds(self, bounds: Self) -> Self {
@@ -65,14 +65,16 @@ impl Scaling {
     }
 
     /// How long the queue may take to drain, as estimated, before a replica is added. Default
-    /// [`DEFAULT_SCALE_DELAY`]. A shorter delay answers sooner and costs replicas that are idle most of the time.
+    /// [`DEFAULT_QUEUE_DELAY`](Self::DEFAULT_QUEUE_DELAY). A shorter delay answers sooner and costs replicas that are
+    /// idle most of the time.
     #[must_use]
     pub fn queue_delay(&self) -> Duration {
         self.queue_delay
     }
 
-    /// The time without a call after which the last replica goes, where `min` is 0. Default [`DEFAULT_IDLE`]. The next
-    /// call waits for the load of another one: set it well above that time.
+    /// The time without a call after which the last replica goes, where `min` is 0. Default
+    /// [`DEFAULT_IDLE`](Self::DEFAULT_IDLE). The next call waits for the load of another one: set it well above that
+    /// time.
     #[must_use]
     pub fn idle(&self) -> Duration {
         self.idle

@@ -12,32 +12,6 @@ use super::scaling::Scaling;
 use crate::queue::BatchPolicy;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
-/// The maximum count of replicas of a stage: each has its own worker, and most have their own thread.
-pub const MAX_REPLICAS: usize = 1024;
-
-/// Entries that may wait in one stage: a second's work for a fast stage, and at most 30 s of patience for a slow one.
-pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
-
-/// Batches that one asynchronous replica runs at once by default: enough to overlap the waiting for most services, few
-/// enough not to flood them.
-pub const DEFAULT_CONCURRENCY: u32 = 64;
-
-/// How often an entry that was alone when its worker died runs again by default. Once: a crash caused by the machine
-/// hardly happens twice, and an entry that kills its worker costs one more restart.
-pub const DEFAULT_CRASH_RETRIES: u32 = 1;
-
-/// Threads of one stage that may hang in user code at a time by default. Each keeps its stack, its worker and the
-/// worker's memory.
-pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
-
-/// How long a worker may take by default to clean up after its last batch: enough for most, and less than the time
-/// after which an orchestrator kills the node.
-pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Outputs of one streaming call that may wait for their reader by default: enough to bridge a network round trip, few
-/// enough to waste little when the reader leaves.
-pub const DEFAULT_CREDIT: usize = 16;
-
 /// The place where a stage's code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,7 +57,35 @@ pub struct StageSettings {
 }
 
 impl StageSettings {
-    /// The defaults for this placement: one replica, no batching, a queue of [`DEFAULT_QUEUE_ENTRIES`].
+    /// The maximum count of replicas of a stage: each has its own worker, and most have their own thread.
+    pub const MAX_REPLICAS: usize = 1024;
+
+    /// Entries that may wait in one stage: a second's work for a fast stage, and at most 30 s of patience for a slow
+    /// one.
+    pub const DEFAULT_QUEUE_ENTRIES: usize = 1024;
+
+    /// Batches that one asynchronous replica runs at once by default: enough to overlap the waiting for most services,
+    /// few enough not to flood them.
+    pub const DEFAULT_CONCURRENCY: u32 = 64;
+
+    /// How often an entry that was alone when its worker died runs again by default. Once: a crash caused by the
+    /// machine hardly happens twice, and an entry that kills its worker costs one more restart.
+    pub const DEFAULT_CRASH_RETRIES: u32 = 1;
+
+    /// Threads of one stage that may hang in user code at a time by default. Each keeps its stack, its worker and the
+    /// worker's memory.
+    pub const DEFAULT_MAX_ABANDONED_THREADS: usize = 4;
+
+    /// How long a worker may take by default to clean up after its last batch: enough for most, and less than the time
+    /// after which an orchestrator kills the node.
+    pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// Outputs of one streaming call that may wait for their reader by default: enough to bridge a network round trip,
+    /// few enough to waste little when the reader leaves.
+    pub const DEFAULT_CREDIT: usize = 16;
+
+    /// The defaults for this placement: one replica, no batching, a queue of
+    /// [`DEFAULT_QUEUE_ENTRIES`](Self::DEFAULT_QUEUE_ENTRIES).
     #[must_use]
     pub fn new(placement: Placement) -> Self {
         Self {
@@ -91,18 +93,18 @@ impl StageSettings {
             scaling: Scaling::fixed(1),
             memory: 0,
             is_pinned: false,
-            queue: at_least_one(DEFAULT_QUEUE_ENTRIES),
+            queue: at_least_one(Self::DEFAULT_QUEUE_ENTRIES),
             placement,
             intensity: RestartIntensity::default(),
             backoff: BackoffPolicy::default(),
             contract: Contract::default(),
-            crash_retries: DEFAULT_CRASH_RETRIES,
+            crash_retries: Self::DEFAULT_CRASH_RETRIES,
             timeout: None,
-            max_abandoned_threads: DEFAULT_MAX_ABANDONED_THREADS,
-            stop_timeout: DEFAULT_STOP_TIMEOUT,
-            concurrency: NonZeroU32::new(DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
+            max_abandoned_threads: Self::DEFAULT_MAX_ABANDONED_THREADS,
+            stop_timeout: Self::DEFAULT_STOP_TIMEOUT,
+            concurrency: NonZeroU32::new(Self::DEFAULT_CONCURRENCY).unwrap_or(NonZeroU32::MIN),
             hands_ahead: false,
-            credit: at_least_one(DEFAULT_CREDIT),
+            credit: at_least_one(Self::DEFAULT_CREDIT),
             revision: 0,
             cache: None,
             affinity: Arc::default(),
@@ -326,9 +328,9 @@ settings! {
     /// against [`Limits::max_loaded_bytes`](crate::Limits::max_loaded_bytes).
     memory, with_memory(bytes: u64);
 
-    /// How many entries may wait. Default [`DEFAULT_QUEUE_ENTRIES`]. One more is refused with `Overloaded` and a
-    /// `retry_after` from the measured drain rate. Longer queues only help bursts; under lasting overload they turn
-    /// into latency, up to the callers' deadlines.
+    /// How many entries may wait. Default [`DEFAULT_QUEUE_ENTRIES`](Self::DEFAULT_QUEUE_ENTRIES). One more is refused
+    /// with `Overloaded` and a `retry_after` from the measured drain rate. Longer queues only help bursts; under
+    /// lasting overload they turn into latency, up to the callers' deadlines.
     queue, with_queue(queue: NonZeroUsize);
 
     /// The place where the code runs.
@@ -341,23 +343,25 @@ settings! {
     contract, with_contract(contract: Contract);
 
     /// How often an entry that was alone in its batch when the worker died runs again, before it counts as poison and
-    /// gets `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`]. It has an effect only if the
-    /// [`contract`](Self::contract) lets entries run again, and ends at the entry's deadline. A higher value helps
+    /// gets `WorkerFailed`. Default [`DEFAULT_CRASH_RETRIES`](Self::DEFAULT_CRASH_RETRIES). It has an effect only if
+    /// the [`contract`](Self::contract) lets entries run again, and ends at the entry's deadline. A higher value helps
     /// against random crashes; each retry costs a restart of the worker for an input that always kills it.
     crash_retries, with_crash_retries(retries: u32);
 
-    /// How many of this stage's threads may hang in user code at a time. Default [`DEFAULT_MAX_ABANDONED_THREADS`]. One
-    /// more makes the stage `Failed`: code that hangs on every call must not exhaust the machine. A thread that returns
-    /// no longer counts. Pairs with [`timeout`](Self::timeout).
+    /// How many of this stage's threads may hang in user code at a time. Default
+    /// [`DEFAULT_MAX_ABANDONED_THREADS`](Self::DEFAULT_MAX_ABANDONED_THREADS). One more makes the stage `Failed`: code
+    /// that hangs on every call must not exhaust the machine. A thread that returns no longer counts. Pairs with
+    /// [`timeout`](Self::timeout).
     max_abandoned_threads, with_max_abandoned_threads(threads: usize);
 
     /// How long a worker may take to finish its batch and clean up when its stage ends. Default
-    /// [`DEFAULT_STOP_TIMEOUT`]. Then it is ended, or its thread is abandoned. At a shutdown the rest of the node's
-    /// drain counts if it is shorter.
+    /// [`DEFAULT_STOP_TIMEOUT`](Self::DEFAULT_STOP_TIMEOUT). Then it is ended, or its thread is abandoned. At a
+    /// shutdown the rest of the node's drain counts if it is shorter.
     stop_timeout, with_stop_timeout(timeout: Duration);
 
-    /// How many batches one asynchronous replica runs at once. Default [`DEFAULT_CONCURRENCY`]. Other workers run one
-    /// batch at a time: give them replicas instead.
+    /// How many batches one asynchronous replica runs at once. Default
+    /// [`DEFAULT_CONCURRENCY`](Self::DEFAULT_CONCURRENCY). Other workers run one batch at a time: give them replicas
+    /// instead.
     concurrency, with_concurrency(batches: NonZeroU32);
 
     /// Whether an asynchronous replica gets one batch more than [`concurrency`](Self::concurrency), so that it has the
@@ -368,9 +372,10 @@ settings! {
     /// urgent entry does not overtake it any more.
     hands_ahead, with_hands_ahead(hands_ahead: bool);
 
-    /// How many outputs of one streaming call may wait for their reader. Default [`DEFAULT_CREDIT`]. At this count the
-    /// call's stream pauses until one is read. A higher value hides the pauses of readers on slow networks; it costs
-    /// memory for the outputs, and wasted work when a reader leaves.
+    /// How many outputs of one streaming call may wait for their reader. Default
+    /// [`DEFAULT_CREDIT`](Self::DEFAULT_CREDIT). At this count the call's stream pauses until one is read. A higher
+    /// value hides the pauses of readers on slow networks; it costs memory for the outputs, and wasted work when a
+    /// reader leaves.
     credit, with_credit(outputs: NonZeroUsize);
 
     /// The revision of the stage, for nodes that split their calls between revisions by weight. Default 0. It has no

@@ -19,12 +19,12 @@ use super::recovery::FailedStage;
 use super::scale::Scale;
 use crate::batcher::BatcherActor;
 use crate::clock;
-use crate::deadline::MAX_TIMEOUT;
+use crate::deadline::Deadline;
 use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
 use crate::host::HostNode;
 use crate::pool::{BatcherMessage, Pool, ReplicaHandle, StageState, WakePort};
 use crate::restart::{CrashLoop, LifeEnd, NextStart, RestartDecision, RestartIntensity, RestartWindow};
-use crate::stage::MAX_REPLICAS;
+use crate::stage::StageSettings;
 use crate::text::limit_error_text;
 use crate::worker::{ExitPort, Replica};
 
@@ -138,7 +138,7 @@ impl Actor for DeploymentActor {
             DeploymentMessage::Look => state.look(&myself),
             DeploymentMessage::LeftRunning(batches) => state.keep_running(batches),
             DeploymentMessage::Stop { within, stopped } => {
-                let own = state.pool.settings().stop_timeout().min(MAX_TIMEOUT);
+                let own = state.pool.settings().stop_timeout().min(Deadline::MAX_TIMEOUT);
                 state.stop(within.min(own)).await;
                 let _ = stopped.send(());
                 myself.stop(None);
@@ -343,7 +343,7 @@ impl DeploymentState {
             Some(index) => self.replica_died(myself, index, why),
             None => {
                 let death = EarlyDeath { who: who.get_id(), has_crashed: true, why: why.to_owned() };
-                self.early_deaths.keep(death, 2 * MAX_REPLICAS);
+                self.early_deaths.keep(death, 2 * StageSettings::MAX_REPLICAS);
             }
         }
         Ok(())

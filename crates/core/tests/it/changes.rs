@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use callboard_core::description::{StagePart, StageState};
 use callboard_core::{
-    App, AppliedChange, Batch, ChangeError, ErrorKind, Failure, MAX_REPLICAS, Node, Pipeline, Replica, RouteChange,
-    RouteSpec, Stage, Worker,
+    App, AppliedChange, Batch, ChangeError, ErrorKind, Failure, Node, Pipeline, Replica, RouteChange, RouteSpec, Stage,
+    StageSettings, Worker,
 };
 use tokio::task::JoinHandle;
 
@@ -269,7 +269,7 @@ async fn an_impossible_change_is_refused_by_name() {
     assert_eq!(refused(RouteChange::new().replace_route(namesake)).await, duplicate);
 
     assert_eq!(node.scale_stage("nobody", 2).await, Err(ChangeError::NoSuchStage { stage: "nobody".into() }));
-    for asked in [0, MAX_REPLICAS + 1] {
+    for asked in [0, StageSettings::MAX_REPLICAS + 1] {
         assert_eq!(node.scale_stage("shared", asked).await, Err(ChangeError::BadReplicaCount { asked }));
     }
     let _ = node.drain(Duration::ZERO).await;

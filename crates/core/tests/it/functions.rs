@@ -1,7 +1,7 @@
 //! Function-style calls: positional and keyword arguments, to functions and to every other route.
 
 use callboard_codec::{DType, DataType, Map, Parameters, Tensor, Value};
-use callboard_core::{App, ErrorKind, Failure, FunctionCall, NO_ARGS, Pipeline, Stage};
+use callboard_core::{App, ErrorKind, Failure, FunctionCall, Pipeline, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,7 @@ async fn any_route_takes_its_one_value_or_its_fields_by_name() {
     let node = App::new().route("/greet", greet).start().await.unwrap();
     let client = node.client();
     let fields = || Map::from_iter([("name", Value::from("Ada")), ("times", Value::from(2))]);
-    assert_eq!(client.send("greet", NO_ARGS, fields()).await.unwrap(), Value::from("Ada Ada"));
+    assert_eq!(client.send("greet", FunctionCall::NO_ARGS, fields()).await.unwrap(), Value::from("Ada Ada"));
     assert_eq!(client.send("greet", [fields()], Map::new()).await.unwrap(), Value::from("Ada Ada"));
     assert!(!client.route("/greet").unwrap().is_function());
 
@@ -81,7 +81,7 @@ async fn any_route_takes_its_one_value_or_its_fields_by_name() {
         let error = client.send_with("greet", call, Default::default()).await.unwrap_err();
         assert_eq!((error.kind(), error.message()), (ErrorKind::InvalidInput, format!("{refused} {got}").as_str()));
     }
-    let error = client.send("greet", NO_ARGS, Map::from_iter([("name", "Ada")])).await.unwrap_err();
+    let error = client.send("greet", FunctionCall::NO_ARGS, Map::from_iter([("name", "Ada")])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.message().contains("times"), "{error}");
     // Refused calls were never admitted.
@@ -112,7 +112,7 @@ async fn a_route_with_known_parameters_takes_arguments_by_position_and_by_name()
     let other = client.send("add", [map(&[("c", 1)])], Map::new()).await.unwrap();
     assert_eq!(other, Value::from(Map::from_iter([("a", map(&[("c", 1)]))])));
     assert_eq!(client.send("half", [4], Map::new()).await.unwrap(), Value::Int(4));
-    assert_eq!(client.send("half", NO_ARGS, map(&[("x", 4)])).await.unwrap(), Value::Int(4));
+    assert_eq!(client.send("half", FunctionCall::NO_ARGS, map(&[("x", 4)])).await.unwrap(), Value::Int(4));
 
     for (name, args, kwargs, message) in [
         ("add", vec![1, 2, 3], vec![], "got 3 positional arguments: `/add` takes `a`, `b`"),

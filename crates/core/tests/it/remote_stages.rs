@@ -13,8 +13,8 @@ use callboard_core::remote::{RemoteFuture, RemoteStages, StageCall, StageLoad, S
 use callboard_core::testing::TestApp;
 use callboard_core::timeline::Recorder;
 use callboard_core::{
-    App, CallError, CallOptions, Contract, DEFAULT_CREDIT, Deadline, ErrorKind, Failure, MAX_TIMEOUT, Node, Pipeline,
-    Reply, SessionKey, Stage, StreamPipeline, StreamStage, Timing,
+    App, CallError, CallOptions, Contract, Deadline, ErrorKind, Failure, Node, Pipeline, Reply, SessionKey, Stage,
+    StageSettings, StreamPipeline, StreamStage, Timing,
 };
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
@@ -148,7 +148,7 @@ async fn a_call_for_another_node_runs_there_once() {
     let load = cluster.0.loads.lock().unwrap()[0];
     assert_eq!((load.open, load.queued, load.capacity, load.revision), (true, 0, 12, 6));
     let first = cluster.call(0);
-    assert_eq!((first.stage(), first.revision, first.credit), ("add", Some(7), DEFAULT_CREDIT));
+    assert_eq!((first.stage(), first.revision, first.credit), ("add", Some(7), StageSettings::DEFAULT_CREDIT));
     assert!(!first.may_run_again && first.can_run_here && !first.is_retry && first.budget().is_some());
 }
 
@@ -189,7 +189,7 @@ async fn payloads_for_other_nodes_are_encoded_by_the_threads_of_the_node() {
     let is_released = Arc::new(AtomicBool::new(false));
     let (was_released, client) = (Arc::clone(&is_released), node.client());
     let edge = tokio::spawn(async move {
-        let (edge, deadline) = (client.edge(), Deadline::from(MAX_TIMEOUT));
+        let (edge, deadline) = (client.edge(), Deadline::from(Deadline::MAX_TIMEOUT));
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), deadline);
         budget.off_thread((), move || was_released.load(Ordering::SeqCst)).await
     });

@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bytes::BytesMut;
 use callboard_core::edge::{Pace, PaceLimits};
-use callboard_core::{ErrorKind, MAX_TIMEOUT, Rollout};
+use callboard_core::{Deadline, ErrorKind, Rollout};
 use hyper::body::Body as _;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
@@ -224,7 +224,8 @@ async fn upload(
     let mut upload = repository.begin_upload(name, version).map_err(|error| refused(name, "upload", error))?;
     let (mut received, mut buffer, mut is_whole) = (0, BytesMut::new(), false);
     // A large model may take long: only its pace counts.
-    let limits = PaceLimits::new(config.body_progress_timeout, config.min_bytes_per_second).within(MAX_TIMEOUT);
+    let limits =
+        PaceLimits::new(config.body_progress_timeout, config.min_bytes_per_second).within(Deadline::MAX_TIMEOUT);
     let mut pace = Pace::new(Instant::now(), limits);
     while !is_whole {
         match pace.wait_for(poll_fn(|cx| Pin::new(&mut body).poll_frame(cx))).await? {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use callboard_codec::{edited_text, hex};
-use callboard_core::edge::MAX_CALLER_BYTES;
+use callboard_core::CallOptions;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -102,7 +102,7 @@ impl ApiKeys {
             let content = content.split('#').next().unwrap_or_default();
             let mut words = content.split_whitespace();
             let Some(name) = words.next() else { continue };
-            if name.len() > MAX_CALLER_BYTES {
+            if name.len() > CallOptions::MAX_CALLER_BYTES {
                 return Err(ApiKeysError::LongName { line });
             }
             let key = words.next().ok_or(ApiKeysError::NoKey { line })?;
@@ -202,7 +202,7 @@ pub enum ApiKeysError {
     #[error("there is no key")]
     None,
     /// Use a shorter name.
-    #[error("line {line}: a name has at most {MAX_CALLER_BYTES} bytes")]
+    #[error("line {line}: a name has at most {} bytes", CallOptions::MAX_CALLER_BYTES)]
     LongName {
         /// The line.
         line: usize,

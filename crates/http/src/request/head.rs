@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::HeaderValue;
-use callboard_core::{MAX_TIMEOUT, Priority};
+use callboard_core::{Deadline, Priority};
 
 use crate::error::ApiError;
 use crate::observe::timeline_header::X_CALLBOARD_EXPLAIN;
@@ -98,7 +98,7 @@ fn parse_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
         digits.iter().fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
     match milliseconds {
         0 => Err(refused()),
-        _ => Ok(Duration::from_millis(milliseconds).min(MAX_TIMEOUT)),
+        _ => Ok(Duration::from_millis(milliseconds).min(Deadline::MAX_TIMEOUT)),
     }
 }
 
@@ -122,7 +122,7 @@ fn parse_grpc_timeout(value: &HeaderValue) -> Result<Duration, ApiError> {
         b'n' => Duration::from_nanos(count),
         _ => return Err(refused()),
     };
-    if timeout.is_zero() { Err(refused()) } else { Ok(timeout.min(MAX_TIMEOUT)) }
+    if timeout.is_zero() { Err(refused()) } else { Ok(timeout.min(Deadline::MAX_TIMEOUT)) }
 }
 
 fn parse_priority(value: &HeaderValue) -> Result<Priority, ApiError> {
@@ -160,8 +160,8 @@ mod tests {
     fn a_timeout_is_whole_milliseconds_and_at_most_an_hour() {
         assert_eq!(timeout("1"), Ok(Some(Duration::from_millis(1))));
         assert_eq!(timeout("2500"), Ok(Some(Duration::from_millis(2500))));
-        assert_eq!(timeout("3600001"), Ok(Some(MAX_TIMEOUT)));
-        assert_eq!(timeout("99999999999999999999999999"), Ok(Some(MAX_TIMEOUT)));
+        assert_eq!(timeout("3600001"), Ok(Some(Deadline::MAX_TIMEOUT)));
+        assert_eq!(timeout("99999999999999999999999999"), Ok(Some(Deadline::MAX_TIMEOUT)));
         for refused in ["", "0", "000", "-1", "1.5", "1s", "ten", "+5"] {
             assert_eq!(timeout(refused), Err(400), "{refused}");
         }
@@ -174,8 +174,8 @@ mod tests {
         };
         let grpc_timeout = |text: &str| timeout(&[("grpc-timeout", text)]);
         for (text, expected) in [
-            ("2H", MAX_TIMEOUT),
-            ("99999999H", MAX_TIMEOUT),
+            ("2H", Deadline::MAX_TIMEOUT),
+            ("99999999H", Deadline::MAX_TIMEOUT),
             ("3M", Duration::from_secs(180)),
             ("3S", Duration::from_secs(3)),
             ("100m", Duration::from_millis(100)),

@@ -45,11 +45,6 @@ const AUTHORITY_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const MIN_LIFE: Duration = Duration::from_secs(1);
 const MAX_LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// The default life of certificates.
-pub const DEFAULT_CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// The default life of tokens.
-pub const DEFAULT_TOKEN_LIFE: Duration = Duration::from_secs(3600);
-
 /// The settings of a new token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenSpec {
@@ -64,9 +59,17 @@ pub struct TokenSpec {
     pub certificate_life: Duration,
 }
 
+impl TokenSpec {
+    /// The default life of a token.
+    pub const DEFAULT_LIFE: Duration = Duration::from_secs(3600);
+
+    /// The default life of certificates.
+    pub const DEFAULT_CERTIFICATE_LIFE: Duration = Duration::from_secs(24 * 3600);
+}
+
 impl Default for TokenSpec {
     fn default() -> Self {
-        let (expires_in, certificate_life) = (DEFAULT_TOKEN_LIFE, DEFAULT_CERTIFICATE_LIFE);
+        let (expires_in, certificate_life) = (Self::DEFAULT_LIFE, Self::DEFAULT_CERTIFICATE_LIFE);
         Self { role: Role::Node, uses: 1, expires_in, certificate_life }
     }
 }

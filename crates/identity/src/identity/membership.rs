@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 use super::{Identity, Origin, PresentedCertificate};
 use crate::address::QuicUrl;
-use crate::authority::{Authority, DEFAULT_CERTIFICATE_LIFE, KEY};
+use crate::authority::{Authority, KEY, TokenSpec};
 use crate::certificate::{Member, cluster_name, pin};
 use crate::error::{IdentityError, unusable};
 use crate::files::{check_private, check_writable, read, read_private, replace_private_file};
@@ -90,7 +90,7 @@ fn damaged(path: PathBuf, reason: impl ToString) -> IdentityError {
 
 /// Issues the own certificate. The chain includes the authority's, because joining processes know only its pin.
 pub(super) fn issue_own(authority: &Authority) -> Result<PresentedCertificate, IdentityError> {
-    let (certificate, key) = authority.issue_own(DEFAULT_CERTIFICATE_LIFE)?;
+    let (certificate, key) = authority.issue_own(TokenSpec::DEFAULT_CERTIFICATE_LIFE)?;
     PresentedCertificate::try_new(vec![certificate, authority.certificate().clone()], &key.serialize_der())
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use callboard_codec::wire::{FrameKind, FrameLimits, Hello, ResetCode, VERSION, Welcome, frame_head};
-use callboard_core::{CallError, DEFAULT_TIMEOUT, MAX_TIMEOUT};
+use callboard_core::{CallError, Deadline};
 use callboard_identity::{Clock, Identity, Member, Validity};
 use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError, RecvStream};
@@ -124,7 +124,7 @@ impl NodeConnection {
     pub(super) fn default_timeout(&self, route: &str) -> Duration {
         let of_route = self.offers.load().timeout(route);
         let of_node = || Some(self.welcome.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
-        of_route.or_else(of_node).unwrap_or(DEFAULT_TIMEOUT).min(MAX_TIMEOUT)
+        of_route.or_else(of_node).unwrap_or(Deadline::DEFAULT_TIMEOUT).min(Deadline::MAX_TIMEOUT)
     }
 
     /// Whether this route, or the function of this name, answers with a stream.

@@ -24,8 +24,8 @@ use callboard_codec::wire::{Call, FrameLimits};
 use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::edge::{ErrorParts, PayloadReplies};
 use callboard_core::{
-    CallError, CallOptions, CallStream, Caller, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant,
-    NoPreprocess, Prepare, Replies, RetryBudget, RetryPolicy, Timing,
+    CallError, CallOptions, CallStream, Caller, Deadline, ErrorKind, FunctionCall, Instant, NoPreprocess, Prepare,
+    Replies, RetryBudget, RetryPolicy, Timing,
 };
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -362,7 +362,7 @@ struct CallTime {
 impl CallTime {
     fn new(options: &CallOptions, began: Instant) -> Self {
         let own = options.deadline_from(began);
-        let deadline = own.unwrap_or_else(|| Deadline::after(began, DEFAULT_TIMEOUT));
+        let deadline = own.unwrap_or_else(|| Deadline::after(began, Deadline::DEFAULT_TIMEOUT));
         Self { began, deadline, is_own: own.is_some() }
     }
 
@@ -436,7 +436,7 @@ impl Caller for Client {
         Out: Data + Clone,
         NoPreprocess: Prepare<S::Item>,
     {
-        let timeout = self.inner.pool.current().map_or(DEFAULT_TIMEOUT, |node| node.default_timeout(route));
+        let timeout = self.inner.pool.current().map_or(Deadline::DEFAULT_TIMEOUT, |node| node.default_timeout(route));
         let (client, route) = (self.clone(), route.to_owned());
         CallStream::from_calls(inputs, LOOK_AHEAD, timeout, move |payload, options| {
             let (client, prepared) = (client.clone(), Prepared::from_payload(&route, &payload));

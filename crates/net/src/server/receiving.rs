@@ -16,9 +16,7 @@ use callboard_core::edge::{
     Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, Route, StageAdmission, StageReader,
 };
 use callboard_core::remote::StageReply;
-use callboard_core::{
-    CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, ErrorKind, FunctionCall, Instant, LocalClient,
-};
+use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, FunctionCall, Instant, LocalClient};
 use callboard_identity::Role;
 
 use super::answer::{EntryOutcome, answered};
@@ -178,7 +176,8 @@ impl<'a> CallReceiver<'a> {
             }
             _ if self.role != Role::Node => return Err(self.not_a_node()),
             stages if stages.len() <= MAX_STAGES => {
-                let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, DEFAULT_TIMEOUT));
+                let deadline =
+                    options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
                 (CallTarget::Stages(node.edge().admit_stages(stages, reservation.held())?), deadline)
             }
             _ => {

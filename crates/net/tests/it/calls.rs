@@ -8,8 +8,7 @@ use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_codec::{DecodeLimits, Map, Tensor, Value};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, NO_ARGS, Priority, RetryPolicy,
-    Stage,
+    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, Priority, RetryPolicy, Stage,
 };
 use callboard_net::CallFailure;
 use callboard_net::testing::RawPeer;
@@ -74,7 +73,7 @@ async fn check_calls(caller: &impl Caller) {
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::InvalidInput, CallFailure::Request));
     let error = caller.call::<_, String>("/nowhere", 7).await.unwrap_err();
     assert_eq!((error.kind(), CallFailure::classify(&error)), (ErrorKind::NotFound, CallFailure::NoSuchRoute));
-    let error = caller.send("scale", NO_ARGS, Map::new()).await.unwrap_err();
+    let error = caller.send("scale", FunctionCall::NO_ARGS, Map::new()).await.unwrap_err();
     assert_eq!(error.message(), "argument `x` is missing: give it as positional argument 1 or by name");
     let error = caller.call::<_, u64>("/shout", "ada".to_owned()).await.unwrap_err();
     assert_eq!((error.kind(), error.was_started()), (ErrorKind::Internal, true), "{error}");

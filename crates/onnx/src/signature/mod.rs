@@ -82,11 +82,11 @@ pub enum BatchAxis {
     Absent,
 }
 
-/// The items that a stage over a model with a batch axis runs together by default. Small models gain most of what
-/// batching gives by then, and a batch of 32 pictures of 224 × 224 pixels is 19 MB.
-pub const DEFAULT_MAX_BATCH_SIZE: usize = 32;
-
 impl Signature {
+    /// The items that a stage over a model with a batch axis runs together by default. Small models gain most of what
+    /// batching gives by then, and a batch of 32 pictures of 224 × 224 pixels is 19 MB.
+    pub const DEFAULT_MAX_BATCH_SIZE: usize = 32;
+
     /// Reads the signature of an ONNX file.
     ///
     /// # Errors
@@ -126,11 +126,11 @@ impl Signature {
     }
 
     /// The default number of waiting items that a stage with this model runs together:
-    /// [`DEFAULT_MAX_BATCH_SIZE`], or 1 where items cannot be stacked.
+    /// [`DEFAULT_MAX_BATCH_SIZE`](Self::DEFAULT_MAX_BATCH_SIZE), or 1 where items cannot be stacked.
     #[must_use]
     pub fn default_max_batch_size(&self) -> usize {
         match self.batch_axis {
-            BatchAxis::Stacked => DEFAULT_MAX_BATCH_SIZE,
+            BatchAxis::Stacked => Self::DEFAULT_MAX_BATCH_SIZE,
             BatchAxis::One | BatchAxis::Absent => 1,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::{DType, Map, Tensor, Value};
 use callboard_core::{App, CallError, ErrorKind, LocalClient, Node, Stage, StartError};
-use callboard_onnx::{DEFAULT_MAX_BATCH_SIZE, Engine, EngineChoice, EngineError, Model, OnnxConfig, Signature};
+use callboard_onnx::{Engine, EngineChoice, EngineError, Model, OnnxConfig, Signature};
 use ndarray::array;
 
 use crate::support::{Axis, F32, F64, Fixed, Graph, Named, TempFile, abs, add, compare, lookup, mixing};
@@ -156,9 +156,9 @@ fn list<const N: usize>(items: [Value; N]) -> Value {
 fn a_stage_batches_by_default_if_its_model_can() {
     let settings = |model: &Model| callboard_onnx::stage("model", model).settings().batching().max_batch_size.get();
     let stacked = add().load("default-stacked").unwrap();
-    assert_eq!((settings(&stacked), stacked.signature().items_vary()), (DEFAULT_MAX_BATCH_SIZE, false));
+    assert_eq!((settings(&stacked), stacked.signature().items_vary()), (Signature::DEFAULT_MAX_BATCH_SIZE, false));
     let varying = lookup().load("default-varying").unwrap();
-    assert_eq!((settings(&varying), varying.signature().items_vary()), (DEFAULT_MAX_BATCH_SIZE, true));
+    assert_eq!((settings(&varying), varying.signature().items_vary()), (Signature::DEFAULT_MAX_BATCH_SIZE, true));
     let single = abs(F32, &[Fixed(1), Fixed(2)]).load("default-single").unwrap();
     assert_eq!(settings(&single), 1);
 }
@@ -503,7 +503,7 @@ async fn a_model_that_mixes_the_items_of_a_batch_runs_them_one_by_one() {
     let mut config = OnnxConfig::new(&file.0);
     config.engine = EngineChoice::Rten;
     let model = Model::on_demand(&config).unwrap();
-    assert_eq!((model.mixes_items(), model.default_max_batch_size()), (None, DEFAULT_MAX_BATCH_SIZE));
+    assert_eq!((model.mixes_items(), model.default_max_batch_size()), (None, Signature::DEFAULT_MAX_BATCH_SIZE));
     assert_eq!(beside_another(&model, callboard_onnx::stage("model", &model)).await, alone);
 }
 
@@ -518,6 +518,6 @@ fn a_model_that_keeps_items_apart_is_batched_also_where_its_numbers_differ_in_th
         .with_int("axis", 2);
     for graph in [add(), lookup(), compare(), abs(F64, &[Named("batch"), Fixed(3)]), wide] {
         let model = graph.load("apart").unwrap();
-        assert_eq!((model.mixes_items(), model.default_max_batch_size()), (None, DEFAULT_MAX_BATCH_SIZE));
+        assert_eq!((model.mixes_items(), model.default_max_batch_size()), (None, Signature::DEFAULT_MAX_BATCH_SIZE));
     }
 }

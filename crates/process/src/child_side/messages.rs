@@ -11,7 +11,7 @@ use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Encoded};
 use callboard_core::edge::ErrorParts;
 use callboard_core::isolation::{InnerCalls, IsolatedCall};
-use callboard_core::{CallOptions, Deadline, ErrorKind, Failure, Instant, LocalClient, MAX_TIMEOUT, SessionKey};
+use callboard_core::{CallOptions, Deadline, ErrorKind, Failure, Instant, LocalClient, SessionKey};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use tokio::sync::{Notify, Semaphore};
@@ -213,7 +213,7 @@ pub(super) fn is_readable(socket: &impl AsFd, within: Option<&Timespec>) -> io::
 
 /// The call of an item, from its head.
 fn call(head: &CallHead, inner: Option<(&LocalClient, Arc<dyn InnerCalls>)>) -> IsolatedCall {
-    let remaining = head.remaining_ms.map_or(MAX_TIMEOUT, Duration::from_millis);
+    let remaining = head.remaining_ms.map_or(Deadline::MAX_TIMEOUT, Duration::from_millis);
     let mut options = CallOptions::new();
     if let Some(id) = &head.request_id {
         options = options.with_request_id(id.as_str());

@@ -28,7 +28,7 @@ use self::window::default_look_ahead;
 use super::LocalClient;
 use crate::call::CallOptions;
 use crate::clock;
-use crate::deadline::MAX_TIMEOUT;
+use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind, Failure};
 
 pub use prepare::{NoPreprocess, Prepare, PreparedInput, Preprocess};
@@ -106,8 +106,8 @@ impl LocalClient {
 /// handed over. A plain call is refused with `Overloaded` by a full stage or node; a call of a stream waits for a place
 /// or permit until it is late. Over a network, and if a stage's own code refuses it
 /// ([`Failure::overloaded`](crate::Failure::overloaded)), it is made again after the time that the refusal gives, while
-/// the deadline allows; see [`CallOptions::with_retry`]. `Overloaded` remains for an input that was late before there was
-/// room; an input that fits no empty node is refused at once.
+/// the deadline allows; see [`CallOptions::with_retry`]. `Overloaded` remains for an input that was late before there
+/// was room; an input that fits no empty node is refused at once.
 ///
 /// # Cancellation
 ///
@@ -151,7 +151,7 @@ where
             .map_err(|_| CallError::new(ErrorKind::Unavailable, "a stream of calls needs a Tokio runtime around it"))?;
         let call = Box::new(move |payload, options| Box::pin(call(payload, options)) as BoxedCall<Out>);
         let target = CallTarget::Remote { runtime, call };
-        Ok(Self::new(inputs, Settings::new(target, look_ahead, timeout, MAX_TIMEOUT)))
+        Ok(Self::new(inputs, Settings::new(target, look_ahead, timeout, Deadline::MAX_TIMEOUT)))
     }
 
     fn new(inputs: S, settings: Settings<Out>) -> Self {

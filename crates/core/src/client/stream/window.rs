@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::deadline::{Deadline, MAX_TIMEOUT};
+use crate::deadline::Deadline;
 
 /// Counts the inputs that were pulled and the results that were yielded.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Window {
     /// stream's order.
     pub(super) fn deadline(&mut self, now: Instant, timeout: Duration) -> Deadline {
         let share = u32::try_from(self.outstanding().max(1)).unwrap_or(u32::MAX);
-        let own = Deadline::after(now, timeout.min(MAX_TIMEOUT).saturating_mul(share));
+        let own = Deadline::after(now, timeout.min(Deadline::MAX_TIMEOUT).saturating_mul(share));
         let before = if self.outstanding() > 1 { self.last_deadline } else { None };
         let deadline = before.map_or(own, |before| own.max(before));
         self.last_deadline = Some(deadline);
@@ -91,9 +91,9 @@ mod tests {
                 if pull && window.has_room(look_ahead) {
                     window.pull();
                     let deadline = window.deadline(now, timeout);
-                    let share = timeout.min(MAX_TIMEOUT) * (outstanding.len() as u32 + 1);
-                    prop_assert!(deadline.remaining(now) >= share.min(MAX_TIMEOUT));
-                    prop_assert!(deadline.remaining(now) <= MAX_TIMEOUT);
+                    let share = timeout.min(Deadline::MAX_TIMEOUT) * (outstanding.len() as u32 + 1);
+                    prop_assert!(deadline.remaining(now) >= share.min(Deadline::MAX_TIMEOUT));
+                    prop_assert!(deadline.remaining(now) <= Deadline::MAX_TIMEOUT);
                     prop_assert!(outstanding.iter().all(|(_, before)| *before <= deadline));
                     outstanding.push_back((pulled, deadline));
                     pulled += 1;

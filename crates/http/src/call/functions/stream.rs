@@ -24,7 +24,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::Value;
 use callboard_core::edge::{CAPACITY_POLL_INTERVAL, HeldBytes, Route};
-use callboard_core::{CallError, CallOptions, DEFAULT_TIMEOUT, Deadline, Instant, LocalClient};
+use callboard_core::{CallError, CallOptions, Deadline, Instant, LocalClient};
 use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
@@ -191,7 +191,7 @@ impl CallStreamBody {
 
 /// The frame of a value, charged until it is sent. Without room it waits: earlier frames make room.
 async fn encode(client: &LocalClient, panics: &Counter, value: Value) -> Result<Frame, ApiError> {
-    let (value, end) = (Arc::new(value), Instant::now() + DEFAULT_TIMEOUT);
+    let (value, end) = (Arc::new(value), Instant::now() + Deadline::DEFAULT_TIMEOUT);
     loop {
         match write(client, panics, Arc::clone(&value), end).await {
             Err(error) if error.is_overloaded() && Instant::now() < end => sleep(CAPACITY_POLL_INTERVAL).await,
