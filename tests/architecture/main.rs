@@ -5,6 +5,7 @@
 
 mod modules;
 mod page;
+mod setters;
 mod sources;
 
 use std::collections::BTreeSet;

@@ -176,7 +176,7 @@ impl StageReply {
 
     /// Adds the error of the next stage, which refused.
     #[must_use]
-    pub fn refused_with(mut self, refusal: CallError) -> Self {
+    pub fn with_refusal(mut self, refusal: CallError) -> Self {
         self.refused = Some(refusal);
         self
     }

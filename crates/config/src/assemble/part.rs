@@ -98,7 +98,7 @@ impl Part {
                     return Ok(Self { calls, arguments, ..part(stage, input, output) });
                 }
                 let settings = with_knobs(stage, planned).settings().clone();
-                let stage = processes.stream_stage(name, &process).with_settings(settings);
+                let stage = processes.stream_stage(name, &process).map_settings(|_| settings);
                 let needs = Some(Needs { input, example: None });
                 Ok(Self { code: Planned::Stream(stage.into()), needs, output, calls, arguments, engine: None })
             }
@@ -180,16 +180,18 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
         .contract(planned.contract.value)
         .ageing(planned.ageing.value)
         .pinned_to(planned.affinity.value.clone());
-    let settings = stage.settings().clone().with_max_abandoned_threads(planned.max_abandoned_threads.value);
-    let settings = settings.with_crash_retries(planned.crash_retries.value as u32);
-    let settings = settings.with_pinned(planned.pinned.value);
-    let settings = settings.with_revision(planned.revision.value as u64);
-    let settings = match planned.cache.value.map(CacheSettings::new) {
-        None => settings,
-        Some(cache) if planned.cache_shared.value => settings.with_cache(cache.shared()),
-        Some(cache) => settings.with_cache(cache),
-    };
-    stage = stage.with_settings(settings);
+    stage = stage.map_settings(|settings| {
+        let settings = settings
+            .with_max_abandoned_threads(planned.max_abandoned_threads.value)
+            .with_crash_retries(planned.crash_retries.value as u32)
+            .with_pinned(planned.pinned.value)
+            .with_revision(planned.revision.value as u64);
+        match planned.cache.value.map(CacheSettings::new) {
+            None => settings,
+            Some(cache) if planned.cache_shared.value => settings.with_cache(cache.shared()),
+            Some(cache) => settings.with_cache(cache),
+        }
+    });
     if let Some(timeout) = planned.timeout.value {
         stage = stage.timeout(timeout);
     }

@@ -252,7 +252,7 @@ async fn run(pools: &[Arc<Pool>], mut payload: Payload, flight: &Arc<Flight>) ->
             (Ok(reply), _) => reply.into_parts(),
             (Err(refusal), Some(so_far)) if refusal.is_refusal() => {
                 let refusal = refusal.after_runs(true, again());
-                return Ok(StageReply::new(Reply::new(so_far, total.into()), ran).refused_with(refusal));
+                return Ok(StageReply::new(Reply::new(so_far, total.into()), ran).with_refusal(refusal));
             }
             (Err(error), _) => return Err(error.after_runs(ran > 0, again())),
         };

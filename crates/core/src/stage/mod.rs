@@ -428,9 +428,7 @@ impl<In: Data, Out: Data> Stage<In, Out> {
 }
 
 impl<In, Out> Stage<In, Out> {
-    /// Replaces all settings.
-    #[must_use]
-    pub fn with_settings(self, settings: StageSettings) -> Self {
+    fn with_settings(self, settings: StageSettings) -> Self {
         // Clones of the stage keep their settings: a changed stage is another stage.
         Self::from_spec(StageSpec { settings, ..StageSpec::clone(&self.spec) })
     }

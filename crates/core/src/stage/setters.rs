@@ -27,7 +27,17 @@ macro_rules! common_setters {
                 &self.spec
             }
 
-            fn change(self, change: impl FnOnce(StageSettings) -> StageSettings) -> Self {
+            /// Changes its settings, such as one that has no method here. Clones of the stage keep theirs.
+            ///
+            /// ```
+            /// use callboard_core::{RestartIntensity, Stage};
+            ///
+            /// let rarely = RestartIntensity { max_restarts: 1, ..RestartIntensity::default() };
+            /// let double = Stage::each("double", |number: &i64| Ok(number * 2));
+            /// let double = double.map_settings(|settings| settings.with_intensity(rarely));
+            /// ```
+            #[must_use]
+            pub fn map_settings(self, change: impl FnOnce(StageSettings) -> StageSettings) -> Self {
                 let settings = change(self.spec.settings.clone());
                 self.with_settings(settings)
             }
@@ -35,13 +45,13 @@ macro_rules! common_setters {
             /// The revision of the stage; see [`StageSettings::revision`].
             #[must_use]
             pub fn revision(self, revision: u64) -> Self {
-                self.change(|settings| settings.with_revision(revision))
+                self.map_settings(|settings| settings.with_revision(revision))
             }
 
             /// The number of replicas. 0 counts as 1.
             #[must_use]
             pub fn replicas(self, replicas: usize) -> Self {
-                self.change(|settings| settings.with_replicas(at_least_one(replicas)))
+                self.map_settings(|settings| settings.with_replicas(at_least_one(replicas)))
             }
 
             /// From `min` to `max` replicas, as the load asks for; see [`Scaling`](crate::Scaling). With `min` 0 the
@@ -62,13 +72,13 @@ macro_rules! common_setters {
             /// ```
             #[must_use]
             pub fn replicas_between(self, min: usize, max: usize) -> Self {
-                self.change(|settings| settings.with_bounds(Scaling::between(min, max)))
+                self.map_settings(|settings| settings.with_bounds(Scaling::between(min, max)))
             }
 
             /// How long the queue may take before a replica is added; see [`Scaling::queue_delay`].
             #[must_use]
             pub fn scale_delay(self, queue_delay: Duration) -> Self {
-                self.change(|settings| {
+                self.map_settings(|settings| {
                     let scaling = settings.scaling().with_queue_delay(queue_delay);
                     settings.with_scaling(scaling)
                 })
@@ -77,7 +87,7 @@ macro_rules! common_setters {
             /// How long the last replica stays without a call; see [`Scaling::idle`].
             #[must_use]
             pub fn idle(self, idle: Duration) -> Self {
-                self.change(|settings| {
+                self.map_settings(|settings| {
                     let scaling = settings.scaling().with_idle(idle);
                     settings.with_scaling(scaling)
                 })
@@ -86,19 +96,19 @@ macro_rules! common_setters {
             /// Always loaded, and counted among the loaded stages; see [`StageSettings::is_pinned`].
             #[must_use]
             pub fn pinned(self) -> Self {
-                self.change(|settings| settings.with_pinned(true))
+                self.map_settings(|settings| settings.with_pinned(true))
             }
 
             /// The bytes that the loaded stage takes; see [`StageSettings::memory`].
             #[must_use]
             pub fn memory(self, bytes: u64) -> Self {
-                self.change(|settings| settings.with_memory(bytes))
+                self.map_settings(|settings| settings.with_memory(bytes))
             }
 
             /// A note about the stage for operators; see [`StageSettings::note`].
             #[must_use]
             pub fn note(self, note: &str) -> Self {
-                self.change(|settings| settings.with_note(note))
+                self.map_settings(|settings| settings.with_note(note))
             }
 
             /// How many batches one asynchronous replica works on at once; see [`StageSettings::concurrency`]. 0 counts
@@ -106,26 +116,26 @@ macro_rules! common_setters {
             #[must_use]
             pub fn concurrency(self, batches: u32) -> Self {
                 let batches = NonZeroU32::new(batches).unwrap_or(NonZeroU32::MIN);
-                self.change(|settings| settings.with_concurrency(batches))
+                self.map_settings(|settings| settings.with_concurrency(batches))
             }
 
             /// How long a worker may take to clean up; see [`StageSettings::stop_timeout`].
             #[must_use]
             pub fn stop_timeout(self, timeout: Duration) -> Self {
-                self.change(|settings| settings.with_stop_timeout(timeout))
+                self.map_settings(|settings| settings.with_stop_timeout(timeout))
             }
 
             /// Hands a full batch to an asynchronous replica while another runs there; see
             /// [`StageSettings::hands_ahead`].
             #[must_use]
             pub fn hands_ahead(self) -> Self {
-                self.change(|settings| settings.with_hands_ahead(true))
+                self.map_settings(|settings| settings.with_hands_ahead(true))
             }
 
             fn change_batching(self, change: impl FnOnce(&mut crate::queue::BatchPolicy)) -> Self {
                 let mut batching = self.settings().batching().clone();
                 change(&mut batching);
-                self.change(|settings| settings.with_batching(batching))
+                self.map_settings(|settings| settings.with_batching(batching))
             }
 
             /// How long a batch that is not full may wait for more entries; see
@@ -153,14 +163,14 @@ macro_rules! common_setters {
             /// How many entries may wait; one more is refused with `Overloaded`. 0 counts as 1.
             #[must_use]
             pub fn queue(self, entries: usize) -> Self {
-                self.change(|settings| settings.with_queue(at_least_one(entries)))
+                self.map_settings(|settings| settings.with_queue(at_least_one(entries)))
             }
 
             /// Declares whether a call may run again after its worker died; see [`Contract`](crate::Contract). A stream
             /// may until its first output, on another node.
             #[must_use]
             pub fn contract(self, contract: crate::stage::Contract) -> Self {
-                self.change(|settings| settings.with_contract(contract))
+                self.map_settings(|settings| settings.with_contract(contract))
             }
 
             /// Declares that a call has no effect but its result, so it may be run again when its worker dies; see
@@ -180,20 +190,20 @@ macro_rules! common_setters {
             /// The longest that one batch may take in user code; see [`StageSettings::timeout`].
             #[must_use]
             pub fn timeout(self, timeout: Duration) -> Self {
-                self.change(|settings| settings.with_timeout(timeout))
+                self.map_settings(|settings| settings.with_timeout(timeout))
             }
 
             /// Pins worker threads to these CPU cores; see [`StageSettings::affinity`].
             #[must_use]
             pub fn pinned_to(self, cores: impl Into<Vec<usize>>) -> Self {
-                self.change(|settings| settings.with_affinity(cores))
+                self.map_settings(|settings| settings.with_affinity(cores))
             }
 
             /// Settings that each replica gets at its construction; see
             /// [`StageSettings::replica_settings`].
             #[must_use]
             pub fn replica_settings(self, settings: impl Into<Vec<callboard_codec::Map>>) -> Self {
-                self.change(|stage| stage.with_replica_settings(settings))
+                self.map_settings(|stage| stage.with_replica_settings(settings))
             }
         }
 
@@ -218,31 +228,31 @@ impl<In, Out> Stage<In, Out> {
     /// The largest batch; see [`BatchPolicy::max_batch_size`](crate::BatchPolicy::max_batch_size). 0 counts as 1.
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
-        self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
+        self.map_settings(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 
     /// How often an entry that was alone when its worker died runs again before it fails, if the contract allows it;
     /// see [`StageSettings::crash_retries`](super::StageSettings::crash_retries).
     #[must_use]
     pub fn crash_retries(self, retries: u32) -> Self {
-        self.change(|settings| settings.with_crash_retries(retries))
+        self.map_settings(|settings| settings.with_crash_retries(retries))
     }
 
     /// Keeps answers, so that an equal input does not run again. It has an effect on a [pure](Self::pure) stage.
     #[must_use]
     pub fn cache(self, cache: CacheSettings) -> Self {
-        self.change(|settings| settings.with_cache(cache))
+        self.map_settings(|settings| settings.with_cache(cache))
     }
 
     /// Runs each replica on an OS thread of its own: for code that takes a millisecond or more.
     #[must_use]
     pub fn on_threads(self) -> Self {
-        self.change(|settings| settings.with_placement(Placement::Thread))
+        self.map_settings(|settings| settings.with_placement(Placement::Thread))
     }
 
     /// Runs each replica on the runtime: for code well under a millisecond.
     #[must_use]
     pub fn as_tasks(self) -> Self {
-        self.change(|settings| settings.with_placement(Placement::Task))
+        self.map_settings(|settings| settings.with_placement(Placement::Task))
     }
 }

@@ -143,9 +143,8 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
 }
 
 impl<In, Out> StreamStage<In, Out> {
-    /// Replaces all settings except the placement, and except the batch size of asynchronous code, which is 1.
-    #[must_use]
-    pub fn with_settings(self, settings: StageSettings) -> Self {
+    /// Keeps the placement, and the batch size of asynchronous code, which is 1.
+    fn with_settings(self, settings: StageSettings) -> Self {
         let mut settings = settings.with_placement(self.settings().placement());
         if self.spec.is_one_by_one {
             settings = settings.with_max_batch_size(NonZeroUsize::MIN);
@@ -159,13 +158,13 @@ impl<In, Out> StreamStage<In, Out> {
     /// [asks for batches](Self::async_batch_worker).
     #[must_use]
     pub fn max_batch_size(self, entries: usize) -> Self {
-        self.change(|settings| settings.with_max_batch_size(at_least_one(entries)))
+        self.map_settings(|settings| settings.with_max_batch_size(at_least_one(entries)))
     }
 
     /// How many outputs of one call may wait for their reader; see [`StageSettings::credit`]. 0 counts as 1.
     #[must_use]
     pub fn credit(self, outputs: usize) -> Self {
-        self.change(|settings| settings.with_credit(at_least_one(outputs)))
+        self.map_settings(|settings| settings.with_credit(at_least_one(outputs)))
     }
 }
 

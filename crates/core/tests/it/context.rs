@@ -56,7 +56,7 @@ async fn a_name_that_is_unfit_for_logs_is_omitted() {
         let options = CallOptions::new().with_request_id(text).with_traceparent(text);
         node.client().call_with::<u64, String>("/route", 1, options).await.unwrap()
     };
-    let longest = "x".repeat(callboard_core::CallOptions::MAX_REQUEST_ID_CHARS);
+    let longest = "x".repeat(CallOptions::MAX_REQUEST_ID_CHARS);
     assert_eq!(ask(&longest).await, format!("Some({longest:?}) Some({longest:?})"));
     for refused in ["", "two words", "a\nforged line", "grüße", &format!("{longest}x")] {
         assert_eq!(ask(refused).await, "None None", "{refused:?}");

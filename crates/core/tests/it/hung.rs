@@ -60,9 +60,8 @@ async fn a_hung_call_is_answered_and_its_replica_replaced() {
 async fn a_stage_that_hangs_too_often_fails_and_reports_why() {
     hide_panics();
     let gate = Gate::default();
-    let stage = hangs(&gate);
-    let settings = stage.settings().clone().with_max_abandoned_threads(2);
-    let node = App::new().route("/hangs", stage.with_settings(settings)).start().await.unwrap();
+    let stage = hangs(&gate).map_settings(|settings| settings.with_max_abandoned_threads(2));
+    let node = App::new().route("/hangs", stage).start().await.unwrap();
     let client = node.client();
     for _ in 0..3 {
         client.call::<bool, u64>("/hangs", false).await.unwrap();
@@ -82,9 +81,8 @@ async fn a_stage_that_hangs_too_often_fails_and_reports_why() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_starts_while_more_than_twice_the_allowed_threads_hang() {
     let gate = Gate::default();
-    let stage = hangs(&gate);
-    let settings = stage.settings().clone().with_max_abandoned_threads(1);
-    let node = App::new().route("/hangs", stage.with_settings(settings)).start().await.unwrap();
+    let stage = hangs(&gate).map_settings(|settings| settings.with_max_abandoned_threads(1));
+    let node = App::new().route("/hangs", stage).start().await.unwrap();
     let has_failed = || node.health().stages[0].state == StageState::Failed;
     // A stage that has just come back may refuse a call before its queue is open.
     let hang = || async {

@@ -86,9 +86,9 @@ async fn a_failed_load_tells_its_callers_why_and_is_tried_again_after_a_back_off
         if broken.load(Ordering::SeqCst) { Err(Failure::new("no such file")) } else { Ok(Healthy) }
     });
     let backoff = BackoffPolicy { initial: Duration::from_millis(200), max: Duration::from_millis(200), jitter: 0.0 };
-    let settings = stage.settings().clone().with_backoff(backoff);
-    let settings = settings.with_intensity(RestartIntensity { max_restarts: 1, within: Duration::from_secs(60) });
-    let node = serve(stage.with_settings(settings).replicas_between(0, 2)).await;
+    let intensity = RestartIntensity { max_restarts: 1, within: Duration::from_secs(60) };
+    let stage = stage.map_settings(|settings| settings.with_backoff(backoff).with_intensity(intensity));
+    let node = serve(stage.replicas_between(0, 2)).await;
 
     let failed = |error: &callboard_core::CallError| {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

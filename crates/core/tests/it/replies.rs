@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{
-    App, Batch, BatchPolicy, CallOptions, ErrorKind, Failure, NotEmitted, Outputs, Pipeline, Stage, StreamPipeline,
-    StreamStage, StreamWorker,
+    App, Batch, BatchPolicy, CallOptions, ErrorKind, Failure, NotEmitted, Outputs, Pipeline, Stage, StageSettings,
+    StreamPipeline, StreamStage, StreamWorker,
 };
 use futures_util::{Stream, StreamExt, stream};
 
@@ -211,9 +211,8 @@ async fn a_worker_streams_for_a_whole_batch_and_each_item_ends_its_own_way() {
         let batches = Arc::clone(&batches);
         StreamStage::worker("rounds", move |_| Ok(Rounds { batches: Arc::clone(&batches) })).max_batch_size(4)
     };
-    let settings = stage.settings().clone();
-    let batching = BatchPolicy { max_delay: Duration::from_secs(20), ..settings.batching().clone() };
-    let stage = stage.with_settings(settings.with_batching(batching));
+    let batching = BatchPolicy { max_delay: Duration::from_secs(20), ..stage.settings().batching().clone() };
+    let stage = stage.map_settings(|settings| settings.with_batching(batching));
     let node = App::new().route_streaming("/rounds", stage).start().await.unwrap();
     let client = node.client();
     let read = async |n: u64| all(client.replies::<u64, (u64, u64)>("/rounds", n).unwrap()).await;
@@ -356,11 +355,11 @@ async fn a_stage_may_have_the_largest_timeout() {
 #[test]
 fn a_streaming_function_has_batches_of_one_despite_its_settings() {
     let batching = BatchPolicy { max_batch_size: 8.try_into().unwrap(), ..BatchPolicy::default() };
-    let many = first(1).settings().clone().with_batching(batching);
+    let many = |settings: StageSettings| settings.with_batching(batching.clone());
     let size = |stage: StreamStage<u64, u64>| stage.settings().batching().max_batch_size.get();
-    assert_eq!(size(first(1).with_settings(many.clone())), 1);
+    assert_eq!(size(first(1).map_settings(many)), 1);
     assert_eq!(size(first(1).max_batch_size(8)), 1);
-    assert_eq!(size(StreamStage::worker("elsewhere", |_| Ok(OwnThread)).with_settings(many)), 8);
+    assert_eq!(size(StreamStage::worker("elsewhere", |_| Ok(OwnThread)).map_settings(many)), 8);
 }
 
 #[tokio::test]

@@ -211,8 +211,7 @@ fn killable_behind(replicas: usize, gate: Arc<Semaphore>) -> (Stage<u64, u64>, P
         Ok(Killable(if is_held { Arc::clone(&gate) } else { Arc::new(Semaphore::new(1)) }))
     });
     let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
-    let settings = stage.settings().clone().with_backoff(fast);
-    (stage.with_settings(settings).replicas(replicas), ports)
+    (stage.map_settings(|settings| settings.with_backoff(fast)).replicas(replicas), ports)
 }
 
 /// Ends a replica that has begun nothing, until its stage has had enough of it.

@@ -122,8 +122,7 @@ pub(crate) fn breakable() -> (Stage<u64, u64>, Model) {
         if is_broken.load(Ordering::SeqCst) { Err(Failure::new("the weights are gone")) } else { Ok(Mortal) }
     });
     let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
-    let settings = stage.settings().clone().with_backoff(fast);
-    (stage.with_settings(settings), model)
+    (stage.map_settings(|settings| settings.with_backoff(fast)), model)
 }
 
 struct Mortal;

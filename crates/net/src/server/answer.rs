@@ -147,7 +147,7 @@ mod tests {
         let deadline = Deadline::from(Duration::from_secs(10));
         let reply = || StageReply::new(Reply::new(Payload::new(Local(1_u64)), Timing::default()), 1);
         let refusal = CallError::new(ErrorKind::Overloaded, "full");
-        let refused = answered(&node.client(), deadline, Ok(reply().refused_with(refusal))).await;
+        let refused = answered(&node.client(), deadline, Ok(reply().with_refusal(refusal))).await;
         assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Overloaded));
         let failed = answered(&node.client(), deadline, Ok(reply())).await;
         assert_ne!(failed.err().map(|error| error.kind()), Some(ErrorKind::Overloaded));

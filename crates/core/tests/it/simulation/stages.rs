@@ -119,8 +119,7 @@ fn configure(stage: Stage<u64, u64>, plan: &StagePlan, seed: u64) -> Stage<u64, 
         stage = stage.cost(move |call: &u64| Script::cost(seed, *call)).max_cost(max_cost);
     }
     let max_restarts = if plan.is_strict { 1 } else { u32::MAX };
-    let settings =
-        stage.settings().clone().with_intensity(RestartIntensity { max_restarts, within: Duration::from_secs(10) });
+    let intensity = RestartIntensity { max_restarts, within: Duration::from_secs(10) };
     let backoff = BackoffPolicy { max: Duration::from_millis(400), ..BackoffPolicy::default() };
-    stage.with_settings(settings.with_backoff(backoff))
+    stage.map_settings(|settings| settings.with_intensity(intensity).with_backoff(backoff))
 }
