@@ -44,7 +44,7 @@ pub struct FunctionCall {
 }
 
 impl FunctionCall {
-    /// No positional arguments, for [`LocalClient::send`].
+    /// No positional arguments, for [`LocalClient::send`](crate::LocalClient::send).
     pub const NO_ARGS: [Value; 0] = [];
 
     /// A call with these arguments.
