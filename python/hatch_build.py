@@ -35,7 +35,8 @@ class NativeHook(BuildHookInterface):
         natives = os.environ.get("WHEEL_NATIVES")
         directory = Path(natives) if natives else _built(rust)
         # Nothing is written beside the wheel.
-        notices = Path(tempfile.mkdtemp(), "LICENSE-CRATES")
+        self._place = tempfile.TemporaryDirectory()
+        notices = Path(self._place.name, "LICENSE-CRATES")
         notices.write_text(_notices(rust))
         build_data["force_include"][str(notices)] = "callboard/LICENSE-CRATES"
         build_data["force_include"][str(directory / "_native.abi3.so")] = "callboard/_native.abi3.so"
@@ -65,7 +66,11 @@ def _notices(rust: Path) -> str:
         if package["source"] is not None:
             directory = Path(package["manifest_path"]).parent
             name = f"{package['name']} {package['version']} ({package['license']})"
-            for file in sorted(file for file in directory.iterdir() if LICENCE.match(file.name) and file.is_file()):
+            files = sorted(file for file in directory.iterdir() if LICENCE.match(file.name) and file.is_file())
+            if not files:
+                place = package["repository"] or "https://crates.io/crates/" + package["name"]
+                owners.setdefault(f"Without a text of its licence: {place}", set()).add(name)
+            for file in files:
                 owners.setdefault(file.read_text("utf-8", "replace").strip(), set()).add(name)
     rule = "\n\n" + "-" * 80 + "\n\n"
     return rule.join("\n".join([*sorted(names), "", text]) for text, names in owners.items()) + "\n"
@@ -83,7 +88,9 @@ def _built(rust: Path) -> Path:
     packages = ["--package", "callboard", "--package", "callboard-python"]
     command = ["cargo", "build", "--profile", profile, "--locked", "--bin", "callboard", "--lib", *packages]
     subprocess.run(command, cwd=rust, check=True)
-    built = Path(os.environ.get("CARGO_TARGET_DIR") or rust / "target", profile)
-    library = next(path for path in map(built.joinpath, ("lib_native.so", "lib_native.dylib")) if path.exists())
+    built = rust / (os.environ.get("CARGO_TARGET_DIR") or "target") / ("debug" if profile == "dev" else profile)
+    library = next((path for path in map(built.joinpath, ("lib_native.so", "lib_native.dylib")) if path.exists()), None)
+    if library is None:
+        raise SystemExit(f"cargo has put no lib_native.so and no lib_native.dylib into {built}")
     shutil.copy(library, built / "_native.abi3.so")
     return built

@@ -31,6 +31,10 @@ class Slow(bytes):
     PAUSE = 0.1
 
 
+class Fault(bytes):
+    """An answer that ends its stream of calls, of which no further one was read."""
+
+
 class Request:
     def __init__(self, head: str, body: bytes, number: int) -> None:
         line, *lines = head.split("\r\n")
@@ -236,4 +240,8 @@ def _send_answers(connection: socket.socket, answers: queue.Queue[Future[bytes |
                 connection.sendall(each)
                 time.sleep(Slow.PAUSE if isinstance(answer, Slow) else 0)
             connection.sendall(b"\r\n")
+            if isinstance(answer, Fault):
+                connection.sendall(b"0\r\n\r\n")
+                connection.shutdown(socket.SHUT_WR)
+                return
         connection.sendall(b"8\r\n" + struct.pack("<B3xI", 2, 0) + b"\r\n0\r\n\r\n")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
+import socket
 import struct
 import threading
 import time
+import weakref
 from typing import Any
 
+import numpy as np
 import pytest
-from http_node import LIMIT, Cut, Node, Request, echo, frames, problem, response, unused_port, value
+from http_node import LIMIT, Cut, Fault, Node, Request, echo, frames, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import decode, encode
 from callboard.client import (
+    CancelledCallError,
     DeadlineExceededError,
     FailedError,
     InternalError,
@@ -150,7 +155,7 @@ def test_a_stream_of_calls_through_a_proxy_that_wants_a_whole_request_is_many_re
     with Node(echo) as node, Client(node.url) as client:
         node.takes_streams = False
         for _ in range(2):
-            assert list(client.stream("/echo", range(20))) == list(range(20))
+            assert list(client.stream("/echo", range(200))) == list(range(200))
         # Only the first one is tried.
         assert sum("chunked" in each.headers.get("transfer-encoding", "") for each in node.requests) == 0
         assert node.refused_streams == 1
@@ -178,6 +183,19 @@ def test_calls_of_a_lost_stream_are_made_again_if_they_may_be() -> None:
         assert [each for each in results if each not in lost] == [each for each in range(40) if results[each] == each]
 
 
+def test_calls_that_a_node_has_not_read_before_its_end_are_made_again() -> None:
+    seen: list[int] = []
+
+    def answer(request: Request) -> bytes:
+        number = decode(request.body)
+        is_first, _ = number not in seen, seen.append(number)
+        return Fault(problem(503, "unavailable", retryable=True)) if number == 5 and is_first else value(number)
+
+    with Node(answer) as node, Client(node.url) as client:
+        assert list(client.stream("/echo", range(40), look_ahead=8)) == list(range(40))
+        assert seen.count(5) == 2
+
+
 def test_a_call_of_a_stream_that_was_refused_for_now_is_made_again() -> None:
     def answer(request: Request) -> bytes:
         refuses = "transfer-encoding" in request.headers and decode(request.body) % 5 == 0
@@ -185,6 +203,76 @@ def test_a_call_of_a_stream_that_was_refused_for_now_is_made_again() -> None:
 
     with Node(answer) as node, Client(node.url) as client:
         assert list(client.stream("/echo", range(20))) == list(range(20))
+        assert sum("transfer-encoding" in each.headers for each in node.requests) >= 4
+
+
+def test_an_error_of_user_code_runs_no_call_of_a_stream_twice() -> None:
+    # The status of a body that came too slowly, which the node has not read.
+    answers = {1: problem(408, "failed"), 2: problem(413, "failed")}
+    with Node(lambda each: answers.get(decode(each.body)) or echo(each)) as node, Client(node.url) as client:
+        results = list(client.stream("/echo", range(4)))
+        assert [type(each) for each in results] == [int, FailedError, FailedError, int] and len(node.requests) == 4
+
+
+def test_a_client_that_is_closed_ends_its_streams_with_errors() -> None:
+    release = threading.Event()
+
+    async def main(url: str) -> list[Any]:
+        results = []
+        client = AsyncClient(url)
+
+        async def consume() -> None:
+            async for each in client.stream("/echo", range(3)):
+                results.append(each)
+
+        consuming = asyncio.create_task(consume())
+        await asyncio.to_thread(arrived.wait, LIMIT)
+        await client.aclose()
+        await asyncio.wait_for(consuming, LIMIT)
+        return results
+
+    arrived = threading.Event()
+
+    def answer(_: Request) -> bytes:
+        arrived.set()
+        return value(release.wait(LIMIT))
+
+    with Node(answer) as node:
+        results = asyncio.run(main(node.url))
+        release.set()
+    assert [type(each) for each in results] == [CancelledCallError] * 3
+
+
+def test_a_stream_that_is_answered_ends_the_wait_for_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = []
+    monkeypatch.setattr("callboard.client.policy.Absence.answered", lambda _: answered.append(True))
+    with Node(echo) as node, Client(node.url) as client:
+        assert list(client.stream("/echo", range(3))) == [0, 1, 2]
+        assert answered == [True]
+
+
+def test_a_stream_has_the_user_of_the_url() -> None:
+    node = Node(lambda each: value(each.headers.get("authorization")))
+    with node, Client(node.url.replace("127", "ada:p%40ss@127")) as client:
+        assert [client.call("/who"), *client.stream("/who", [1])] == ["Basic YWRhOnBAc3M="] * 2
+
+
+def test_a_call_of_a_stream_whose_time_is_up_keeps_no_input() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}", start_up_wait=0)
+        inputs: list[Any] = []
+
+        def arrays() -> Any:
+            for _ in range(20):
+                inputs.append(weakref.ref(array := np.zeros(100_000, np.uint8)))
+                yield array
+                del array
+
+        results = list(client.stream("/echo", arrays(), timeout=0.01, look_ahead=1))
+        assert all(isinstance(each, CallError) for each in results) and len(results) == 20
+        gc.collect()
+        assert sum(each() is not None for each in inputs) <= 2
+        client.close()
 
 
 def test_one_output_of_a_stream_that_is_too_large_harms_no_other() -> None:

@@ -65,8 +65,17 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
             tokio::time::sleep(pause).await;
             Ok(())
         })?;
-        let figures;
-        (status, figures) = (ask()?, read()?);
+        let figures = match ask().and_then(|answer| Ok((answer, read()?))) {
+            Ok(answer) => {
+                status = answer.0;
+                answer.1
+            }
+            // It may be started again.
+            Err(error) => {
+                output::note(output::failure(&error.to_string()));
+                continue;
+            }
+        };
         let interval = Some(asked.elapsed());
         asked = Instant::now();
         let between = figures.clone().since(&last);

@@ -177,6 +177,13 @@ impl ApiError {
         error
     }
 
+    /// 503: a frame of a stream of calls that was not read, because the node is about to end.
+    pub(crate) fn withdrawn() -> Self {
+        let mut error = Self::new(ErrorKind::Unavailable, "the node is about to end, and reads no further calls");
+        error.0.is_retryable = true;
+        error
+    }
+
     /// 400: an invalid multipart body, or an unusable part.
     pub(crate) fn bad_multipart(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)

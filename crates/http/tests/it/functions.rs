@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Parameters, Tensor, Value};
 use callboard_core::{App, FunctionCall, Limits, Stage};
-use callboard_http::{ApiKeys, HttpConfig};
+use callboard_http::{ApiKeys, HttpConfig, HttpEdge};
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::access::LogText;
 use crate::support::app::{Hold, app};
@@ -229,6 +230,23 @@ async fn a_stream_of_calls_at_the_path_of_a_route_has_inputs() {
     };
     assert_eq!(path(frames[1].1.as_ref().unwrap()), Some("$.name".into()));
     assert_eq!(frames[2].1.as_ref().unwrap().get("status"), Some(&422.into()));
+}
+
+#[tokio::test]
+async fn a_node_that_callers_are_to_leave_answers_what_it_has_read_and_reads_no_more() {
+    let (edges, mut edge) = oneshot::channel();
+    let prepare = |edge: &HttpEdge| edges.send(edge.clone()).unwrap();
+    let (app, holding) = Hold::with_queue(8).split();
+    let server = Server::for_app_beside(app, HttpConfig::default(), Vec::new(), prepare).await;
+    let mut client = open_stream(&server, "hold").await;
+    client.send(call(["a".into()])).await;
+    holding.wait_until_held().await;
+    edge.try_recv().unwrap().withdraw();
+    client.send(call(["b".into()])).await;
+    holding.release();
+    let frames = frames(&client.answer().await.body);
+    let [(0, Some(_)), (1, Some(problem))] = &frames[..] else { panic!("{frames:?}") };
+    assert_eq!((problem.get("status"), problem.get("retryable")), (Some(&503.into()), Some(&true.into())));
 }
 
 #[tokio::test]

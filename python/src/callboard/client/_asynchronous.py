@@ -15,7 +15,7 @@ from callboard._exceptions import CallError
 from callboard._options import route_path
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._stream import LOOK_AHEAD, Bar, Window
-from callboard.client.errors import to_error
+from callboard.client.errors import CancelledCallError, to_error
 from callboard.client.transport import AsyncTransport, Calls, Failure, Options, Settings, open_async_transport
 
 if TYPE_CHECKING:
@@ -204,9 +204,11 @@ class AsyncClient(BaseClient):
         if not call.done():
             call.cancel()
             return window.late(options)
+        if call.cancelled():
+            return CancelledCallError("the client was closed", kind="cancelled", request_id=options.request_id)
         try:
             # It is not raised: a frame that has its own error is a cycle, which keeps the input of the call.
-            failed = None if call.cancelled() else call.exception()
+            failed = call.exception()
             if isinstance(failed, Failure):
                 return to_error(failed.alone(), options.request_id)
             return self._read(call.result(), hint, route, options)

@@ -32,8 +32,12 @@ class Background:
 
     def calls(self, route: str, options: Options) -> BackgroundCalls:
         """Many calls of one route."""
-        loop, transport = self._started()
-        return BackgroundCalls(loop, transport.calls(route, options))
+
+        def open_calls() -> tuple[asyncio.AbstractEventLoop, Calls]:
+            loop, transport = self._started()
+            return loop, transport.calls(route, options)
+
+        return BackgroundCalls(open_calls)
 
     def close(self) -> None:
         """Ends the thread, and all calls. No further ones begin."""
@@ -63,15 +67,22 @@ class Background:
 class BackgroundCalls:
     """The calls of an ordered stream, for the thread that has its inputs."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, calls: Calls) -> None:
-        self._loop = loop
-        self._calls = calls
+    def __init__(self, open_calls: Callable[[], tuple[asyncio.AbstractEventLoop, Calls]]) -> None:
+        self._open_calls = open_calls
+        self._open()
+
+    def _open(self) -> None:
+        self._process = os.getpid()
+        self._loop, self._calls = self._open_calls()
         self._begun: deque[tuple[Sequence[Buffer], Options, Future[Buffer]]] = deque()
         # Whether the event loop will look at them.
         self._is_awaited = False
 
     def begin(self, pieces: Sequence[Buffer], options: Options) -> Future[Buffer]:
         """Begins a call. To cancel the future ends the wait for it."""
+        if self._process != os.getpid():
+            # The calls that have begun stayed in the parent.
+            self._open()
         outcome: Future[Buffer] = Future()
         self._begun.append((pieces, options, outcome))
         if not self._is_awaited:
@@ -81,12 +92,17 @@ class BackgroundCalls:
 
     def finish(self) -> None:
         """No further calls begin."""
-        self._loop.call_soon_threadsafe(self._calls.finish)
+        self._pass_on(self._calls.finish)
 
     def close(self) -> None:
         """Ends all calls."""
-        with contextlib.suppress(RuntimeError):
-            asyncio.run_coroutine_threadsafe(self._calls.aclose(), self._loop)
+        self._pass_on(lambda: self._loop.create_task(self._calls.aclose()))
+
+    def _pass_on(self, what: Callable[[], object]) -> None:
+        # An event loop that has ended has ended its calls. One that was forked is the parent's.
+        if self._process == os.getpid():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(what)
 
     def _begin_all(self) -> None:
         self._is_awaited = False
@@ -103,10 +119,11 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 async def _end(transport: AsyncTransport) -> None:
     own = asyncio.current_task()
-    others = [task for task in asyncio.all_tasks() if task is not own]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    # The end of one may begin another.
+    while others := [task for task in asyncio.all_tasks() if task is not own]:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
     try:
         await transport.aclose()
     finally:

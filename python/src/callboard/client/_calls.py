@@ -19,11 +19,13 @@ class CallsApart:
 
     def __init__(self, make: Callable[[Sequence[Buffer], Options], Awaitable[Buffer]]) -> None:
         self._make = make
+        # The event loop of the first call.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._open: set[asyncio.Task[None]] = set()
 
     def begin(self, pieces: Sequence[Buffer], options: Options, outcome: Outcome) -> asyncio.Task[None]:
         """Begins a call. `outcome` gets its envelope or its `Failure`, and to cancel it cancels the call."""
-        loop = asyncio.get_running_loop()
+        loop = self.use()
         task = loop.create_task(self._end(pieces, options, outcome))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -44,6 +46,11 @@ class CallsApart:
             succeed(outcome, await self._make(pieces, options))
         except Exception as error:
             fail(outcome, error)
+
+    def use(self) -> asyncio.AbstractEventLoop:
+        """This event loop, which is that of all calls."""
+        self.loop = asyncio.get_running_loop()
+        return self.loop
 
     def finish(self) -> None:
         """No further calls begin."""

@@ -3,8 +3,8 @@
 So a call costs a few microseconds instead of a request. What the stream cannot carry is made as a request of its own,
 by the rules of those: a large input, a call that the node has refused for now, and all calls while there is no stream.
 
-* **Full:** the client of the stream bounds its calls. Behind a proxy that wants a whole request before it passes it on
-  there is no answer to the head, and all calls are made apart.
+* **Full:** the client of the stream bounds its calls. A call whose time is up keeps no input. Behind a proxy that wants
+  a whole request before it passes it on there is no answer to the head, and all calls are made apart.
 * **Lost:** calls that the node may have read fail, unless they are `idempotent`. The others are made apart.
 * **Cancelled:** `aclose` ends the request, and with it all of its calls on the node.
 """
@@ -21,6 +21,7 @@ from typing import Any
 import h11
 import httpcore
 
+from callboard._awaiting import apart
 from callboard._envelope import Buffer
 from callboard.client._calls import CallsApart, Outcome, ended, fail, succeed
 from callboard.client._http_connection import PROBES
@@ -34,8 +35,10 @@ _LARGEST_BYTES = 256 << 10
 _PIECE_BYTES = 64 << 10
 # The time for the head of the answer, which a node sends before it has any call.
 _HEAD_SECONDS = 2.0
-# How long none is tried on a way without it.
+# How long no stream is tried after a missing answer.
 _NO_STREAMS_SECONDS = 60.0
+# The errors of a stream whose node has read none of the calls that have no outcome yet. Those of user code are no such.
+_UNREAD = ("bad_frame", "body_out_of_time", "body_stalled", "body_too_large", "broken_body")
 # The time for the rest of an answer whose request cannot be sent.
 _REST_SECONDS = 1.0
 
@@ -50,10 +53,12 @@ class CallStream:
         route: str,
         options: Options,
         make: Callable[[Sequence[Buffer], Options], Awaitable[Buffer]],
+        answered: Callable[[], None],
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
         self._request = endpoint.head_of_calls(route, options)
+        self._answered = answered
         self._apart = CallsApart(make)
         # The calls that a stream has not carried, which are made again.
         self._again = 0
@@ -64,11 +69,22 @@ class CallStream:
         self._sent: deque[_Call] = deque()
         self._has_unsent = asyncio.Event()
         self._carrying: asyncio.Task[None] | None = None
-        # That of the first call.
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of the first call."""
+        return self._apart.loop
 
     def begin(self, pieces: Sequence[Buffer], options: Options, outcome: Outcome) -> None:
         """As `CallsApart.begin`."""
+        self._apart.use()
+        if self._is_closed:
+            outcome.cancel()
+            return
+        # Those whose time is up are first.
+        while self._unsent and self._unsent[0].outcome.done():
+            self._unsent.popleft()
         is_large = sum(map(len, pieces)) > _LARGEST_BYTES
         if is_large or self._again or time.monotonic() < self._endpoint.no_streams_until:
             self._apart.begin(pieces, options, outcome)
@@ -76,8 +92,7 @@ class CallStream:
         self._unsent.append(_Call(pieces, options, outcome))
         self._has_unsent.set()
         if self._carrying is None:
-            self.loop = asyncio.get_running_loop()
-            self._carrying = self.loop.create_task(self._carry())
+            self._carrying = asyncio.get_running_loop().create_task(self._carry())
 
     def finish(self) -> None:
         """No further calls begin: the node is told."""
@@ -86,9 +101,10 @@ class CallStream:
 
     async def aclose(self) -> None:
         """Ends all calls."""
+        self._is_closed = True
         if self._carrying is not None:
             if self._is_over and not self._sent and not self._unsent:
-                # A node that is told so has not lost its client.
+                # The node reads the end, so that it does not count the client as lost.
                 await asyncio.wait({self._carrying}, timeout=_REST_SECONDS)
             await ended(self._carrying)
         await self._apart.aclose()
@@ -99,8 +115,9 @@ class CallStream:
         try:
             while not self._is_over or self._unsent:
                 await self._has_unsent.wait()
-                reason, was_read = await self._exchange()
-                self._settle(reason, was_read)
+                if self._unsent:
+                    reason, was_read = await self._exchange()
+                    self._settle(reason, was_read)
         finally:
             for call in (*self._sent, *self._unsent):
                 call.outcome.cancel()
@@ -125,6 +142,7 @@ class CallStream:
         try:
             await stream.write(http.send(self._request))
             if await self._is_answered(stream, http):
+                self._answered()
                 return await self._exchange_calls(stream, http)
             # A request of its own is told why.
             self._leave_unsent()
@@ -160,18 +178,18 @@ class CallStream:
             fault = None if failed or not reading.done() else reading.result()
             await ended(reading, writing)
         if fault is not None:
-            # After a fault in a frame no later one was read.
-            return fault.message, (fault.status or 500) >= 500
+            return fault.message, not fault.retryable and fault.error_type not in _UNREAD
         return (str(failed) or type(failed).__name__) if failed else "it ended", True
 
     async def _connect(self) -> httpcore.AsyncNetworkStream:
         base, limit = self._endpoint.base, self._settings.connect_timeout
-        port = base.port or (443 if self._endpoint.is_tls else 80)
-        stream = await httpcore.AnyIOBackend().connect_tcp(base.host, port, limit, socket_options=PROBES)
+        host, port = base.raw_host.decode("ascii"), base.port or (443 if self._endpoint.is_tls else 80)
+        connect = apart(httpcore.AnyIOBackend().connect_tcp)
+        stream: httpcore.AsyncNetworkStream = await connect(host, port, limit, None, PROBES)
         if not self._endpoint.tls:
             return stream
         try:
-            return await stream.start_tls(self._endpoint.tls, base.host, limit)  # type: ignore[arg-type]
+            return await stream.start_tls(self._endpoint.tls, host, limit)  # type: ignore[arg-type]
         except BaseException:
             await asyncio.shield(_closed(stream))
             raise
@@ -212,7 +230,7 @@ class CallStream:
                 if kind == END:
                     return None
                 if not self._sent:
-                    # Of nobody, as when the stream was silent for too long.
+                    # No call waits: the stream was silent for too long, or the node is about to end.
                     fault = failure_of_frame(outcome) if kind == ERROR else None
                     continue
                 call = self._sent.popleft()
@@ -220,7 +238,7 @@ class CallStream:
                     succeed(call.outcome, outcome)
                     continue
                 failure = fault = outcome if isinstance(outcome, Failure) else failure_of_frame(outcome)
-                if failure.retryable or failure.status == 408:
+                if failure.retryable or failure.error_type in _UNREAD:
                     self._begin_again(call)
                 else:
                     fail(call.outcome, failure)
@@ -252,6 +270,11 @@ class _Call:
         self.pieces = pieces
         self.options = options
         self.outcome = outcome
+        # A call whose time is up needs its input no more.
+        outcome.add_done_callback(self._forget)
+
+    def _forget(self, _: Any) -> None:
+        self.pieces = ()
 
 
 class _Frames:

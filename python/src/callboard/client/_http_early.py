@@ -63,12 +63,15 @@ class _Stream(httpcore.AsyncNetworkStream):
             received, self._received = self._received, b""
             return received
         timeout = self._deadline.left(timeout, httpcore.ReadTimeout)
-        if self._reading is None:
+        reading = self._reading
+        if reading is None:
             return await self._inner.read(max_bytes, timeout)
-        done, _ = await asyncio.wait([self._reading], timeout=timeout)
+        done, _ = await asyncio.wait([reading], timeout=timeout)
         if not done:
             raise httpcore.ReadTimeout("timed out")
-        reading, self._reading = self._reading, None
+        self._reading = None
+        if reading.cancelled():
+            raise httpcore.ReadError("the client was closed")
         return reading.result()
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import ssl
 import urllib.parse
@@ -97,6 +98,9 @@ class Endpoint:
         ]
         if settings.api_key is not None:
             self._headers.append((b"Authorization", b"Bearer " + settings.api_key.encode("ascii")))
+        if self.base.userinfo:
+            user = f"{self.base.username}:{self.base.password}".encode()
+            self._headers.append((b"Authorization", b"Basic " + base64.b64encode(user)))
         for name, value in settings.headers.items():
             self._headers.append((name.encode("ascii"), value.encode("ascii")))
         self.tls = _tls(settings) if self.is_tls else False

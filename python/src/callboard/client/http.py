@@ -14,6 +14,7 @@ import asyncio
 import functools
 import os
 import ssl
+import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Generator, Sequence
@@ -149,7 +150,9 @@ class AsyncHttpTransport:
         self._absence = Absence(settings.start_up_wait)
         self._process = os.getpid()
         self._pools: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
-        self._streams: weakref.WeakSet[CallStream] = weakref.WeakSet()
+        # Those of all event loops, each perhaps in a thread of its own.
+        self._lock = threading.Lock()
+        self._streams: weakref.WeakSet[CallsApart | CallStream] = weakref.WeakSet()
 
     def _client(self) -> httpx.AsyncClient:
         if self._process != os.getpid():
@@ -195,15 +198,20 @@ class AsyncHttpTransport:
 
     def calls(self, route: str, options: Options) -> Calls:
         make = functools.partial(self.call, route)
+        found: CallsApart | CallStream
         if self._endpoint.proxy is not None:
-            return CallsApart(make)
-        found = CallStream(self._endpoint, self._settings, route, options, make)
-        self._streams.add(found)
+            found = CallsApart(make)
+        else:
+            found = CallStream(self._endpoint, self._settings, route, options, make, self._absence.answered)
+        with self._lock:
+            self._streams.add(found)
         return found
 
     async def aclose(self) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(stream.aclose() for stream in self._streams if stream.loop is loop))
+        with self._lock:
+            streams = [stream for stream in self._streams if stream.loop is loop]
+        await asyncio.gather(*(stream.aclose() for stream in streams))
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.aclose()

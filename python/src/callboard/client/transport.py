@@ -50,7 +50,8 @@ class Settings:
     connect_timeout: float = 2.0
     # The most attempts for one call.
     attempts: int = 3
-    # The most connections at the same time, and how long one is kept open without a call (HTTP).
+    # The most connections at the same time, beside one for each ordered stream, and how long one is kept open without a
+    # call (HTTP).
     max_connections: int = 100
     keep_alive: float = 20.0
     # The proxy that requests go through (HTTP). Variables of the environment are not read.

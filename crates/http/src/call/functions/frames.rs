@@ -6,10 +6,12 @@
 //! * **Over its limit:** with a limited key each frame waits until it is allowed, and is refused (429) in the same way.
 //! * **Late:** a frame that began has the limits of any body (408). Between frames a client may be silent while
 //!   calls of its stream are open, and for `body_timeout` otherwise.
+//! * **Ending:** a node that callers are to leave reads no further frame (503); the calls that it has read go on.
 //! * **Broken:** an invalid frame ends the stream; `StreamState::fault` has the error.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -34,6 +36,7 @@ use crate::request::arguments;
 use crate::request::body_buffer::BodyBuffer;
 use crate::request::payload::payload;
 use crate::respond::frame::{FrameKind, HEAD_BYTES};
+use crate::upgrade::EdgeLife;
 
 /// A smaller frame is not charged while it is read.
 const SMALL_FRAME: u64 = 16 * 1024;
@@ -82,6 +85,7 @@ pub(super) struct FrameReader {
     /// Whether the call is counted: the request counts the first one.
     is_counted: bool,
     pace: PaceLimits,
+    life: Arc<EdgeLife>,
     shared: Arc<StreamState>,
 }
 
@@ -113,6 +117,7 @@ impl FrameReader {
             key_holder: key_holder.cloned(),
             is_counted: true,
             pace,
+            life: Arc::clone(context.life),
             shared,
         }
     }
@@ -140,7 +145,13 @@ impl FrameReader {
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        if !self.begins().await? {
+        // First, also for a client that always has more.
+        let life = Arc::clone(&self.life);
+        if life.withdrawn.has_begun() {
+            return Err(ApiError::withdrawn());
+        }
+        let begins = life.withdrawn.unless_begun(pin!(self.begins())).await;
+        if !begins.ok_or_else(ApiError::withdrawn)?? {
             return Ok(None);
         }
         self.count().await?;
