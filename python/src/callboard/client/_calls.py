@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from callboard._envelope import Buffer
-from callboard.client.transport import Options
+from callboard.client.transport import Failure, Options
 
 Outcome = asyncio.Future[Buffer] | concurrent.futures.Future[Buffer]
 
@@ -44,6 +44,9 @@ class CallsApart:
     async def _end(self, pieces: Sequence[Buffer], options: Options, outcome: Outcome) -> None:
         try:
             succeed(outcome, await self._make(pieces, options))
+        except asyncio.CancelledError:
+            # A task that ends so keeps the frames of its call.
+            outcome.cancel()
         except Exception as error:
             fail(outcome, error)
 
@@ -76,4 +79,5 @@ def succeed(outcome: Outcome, envelope: Buffer) -> None:
 def fail(outcome: Outcome, error: Exception) -> None:
     with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
         if not outcome.done():
-            outcome.set_exception(error)
+            # A future keeps the frames of its error, which have the input and the future.
+            outcome.set_exception(error.alone() if isinstance(error, Failure) else error.with_traceback(None))
