@@ -97,14 +97,6 @@ pub(crate) fn with_origin(
     options.check().map(|()| options)
 }
 
-/// Adds the path of a call whose route has parameters in its name, and whose caller has called it by a path.
-pub(crate) fn with_called_path(options: CallOptions, called: &str, route: Option<&Route>) -> CallOptions {
-    match route.and_then(Route::request_fields) {
-        Some(fields) if fields.path && options.path().is_none() => options.with_path(called),
-        _ => options,
-    }
-}
-
 /// The caller's span, if its trace is recorded. An unreadable `traceparent` is ignored: broken tracing must not break
 /// calls.
 pub(crate) fn trace_parent(call: &Call) -> Option<SpanId> {

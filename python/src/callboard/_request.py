@@ -6,6 +6,7 @@ that the route reads, and is taken from the `Context` of the call, so it is ther
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Callable
@@ -114,7 +115,10 @@ class PathParameter(Part):
         given = (context.path or "").split("/")[-len(segments) :]
         if not takes_path("/".join(segments), "/".join(given)):
             return None
-        return unquote(given[segments.index(f"{{{key}}}")])
+        try:
+            return unquote(given[segments.index(f"{{{key}}}")], errors="strict")
+        except UnicodeDecodeError:
+            raise InvalidInput(f"the path parameter `{key}` is no text in UTF-8") from None
 
 
 class Argument:
@@ -147,7 +151,8 @@ class Argument:
         path = f"{self.part.place}.{self.key}"
         if text is None:
             if self.defaults:
-                return self.defaults[0]
+                # That of one call is not that of the next one.
+                return copy.copy(self.defaults[0])
             message = f"the argument `{self.name}` needs the {self.part.words} `{self.key}`"
             raise InvalidInput(message, [(path, message)])
         members = [member.strip() for member in text.split(",") if member.strip()] if self.is_list else text

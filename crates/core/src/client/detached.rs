@@ -52,12 +52,13 @@ impl LocalClient {
     /// As [`call_detached`](Self::call_detached).
     pub fn call_detached_with<In: Data>(&self, route: &str, input: In, options: CallOptions) -> Result<(), CallError> {
         let payload = Payload::new(input);
+        let held = self.hold(route, options.session())?;
+        let options = held.with_called_path(route, options);
         // It has the origin of its outer call, and does not end with it.
         let options = match &self.outer {
             Some(outer) => options.clone().with_origin(Origin::from_options(&options, Some(outer)).map(Origin::alone)),
             None => options,
         };
-        let held = self.hold(route, options.session())?;
         let route = held.id().clone();
         let admission = self.shared.gateway.admit(held, payload.size_hint() as u64)?;
         let (id, now) = (admission.id(), admission.admitted_at());

@@ -187,8 +187,9 @@ impl LocalClient {
         payload: Payload,
         options: CallOptions,
     ) -> Result<impl Future<Output = Result<Result<Out, CallError>, CallError>> + Send + use<Out>, CallError> {
-        let route = self.hold(route, options.session())?;
-        let admission = self.let_in(clock::now(), route, payload.size_hint() as u64)?;
+        let held = self.hold(route, options.session())?;
+        let options = held.with_called_path(route, options);
+        let admission = self.let_in(clock::now(), held, payload.size_hint() as u64)?;
         let flight = Self::flight_of(&admission, &options);
         let call = AdmittedCall::new(admission, flight);
         Ok(run_admitted(call.admitted_at(), call, payload, AdmittedCall::read_output))

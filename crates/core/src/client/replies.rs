@@ -56,6 +56,7 @@ impl LocalClient {
     ) -> Result<Replies<Out>, CallError> {
         let payload = Payload::new(input);
         let held = self.hold(route, options.session())?;
+        let options = held.with_called_path(route, options);
         let admission = self.let_in(clock::now(), held, payload.size_hint() as u64)?;
         let route = admission.route().id().clone();
         Ok(Replies::new(route, self.read_replies(admission, payload, options)))

@@ -78,6 +78,7 @@ impl LocalClient {
         let (client, route) = (self.clone(), route.to_owned());
         let call = async move {
             let held = client.hold(&route, options.session())?;
+            let options = held.with_called_path(&route, options);
             let admission = client.let_in(clock::now(), held, payload.size_hint() as u64)?;
             let now = admission.admitted_at();
             client.submit_at(now, admission, payload, options).await.map(|reply| reply.payload)

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::path_template;
 use super::request_argument::RequestArgument;
 use super::rollout::{Observation, Trial};
-use crate::call::{Priority, RequestExtension, SessionKey};
+use crate::call::{CallOptions, Priority, RequestExtension, SessionKey};
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::{RouteMetrics, TrialRole};
@@ -366,6 +366,15 @@ impl Route {
     #[must_use]
     pub fn request_fields(&self) -> Option<&RequestFields> {
         self.parts.request_fields.as_deref()
+    }
+
+    /// Adds the path that a caller has called, for code whose parameters are in it.
+    #[must_use]
+    pub fn with_called_path(&self, called: &str, options: CallOptions) -> CallOptions {
+        match self.request_fields() {
+            Some(fields) if fields.path && called != self.name() => options.with_path(called),
+            _ => options,
+        }
     }
 
     /// Whether its name and the method `POST` are all that calls it over HTTP: most routes.

@@ -1,9 +1,12 @@
 //! Calls that succeed, and calls that user code refuses.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{App, Batch, ErrorKind, Failure, Limits, Pipeline, Replica, Stage, StartError, Worker};
+use callboard_core::{
+    App, Batch, CallContext, ErrorKind, Failure, Limits, Pipeline, Replica, Stage, StartError, Worker,
+};
 
 use super::support::{Gate, gated, serve};
 
@@ -177,6 +180,18 @@ async fn a_route_with_parameters_takes_a_path_that_no_literal_name_takes() {
     for other in ["/items", "/items/", "/items/7/8"] {
         assert_eq!(client.call::<(), String>(other, ()).await.unwrap_err().kind(), ErrorKind::NotFound, "{other}");
     }
+}
+
+#[tokio::test]
+async fn the_parameters_of_a_route_are_those_of_the_path_that_was_called() {
+    let path = |context: &CallContext| context.path().unwrap_or_default().to_owned();
+    let inner = Stage::each_with_context("inner", move |(): &(), context: &CallContext| Ok(path(context)));
+    let outer = Stage::each_async_with_context("outer", move |_: Arc<()>, context: CallContext| async move {
+        let inner: String = context.client()?.call("/items/7", ()).await?;
+        Ok(format!("{} {inner}", path(&context)))
+    });
+    let node = App::new().route("/items/{id}", inner).route("/all/{id}", outer).start().await.unwrap();
+    assert_eq!(node.client().call::<(), String>("/all/9", ()).await.unwrap(), "/all/9 /items/7");
 }
 
 #[tokio::test]

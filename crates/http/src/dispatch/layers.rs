@@ -87,7 +87,9 @@ impl HttpEdge {
                             (outcome, unread_body(&request))
                         }
                         Destination::DeclaredCall(node, route) => {
-                            let outcome = {
+                            let outcome = if let Err(error) = edge.check_page(&request, peer) {
+                                Ok(Err(error))
+                            } else {
                                 // Boxed to keep this future small.
                                 let mut call = Box::pin(call::declared(context(node), route, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
@@ -176,6 +178,16 @@ impl EdgeState {
             Some(peer) if !peer.is_local => NamedHost::from_request(request).map(drop),
             Some(_) => self.loopback_guard.admit(request, NamedHost::from_request(request)?),
             None => self.loopback_guard.admit(request, NamedHost::from_request_in_process(request)?),
+        }
+    }
+
+    /// On loopback, refuses what a page of another site starts by a safe method.
+    fn check_page<B>(&self, request: &Request<B>, peer: Option<PeerInfo>) -> Result<(), ApiError> {
+        match peer {
+            _ if !request.method().is_safe() => Ok(()),
+            Some(peer) if !peer.is_local => Ok(()),
+            Some(_) => self.loopback_guard.admit_safe_call(request, NamedHost::from_request(request)?),
+            None => self.loopback_guard.admit_safe_call(request, NamedHost::from_request_in_process(request)?),
         }
     }
 

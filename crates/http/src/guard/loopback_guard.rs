@@ -113,20 +113,36 @@ impl LoopbackGuard {
                  name in `http.hosts`",
             ));
         }
-        // CORS decides which pages may read responses.
-        if request.method().is_safe() {
-            return Ok(());
+        // CORS decides which pages may read the pages of the edge.
+        if request.method().is_safe() { Ok(()) } else { self.admit_page(request, host) }
+    }
+
+    /// Admits a request that runs user code with a safe method. A browser tells the page of most of these by
+    /// `sec-fetch-site` only, such as those of a picture.
+    pub(crate) fn admit_safe_call<B>(&self, request: &Request<B>, host: NamedHost<'_>) -> Result<(), ApiError> {
+        let headers = request.headers();
+        let is_of_another = headers.get("sec-fetch-site").is_some_and(|site| *site != "same-origin" && *site != "none");
+        if is_of_another && !headers.contains_key(ORIGIN) {
+            return Err(Self::foreign_page());
         }
+        self.admit_page(request, host)
+    }
+
+    fn admit_page<B>(&self, request: &Request<B>, host: NamedHost<'_>) -> Result<(), ApiError> {
         let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
         let of_page = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         let is_own = of_page.is_some_and(|(_, page)| Some(page) == host.as_str());
         if is_own || self.cors.as_ref().is_some_and(|cors| cors.allowed(request.headers()).is_some()) {
             return Ok(());
         }
-        Err(ApiError::forbidden(
+        Err(Self::foreign_page())
+    }
+
+    fn foreign_page() -> ApiError {
+        ApiError::forbidden(
             "only its own web pages and those in `http.cors` may call a server on loopback, or one mounted in another \
              program",
-        ))
+        )
     }
 }
 

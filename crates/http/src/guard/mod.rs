@@ -39,7 +39,7 @@ pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The edge's own paths that need no key: health, for orchestrators, and the description of the service, which people
 /// read before they can enter a key. Protocols have further ones.
-const OPEN_PATHS: [&str; 5] = ["/livez", "/readyz", "/openapi.json", "/docs", "/favicon.ico"];
+pub(crate) const OPEN_PATHS: [&str; 5] = ["/livez", "/readyz", "/openapi.json", "/docs", "/favicon.ico"];
 
 /// The keys and the CORS rules of an edge.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use crate::upgrade;
 const EDGE: &str = "the http edge";
 
 /// Paths that no route may have, with all paths below. Of `/v1`, which has function calls, protocols may claim parts.
-const RESERVED: [&str; 6] = ["/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1"];
+const RESERVED: [&str; 7] = ["/favicon.ico", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1"];
 
 /// Paths that no protocol may claim.
 const OWN: [&str; 8] = ["/", "/favicon.ico", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs", "/v1/call"];
@@ -265,6 +265,8 @@ mod tests {
             assert!(none.is_reserved(reserved), "{reserved}");
             assert_eq!(none.owner_of(reserved), Some(EDGE));
         }
+        // A route there would need no key.
+        assert!(guard::OPEN_PATHS.iter().all(|open| none.is_reserved(open)));
         for free in ["/digits", "/metrics2", "/docsearch", "/v10", "/my/docs", "/v2", "", "/\u{f1}"] {
             assert!(!none.is_reserved(free), "{free}");
         }

@@ -8,6 +8,7 @@ use callboard_core::CallOptions;
 use callboard_core::edge::RequestFields;
 use percent_encoding::percent_decode_str;
 
+use crate::call::functions::name_of;
 use crate::error::ApiError;
 use crate::mounted::original_uri;
 
@@ -21,7 +22,11 @@ pub(crate) fn add(
     fields: &RequestFields,
     (uri, headers, extensions): RequestParts<'_>,
 ) -> Result<CallOptions, ApiError> {
-    options = options.with_path(original_uri(uri, extensions).path());
+    options = match name_of(uri.path()).filter(|_| fields.path) {
+        // The name is decoded, and the parameters are read from what is not.
+        Some(name) => options.with_path(name.replace('%', "%25")),
+        None => options.with_path(original_uri(uri, extensions).path()),
+    };
     for name in &fields.headers {
         let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
         if !lines.is_empty() {

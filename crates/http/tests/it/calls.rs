@@ -209,7 +209,32 @@ async fn a_route_takes_the_paths_and_the_methods_that_it_declares() {
         let answer = server.connect().await.request(method, path, &[], "").await;
         assert_eq!((answer.status, answer.header("allow")), (405, Some(allow)), "{method} {path}");
     }
-    // A page is not hidden, and an empty segment is none.
+    // A function's arguments have the parameters of the name that was called.
+    for path in ["/v1/call/items/7", "/v1/call/items%2F7"] {
+        let answer = server.connect().await.request("POST", path, &[JSON], "{\"args\": [5]}").await;
+        assert_eq!(answer.json(), json!("item /items/7 false"), "{path}");
+    }
+    // Pages are not hidden, and an empty segment is none.
     assert_eq!(server.get("/livez").await.status, 200);
+    assert_ne!(server.get("/favicon.ico").await.status, 405);
     assert_eq!(server.get("/items/").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_starts_no_call_by_a_safe_method_on_loopback() {
+    let item = Stage::each("item", |_: &Value| Ok(7));
+    let app = App::new().mount(RouteSpec::new("/items/{id}", item).methods(["GET"]));
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    for (headers, status) in [
+        (&[][..], 200),
+        (&[("sec-fetch-site", "none")], 200),
+        (&[("sec-fetch-site", "same-origin")], 200),
+        (&[("origin", "http://test")], 200),
+        (&[("sec-fetch-site", "cross-site")], 403),
+        (&[("sec-fetch-site", "same-site")], 403),
+        (&[("origin", "https://evil.example.org"), ("sec-fetch-site", "cross-site")], 403),
+    ] {
+        let answer = server.connect().await.request("GET", "/items/7", headers, "").await;
+        assert_eq!(answer.status, status, "{headers:?}");
+    }
 }

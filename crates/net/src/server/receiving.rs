@@ -191,7 +191,10 @@ impl<'a> CallReceiver<'a> {
             None => options,
             Some(origin) => self.with_origin(options, *origin, &target, &*account)?,
         };
-        let options = wire::with_called_path(options, &call.route, target.route());
+        let options = match target.route() {
+            Some(route) => route.with_called_path(&call.route, options),
+            None => options,
+        };
         let options = self.traced(options, &call, &target, now);
         Ok(Box::new(IncomingBody {
             entry: head.entry,
