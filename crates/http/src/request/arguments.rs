@@ -1,5 +1,6 @@
-//! The arguments of a function call: `{args, kwargs}` in a body, or the fields of a form.
+//! A function call: its name in the path, and its arguments, `{args, kwargs}` in a body or the fields of a form.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -10,6 +11,13 @@ use serde_json::json;
 
 use super::payload::{EXPLAINED_BYTES, payload_from, payload_of_form};
 use crate::error::ApiError;
+
+/// The route of a path below `/v1/call`: `/v1/call/a/b` is `/a/b`. So is `/v1/call/a%2Fb`, which clients generated from
+/// the OpenAPI document send.
+pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
+    let name = path.strip_prefix("/v1/call").filter(|name| name.starts_with('/') && name.len() > 1)?;
+    percent_encoding::percent_decode_str(name).decode_utf8().ok()
+}
 
 /// The type of the body of a call.
 pub(crate) fn arguments() -> &'static DataType {
@@ -68,4 +76,20 @@ pub(crate) fn from_form(route: &Arc<Route>, kwargs: Map) -> Result<Payload, ApiE
         return Ok(Payload::new(call));
     }
     payload_of_form(route.input(), call.into_input(route)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_named_by_the_path_of_its_route() {
+        assert_eq!(name_of("/v1/call/digits").as_deref(), Some("/digits"));
+        for both in ["/v1/call/a/b", "/v1/call/a%2Fb", "/v1/call/a%2fb"] {
+            assert_eq!(name_of(both).as_deref(), Some("/a/b"), "{both}");
+        }
+        for other in ["/v1/call", "/v1/call/", "/v1/caller/a", "/digits", "/v1", "/v1/call/%ff"] {
+            assert_eq!(name_of(other), None, "{other}");
+        }
+    }
 }

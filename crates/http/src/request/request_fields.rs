@@ -8,7 +8,7 @@ use callboard_core::CallOptions;
 use callboard_core::edge::RequestFields;
 use percent_encoding::percent_decode_str;
 
-use crate::call::functions::name_of;
+use super::arguments::name_of;
 use crate::error::ApiError;
 use crate::mounted::original_uri;
 
