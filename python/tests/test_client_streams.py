@@ -29,6 +29,9 @@ from callboard.client import (
     OverloadedError,
     UnavailableError,
 )
+from callboard.client._http_calls import CallStream
+from callboard.client._http_request import Endpoint
+from callboard.client.transport import Options, Settings
 
 HEAD_END = b"\r\n\r\n"
 
@@ -341,3 +344,24 @@ def test_an_async_stream_ends_what_is_in_flight() -> None:
 
     with Node(answer) as node:
         asyncio.run(main(node.url))
+
+
+def test_an_event_loop_goes_on_if_the_time_of_all_unsent_calls_is_up() -> None:
+    async def main() -> None:
+        options = Options(timeout=1)
+        stream = CallStream(Endpoint("http://127.0.0.1:1", Settings()), Settings(), "/a", options, unused, lambda: None)
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        stream.begin([b"a"], options, outcome)
+        outcome.cancel()
+        # It is dropped, and this one is made apart.
+        stream.begin([bytes(300_000)], options, asyncio.get_running_loop().create_future())
+        await asyncio.sleep(0.01)
+        await stream.aclose()
+
+    async def unused(*_: Any) -> bytes:
+        return b""
+
+    ending = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    ending.start()
+    ending.join(LIMIT)
+    assert not ending.is_alive()

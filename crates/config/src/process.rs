@@ -22,7 +22,7 @@ macro_rules! process_keys {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($own)*
-            /// The device that a replica is told. By default what the program says.
+            /// The device that a replica is told; if there is none here, that of the program.
             pub device: Option<String>,
             /// Other settings for a replica, by name.
             #[serde(default)]

@@ -318,7 +318,7 @@ impl Form for QueryNames {
 #[derive(Clone, Debug)]
 pub(crate) struct Methods;
 
-/// Those that carry a call. `HEAD` comes with `GET`.
+/// The methods that call a route. A route that takes `GET` takes `HEAD` as well.
 const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 impl Form for Methods {

@@ -8,7 +8,7 @@ pub(super) fn has_parameters(name: &str) -> bool {
     name.contains('{')
 }
 
-/// Whether a path is one of those that a name stands for.
+/// Whether a route of this name takes this path.
 pub(super) fn takes(name: &str, path: &str) -> bool {
     let (mut wanted, mut given) = (name.split('/'), path.split('/'));
     loop {

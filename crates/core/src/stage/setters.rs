@@ -27,7 +27,7 @@ macro_rules! common_setters {
                 &self.spec
             }
 
-            /// Changes its settings, such as one that has no method here. Clones of the stage keep theirs.
+            /// Changes settings, also those without a method here. Earlier clones of the stage keep theirs.
             ///
             /// ```
             /// use callboard_core::{RestartIntensity, Stage};

@@ -27,7 +27,7 @@ pub(crate) fn decode(
     budget.read(admission, bytes, move |bytes| payload(route.input(), format, bytes, &limits))
 }
 
-/// Decodes a body. One that does not fit is read again, to name every field.
+/// Decodes a body. If it does not fit, it is read again, to name every field.
 pub(crate) fn payload(
     input: &DataType,
     format: Format,

@@ -154,7 +154,7 @@ async fn a_custom_handler_answers_a_failed_call_like_the_edge() {
 #[derive(Clone)]
 struct Tenant(String);
 
-/// Not one that only the layer and its handlers share.
+/// A value that the layer shares with its handlers, and with no route.
 #[derive(Clone)]
 struct Secret;
 

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import h11
@@ -25,7 +25,7 @@ from callboard._awaiting import apart
 from callboard._envelope import Buffer
 from callboard.client._calls import CallsApart, Outcome, ended, fail, succeed
 from callboard.client._http_connection import PROBES
-from callboard.client._http_reply import END, ERROR, FRAME, OUTPUT, failure_of_frame, lost, too_large
+from callboard.client._http_reply import END, ERROR, FRAME, OUTPUT, Frames, failure_of_frame, lost
 from callboard.client._http_request import STREAM_TYPE, Endpoint
 from callboard.client.transport import Failure, Options, Settings
 
@@ -115,9 +115,12 @@ class CallStream:
         try:
             while not self._is_over or self._unsent:
                 await self._has_unsent.wait()
-                if self._unsent:
-                    reason, was_read = await self._exchange()
-                    self._settle(reason, was_read)
+                if not self._unsent:
+                    # The time of those that it was set for is up.
+                    self._has_unsent.clear()
+                    continue
+                reason, was_read = await self._exchange()
+                self._settle(reason, was_read)
         finally:
             for call in (*self._sent, *self._unsent):
                 call.outcome.cancel()
@@ -220,7 +223,7 @@ class CallStream:
 
     async def _read(self, stream: httpcore.AsyncNetworkStream, http: h11.Connection) -> Failure | None:
         """Gives each call its outcome. The last error, if the answer ended with it: a fault of the stream."""
-        frames, fault = _Frames(self._settings.max_reply_bytes), None
+        frames, fault = Frames(self._settings.max_reply_bytes), None
         while True:
             event = await _next(stream, http)
             if not isinstance(event, h11.Data):
@@ -275,40 +278,6 @@ class _Call:
 
     def _forget(self, _: Any) -> None:
         self.pieces = ()
-
-
-class _Frames:
-    """Frames in bytes as they come."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._pending = bytearray()
-        # The bytes to come of a frame that is too long.
-        self._skipped = 0
-
-    def push(self, data: bytes | bytearray) -> Iterator[tuple[int, Any]]:
-        """The kind of each complete frame, with its envelope, or with the failure of one that is too long."""
-        pending = self._pending
-        pending += data
-        while True:
-            if self._skipped:
-                skipped = min(self._skipped, len(pending))
-                del pending[:skipped]
-                self._skipped -= skipped
-            if len(pending) < FRAME.size:
-                return
-            kind, length = FRAME.unpack_from(pending)
-            if length > self._max_bytes:
-                del pending[: FRAME.size]
-                self._skipped = length
-                yield ERROR, too_large(length, self._max_bytes)
-                continue
-            end = FRAME.size + length
-            if len(pending) < end:
-                return
-            envelope = bytes(memoryview(pending)[FRAME.size : end])
-            del pending[:end]
-            yield kind, envelope
 
 
 async def _next(stream: httpcore.AsyncNetworkStream, http: h11.Connection) -> Any:

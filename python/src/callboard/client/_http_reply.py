@@ -160,6 +160,41 @@ def _retry_after(text: str | None) -> float | None:
         return None
 
 
+class Frames:
+    """Frames in bytes as they come."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._pending = bytearray()
+        # The bytes to come of a frame that is too long.
+        self._skipped = 0
+
+    def push(self, data: bytes | bytearray) -> Iterator[tuple[int, Any]]:
+        """The kind of each complete frame, with its envelope, or with the failure of one that is too long."""
+        pending = self._pending
+        pending += data
+        while True:
+            if self._skipped:
+                skipped = min(self._skipped, len(pending))
+                del pending[:skipped]
+                self._skipped -= skipped
+            if len(pending) < FRAME.size:
+                return
+            kind, length = FRAME.unpack_from(pending)
+            if length > self._max_bytes:
+                del pending[: FRAME.size]
+                self._skipped = length
+                message = f"an output of {length} bytes exceeds max_reply_bytes = {self._max_bytes}"
+                yield ERROR, Failure("internal", message, error_type=REPLY_TOO_LARGE)
+                continue
+            end = FRAME.size + length
+            if len(pending) < end:
+                return
+            envelope = bytes(memoryview(pending)[FRAME.size : end])
+            del pending[:end]
+            yield kind, envelope
+
+
 class FrameReader:
     """The outputs of a stream, in bytes as they come."""
 
@@ -171,29 +206,23 @@ class FrameReader:
         self.is_done = False
         self._count = 0
         self._pending = bytearray()
+        self._frames = Frames(max_bytes)
         if not self._single and media_type != STREAM_TYPE.decode():
             raise self._failed("internal", f"the answer is in an unknown format ({media_type or 'of no type'})")
 
     def push(self, chunk: bytes | None) -> Iterator[Buffer]:
         """The outputs that are complete with this chunk. None is the end of the answer."""
-        self._pending += chunk or b""
         if self._single:
             yield from self._push_single(chunk)
             return
-        while len(self._pending) >= FRAME.size:
-            kind, length = FRAME.unpack_from(self._pending)
-            if length > self._max_bytes:
-                raise too_large(length, self._max_bytes, self._request_id)
-            end = FRAME.size + length
-            if len(self._pending) < end:
-                break
-            envelope = bytes(memoryview(self._pending)[FRAME.size : end])
-            del self._pending[:end]
+        for kind, envelope in self._frames.push(chunk or b""):
             if kind == END:
                 self.is_done = True
                 return
             if kind == ERROR:
-                raise failure_of_frame(envelope, self._request_id)
+                failure = envelope if isinstance(envelope, Failure) else failure_of_frame(envelope)
+                failure.request_id = failure.request_id or self._request_id
+                raise failure
             if kind != OUTPUT:
                 raise self._failed("internal", f"a frame of kind {kind}, which is not known")
             self._count += 1
@@ -202,6 +231,7 @@ class FrameReader:
             raise self.cut(self._failed("unavailable", "the answer ended"))
 
     def _push_single(self, chunk: bytes | None) -> Iterator[Buffer]:
+        self._pending += chunk or b""
         if len(self._pending) > self._max_bytes:
             message = f"an answer of {len(self._pending)} bytes or more exceeds max_reply_bytes = {self._max_bytes}"
             raise self._failed("internal", message, REPLY_TOO_LARGE)
@@ -220,20 +250,15 @@ class FrameReader:
         return Failure(kind, message, request_id=self._request_id, error_type=error_type)
 
 
-def failure_of_frame(envelope: bytes, request_id: str | None = None) -> Failure:
+def failure_of_frame(envelope: bytes) -> Failure:
     """The failure that a frame of an error tells."""
     try:
         problem = decode(envelope)
     except (EnvelopeError, TypeError):
         problem = None
     if not isinstance(problem, dict):
-        return Failure("internal", "an error that cannot be read", request_id=request_id)
-    return failure_of_problem(problem, problem.get("status"), None, request_id)
-
-
-def too_large(length: int, max_bytes: int, request_id: str | None = None) -> Failure:
-    message = f"an output of {length} bytes exceeds max_reply_bytes = {max_bytes}"
-    return Failure("internal", message, request_id=request_id, error_type=REPLY_TOO_LARGE)
+        return Failure("internal", "an error that cannot be read")
+    return failure_of_problem(problem, problem.get("status"), None, None)
 
 
 # ---- Exceptions ------------------------------------------------------------------------------------------------------
