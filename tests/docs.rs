@@ -148,7 +148,7 @@ fn known_keys(text: &str) -> Vec<String> {
 fn pages_and_docstrings() -> Vec<(String, String)> {
     let mut paths: Vec<PathBuf> =
         ["README.md", "SECURITY.md", "python/README.md"].map(|page| root().join(page)).to_vec();
-    for directory in ["docs", "docs/migrate", "docs/operations", "docs/python"] {
+    for directory in ["docs", "docs/migrate", "docs/operations", "docs/python", "docs/python/cookbook"] {
         paths.extend(markdown(&root().join(directory)));
     }
     let sources = fs::read_dir(root().join("python/src/callboard")).expect("a directory");
@@ -459,7 +459,9 @@ fn gather(directory: &Path, text: &mut String) {
 #[test]
 fn links_between_pages_resolve() {
     let mut pages: Vec<PathBuf> = markdown(&root());
-    for directory in ["docs", "docs/adr", "docs/migrate", "docs/operations", "docs/python", "python"] {
+    let directories =
+        ["docs", "docs/adr", "docs/migrate", "docs/operations", "docs/python", "docs/python/cookbook", "python"];
+    for directory in directories {
         pages.extend(markdown(&root().join(directory)));
     }
     pages.push(root().join("examples/digits/README.md"));

@@ -91,6 +91,12 @@ def test_the_address_is_found_in_any_form_of_the_log(tmp_path: Path) -> None:
     assert "at http://127.0.0.1:" in printed, printed
 
 
+def test_a_node_in_the_background_waits_for_no_load_balancer(tmp_path: Path) -> None:
+    with kernel(tmp_path, CELL + "node.stop()\n") as started:
+        printed, _ = started.communicate(timeout=LIMIT)
+    assert "SIGTERM: finishing the running calls" in printed, printed
+
+
 def test_an_interrupted_cell_leaves_the_node_alone(tmp_path: Path) -> None:
     cell = """
 try:

@@ -45,16 +45,18 @@ def start(app: Any = None, /, **settings: Any) -> StartedNode:
     """Serves `app` in the background, for a notebook: `with cb.start("app.py") as node`, then `node.client()`.
 
     `app` and the settings are those of `run`. Without `http` and `admin` the node takes free ports of the loopback
-    interface. It is ready when this returns. What it logs is printed here, so that it appears in the cell. An
-    interrupted cell does not end it; `node.stop()` does, and the end of this interpreter.
+    interface, and without `drain_delay` it ends as soon as its calls have. It is ready when this returns. What it logs
+    is printed here, so that it appears in the cell. An interrupted cell does not end it; `node.stop()` does, and the
+    end of this interpreter.
 
     Raises `FileNotFoundError` and `TargetError` as `run` does, and `RuntimeError` for a node that does not start.
     """
     # A worker imports this package too, and starts no node.
     from callboard._start import StartedNode
 
-    ports = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}
-    return StartedNode(command_of(app, ports | settings), environment())
+    # No load balancer sends it calls, whose notice it would have to wait for.
+    alone = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_delay": "0s"}
+    return StartedNode(command_of(app, alone | settings), environment())
 
 
 def command_of(app: Any, settings: dict[str, Any]) -> list[str]:
