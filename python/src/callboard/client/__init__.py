@@ -17,9 +17,11 @@ from callboard.client.errors import (
     UnavailableError,
     WorkerFailedError,
 )
+from callboard.client.streams import AsyncStream, Stream
 
 __all__ = [
     "AsyncClient",
+    "AsyncStream",
     "CancelledCallError",
     "Client",
     "DeadlineExceededError",
@@ -31,6 +33,7 @@ __all__ = [
     "OverloadedError",
     "PermissionDeniedError",
     "Prepared",
+    "Stream",
     "UnauthenticatedError",
     "UnavailableError",
     "WorkerFailedError",

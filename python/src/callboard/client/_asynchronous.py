@@ -7,15 +7,17 @@ import dataclasses
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from callboard._envelope import Buffer
 from callboard._errors import forget
 from callboard._exceptions import CallError
-from callboard._options import route_path
+from callboard._options import positive, route_path
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
-from callboard.client._stream import LOOK_AHEAD, Bar, Window
+from callboard.client._rows import Rows, rows_of
+from callboard.client._stream import LOOK_AHEAD, Bar, Window, is_raised
 from callboard.client.errors import CancelledCallError, to_error
+from callboard.client.streams import AsyncStream
 from callboard.client.transport import AsyncTransport, Calls, Failure, Options, Settings, open_async_transport
 
 if TYPE_CHECKING:
@@ -95,12 +97,13 @@ class AsyncClient(BaseClient):
 
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
-    ) -> AsyncGenerator[Any, None]:
+    ) -> AsyncStream[Any]:
         """As `Client.replies`: `async for`. `contextlib.aclosing` cancels the call as soon as the loop is left."""
         prepared, hint = Prepared.call(route, value), self._hint(returns)
         checked = self._options(options, function=prepared.is_function)
         outputs: Any = self._transport.replies(prepared.route, prepared.pieces, checked)
-        return _Replies(outputs, lambda output: self._read(output, hint, prepared.route, checked), checked.request_id)
+        read = lambda output: self._read(output, hint, prepared.route, checked)  # noqa: E731
+        return AsyncStream(_Replies(outputs, read, checked.request_id))
 
     def stream(
         self,
@@ -113,7 +116,7 @@ class AsyncClient(BaseClient):
         with_inputs: bool = False,
         progress: bool = False,
         **options: Unpack[CallSettings],
-    ) -> AsyncGenerator[Any, None]:
+    ) -> AsyncStream[Any]:
         """As `Client.stream`: `async for`. The inputs may come in their own time, from an asynchronous iterable.
 
         A loop that is left early leaves its calls to the garbage collector: `contextlib.aclosing` ends them at once.
@@ -122,7 +125,26 @@ class AsyncClient(BaseClient):
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         shared = self._options(given, timeout=window.timeout, is_of_stream=True)
         hint = self._hint(returns)
-        return self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
+        made = self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
+        return AsyncStream(made)
+
+    def map(
+        self,
+        route: str,
+        inputs: Any,
+        *,
+        returns: Any = None,
+        in_flight: int = LOOK_AHEAD,
+        errors: Literal["return", "raise"] = "return",
+        progress: bool = False,
+        **options: Unpack[CallSettings],
+    ) -> Any:
+        """As `Client.map`: an `AsyncStream` for `async for`, or the frame of a frame, which is awaited."""
+        rows = rows_of(inputs)
+        stops = is_raised(errors)
+        given: Any = {"returns": returns, "look_ahead": positive("in_flight", in_flight), "progress": progress}
+        results = self.stream(route, inputs if rows is None else rows, stop_at_error=stops, **given, **options)
+        return results if rows is None else _joined(rows, results, has_errors=not stops)
 
     async def _stream(
         self,
@@ -248,6 +270,10 @@ class _Replies(AsyncGenerator[Any, None]):
 
     async def aclose(self) -> None:
         await self._outputs.aclose()
+
+
+async def _joined(rows: Rows, results: AsyncStream[Any], *, has_errors: bool) -> Any:
+    return rows.joined([each async for each in results], has_errors=has_errors)
 
 
 def _is_done(call: asyncio.Future[Buffer] | CallError) -> bool:

@@ -9,16 +9,18 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as WaitTimeout
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from callboard._envelope import Buffer
 from callboard._errors import forget
 from callboard._exceptions import CallError
-from callboard._options import route_path
+from callboard._options import positive, route_path
 from callboard.client._background import Background, BackgroundCalls
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
-from callboard.client._stream import LOOK_AHEAD, Bar, Window
+from callboard.client._rows import rows_of
+from callboard.client._stream import LOOK_AHEAD, Bar, Window, is_raised
 from callboard.client.errors import CancelledCallError, to_error
+from callboard.client.streams import Stream
 from callboard.client.transport import (
     AsyncTransport,
     Failure,
@@ -133,14 +135,15 @@ class Client(BaseClient):
 
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
-    ) -> Generator[Any, None, None]:
-        """Calls a streaming route and yields its outputs one by one. To close the generator cancels the call.
+    ) -> Stream[Any]:
+        """Calls a streaming route and yields its outputs one by one. To close the stream cancels the call.
 
         A route that does not stream yields its one output. The call begins with the first `next`. Raises as `call`; a
         stream that was cut is an `UnavailableError` after the outputs that came.
         """
         prepared = Prepared.call(route, value)
-        return self._replies(prepared, self._hint(returns), self._options(options, function=prepared.is_function))
+        options_of_call = self._options(options, function=prepared.is_function)
+        return Stream(self._replies(prepared, self._hint(returns), options_of_call))
 
     def _replies(self, prepared: Prepared, hint: Any, options: Options) -> Generator[Any, None, None]:
         with contextlib.closing(self._transport.replies(prepared.route, prepared.pieces, options)) as outputs:  # type: ignore[type-var]
@@ -161,20 +164,49 @@ class Client(BaseClient):
         with_inputs: bool = False,
         progress: bool = False,
         **options: Unpack[CallSettings],
-    ) -> Generator[Any, None, None]:
+    ) -> Stream[Any]:
         """Calls a route with every input, up to `look_ahead` at the same time, and yields the results in order.
 
         A failed call is its `CallError`, in its place; with `stop_at_error` it is raised. `timeout` is the time for one
         result once all earlier ones are there, 30 s by default; calls wait for room within it, and up to the client's
-        `start_up_wait` for a node that went away. To close the generator, or to leave its loop, cancels all calls in
+        `start_up_wait` for a node that went away. To close the stream, or to leave its loop, cancels all calls in
         flight. `with_inputs` yields pairs of input and result. An input that has no form is an `InvalidInputError` in
-        its place. `progress` shows a bar of `tqdm`, which must be installed.
+        its place. `progress` shows a bar of `tqdm` on standard error, or without it a line.
         """
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         shared = self._options(given, timeout=window.timeout, is_of_stream=True)
         hint = self._hint(returns)
-        return self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
+        made = self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
+        return Stream(made)
+
+    def map(
+        self,
+        route: str,
+        inputs: Any,
+        *,
+        returns: Any = None,
+        in_flight: int = LOOK_AHEAD,
+        errors: Literal["return", "raise"] = "return",
+        progress: bool = False,
+        **options: Unpack[CallSettings],
+    ) -> Any:
+        """Calls a route with every input or every row, by `stream`: up to `in_flight` at the same time, in order.
+
+        An iterable gives a `Stream` of the results, which holds no more than what is in flight. With `errors="return"`
+        a failed call is its `CallError` in its place; with `"raise"` the first one is raised. `idempotent=True` makes
+        calls again that a node took along when it went away.
+
+        A frame or column of pandas, polars or pyarrow gives one of the same library, with the index of pandas, once all
+        results are there. Each row of a frame is a call with a record, and each value of a column one with that value.
+        Outputs that are records are columns of the frame, others its column `output`. Errors are texts in a column
+        `call_error`; in a column they are the `CallError`s, and one of pyarrow, which cannot have them, gives a table.
+        """
+        rows = rows_of(inputs)
+        stops = is_raised(errors)
+        given: Any = {"returns": returns, "look_ahead": positive("in_flight", in_flight), "progress": progress}
+        results = self.stream(route, inputs if rows is None else rows, stop_at_error=stops, **given, **options)
+        return results if rows is None else rows.joined(list(results), has_errors=not stops)
 
     def _stream(
         self,

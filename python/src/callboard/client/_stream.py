@@ -1,4 +1,4 @@
-"""Ordered streams of calls: how far ahead they are, how long they wait, and their progress bar.
+"""Ordered streams of calls: how far ahead they are, how long they wait, and their progress.
 
 At most `look_ahead` inputs are pulled and not yet answered. A result is late `timeout` after its consumer began to wait
 for it with all earlier ones there; a call's own deadline leaves each call ahead of it the same time.
@@ -6,6 +6,8 @@ for it with all earlier ones there; a call's own deadline leaves each call ahead
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sized
 from typing import Any
 
@@ -35,17 +37,25 @@ class Window:
         return DeadlineExceededError(message, kind="deadline_exceeded", status_code=504, request_id=request_id)
 
 
+def is_raised(errors: str) -> bool:
+    if errors not in ("return", "raise"):
+        raise ValueError(f'errors={errors!r}: "return" or "raise"')
+    return errors == "raise"
+
+
 class Bar:
-    """A progress bar of tqdm, or none."""
+    """The progress on standard error: a bar of tqdm where it is installed, and else a line. Or nothing."""
 
     def __init__(self, inputs: Any, wanted: bool, route: str) -> None:
         self._bar: Any = None
         if wanted:
+            total = len(inputs) if isinstance(inputs, Sized) else None
             try:
                 from tqdm.auto import tqdm
             except ImportError:
-                raise ImportError("progress=True needs tqdm: pip install 'callboard[progress]'") from None
-            self._bar = tqdm(total=len(inputs) if isinstance(inputs, Sized) else None, desc=route, unit="call")
+                self._bar = _Line(total, route)
+            else:
+                self._bar = tqdm(total=total, desc=route, unit="call")
 
     def step(self) -> None:
         if self._bar is not None:
@@ -54,3 +64,32 @@ class Bar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+class _Line:
+    """A line that is written over on a terminal. In a file there is one every ten seconds, and one at the end."""
+
+    def __init__(self, total: int | None, route: str) -> None:
+        self._file = sys.stderr
+        self._is_terminal = self._file.isatty()
+        self._route = route
+        self._of = "" if total is None else f"/{total}"
+        self._count = 0
+        self._start = time.monotonic()
+        self._next = self._start
+
+    def update(self) -> None:
+        self._count += 1
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + (0.1 if self._is_terminal else 10)
+            if self._count > 1:
+                self._write("\r" if self._is_terminal else "", "" if self._is_terminal else "\n")
+
+    def close(self) -> None:
+        self._write("\r" if self._is_terminal else "", "\n")
+
+    def _write(self, begin: str, end: str) -> None:
+        rate = self._count / max(time.monotonic() - self._start, 1e-3)
+        self._file.write(f"{begin}{self._route}: {self._count}{self._of} calls, {rate:.0f}/s{end}")
+        self._file.flush()

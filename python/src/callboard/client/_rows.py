@@ -1,0 +1,129 @@
+"""Frames as the inputs of calls, and the outputs as a frame again.
+
+A row of a frame is a record, and that of a column is its value. Missing values are None, except NaN in columns of
+floats of NumPy. A frame gives a frame, and a column a column, of the same library, with the index of pandas.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from callboard._envelope.frames import is_frame_or_series
+from callboard._exceptions import CallError
+
+# As many rows are Python objects at the same time.
+_ROWS = 1024
+OUTPUT = "output"
+ERROR = "call_error"
+
+
+def rows_of(inputs: Any) -> Rows | None:
+    """The rows of a frame or column. None for other inputs."""
+    if is_frame_or_series(inputs):
+        library, is_column = type(inputs).__module__.partition(".")[0], type(inputs).__name__ == "Series"
+    else:
+        # Its values exist only where it was imported.
+        pa = sys.modules.get("pyarrow")
+        if pa is None or not isinstance(inputs, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)):
+            return None
+        library, is_column = "pyarrow", isinstance(inputs, (pa.Array, pa.ChunkedArray))
+    return Rows(inputs, library, is_column)
+
+
+class Rows:
+    """The rows of a frame or column, as inputs."""
+
+    def __init__(self, frame: Any, library: str, is_column: bool) -> None:
+        self._frame = frame
+        self._library = library
+        self._is_column = is_column
+        if not is_column:
+            names = list(frame.columns if library != "pyarrow" else frame.column_names)
+            if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+                raise TypeError("the columns of a frame need names that are texts, each another")
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self._frame), _ROWS):
+            if self._library == "pandas":
+                yield from self._of_pandas(self._frame.iloc[start : start + _ROWS])
+            else:
+                part = self._frame.slice(start, _ROWS)
+                if self._library == "pyarrow":
+                    yield from part.to_pylist()
+                else:
+                    yield from part.to_list() if self._is_column else part.to_dicts()
+
+    def _of_pandas(self, part: Any) -> Any:
+        if self._is_column:
+            return _values(part)
+        names = list(part.columns)
+        if not names:
+            return [{} for _ in range(len(part))]
+        columns = [_values(part[name]) for name in names]
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+    def joined(self, outputs: Sequence[Any], *, has_errors: bool) -> Any:
+        """The outputs as a frame or column. `has_errors`: failed rows have their `CallError` as output."""
+        # A column of Arrow holds no errors.
+        if self._is_column and not (has_errors and self._library == "pyarrow"):
+            return self._column(outputs, self._frame.name if self._library != "pyarrow" else None)
+        outcomes = [None if isinstance(each, CallError) else each for each in outputs]
+        well = [each for each in outputs if not isinstance(each, CallError)]
+        columns: dict[str, list[Any]] = {OUTPUT: outcomes}
+        if well and all(_is_record(each) for each in well):
+            names = dict.fromkeys(name for each in well for name in each)
+            columns = {name: [None if each is None else each.get(name) for each in outcomes] for name in names}
+        if has_errors:
+            if ERROR in columns:
+                raise ValueError(f'the outputs have a field `{ERROR}`, which is that of the errors: errors="raise"')
+            columns[ERROR] = [str(each) if isinstance(each, CallError) else None for each in outputs]
+        return self._table({name: self._column(values, name) for name, values in columns.items()})
+
+    def _column(self, values: Sequence[Any], name: Any) -> Any:
+        if self._library == "pandas":
+            import pandas
+
+            dtype = object if not values or any(isinstance(each, CallError) for each in values) else None
+            return pandas.Series(values, index=self._frame.index, name=name, dtype=dtype)
+        if self._library == "polars":
+            import polars
+
+            if not any(isinstance(each, CallError) for each in values):
+                try:
+                    return polars.Series(name, values)
+                except (TypeError, polars.exceptions.PolarsError):
+                    # They have no common type.
+                    pass
+            return polars.Series(name, values, dtype=polars.Object)
+        import pyarrow
+
+        return pyarrow.array(values)
+
+    def _table(self, columns: dict[str, Any]) -> Any:
+        if self._library == "pandas":
+            import pandas
+
+            return pandas.DataFrame(columns, index=self._frame.index)
+        if self._library == "polars":
+            import polars
+
+            return polars.DataFrame(columns)
+        import pyarrow
+
+        return pyarrow.table(columns)
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column of pandas."""
+    if getattr(column.dtype, "kind", "O") in "biuf" and type(column.dtype).__module__.startswith("numpy"):
+        return column.tolist()  # type: ignore[no-any-return]
+    return [None if gone else each for each, gone in zip(column.astype(object), column.isna(), strict=True)]
+
+
+def _is_record(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)

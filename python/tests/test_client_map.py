@@ -1,0 +1,208 @@
+"""Calls of a client for every input or row: results as they come, and as a frame where a frame came."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from http_node import LIMIT, Node, Request, echo, problem, value
+
+from callboard import AsyncClient, CallError, Client
+from callboard._envelope import decode
+from callboard.client import FailedError, Stream, UnavailableError
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+WORDS = ["a", "bb", "ccc"]
+
+
+def _length(request: Request) -> bytes:
+    """The length of a text or of the text of a record, which it fails for `bb`."""
+    given = decode(request.body)
+    text = given if isinstance(given, str) else given["text"]
+    if text == "bb":
+        return problem(500, "failed")
+    return value(len(text) if isinstance(given, str) else {"length": len(text), "row": given})
+
+
+def test_a_map_is_the_results_in_order_with_errors_in_their_place_or_raised() -> None:
+    with Node(_length) as node, Client(node.url) as client:
+        results = client.map("/length", iter(WORDS), in_flight=2)
+        assert isinstance(results, Stream)
+        first, failed, last = results
+        assert (first, type(failed), last) == (1, FailedError, 3)
+        assert list(client.map("/length", ["a"], returns=float)) == [1.0]
+        with pytest.raises(FailedError):
+            list(client.map("/length", WORDS, errors="raise"))
+        for wrong in ({"errors": "ignore"}, {"in_flight": 0}):
+            with pytest.raises(ValueError, match=next(iter(wrong))):
+                client.map("/length", WORDS, **wrong)
+
+        async def asynchronous() -> list[Any]:
+            async with AsyncClient(node.url) as client:
+                return [each async for each in client.map("/length", WORDS, in_flight=2)]
+
+        assert [type(each) for each in asyncio.run(asynchronous())] == [int, FailedError, int]
+
+
+def test_a_column_of_pandas_gives_a_column_with_its_index_and_name() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"text": WORDS, "number": [1.5, float("nan"), 3]}, index=["x", "y", "z"])
+    with Node(_length) as node, Client(node.url) as client:
+        result = client.map("/length", frame["text"])
+        assert list(result.index) == ["x", "y", "z"] and result.name == "text"
+        assert isinstance(result["y"], FailedError) and (result["x"], result["z"]) == (1, 3)
+        whole = client.map("/length", frame["text"][["x", "z"]], errors="raise")
+        assert whole.dtype == "int64" and list(whole) == [1, 3]
+        assert client.map("/length", frame["text"][[]]).empty
+
+
+def test_missing_values_of_a_frame_are_none_and_those_of_floats_stay() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({
+        "text": pd.Series(["a", None]), "flag": pd.array([None, True], dtype="boolean"), "number": [float("nan"), 2.0],
+        "at": pd.to_datetime(["2026-01-02", None]), "kind": pd.Categorical(["k", None]), "list": [[1], None],
+    })  # fmt: skip
+    with Node(echo) as node, Client(node.url) as client:
+        first, second = client.map("/echo", frame)[list(frame.columns)].to_dict("records")
+        assert str(first.pop("number")) == "nan" and second["number"] == 2.0
+        sent = [decode(request.body) for request in node.requests]
+        assert sent[0]["at"].startswith("2026-01-02") and sent[0]["flag"] is None
+        assert all(sent[1][name] is None for name in ("text", "at", "kind", "list")) and sent[1]["flag"] is True
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_frame_gives_a_frame_of_the_same_library(library: str) -> None:
+    module: Any = pytest.importorskip(library)
+    make = module.table if library == "pyarrow" else module.DataFrame
+    rows = lambda frame: frame.to_dict("records") if library == "pandas" else _rows(frame)  # noqa: E731
+    frame = make({"text": WORDS, "number": [1, 2, 3]})
+    with Node(_length) as node, Client(node.url) as client:
+        result = client.map("/length", frame)
+        assert type(result) is type(frame)
+        first, failed, last = rows(result)
+        assert (first["length"], first["row"]) == (1, {"text": "a", "number": 1}) and last["length"] == 3
+        assert failed["call_error"] == "failed: told so" and not isinstance(first["call_error"], str)
+        result = client.map("/length", make({"text": ["a", "ccc"]}), errors="raise")
+        assert [row["length"] for row in rows(result)] == [1, 3] and "call_error" not in rows(result)[0]
+
+        async def asynchronous() -> Any:
+            async with AsyncClient(node.url) as client:
+                return await client.map("/length", frame)
+
+        assert rows(asyncio.run(asynchronous()))[2]["length"] == 3
+    with Node(lambda request: value(7)) as node, Client(node.url) as client:
+        assert [row["output"] for row in rows(client.map("/seven", frame))] == [7, 7, 7]
+
+
+def _rows(frame: Any) -> Any:
+    return frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_pylist()
+
+
+def test_columns_of_polars_and_pyarrow_give_columns() -> None:
+    pl, pa = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    with Node(_length) as node, Client(node.url) as client:
+        result = client.map("/length", pl.Series("text", WORDS))
+        assert result.name == "text" and isinstance(result[1], CallError) and result[2] == 3
+        assert client.map("/length", pl.Series(["a", "ccc"])).to_list() == [1, 3]
+        assert client.map("/length", pa.array(["a", "ccc"]), errors="raise").to_pylist() == [1, 3]
+        table = client.map("/length", pa.chunked_array([WORDS]))
+        assert table["output"].to_pylist() == [1, None, 3]
+        assert table["call_error"].to_pylist() == [None, "failed: told so", None]
+
+
+def test_a_frame_whose_columns_cannot_be_the_names_of_a_record_is_refused() -> None:
+    pd = pytest.importorskip("pandas")
+    with Client("http://localhost:1") as client:
+        for columns in ([1], ["a", "a"]):
+            with pytest.raises(TypeError, match="names that are texts"):
+                client.map("/x", pd.DataFrame([[0] * len(columns)], columns=columns))
+
+
+def test_a_map_over_an_iterable_that_raises_gives_its_error_and_leaves_the_client_well() -> None:
+    def inputs() -> Iterator[int]:
+        yield from range(100)
+        raise LookupError("no more")
+
+    with Node(echo) as node, Client(node.url) as client:
+        results = client.map("/echo", inputs(), in_flight=8)
+        came = []
+        with pytest.raises(LookupError, match="no more"):
+            came.extend(results)
+        assert came == list(range(len(came))) and len(came) >= 92
+        assert list(client.map("/echo", [1])) == [1] and client.call("/echo", 2) == 2
+
+        async def asynchronous() -> None:
+            async with AsyncClient(node.url) as client:
+                with pytest.raises(LookupError, match="no more"):
+                    async for _ in client.map("/echo", inputs(), in_flight=8):
+                        pass
+                assert [each async for each in client.map("/echo", [1])] == [1]
+
+        asyncio.run(asynchronous())
+
+
+def test_a_map_over_many_items_takes_no_memory_for_each() -> None:
+    count = 20_000
+    with Node(lambda request: value(1)) as node, Client(node.url) as client:
+        node.requests = _Nothing()  # type: ignore[assignment]
+        results = client.map("/one", (f"row {number}" for number in range(count)))
+        for _ in range(1000):
+            next(results)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            assert sum(results) == count - 1000
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        # An object for each would be some 50 bytes.
+        assert grown < 300_000
+
+
+class _Nothing(list[Any]):
+    def append(self, _: Any) -> None:
+        pass
+
+
+def test_calls_of_a_lost_node_are_made_again_if_they_may_be_and_else_are_errors_in_their_place() -> None:
+    gone = threading.Event()
+
+    def answer(request: Request) -> bytes | None:
+        number = decode(request.body)
+        if number == 5 and not gone.is_set():
+            gone.set()
+            return None
+        return value(number)
+
+    for is_idempotent in (True, False):
+        gone.clear()
+        with Node(answer) as node, Client(node.url) as client:
+            results = list(client.map("/echo", range(40), in_flight=8, idempotent=is_idempotent))
+        lost = [number for number, each in enumerate(results) if isinstance(each, UnavailableError)]
+        assert [number for number in range(40) if results[number] != number] == lost
+        assert lost == [] if is_idempotent else 5 in lost and len(lost) <= 8
+
+
+def test_progress_is_a_line_without_tqdm() -> None:
+    code = """
+import sys
+sys.modules["tqdm"] = sys.modules["tqdm.auto"] = None
+from callboard import Client
+print(list(Client(sys.argv[1]).map("/echo", [1, 2, 3], progress=True)))
+print(list(Client(sys.argv[1]).map("/echo", [1, 2, 3])))
+"""
+    with Node(echo) as node:
+        command = [sys.executable, "-c", code, node.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True, env=ENVIRONMENT)
+        assert done.stdout == "[1, 2, 3]\n[1, 2, 3]\n"
+        assert done.stderr.startswith("/echo: 3/3 calls, ") and done.stderr.count("\n") == 1
