@@ -1,7 +1,7 @@
 //! A spare: a child of a stage that is ready, and waits for the next replica that needs one.
 //!
 //! * **Taken, or ended:** another one is started, without a pause for the stage.
-//! * **Failed start:** tried again after [`RETRY_AFTER`]; replicas start their own children meanwhile.
+//! * **Failed start:** tried again after [`NEXT_TRY`]; replicas start their own children meanwhile.
 //! * **Cancelled:** it is killed with its stage.
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -22,7 +22,7 @@ use crate::writer::FrameWriter;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A start that fails is seldom better at once.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
+const NEXT_TRY: Duration = Duration::from_secs(10);
 
 pub(crate) type ReadyChild = (Connection, FrameWriter, AgreedTerms);
 
@@ -115,7 +115,7 @@ async fn keep(spare: Arc<Spare>, config: ProcessConfig, fork_server: Arc<ForkSer
             }
             Err(error) => {
                 tracing::warn!(%stage, "there is no spare child: {}", error.message());
-                sleep(RETRY_AFTER).await;
+                sleep(NEXT_TRY).await;
             }
         }
     }

@@ -19,7 +19,12 @@ use crate::{EdgeServer, EdgeServerError, ServerBuilder};
 /// The protocols of every server, without those of a program.
 #[must_use]
 pub fn own_protocols() -> Protocols {
-    Protocols::try_new(vec![Arc::new(InferenceProtocol::new())]).expect("it claims no page of the edge")
+    Protocols::try_new(protocols_of_all(&Arc::default())).expect("they claim no page of the edge")
+}
+
+/// The list that a new protocol joins.
+fn protocols_of_all(inference: &Arc<InferenceProtocol>) -> Vec<Arc<dyn Protocol>> {
+    vec![Arc::clone(inference) as Arc<_>]
 }
 
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.
@@ -60,8 +65,8 @@ impl StartingServer {
     /// Starts to serve.
     pub(crate) fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(|error| ServeError::Bind { addresses: Vec::new(), error })?;
-        let inference = Arc::new(InferenceProtocol::new());
-        let mut protocols: Vec<Arc<dyn Protocol>> = vec![Arc::clone(&inference) as Arc<_>];
+        let inference = Arc::default();
+        let mut protocols = protocols_of_all(&inference);
         protocols.append(&mut parts.protocols);
         let (config, info) = (std::mem::take(&mut parts.config), std::mem::take(&mut parts.info));
         let edge = HttpEdge::starting(config, info, protocols)?;

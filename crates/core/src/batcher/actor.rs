@@ -412,7 +412,10 @@ impl BatcherState {
         let (max, max_cost) = self.pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(self.queue.len()));
         let mut cost = 0;
-        self.queue.age(replica, now);
+        // One that waits alone overtakes nobody.
+        if self.queue.len() > 1 {
+            self.queue.age(replica, now);
+        }
         while entries.len() < max {
             let Some(head) = self.queue.head(replica) else { break };
             cost += head.cost();

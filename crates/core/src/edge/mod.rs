@@ -25,7 +25,7 @@ pub use self::traces::ErrorTraces;
 pub use crate::call::{PayloadReplies, RequestExtension, is_valid_request_id};
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
 pub use crate::containment::{CaughtPanic, contain, contain_future};
-pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts};
+pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts, RETRY_AFTER};
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
 pub use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime, run_without_node};

@@ -22,8 +22,9 @@ pub use self::ask::AskError;
 pub use self::failure::Failure;
 pub use self::kind::{ErrorKind, ErrorKindRow, ErrorOrigin, ErrorReason};
 
-/// The retry time of refused callers: by then a node at its bound has surely finished some calls.
-pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The retry time of refused callers where none can be estimated: by then a node at its bound has surely finished some
+/// calls.
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The error type of a call that has run, and for whose outcome the node has no memory.
 const NO_MEMORY_FOR_OUTCOME: &str = "no_memory_for_outcome";

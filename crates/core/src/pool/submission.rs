@@ -21,16 +21,13 @@ use super::message::BatcherMessage;
 use crate::call::{Flight, Origin};
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
-use crate::error::{CallError, ErrorKind, ErrorReason, Failure};
+use crate::error::{CallError, ErrorKind, ErrorReason, Failure, RETRY_AFTER};
 use crate::metrics::EntryRefusal;
 use crate::queue::{
     AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
     OutcomePort, QueuePermit, SessionQueues,
 };
 use crate::worker::OutputSender;
-
-/// The retry time for refused callers before the first batch was measured.
-const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
 impl Pool {
     /// Runs one payload through this stage.
@@ -240,9 +237,9 @@ impl Pool {
         Some(error.at_stage(self.name()))
     }
 
-    /// The retry time of refused callers: the time that the queue needs.
+    /// The retry time of refused callers: the time that the queue needs, once a batch was measured.
     fn drain_time(&self) -> Duration {
-        self.queue_delay().unwrap_or(RETRY_AFTER_UNKNOWN)
+        self.queue_delay().unwrap_or(RETRY_AFTER)
     }
 
     /// The time that the queue needs at the measured rate, with the replicas that are up. `None` before the first batch

@@ -49,7 +49,7 @@ pub(crate) enum AdmissionDecision {
 
 impl DeadlineCheck {
     pub(crate) fn judge(&self, policy: &BatchPolicy) -> AdmissionDecision {
-        let remaining = self.remaining.as_nanos() as f64;
+        let remaining = self.remaining.as_secs_f64() * 1e9;
         let alone = self.line.at(self.cost as f64);
         if alone * BENEFIT_OF_DOUBT > remaining {
             return AdmissionDecision::DeadlineTooShort { needs: nanos(alone) };

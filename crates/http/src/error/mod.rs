@@ -18,7 +18,7 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
-use callboard_core::edge::{ErrorParts, TooSlow, limit_error_text};
+use callboard_core::edge::{ErrorParts, RETRY_AFTER, TooSlow, limit_error_text};
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
 
 use self::mapping::{header_of_call, status_of, status_of_call};
@@ -58,7 +58,7 @@ struct ErrorFields {
 
 /// The error of everything but `/livez` while the node starts.
 pub(crate) fn starting() -> CallError {
-    let retry_after = Some(Duration::from_secs(1));
+    let retry_after = Some(RETRY_AFTER);
     ErrorParts { retry_after, ..ErrorParts::new(ErrorKind::Unavailable, "the node is starting") }.into()
 }
 
@@ -421,9 +421,6 @@ impl From<CallError> for ApiError {
 
 /// The limit of the node's memory. Data that exceeds it alone is too large, not malformed.
 const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
-
-/// When a call without memory may be retried: by then a full node has finished some work.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl From<ChargeError> for ApiError {
     fn from(error: ChargeError) -> Self {

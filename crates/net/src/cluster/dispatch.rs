@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::wire::Call;
 use callboard_codec::{DecodeError, EncodeError, EncodeErrorKind, Envelope, Payload};
-use callboard_core::edge::{ErrorOrigin, PayloadReplies};
+use callboard_core::edge::{ErrorOrigin, PayloadReplies, RETRY_AFTER};
 use callboard_core::remote::{StageCall, StageOutputs, StageReply};
 use callboard_core::{CallError, ErrorKind, Instant, Reply, SessionKey};
 
@@ -17,10 +17,6 @@ use super::peer_stats::PeerStats;
 use crate::client::{CallExchange, CallFault, CallResponse, RoomPolicy, not_started, read_output};
 use crate::metrics::PeerOutcome;
 use crate::{offload, wire};
-
-/// The retry-after of calls without a node. Lost connections are retried within a tenth of it at first, and then twice
-/// a second.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a call that waits for a node looks for one.
 const NODE_POLL: Duration = Duration::from_millis(20);
@@ -278,7 +274,8 @@ fn unsendable(error: EncodeError, call: &StageCall) -> CallError {
     if call.can_run_here { not_started(message) } else { CallError::new(ErrorKind::Internal, message) }
 }
 
-/// Adds the stage and the retry-after to the error of a call that no peer has started.
+/// Adds the stage and the retry-after to the error of a call that no peer has started. A lost connection is tried again
+/// within a tenth of it at first, and then twice a second.
 fn with_retry_after(error: CallError, call: &StageCall) -> CallError {
     if error.kind() != ErrorKind::Unavailable || !error.is_refusal() {
         return error;
