@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 import app
 import msgspec
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 import callboard as cb
 from callboard._schema import schema
 from callboard._target import routes_of
+
+Pixels: TypeAlias = np.ndarray[tuple[int, Literal[3, 4]], np.dtype[np.float32]]
 
 
 @dataclass
@@ -47,6 +49,7 @@ def test_inputs_are_converted_to_their_hints() -> None:
     assert accepts(NDArray[np.floating], [1, 2]).dtype == np.float64
     assert accepts(NDArray[np.float64], []).shape == (0,)
     assert accepts(np.ndarray, [[1], [2]]).shape == (2, 1)
+    assert accepts(Pixels, [[1, 2, 3]]).shape == (1, 3)
     assert accepts(NDArray[np.str_], ["a", "b"]).tolist() == ["a", "b"]
 
 
@@ -59,6 +62,9 @@ def test_inputs_are_converted_to_their_hints() -> None:
         (NDArray[np.int64], [0.5], "Expected an array of int64, got float64 that does not fit - at `$`"),
         (NDArray[np.float32], [[1], [1, 2]], "Expected an array: the lists differ in length - at `$`"),
         (NDArray[np.float32], {"a": 1}, "Expected an array of numbers - at `$`"),
+        (Pixels, [[1, 2]], "Expected an array of shape (n, 3 or 4), got (1, 2) - at `$`"),
+        (Pixels, np.ones(3, np.float32), "Expected an array of shape (n, 3 or 4), got (3,) - at `$`"),
+        (list[Pixels], [[[1, 2, 3]], [1]], "Expected an array of shape (n, 3 or 4), got (1,) - at `$[1]`"),
         (Box, {"corners": [1, 2], "mask": [], "names": []}, "Expected `object`, got `array` - at `$.names`"),
     ],
 )
@@ -66,6 +72,15 @@ def test_inputs_that_do_not_fit_are_refused_with_their_place(hint: Any, value: A
     with pytest.raises(cb.InvalidInput) as refused:
         accepts(hint, value)
     assert str(refused.value) == message
+
+
+def test_the_schema_of_an_array_has_its_shape() -> None:
+    found = schema(Pixels)
+    assert found["description"] == "an array of float32 of shape (n, 3 or 4)"
+    assert found["items"] == {"type": "array", "minItems": 3, "maxItems": 4}
+    assert found["examples"] == [[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]
+    large = schema(np.ndarray[tuple[Literal[224], Literal[224]], np.dtype[np.float32]])
+    assert "examples" not in large and (large["minItems"], large["items"]["maxItems"]) == (224, 224)
 
 
 def test_a_parameter_called_context_may_be_an_input() -> None:

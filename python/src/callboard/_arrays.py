@@ -5,8 +5,9 @@ Both forms can take many times the bytes of an input, and the hint decides only 
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import numpy as np
 
@@ -18,6 +19,9 @@ FIRST = 1024
 OF_LENGTH = "of length"
 
 _NUMBERS = {bool, int, float, complex}
+
+# The lengths that each axis may have, and None where it may have any.
+Axes: TypeAlias = tuple[tuple[int, ...] | None, ...]
 
 
 class WrongArray(ValueError):
@@ -82,6 +86,40 @@ def array_dtype(hint: Any) -> Any:
     element = get_args(arguments[-1]) if arguments else ()
     scalar = element[0] if element else None
     return scalar if isinstance(scalar, type) and scalar is not np.generic else None
+
+
+def array_axes(hint: Any) -> Axes | None:
+    """The axes of `np.ndarray[tuple[Literal[8], int], np.dtype[np.float32]]`; None if any shape will do."""
+    arguments = get_args(hint)
+    axes = get_args(arguments[0]) if arguments else ()
+    if not axes or Ellipsis in axes:
+        return None
+    return tuple(get_args(axis) if get_origin(axis) is Literal else None for axis in axes)
+
+
+def shape_text(axes: Axes) -> str:
+    """A shape in words: `(8, n)`."""
+    lengths = ["n" if each is None else " or ".join(map(str, each)) for each in axes]
+    return f"({', '.join(lengths)}{',' if len(axes) == 1 else ''})"
+
+
+@functools.lru_cache(maxsize=1024)
+def _array_type(hint: Any) -> tuple[Any, Axes | None]:
+    return array_dtype(hint), array_axes(hint)
+
+
+def array_for(hint: Any, value: Any) -> np.ndarray[Any, Any]:
+    """`to_array` with the dtype of a hint, and of its shape."""
+    scalar, axes = _array_type(hint)
+    array = to_array(value, scalar)
+    if axes is not None and not _has_axes(array.shape, axes):
+        raise WrongArray(f"Expected an array of shape {shape_text(axes)}, got {array.shape}")
+    return array
+
+
+def _has_axes(shape: tuple[int, ...], axes: Axes) -> bool:
+    fits = (wanted is None or length in wanted for length, wanted in zip(shape, axes, strict=False))
+    return len(shape) == len(axes) and all(fits)
 
 
 def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from callboard import _media, _torch
-from callboard._arrays import FIRST, OF_LENGTH, WrongArray, array_dtype, column_of, has_large, plain, to_array
+from callboard._arrays import FIRST, OF_LENGTH, WrongArray, array_for, column_of, has_large, plain, to_array
 from callboard._envelope import series_table
 from callboard._envelope.frames import (
     LIBRARIES,
@@ -195,7 +195,7 @@ def from_plain(hint: Any, value: Any) -> Any:
     """The hook for types that msgspec does not know."""
     origin = get_origin(hint) or hint
     if origin is np.ndarray:
-        return to_array(value, array_dtype(hint))
+        return array_for(hint, value)
     if _media.is_file(origin):
         return _media.convert(origin, value)
     if origin is io.BytesIO and isinstance(value, (bytes, str)):

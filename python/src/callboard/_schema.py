@@ -6,6 +6,7 @@ import collections.abc
 import contextvars
 import functools
 import io
+import math
 import os
 import sys
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -14,10 +15,13 @@ import msgspec
 import numpy as np
 
 from callboard import _media, _torch
-from callboard._arrays import array_dtype, concrete
+from callboard._arrays import Axes, array_axes, array_dtype, concrete, shape_text
 from callboard._envelope.frames import LIBRARIES
 from callboard._records import is_record
 from callboard._unions import is_model, is_stand_in, is_union
+
+# The elements of an example. The start of a node prints it.
+_SHOWN = 16
 
 
 def schema(hint: Any) -> dict[str, Any]:
@@ -28,20 +32,34 @@ def schema(hint: Any) -> dict[str, Any]:
 
 
 def _named_arrays(hint: Any) -> Any:
-    """The hint with its arrays annotated by their dtype, which msgspec does not look at."""
+    """The hint with its arrays annotated by their dtype and shape, which msgspec does not look at."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is np.ndarray or origin is np.ndarray:
-        scalar = array_dtype(hint)
+        scalar, axes = array_dtype(hint), array_axes(hint)
         description = f"an array of {scalar.__name__}" if scalar else "an array"
-        example = np.ones(2, concrete(scalar) if scalar else np.float64).tolist()
-        # Shown in the documentation, where nothing says how many axes it has.
-        examples = [example] if isinstance(example[0], bool | int | float) else None
-        return Annotated[np.ndarray, msgspec.Meta(description=description, examples=examples)]
+        if axes is not None:
+            description += f" of shape {shape_text(axes)}"
+        one = np.ones((), concrete(scalar) if scalar else np.float64)
+        # Shown in the documentation, also where nothing says how many axes it has.
+        shape = (2,) if axes is None else tuple(2 if each is None else each[0] for each in axes)
+        is_shown = isinstance(one.item(), bool | int | float) and math.prod(shape) <= _SHOWN
+        examples = [np.broadcast_to(one, shape).tolist()] if is_shown else None
+        extra = None if axes is None else _nested(axes)
+        return Annotated[np.ndarray, msgspec.Meta(description=description, examples=examples, extra_json_schema=extra)]
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(_named_arrays(each) for each in arguments)] if arguments else hint
     if is_union(hint):
         return Union[tuple(_named_arrays(each) for each in arguments)]  # noqa: UP007 - the parts are only known here
     return hint
+
+
+def _nested(axes: Axes) -> dict[str, Any]:
+    """The lists that an array is in JSON."""
+    found: dict[str, Any] = {}
+    for lengths in reversed(axes):
+        bounds = {} if lengths is None else {"minItems": min(lengths), "maxItems": max(lengths)}
+        found = {"type": "array", **bounds, **({"items": found} if found else {})}
+    return found
 
 
 def _schema_hook(kind: type) -> dict[str, Any]:
