@@ -3,10 +3,13 @@
     benches/python_client.py CALLBOARD [ROUNDS]
 
 Needs the package with `client` and `requests`; the workers run in the same interpreter. The figure is the ratio of the
-medians; for the asynchronous client, of the time for 16 calls at the same time.
+medians; for the asynchronous client, of the time for 16 or 64 calls at the same time. The last one is of 50,000 rows
+through a batched route: `client.map`, in turns with `callboard bench` over 64 connections. The CPU time of the client
+is that of this process.
 """
 
 import asyncio
+import json
 import os
 import pathlib
 import signal
@@ -35,7 +38,14 @@ def echo(value: Any) -> Any:
 @cb.function
 def size(value: Any) -> int:
     return len(value)
+
+@cb.service
+class Length:
+    @cb.batched(max_batch_size=64)
+    def predict(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
 """
+ROWS = 50_000
 ENVELOPE = {"content-type": "application/vnd.callboard.envelope", "accept": "application/vnd.callboard.envelope"}
 BYTES = {"content-type": "application/octet-stream", "accept": "application/octet-stream"}
 ANSWERED = {**BYTES, "accept": "application/json"}
@@ -63,7 +73,7 @@ def measure(url, rounds):
     body = encode(text)
     assert client.call("/echo", text) == text
     theirs = lambda: plain.post(url + "/echo", content=body, headers=ENVELOPE).content
-    show("100 B, against httpx", rounds, lambda: client.call("/echo", text), theirs, "at most 1.3")
+    show("100 B, against httpx", rounds, lambda: client.call("/echo", text), theirs, "at most 1.0")
 
     array = np.arange(8 << 20, dtype=np.float64)
     raw = array.tobytes()
@@ -78,12 +88,31 @@ def measure(url, rounds):
     asynchronous, plain = cb.AsyncClient(url), httpx.AsyncClient()
     all_of = lambda make: loop.run_until_complete(gather(make))
 
-    async def gather(make):
-        await asyncio.gather(*(make() for _ in range(16)))
+    async def gather(make, tasks):
+        await asyncio.gather(*(make() for _ in range(tasks)))
 
-    theirs = lambda: all_of(lambda: plain.post(url + "/echo", content=body, headers=ENVELOPE))
-    ours = lambda: all_of(lambda: asynchronous.call("/echo", text))
-    show("16 tasks of 100 B, against httpx", max(5, rounds // 10), ours, theirs, "at most 1.3")
+    theirs = lambda: plain.post(url + "/echo", content=body, headers=ENVELOPE)
+    ours = lambda: asynchronous.call("/echo", text)
+    for tasks, limit in ((1, "at most 1.0"), (16, "at most 0.33"), (64, "at most 0.33")):
+        calls = [lambda make=make, tasks=tasks: loop.run_until_complete(gather(make, tasks)) for make in (ours, theirs)]
+        show(f"tasks of 100 B: {tasks}, against httpx", max(5, rounds // (4 + tasks)), *calls, limit)
+
+
+def measure_map(callboard, url):
+    client, rows = cb.Client(url), [f"row {number}" for number in range(ROWS)]
+    bench = [callboard, "bench", url, "/length", "--json", '"row 12345"', "-c", "64", "--requests", str(ROWS)]
+    bench += ["--warm-up", "0s", "--duration", "5m", "--format", "json"]
+    rates, cpu = ([], []), []
+    for _ in range(3):
+        start, used = time.perf_counter(), time.process_time()
+        assert list(client.map("/length", rows)) == [len(row) for row in rows]
+        rates[0].append(ROWS / (time.perf_counter() - start))
+        cpu.append((time.process_time() - used) / ROWS)
+        report = json.loads(subprocess.run(bench, check=True, capture_output=True).stdout)
+        rates[1].append(report["target"]["requests_per_second"])
+    (own, other), each = map(statistics.median, rates), statistics.median(cpu) * 1e3
+    print(f"{ROWS} rows by map: {own:.0f}/s, bench -c 64 {other:.0f}/s: {own / other:.2f} (asked: at least 0.5)")
+    print(f"client CPU for each: {each:.3f} ms (asked: at most 0.15)")
 
 
 def main(callboard, rounds=1000):
@@ -98,6 +127,7 @@ def main(callboard, rounds=1000):
         server = subprocess.Popen([*command, "--log", "error"], env=environment, stderr=subprocess.DEVNULL)
         try:
             measure(f"http://{address}", int(rounds))
+            measure_map(callboard, f"http://{address}")
         finally:
             server.send_signal(signal.SIGTERM)
             server.wait()

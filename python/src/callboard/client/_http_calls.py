@@ -12,7 +12,6 @@ by the rules of those: a large input, a call that the node has refused for now, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,14 +23,14 @@ import httpcore
 from callboard._awaiting import apart
 from callboard._envelope import Buffer
 from callboard.client._calls import CallsApart, Outcome, ended, fail, succeed
-from callboard.client._http_connection import PROBES
+from callboard.client._http_connection import closed, head_of_answer, next_event, opened
 from callboard.client._http_reply import END, ERROR, FRAME, OUTPUT, Frames, failure_of_frame, lost
 from callboard.client._http_request import STREAM_TYPE, Endpoint
 from callboard.client.transport import Failure, Options, Settings
 
 # A larger input is a request of its own, where it holds up no other.
 _LARGEST_BYTES = 256 << 10
-# What is written and read at once.
+# What is written at once.
 _PIECE_BYTES = 64 << 10
 # The time for the head of the answer, which a node sends before it has any call.
 _HEAD_SECONDS = 2.0
@@ -138,7 +137,7 @@ class CallStream:
         """Carries calls until the connection ends: why it did, and whether the node may have read what was sent."""
         http = h11.Connection(h11.CLIENT)
         try:
-            stream = await self._connect()
+            stream = await opened(self._endpoint, self._settings, apart(httpcore.AnyIOBackend().connect_tcp))
         except Exception as error:
             self._leave_unsent()
             return str(error), False
@@ -155,7 +154,7 @@ class CallStream:
             self._leave_unsent()
             return str(error) or type(error).__name__, True
         finally:
-            await asyncio.shield(_closed(stream))
+            await asyncio.shield(closed(stream))
 
     async def _is_answered(self, stream: httpcore.AsyncNetworkStream, http: h11.Connection) -> bool:
         reading = asyncio.ensure_future(_head(stream, http))
@@ -183,19 +182,6 @@ class CallStream:
         if fault is not None:
             return fault.message, not fault.retryable and fault.error_type not in _UNREAD
         return (str(failed) or type(failed).__name__) if failed else "it ended", True
-
-    async def _connect(self) -> httpcore.AsyncNetworkStream:
-        base, limit = self._endpoint.base, self._settings.connect_timeout
-        host, port = base.raw_host.decode("ascii"), base.port or (443 if self._endpoint.is_tls else 80)
-        connect = apart(httpcore.AnyIOBackend().connect_tcp)
-        stream: httpcore.AsyncNetworkStream = await connect(host, port, limit, None, PROBES)
-        if not self._endpoint.tls:
-            return stream
-        try:
-            return await stream.start_tls(self._endpoint.tls, host, limit)  # type: ignore[arg-type]
-        except BaseException:
-            await asyncio.shield(_closed(stream))
-            raise
 
     # ---- Frames ------------------------------------------------------------------------------------------------------
 
@@ -225,7 +211,7 @@ class CallStream:
         """Gives each call its outcome. The last error, if the answer ended with it: a fault of the stream."""
         frames, fault = Frames(self._settings.max_reply_bytes), None
         while True:
-            event = await _next(stream, http)
+            event = await next_event(stream, http)
             if not isinstance(event, h11.Data):
                 return fault
             for kind, outcome in frames.push(event.data):
@@ -280,21 +266,7 @@ class _Call:
         self.pieces = ()
 
 
-async def _next(stream: httpcore.AsyncNetworkStream, http: h11.Connection) -> Any:
-    while (event := http.next_event()) is h11.NEED_DATA:
-        http.receive_data(await stream.read(_PIECE_BYTES))
-    return event
-
-
 async def _head(stream: httpcore.AsyncNetworkStream, http: h11.Connection) -> bool:
     """Whether the answer is a stream."""
-    while isinstance(event := await _next(stream, http), h11.InformationalResponse):
-        pass
-    if not isinstance(event, h11.Response) or event.status_code != 200:
-        return False
-    return dict(event.headers).get(b"content-type", b"").lower() == STREAM_TYPE
-
-
-async def _closed(stream: httpcore.AsyncNetworkStream) -> None:
-    with contextlib.suppress(Exception):
-        await stream.aclose()
+    head = await head_of_answer(stream, http)
+    return head.status_code == 200 and dict(head.headers).get(b"content-type", b"").lower() == STREAM_TYPE

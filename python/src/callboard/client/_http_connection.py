@@ -1,24 +1,31 @@
-"""One connection to the node, each with its own pool of httpcore, by the public parts of httpcore.
+"""One connection to the node, by the public parts of httpcore and h11.
 
-A call that is cancelled between two steps of httpcore can leave a connection that its pool takes for busy for ever. So
-a pool has one connection, and belongs to one call at a time: a call that did not end well closes it.
+A connection belongs to one call at a time: a call that did not end well closes it. Those of threads, and those through
+a proxy, are pools of httpcore with one connection each. Those of tasks are h11 over a stream of httpcore: its
+asynchronous pools cost a call more than all else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, cast
 
+import h11
 import httpcore
 import httpx
 
 from callboard.client._http_deadline import Backend, Deadline
 from callboard.client._http_early import AsyncBackend
-from callboard.client._http_request import Endpoint
+from callboard.client._http_request import SMALL_BYTES, Endpoint
 from callboard.client.transport import Settings
 
+# What is read at once.
+_PIECE_BYTES = 64 << 10
+# The longest head of an answer, as httpcore has it.
+_MAX_HEAD_BYTES = 100 << 10
 # The extension of a request that has the end of its call, on the monotonic clock.
 END = "callboard.end"
 
@@ -50,8 +57,8 @@ class Connection(httpx.BaseTransport):
         self._pool.close()
 
 
-class AsyncConnection(httpx.AsyncBaseTransport):
-    """`Connection` for tasks."""
+class AsyncProxiedConnection(httpx.AsyncBaseTransport):
+    """`Connection` for tasks, through a proxy."""
 
     def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
         kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy
@@ -66,6 +73,69 @@ class AsyncConnection(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._pool.aclose()
+
+
+class AsyncConnection(httpx.AsyncBaseTransport):
+    """`Connection` for tasks. It is opened again if the node has closed it between two calls."""
+
+    def __init__(self, endpoint: Endpoint, settings: Settings) -> None:
+        self._endpoint = endpoint
+        self._settings = settings
+        self._deadline = Deadline()
+        self._connect = AsyncBackend(httpcore.AnyIOBackend(), self._deadline).connect_tcp
+        self._stream: httpcore.AsyncNetworkStream | None = None
+        self._http: h11.Connection
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self._deadline.end = request.extensions.get(END)
+        with _errors_of_httpx():
+            stream = await self._ready()
+            # After an answer that is early the rest of the call is not sent.
+            with contextlib.suppress(httpcore.WriteError):
+                await self._send(stream, request)
+            head = await head_of_answer(stream, self._http)
+        return httpx.Response(head.status_code, headers=list(head.headers), stream=AsyncBody(self._parts(stream)))
+
+    async def _ready(self) -> httpcore.AsyncNetworkStream:
+        stream = self._stream
+        if stream is not None:
+            if self._is_done() and not stream.get_extra_info("is_readable"):
+                self._http.start_next_cycle()
+                return stream
+            # The node has closed it.
+            self._stream = None
+            await asyncio.shield(closed(stream))
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._stream = await opened(self._endpoint, self._settings, self._connect)
+        return self._stream
+
+    def _is_done(self) -> bool:
+        """Whether a further call may follow the last one."""
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    async def _send(self, stream: httpcore.AsyncNetworkStream, request: httpx.Request) -> None:
+        http, target = self._http, request.url.raw_path
+        unsent = http.send(h11.Request(method=request.method, target=target, headers=request.headers.raw)) or b""
+        async for part in cast(httpx.AsyncByteStream, request.stream):
+            data = http.send(h11.Data(data=part)) or b""
+            if unsent and len(data) <= SMALL_BYTES:
+                data, unsent = unsent + data, b""
+            for each in filter(None, (unsent, data)):
+                await stream.write(each)
+            unsent = b""
+        if rest := unsent + (http.send(h11.EndOfMessage()) or b""):
+            await stream.write(rest)
+
+    async def _parts(self, stream: httpcore.AsyncNetworkStream) -> AsyncIterator[bytes]:
+        while isinstance(event := await next_event(stream, self._http), h11.Data):
+            yield bytes(event.data)
+        if not self._is_done():
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
 
 
 class Body(httpx.SyncByteStream):
@@ -115,6 +185,46 @@ class AsyncBody(httpx.AsyncByteStream):
                 await end(is_whole)
 
 
+# ---- HTTP by h11 -----------------------------------------------------------------------------------------------------
+
+
+async def opened(endpoint: Endpoint, settings: Settings, connect: Any) -> httpcore.AsyncNetworkStream:
+    """A stream to the node itself, with TLS where its URL says so."""
+    base, limit = endpoint.base, settings.connect_timeout
+    host, port = base.raw_host.decode("ascii"), base.port or (443 if endpoint.is_tls else 80)
+    stream: httpcore.AsyncNetworkStream = await connect(host, port, limit, None, PROBES)
+    if not endpoint.tls:
+        return stream
+    try:
+        return await stream.start_tls(endpoint.tls, host, limit)  # type: ignore[arg-type]
+    except BaseException:
+        await asyncio.shield(closed(stream))
+        raise
+
+
+async def closed(stream: httpcore.AsyncNetworkStream) -> None:
+    with contextlib.suppress(Exception):
+        await stream.aclose()
+
+
+async def head_of_answer(stream: httpcore.AsyncNetworkStream, http: h11.Connection) -> h11.Response:
+    """The head of the final answer."""
+    while isinstance(event := await next_event(stream, http), h11.InformationalResponse):
+        pass
+    if not isinstance(event, h11.Response):
+        raise httpcore.RemoteProtocolError("Server disconnected without sending a response.")
+    return event
+
+
+async def next_event(stream: httpcore.AsyncNetworkStream, http: h11.Connection) -> Any:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        data = await stream.read(_PIECE_BYTES)
+        if not data and http.their_state is h11.SEND_RESPONSE:
+            raise httpcore.RemoteProtocolError("Server disconnected without sending a response.")
+        http.receive_data(data)
+    return event
+
+
 # ---- Between httpx and httpcore --------------------------------------------------------------------------------------
 
 
@@ -155,11 +265,11 @@ def _response(found: httpcore.Response, body: Body | AsyncBody) -> httpx.Respons
 
 @contextlib.contextmanager
 def _errors_of_httpx() -> Iterator[None]:
-    """Both libraries have the same names for their errors."""
+    """The libraries have the same names for their errors."""
     try:
         yield
     except Exception as error:
-        names = [each.__name__ for each in type(error).__mro__ if each.__module__.startswith("httpcore")]
+        names = [each.__name__ for each in type(error).__mro__ if each.__module__.startswith(("httpcore", "h11"))]
         kind = next((getattr(httpx, name) for name in names if hasattr(httpx, name)), None)
         if kind is None:
             raise

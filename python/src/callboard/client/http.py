@@ -18,7 +18,6 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncGenerator, Generator, Sequence
-from http.cookiejar import CookieJar
 from typing import Any
 
 import anyio
@@ -28,7 +27,7 @@ from callboard._envelope import Buffer
 from callboard._errors import forget
 from callboard.client._calls import CallsApart
 from callboard.client._http_calls import CallStream
-from callboard.client._http_connection import END, AsyncConnection, Connection
+from callboard.client._http_connection import END, AsyncConnection, AsyncProxiedConnection, Connection
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
 from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
@@ -60,9 +59,9 @@ class HttpTransport:
         transport = PooledTransport(
             lambda: Connection(endpoint, settings), settings.max_connections, settings.keep_alive
         )
-        self._http = httpx.Client(transport=transport, trust_env=False, cookies=_NoCookies())
+        self._http = transport
 
-    def _client(self) -> httpx.Client:
+    def _client(self) -> PooledTransport:
         if self._process != os.getpid():
             # The connections and locks are the parent's: they are left alone.
             self._forked_from = self._http
@@ -112,9 +111,10 @@ class HttpTransport:
         request = self._endpoint.request(route, body, options, remaining, accept)
         request.extensions.update(_extensions(self._settings, attempts.deadline))
         try:
-            response = self._client().send(request, stream=True)
+            response = self._client().handle_request(request)
         except _ERRORS as error:
             raise _failure(error, self._endpoint, request.stream, attempts) from error
+        response.request = request
         return response
 
     def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
@@ -149,12 +149,12 @@ class AsyncHttpTransport:
         self._budget = RetryBudget()
         self._absence = Absence(settings.start_up_wait)
         self._process = os.getpid()
-        self._pools: dict[asyncio.AbstractEventLoop, httpx.AsyncClient] = {}
+        self._pools: dict[asyncio.AbstractEventLoop, AsyncPooledTransport] = {}
         # Those of all event loops, each perhaps in a thread of its own.
         self._lock = threading.Lock()
         self._streams: weakref.WeakSet[CallsApart | CallStream] = weakref.WeakSet()
 
-    def _client(self) -> httpx.AsyncClient:
+    def _client(self) -> AsyncPooledTransport:
         if self._process != os.getpid():
             self._process, self._budget = os.getpid(), RetryBudget()
             self._forked_from, self._pools = self._pools, {}
@@ -165,10 +165,10 @@ class AsyncHttpTransport:
             for each in [each for each in list(self._pools) if each.is_closed()]:
                 self._pools.pop(each, None)
             endpoint, settings = self._endpoint, self._settings
-            transport = AsyncPooledTransport(
-                lambda: AsyncConnection(endpoint, settings), settings.max_connections, settings.keep_alive
+            kind = AsyncConnection if endpoint.proxy is None else AsyncProxiedConnection
+            found = self._pools[loop] = AsyncPooledTransport(
+                lambda: kind(endpoint, settings), settings.max_connections, settings.keep_alive
             )
-            found = self._pools[loop] = httpx.AsyncClient(transport=transport, trust_env=False, cookies=_NoCookies())
         return found
 
     async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
@@ -237,9 +237,11 @@ class AsyncHttpTransport:
         request = self._endpoint.request(route, body, options, remaining, accept)
         request.extensions.update(_extensions(self._settings, attempts.deadline))
         try:
-            return await self._client().send(request, stream=True)
+            response = await self._client().handle_async_request(request)
         except _ERRORS as error:
             raise _failure(error, self._endpoint, request.stream, attempts) from error
+        response.request = request
+        return response
 
     async def _call_once(self, route: str, body: Body, options: Options, attempts: Attempts) -> Buffer:
         response = await self._send(route, body, options, attempts, ENVELOPE)
@@ -303,10 +305,3 @@ def _failure(
 def _until(deadline: float | None) -> anyio.CancelScope:
     """Raises `TimeoutError` for an answer that comes bit by bit. All else ends before, by a timeout that says where."""
     return anyio.fail_after(None if deadline is None else max(0.0, deadline + _LONGEST_GRACE - _CLOCK()))  # type: ignore[return-value]
-
-
-class _NoCookies(CookieJar):
-    """No cookie of an answer is kept: none is ever sent."""
-
-    def extract_cookies(self, response: Any, request: Any) -> None:
-        pass
