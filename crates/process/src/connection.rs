@@ -161,7 +161,7 @@ impl Connection {
                 FromChild::Starting(StartingMessage { phase }) => watch.says(&phase, Instant::now()),
                 // There is no call yet.
                 FromChild::Log(record) => self.child.log(record, |_| false),
-                FromChild::Output(_) | FromChild::Outcomes(_) | FromChild::Pong => {
+                FromChild::Output(_) | FromChild::Outcomes(_) | FromChild::Pong | FromChild::Metrics(_) => {
                     return Err(LostReason::broken("it answered before it was ready"));
                 }
                 FromChild::Call(_) | FromChild::CancelCall(_) => {

@@ -36,6 +36,7 @@ mod python;
 mod reader;
 mod ready;
 mod running;
+mod samples;
 mod shared_memory;
 mod socket;
 mod spare;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
@@ -12,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::ProcessConfig;
 use crate::details;
+use crate::samples::MetricsMessage;
 
 /// The version of the protocol.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -89,6 +91,9 @@ pub(crate) struct Start {
     /// Whether the child may say what it does until it is ready.
     #[serde(default)]
     pub(crate) progress: bool,
+    /// Whether the child may send `metrics` once it is ready.
+    #[serde(default)]
+    pub(crate) metrics: bool,
 }
 
 /// See [`FilesConfig`](crate::config::FilesConfig).
@@ -119,6 +124,7 @@ impl Start {
             }),
             shared_memory: false,
             progress: true,
+            metrics: true,
         }
     }
 }
@@ -161,6 +167,7 @@ pub(crate) enum FromChild {
     Outcomes(OutcomesMessage),
     Pong,
     Log(LogMessage),
+    Metrics(MetricsMessage),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -213,7 +220,7 @@ pub(crate) struct CancelCallMessage {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OutcomesMessage {
     pub(crate) id: u64,
-    #[serde(deserialize_with = "limited")]
+    #[serde(deserialize_with = "limited::<_, _, MAX_ITEMS>")]
     pub(crate) items: Vec<Option<ItemError>>,
     /// The child ends by itself after this.
     #[serde(default)]
@@ -251,6 +258,7 @@ impl FromChild {
             "outcomes" => Self::Outcomes(decode(head)?),
             "pong" => Self::Pong,
             "log" => Self::Log(decode(head)?),
+            "metrics" => Self::Metrics(decode(head)?),
             other => return Err(rmp_serde::decode::Error::unknown_variant(other, &[])),
         })
     }
@@ -302,21 +310,25 @@ impl From<ErrorParts> for ItemError {
     }
 }
 
-/// Reads no more outcomes than a batch has items: each takes more memory than it has bytes.
-fn limited<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<ItemError>>, D::Error> {
-    struct Limited;
+/// Reads a list of at most this many entries: each takes more memory than it has bytes.
+pub(crate) fn limited<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Limited<T, const MOST: usize>(PhantomData<T>);
 
-    impl<'de> Visitor<'de> for Limited {
-        type Value = Vec<Option<ItemError>>;
+    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Limited<T, MOST> {
+        type Value = Vec<T>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX_ITEMS} outcomes")
+            write!(f, "a list of at most {MOST}")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
             let mut items = Vec::new();
             while let Some(item) = sequence.next_element()? {
-                if items.len() == MAX_ITEMS {
+                if items.len() == MOST {
                     return Err(A::Error::invalid_length(items.len() + 1, &self));
                 }
                 items.push(item);
@@ -325,7 +337,7 @@ fn limited<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Option<Item
         }
     }
 
-    deserializer.deserialize_seq(Limited)
+    deserializer.deserialize_seq(Limited::<T, MOST>(PhantomData))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -382,7 +394,7 @@ mod tests {
         assert_eq!(outcomes(json!(vec![Json::Null; MAX_ITEMS])).len(), MAX_ITEMS);
         let error = decoded(&json!({ "type": "outcomes", "id": 1, "items": vec![Json::Null; MAX_ITEMS + 1] }));
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("invalid length 4097, expected at most 4096 outcomes"), "{error}");
+        assert!(error.contains("invalid length 4097, expected a list of at most 4096"), "{error}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_core::{ExitPort, WorkerExit};
+use callboard_core::{ExitPort, SampleReporter, WorkerExit};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -23,6 +23,7 @@ use crate::message::{
     CREDIT, CallMessage, CancelCallMessage, FromChild, ItemError, OutcomesMessage, OutputMessage, ToChild,
 };
 use crate::open::{Answer, OpenBatch, SharedBatches};
+use crate::samples::MetricsMessage;
 use crate::writer::OutgoingFrame;
 
 /// A child that reads no frame for this time, and for the stage's timeout, is stuck.
@@ -63,6 +64,8 @@ pub(crate) struct Reader {
     /// The timeout of the stage.
     pub(crate) timeout: Option<Duration>,
     pub(crate) exit_port: ExitPort,
+    /// Takes what user code of the child counts. Its gauges end with this.
+    pub(crate) reporter: SampleReporter,
 }
 
 /// Room for outputs that are not read.
@@ -239,6 +242,14 @@ impl Reader {
             }
             FromChild::Log(record) => {
                 self.connection.child.log(record, |id| self.open.lock().has_request(id));
+                Ok(())
+            }
+            FromChild::Metrics(MetricsMessage { samples }) => {
+                for sample in samples {
+                    let sample = sample.sample();
+                    let no_value = || LostReason::broken("a sample of it has one of `add`, `set` and `observed`");
+                    self.reporter.report(sample.ok_or_else(no_value)?);
+                }
                 Ok(())
             }
             FromChild::Call(CallMessage { id, batch, item, route }) => {

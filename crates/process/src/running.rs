@@ -78,6 +78,7 @@ impl RunningChild {
             last_call: None,
             timeout: replica.timeout(),
             exit_port: replica.exit_port(),
+            reporter: replica.sample_reporter(),
         };
         tokio::spawn(reader.run(has_ended));
         let room = Arc::new(Semaphore::new(max_batches + ahead));

@@ -27,6 +27,7 @@ from callboard._request import Cookie, Header, Query
 from callboard._run import run, start
 from callboard._version import __version__
 from callboard.client import AsyncClient, Client
+from callboard.metrics import metric
 from callboard.testing import test_client
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "depends",
     "ensemble",
     "function",
+    "metric",
     "onnx",
     "pick",
     "pipeline",
@@ -65,6 +67,9 @@ __all__ = [
 
 # Names of other systems, and the name here.
 _ELSEWHERE = {
+    "Counter": "metric",
+    "Gauge": "metric",
+    "Histogram": "metric",
     "Path": "File",
     "UploadFile": "File",
     "api": "route",

@@ -33,6 +33,8 @@ class Start(msgspec.Struct, tag="start", tag_field="type"):
     files: FileRules | None = None
     # Whether the node wants to know what is done until `ready`.
     progress: bool = False
+    # Whether the node takes what user code counts.
+    metrics: bool = False
 
 
 class Item(msgspec.Struct):

@@ -20,6 +20,7 @@ from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, main_route, routes_of
 from callboard.client import AsyncClient, Client
 from callboard.client.local import AsyncLocalTransport, LocalTransport, ThreadedTransport
+from callboard.metrics import REGISTRY
 
 
 def test_client(app: Any, **settings: Any) -> TestClient:
@@ -61,6 +62,7 @@ class TestClient:
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> TestClient:
+        REGISTRY.reset()
         try:
             self._wait(self._app.open())
         except BaseException:
@@ -77,6 +79,7 @@ class TestClient:
 
     async def __aenter__(self) -> AsyncTestClient:
         self._loop.close()
+        REGISTRY.reset()
         await self._app.open()
         return AsyncTestClient(self._app)
 
@@ -105,6 +108,14 @@ class TestClient:
         """
         return self._wait(self._app.batch(values, method))  # type: ignore[no-any-return]
 
+    def metrics(self) -> dict[str, float]:
+        """What the code has counted by `cb.metric` since the client was opened.
+
+        The names, such as `tokens_total{model="x"}`, are those of the page `/metrics`, without the labels that a node
+        adds. A histogram has its `_count` and its `_sum`.
+        """
+        return dict(REGISTRY.values())
+
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._app.waits:
             return wait(self._loop.run_until_complete, coroutine)
@@ -129,6 +140,10 @@ class AsyncTestClient:
     async def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
         """As `TestClient.batch`."""
         return await self._app.batch(values, method)
+
+    def metrics(self) -> dict[str, float]:
+        """As `TestClient.metrics`."""
+        return dict(REGISTRY.values())
 
 
 def _steps(app: Step, settings: dict[str, Any]) -> App:

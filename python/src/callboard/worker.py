@@ -53,6 +53,7 @@ from callboard._runner import Failure, Runner, setup_arguments
 from callboard._said import clip, said
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
 from callboard._target import Route, TargetError, load_module, route_of, split
+from callboard.metrics import REGISTRY
 
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
@@ -102,6 +103,7 @@ class Worker:
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
         self._may_call = False
+        self._takes_metrics = False
         self._decoder = Decoder()
         self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
 
@@ -112,7 +114,7 @@ class Worker:
         start = self._next()
         if not isinstance(start, Start):
             self._end("the first frame is not `start`", 1)
-        self._max_bytes = start.max_bytes
+        self._max_bytes, self._takes_metrics = start.max_bytes, start.metrics
         self._phase = "starting" if start.progress else None
         self._ahead = min(start.ahead, 1)
         logging.getLogger().handlers = [LogHandler(self._send_log)]
@@ -402,6 +404,7 @@ class Worker:
         if self._unwell is None:
             log.error("this replica ends, and is started again: %s", unwell)
         self._unwell = self._unwell or unwell
+        REGISTRY.flush()
         self._send({**head, "last": True}, lengths, parts)
         # With several batches at once, more may be on their way: the node ends this process when all are answered.
         if self._max_batches == 1:
@@ -433,6 +436,8 @@ class Worker:
         if self._may_call:
             head["calls"] = True
         self._send(head)
+        if self._takes_metrics:
+            REGISTRY.connect(lambda samples: self._send({"type": "metrics", "samples": samples}))
 
     def _send_log(self, level: str, target: str, message: str, request_id: str | None) -> None:
         head = {"type": "log", "level": level, "target": target, "message": clip(message)}
@@ -496,6 +501,7 @@ def serve(sock: socket.socket, target: str, prepared: Prepared | None = None) ->
         print(f"callboard.worker: {said_in_line(error)}", file=sys.stderr, flush=True)
         return replica.exit_code
     finally:
+        REGISTRY.flush()
         # A thread of the app may keep the process; the node does not wait for it.
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)

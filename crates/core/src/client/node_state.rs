@@ -10,7 +10,7 @@ use crate::actor::Directory;
 use crate::gateway::Gateway;
 use crate::host::HostNode;
 use crate::id::{RouteIndex, RouteName};
-use crate::metrics::{ExtraFamilies, SharedMetrics};
+use crate::metrics::{ExtraFamilies, ReportedFamilies, SharedMetrics};
 use crate::router::Router;
 use crate::supervisor::Places;
 use crate::timeline::CallTracer;
@@ -24,6 +24,8 @@ pub(crate) struct NodeState {
     pub(crate) metrics: SharedMetrics,
     /// The metrics of its edges and its program.
     pub(crate) extra: ExtraFamilies,
+    /// The metrics of user code in other processes.
+    pub(crate) reported: Arc<ReportedFamilies>,
     /// Records the calls of its edges, if spans have a sink.
     pub(crate) tracer: OnceLock<Arc<dyn CallTracer>>,
     /// The places of loaded stages in memory.
@@ -39,6 +41,10 @@ pub(crate) struct NodeState {
 impl HostNode for NodeState {
     fn route_name(&self, index: RouteIndex) -> Option<RouteName> {
         self.router.table().name_of(index).cloned()
+    }
+
+    fn reported_families(&self) -> &Arc<ReportedFamilies> {
+        &self.reported
     }
 }
 

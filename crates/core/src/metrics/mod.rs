@@ -1,12 +1,14 @@
 //! The counts and measurements of a node, as Prometheus families in its own registry.
 //!
 //! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route
-//! and kept; labels are route and stage names and small enumerations, never data of a request.
+//! and kept; labels are route and stage names and small enumerations, never data of a request. What user code of other
+//! processes counts is bounded in `reported.rs`.
 
 mod extra;
 mod families;
 mod handles;
 mod histogram;
+mod reported;
 mod statistics;
 
 use std::sync::Arc;
@@ -18,6 +20,8 @@ pub(crate) use self::extra::ExtraFamilies;
 pub(crate) use self::families::NodeMetrics;
 pub(crate) use self::handles::{RolloutMetrics, RouteMetrics, StageMetrics};
 use self::histogram::PowerHistogram;
+pub(crate) use self::reported::ReportedFamilies;
+pub use self::reported::{ReportedSample, ReportedValue, SampleReporter};
 pub use self::statistics::{RouteStatistics, StageStatistics};
 
 /// Whether the path of a call is counted. Off only in a build that measures the cost of counting: see

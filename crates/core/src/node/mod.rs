@@ -21,7 +21,7 @@ use crate::containment::note_places;
 use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
 use crate::host::HostNode;
-use crate::metrics::{ExtraFamilies, NodeMetrics, SharedMetrics};
+use crate::metrics::{ExtraFamilies, NodeMetrics, ReportedFamilies, SharedMetrics};
 use crate::pool::BatcherMessage;
 use crate::router::{RouteChange, RouteSpec, Router, RouterMessage};
 use crate::supervisor::{LoadedLimits, Places};
@@ -70,6 +70,9 @@ impl Node {
             return Err(StartError::ZeroLimit { limit });
         }
         let metrics: SharedMetrics = Arc::new(NodeMetrics::new());
+        let (extra, reported) = (ExtraFamilies::default(), Arc::<ReportedFamilies>::default());
+        let of_workers = Arc::clone(&reported);
+        extra.add(move || of_workers.encode());
         let loaded = LoadedLimits { stages: limits.max_loaded, bytes: limits.max_loaded_bytes };
         let shared = Arc::new(NodeState {
             gateway: Arc::new(Gateway::new(limits, Arc::clone(&metrics))),
@@ -77,7 +80,8 @@ impl Node {
             places: Arc::new(Places::new(loaded)),
             directory: Arc::new(Directory::new()),
             metrics,
-            extra: ExtraFamilies::default(),
+            extra,
+            reported,
             tracer: OnceLock::new(),
             runtime: Handle::current(),
             alive: AtomicBool::new(false),
