@@ -14,7 +14,7 @@ from node import ENVIRONMENT
 
 SOURCE = Path(__file__).parents[1] / "src/callboard"
 # Modules for commands only, and for evaluations of other people's code.
-TOOLS = {"conformance", "describe", "doctor", "fork_server", "mar", "prepare", "relay"}
+TOOLS = {"conformance", "describe", "doctor", "fork_server", "hooks", "mar", "prepare", "relay"}
 # The packages whose private parts have been used here, and were renamed.
 OTHERS = {"httpcore", "httpx"}
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_process::{HelperConfig, HttpUrl, Readiness, StopSignal};
+use callboard_process::{HelperConfig, HttpUrl, PythonConfig, Readiness, StopSignal};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
@@ -30,9 +30,11 @@ pub struct HelperPlan {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HelperKeys {
-    /// The program and its arguments. A program with a slash is relative to the file. Required.
-    #[serde(deserialize_with = "command")]
-    pub command: Vec<String>,
+    /// The program and its arguments. A program with a slash is relative to the file. Required, without `hooks`.
+    #[serde(default, deserialize_with = "command")]
+    pub command: Option<Vec<String>>,
+    /// The Python file or module whose `on_start` and `on_stop` it runs, instead of a program.
+    pub hooks: Option<String>,
     /// The working directory, relative to the file; by default the file's own.
     pub directory: Option<PathBuf>,
     /// Variables beside those of this process.
@@ -81,7 +83,12 @@ pub(crate) fn read_all(root: &Section<'_>) -> Result<Vec<HelperPlan>, ConfigErro
 fn read(section: Section<'_>) -> Result<HelperPlan, ConfigError> {
     let name = section.require_text("name", "a name for the process")?;
     let section = section.called(format!("process `{}`", name.value));
-    let keys = own_keys::read(&section, &["name"])?;
+    let keys: HelperKeys = own_keys::read(&section, &["name"])?;
+    match (section.get("command"), section.get("hooks")) {
+        (None, None) => return Err(section.missing("command", "a program and its arguments, or `hooks`")),
+        (Some(_), Some(hooks)) => return Err(hooks.bad("no `command`, or no `hooks`")),
+        _ => {}
+    }
     let own = section.keys().into_iter().filter(|key| *key != "name");
     let own = own.filter_map(|key| section.get(key).map(|entry| (key, entry)));
     let own = own.map(|(key, entry)| OwnKey::new(key, &entry));
@@ -92,21 +99,27 @@ impl HelperPlan {
     /// The helper of a file in `base`. It ends with this process, however that ends.
     #[must_use]
     pub fn config(&self, base: &Path) -> HelperConfig {
-        let HelperKeys { command, directory, env, ready, ready_timeout, stop_signal, stop_timeout } = &self.keys;
-        let mut config = HelperConfig::new(&self.name.value, command);
-        if let Some(program) = config.command.first_mut() {
+        let HelperKeys { command, hooks, directory, env, ready, ready_timeout, stop_signal, stop_timeout } = &self.keys;
+        let name = &self.name.value;
+        let mut config = match hooks {
+            Some(app) => PythonConfig::new(app).hooks(name, base),
+            None => HelperConfig::new(name, command.iter().flatten()),
+        };
+        if hooks.is_none()
+            && let Some(program) = config.command.first_mut()
+        {
             *program = program_in(base, program);
         }
         let directory = directory.as_ref().map_or_else(|| base.to_owned(), |directory| base.join(directory));
         config.ready = match ready {
-            None => Readiness::Started,
+            None => config.ready,
             Some(ReadyKey::Tcp(address)) => Readiness::Tcp(address.clone()),
             Some(ReadyKey::Http(url)) => Readiness::Http(url.clone()),
             Some(ReadyKey::File(path)) => Readiness::File(directory.join(path)),
             Some(ReadyKey::Line(text)) => Readiness::Line(text.clone()),
         };
         config.directory = Some(directory).filter(|directory| !directory.as_os_str().is_empty());
-        config.env.clone_from(env);
+        config.env.extend(env.clone());
         config.ready_timeout = ready_timeout.unwrap_or(config.ready_timeout);
         config.stop_signal = stop_signal.unwrap_or(config.stop_signal);
         config.stop_timeout = stop_timeout.unwrap_or(config.stop_timeout);
@@ -115,12 +128,12 @@ impl HelperPlan {
     }
 }
 
-fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+fn command<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     let command = Vec::<String>::deserialize(deserializer)?;
     if command.first().is_none_or(String::is_empty) {
         return Err(D::Error::custom("expected a program and its arguments"));
     }
-    Ok(command)
+    Ok(Some(command))
 }
 
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -148,6 +161,8 @@ fn signal<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<StopSigna
 
 #[cfg(test)]
 mod tests {
+    use callboard_process::HOOKS_READY;
+
     use super::super::{Environment, Explanation, Flags, Plan, Target};
     use super::*;
 
@@ -180,12 +195,25 @@ mod tests {
     }
 
     #[test]
+    fn a_process_may_run_the_hooks_of_a_python_file() {
+        let plan = plan("hooks = \"app.py\"\nready_timeout = \"7s\"").unwrap();
+        let config = plan.helpers[0].config(plan.target.base());
+        assert_eq!(config.command[1..], ["-m", "callboard.hooks", "app.py"]);
+        assert_eq!(config.directory, Some("etc".into()));
+        assert_eq!(
+            (&config.ready, config.ready_timeout),
+            (&Readiness::Line(HOOKS_READY.to_owned()), Duration::from_secs(7))
+        );
+    }
+
+    #[test]
     fn errors_name_the_key_and_what_is_expected() {
         const COMMAND: &str = "command = [\"redis\"]\n";
         for (keys, expected) in [
             ("command = []", "3: process `redis`: command: expected a program and its arguments"),
             ("comand = [\"x\"]", "3: process `redis`: unknown key `comand`; did you mean `command`?"),
-            ("ready = { file = \"x\" }", "missing field `command`"),
+            ("ready = { file = \"x\" }", "missing `command`"),
+            ("hooks = \"a.py\"\ncommand = [\"x\"]", "hooks: expected no `command`, or no `hooks`"),
             ("ready = { tcp = \"6379\" }", "4: process `redis`: ready: expected an address such as \"127.0.0.1:6379\""),
             ("ready = { http = \"https://a/\" }", "ready: expected a URL such as \"http://127.0.0.1:9000/health\""),
             ("ready = { line = \"\" }", "ready: expected a part of a line"),
@@ -193,7 +221,7 @@ mod tests {
             ("ready_timeout = \"7\"", "ready_timeout: expected a duration such as"),
             ("stop_signal = \"TERM\"", "stop_signal: expected one of SIGTERM, SIGINT"),
         ] {
-            let needs_command = !keys.contains("mand = ") && !expected.contains("missing");
+            let needs_command = !keys.contains("mand = ") && !expected.contains("is missing");
             let text = if needs_command { format!("{COMMAND}{keys}") } else { keys.to_owned() };
             let error = plan(&text).unwrap_err();
             assert!(error.contains(expected), "{keys}: {error}");

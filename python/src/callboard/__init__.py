@@ -16,7 +16,7 @@
 
 from msgspec import Meta as Field
 
-from callboard._api import batched, concurrent, function, route, service
+from callboard._api import batched, concurrent, function, on_start, on_stop, route, service
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
 from callboard._context import Context, SetupContext
 from callboard._depends import depends
@@ -52,6 +52,8 @@ __all__ = [
     "ensemble",
     "function",
     "metric",
+    "on_start",
+    "on_stop",
     "onnx",
     "pick",
     "pipeline",
@@ -67,6 +69,9 @@ __all__ = [
 
 # Names of other systems, and the name here.
 _ELSEWHERE = {
+    "on_event": "on_start",
+    "on_shutdown": "on_stop",
+    "on_startup": "on_start",
     "Counter": "metric",
     "Gauge": "metric",
     "Histogram": "metric",

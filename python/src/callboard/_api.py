@@ -7,6 +7,7 @@ decorated function a plain function.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
@@ -36,6 +37,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The attributes that carry the options of a decorator.
 SERVICE = "__callboard_service__"
 METHOD = "__callboard_method__"
+ON_START = "__callboard_on_start__"
+ON_STOP = "__callboard_on_stop__"
 _MAX_QUEUE = 1_000_000
 
 
@@ -345,6 +348,62 @@ def route(
         return fn
 
     return decorate
+
+
+@overload
+def on_start(fn: F, /) -> F: ...
+
+
+@overload
+def on_start(*, timeout: str | float = ...) -> Callable[[F], F]: ...
+
+
+def on_start(fn: Any = None, /, *, timeout: str | float = "10m") -> Any:
+    """The function runs once per node, before its services start: `@on_start` or `@on_start(timeout="30s")`.
+
+    It takes no arguments and may be `async`. A failure ends the start of the node. It runs in a process of its own,
+    with the variables of the node, in the directory of the file: services see the files and the like that it makes, and
+    none of its objects. Several functions of a file run in the order in which they are written, within the sum of their
+    timeouts. If the process dies, the node starts it again, and the functions run again.
+
+    Raises `TypeError` for anything but such a function, and `ValueError` for a wrong `timeout`.
+    """
+    return _node_hook("on_start", ON_START, fn, timeout)
+
+
+@overload
+def on_stop(fn: F, /) -> F: ...
+
+
+@overload
+def on_stop(*, timeout: str | float = ...) -> Callable[[F], F]: ...
+
+
+def on_stop(fn: Any = None, /, *, timeout: str | float = "5s") -> Any:
+    """The function runs once per node, at its end after all calls and services: `@on_stop` or `@on_stop(timeout="9s")`.
+
+    It runs in the process of the functions with `on_start`, in the same event loop, and sees what those have left in
+    the module. A function that takes longer than all timeouts together is killed. It does not run if the start has
+    failed, or if the node is killed.
+
+    Raises `TypeError` for anything but a function without arguments, and `ValueError` for a wrong `timeout`.
+    """
+    return _node_hook("on_stop", ON_STOP, fn, timeout)
+
+
+def _node_hook(name: str, attribute: str, fn: Any, timeout: str | float) -> Any:
+    millis = timeout_ms(timeout)
+
+    def decorate(fn: Any) -> Any:
+        if not inspect.isfunction(fn):
+            raise TypeError(f"@{name} decorates a function, not {fn!r}")
+        needed = [each.name for each in inspect.signature(fn).parameters.values() if each.default is each.empty]
+        if needed:
+            raise TypeError(f"@{name}: `{fn.__name__}` has the parameter `{needed[0]}`, and gets no arguments")
+        setattr(fn, attribute, millis)
+        return fn
+
+    return decorate if fn is None else decorate(fn)
 
 
 def _method(fn: Any) -> Method:

@@ -18,6 +18,7 @@ from callboard._api import SERVICE
 from callboard._compose import AnyStep, NodeStage, Step, parts, tree, walk
 from callboard._depends import depends_of
 from callboard._fit import Misfit, check
+from callboard._hooks import NodeHooks
 from callboard._options import hyphened
 from callboard._target import Route, TargetError, load_module, main_route, named, routes_of, split
 
@@ -42,7 +43,9 @@ class App:
         pipelines = [
             {"name": name, "route": path, "steps": tree(step, name_of)} for path, (name, step) in self.pipelines.items()
         ]
-        return {"services": [self._service(route) for route in self.routes], "stages": stages, "pipelines": pipelines}
+        found = {"services": [self._service(route) for route in self.routes], "stages": stages, "pipelines": pipelines}
+        hooks = self._builder.hooks()
+        return {**found, "hooks": hooks} if hooks else found
 
     def _service(self, route: Route) -> dict[str, Any]:
         depends = [
@@ -84,6 +87,10 @@ class _Builder:
         yield from own or ([] if composed else services)
         inside = {id(part) for _, step in composed for inner in walk(step) for part in parts(inner)}
         yield from ((name, step) for name, step in composed if id(step) not in inside)
+
+    def hooks(self) -> dict[str, Any] | None:
+        hooks = NodeHooks([self._module])
+        return hooks.describe(self._source) if hooks.start or hooks.stop else None
 
     def build(self, served: list[tuple[str, Any]]) -> App:
         composed = [(name, value) for name, value in served if isinstance(value, Step)]

@@ -1,4 +1,4 @@
-"""The work of a service besides its calls: it prepares its node, warms up, and says whether it is well."""
+"""What an app does besides its calls: it prepares its node, starts and stops with it, warms up, says if it is well."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from callboard._api import ON_START, ON_STOP
 from callboard._awaiting import settled, wait
 from callboard._context import Context
 from callboard._envelope import decode, encode
@@ -100,6 +102,38 @@ class Preparation:
         with open(f"{self.cache}.lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+# ---- The start and the end of a node ---------------------------------------------------------------------------------
+
+# An import of the modules is a part of the start.
+_IMPORT_MS = 60_000
+# The interpreter ends, too.
+_END_MS = 1000
+
+
+class NodeHooks:
+    """The functions of modules that run once per node, in the order in which they are written."""
+
+    def __init__(self, modules: Iterable[ModuleType]) -> None:
+        values = {id(value): value for module in modules for value in vars(module).values()}
+        functions = [value for value in values.values() if inspect.isfunction(value)]
+        self.start = [each for each in functions if hasattr(each, ON_START)]
+        self.stop = [each for each in functions if hasattr(each, ON_STOP)]
+        self.wait = any(map(inspect.iscoroutinefunction, self.start + self.stop))
+
+    async def run(self, functions: Iterable[Callable[[], Any]]) -> None:
+        """Runs functions of this in their order, in a test."""
+        for function in functions:
+            await settled(function())
+
+    def describe(self, target: str) -> dict[str, Any]:
+        """As `callboard.describe` prints them."""
+        return {
+            "target": target,
+            "start_timeout_ms": _IMPORT_MS + sum(getattr(each, ON_START) for each in self.start),
+            "stop_timeout_ms": _END_MS + sum(getattr(each, ON_STOP) for each in self.stop),
+        }
 
 
 # ---- Examples --------------------------------------------------------------------------------------------------------

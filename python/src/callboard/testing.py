@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import sys
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from callboard._context import Context, SetupContext
 from callboard._depends import LOCAL, run_here
 from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
-from callboard._hooks import Preparation
+from callboard._hooks import NodeHooks, Preparation
 from callboard._options import takes_path
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, main_route, routes_of
@@ -32,7 +33,8 @@ def test_client(app: Any, **settings: Any) -> TestClient:
         async with cb.test_client(Chat) as client:
             assert await client.call("hi") == ["hello"]
 
-    `with` runs `prepare` and `setup`, and at its end `cleanup`. It may be used in an event loop that runs, such as that
+    `with` runs the `on_start` functions of the app's module, `prepare` and `setup`, and at its end `cleanup` and the
+    `on_stop` functions. It may be used in an event loop that runs, such as that
     of a notebook: its asynchronous code runs in another thread, for which the loop waits. With `async with` that code
     runs in the loop of the test, and the methods of the client are awaited.
 
@@ -45,7 +47,10 @@ def test_client(app: Any, **settings: Any) -> TestClient:
     Raises `TargetError` for anything that cannot be served, for a pipeline without the extension, and for one with a
     step that only a node runs, such as `onnx`; whatever `setup` raises.
     """
-    return TestClient(_steps(app, settings) if isinstance(app, Step) else _Instance(app, settings))
+    owners = [part for part in walk(app) if not isinstance(part, Step)] if isinstance(app, Step) else [app]
+    modules = [sys.modules[each.__module__] for each in owners if each.__module__ in sys.modules]
+    found = _steps(app, settings) if isinstance(app, Step) else _Instance(app, settings)
+    return TestClient(found, NodeHooks(modules))
 
 
 # Not a test, whatever its name says to a collector of tests.
@@ -57,14 +62,15 @@ class TestClient:
 
     __test__ = False
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, hooks: NodeHooks) -> None:
         self._app = app
+        self._hooks = hooks
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> TestClient:
         REGISTRY.reset()
         try:
-            self._wait(self._app.open())
+            self._wait(self._open(), self._hooks.wait)
         except BaseException:
             self._loop.close()
             raise
@@ -75,17 +81,27 @@ class TestClient:
             self._wait(self._app.close())
             LOCAL.close()
         finally:
-            self._loop.close()
+            try:
+                self._wait(self._hooks.run(self._hooks.stop), self._hooks.wait)
+            finally:
+                self._loop.close()
 
     async def __aenter__(self) -> AsyncTestClient:
         self._loop.close()
         REGISTRY.reset()
-        await self._app.open()
+        await self._open()
         return AsyncTestClient(self._app)
 
     async def __aexit__(self, *_: object) -> None:
-        await self._app.close()
-        LOCAL.close()
+        try:
+            await self._app.close()
+            LOCAL.close()
+        finally:
+            await self._hooks.run(self._hooks.stop)
+
+    async def _open(self) -> None:
+        await self._hooks.run(self._hooks.start)
+        await self._app.open()
 
     def client(self) -> Client:
         """A `Client` whose calls run here, for code that takes one: `client.call("/sentiment", "good")`."""
@@ -116,8 +132,8 @@ class TestClient:
         """
         return dict(REGISTRY.values())
 
-    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        if self._app.waits:
+    def _wait(self, coroutine: Coroutine[Any, Any, Any], hooks_wait: bool = False) -> Any:
+        if self._app.waits or hooks_wait:
             return wait(self._loop.run_until_complete, coroutine)
         # A test of synchronous code may run an event loop of its own.
         return finish(coroutine)

@@ -164,6 +164,17 @@ pub struct PythonApp {
     pub(super) stages: Vec<NodeStage>,
     #[serde(default)]
     pub(super) pipelines: Vec<PythonPipeline>,
+    /// What it does once per node.
+    pub(super) hooks: Option<PythonHooks>,
+}
+
+/// That an app has functions that run once per node, and how long they may take.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PythonHooks {
+    /// The file or module.
+    pub(super) target: String,
+    pub(super) start_timeout_ms: u64,
+    pub(super) stop_timeout_ms: u64,
 }
 
 /// A model or a built-in stage, with its keys in a configuration file.
@@ -209,7 +220,7 @@ impl PythonApp {
     pub fn only(mut self, file: &str, name: &str) -> Option<Self> {
         let own = format!("{file}:{name}");
         let methods = format!("{own}.");
-        let mut kept = Self::default();
+        let mut kept = Self { hooks: self.hooks.take(), ..Self::default() };
         let (mut pipelines, mut services): (Vec<_>, Vec<_>) = (Vec::new(), Vec::new());
         pipelines.extend(self.pipelines.extract_if(.., |pipeline| pipeline.name == name));
         let is_own = |service: &mut PythonService| service.target == own || service.target.starts_with(&methods);

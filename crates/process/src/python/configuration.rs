@@ -5,13 +5,21 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::app::{NodeStage, PythonApp, PythonPipeline, PythonReplicas, PythonService};
+use super::app::{NodeStage, PythonApp, PythonHooks, PythonPipeline, PythonReplicas, PythonService};
 
 impl PythonApp {
     /// The configuration file that it means.
     #[must_use]
     pub fn configuration(&self) -> String {
         let mut text = String::new();
+        if let Some(PythonHooks { target, start_timeout_ms, stop_timeout_ms }) = &self.hooks {
+            let _ = writeln!(
+                text,
+                "[[process]]\nname = \"hooks\"\nhooks = {}\nready_timeout = \"{start_timeout_ms}ms\"\n\
+                 stop_timeout = \"{stop_timeout_ms}ms\"\n",
+                quoted(target)
+            );
+        }
         for service in &self.services {
             let name = quoted(&service.stage_name());
             let _ = writeln!(text, "[[stage]]\nname = {name}\nkind = \"python\"\napp = {}", quoted(&service.target));
@@ -122,6 +130,16 @@ mod tests {
         let steps = r#"stages = ["decode", "m", { switch = "n", cases = { "a b" = "best" } }]"#;
         assert!(text.contains(&format!("path = \"/app\"\n{steps}\n")), "{text}");
         assert!(text.contains("path = \"/other\"") && !text.contains("path = \"/decode\""), "{text}");
+    }
+
+    #[test]
+    fn hooks_are_a_process() {
+        let mut app = app();
+        app.hooks = Some(PythonHooks { target: "app.py".to_owned(), start_timeout_ms: 60_000, stop_timeout_ms: 5000 });
+        let expected = "[[process]]\nname = \"hooks\"\nhooks = \"app.py\"\nready_timeout = \"60000ms\"\n\
+                        stop_timeout = \"5000ms\"\n\n[[stage]]\n";
+        assert!(app.configuration().starts_with(expected), "{}", app.configuration());
+        assert_eq!(app.clone().only("app.py", "alone").unwrap().hooks, app.hooks);
     }
 
     #[test]

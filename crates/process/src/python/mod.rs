@@ -4,7 +4,7 @@ mod app;
 mod configuration;
 
 pub use app::{
-    PythonApp, PythonDependency, PythonRawBody, PythonReplicas, PythonRequestArgument, PythonRequestPlace,
+    PythonApp, PythonDependency, PythonHooks, PythonRawBody, PythonReplicas, PythonRequestArgument, PythonRequestPlace,
     PythonService,
 };
 
@@ -24,6 +24,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::config::ProcessConfig;
 use crate::environment::child_command;
+use crate::helper::HelperConfig;
+use crate::ready::Readiness;
 
 /// The service of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,9 @@ const IMPORT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Keeps files beside the app from taking the place of Python's own modules. The package removes it for the app.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
+
+/// The line of a process that has run the hooks of an app.
+pub const HOOKS_READY: &str = "callboard.hooks: ready";
 
 /// Why a Python file cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -182,15 +187,26 @@ impl PythonConfig {
         command
     }
 
+    fn words(&self, base: &Path, module: &str, target: &str) -> [OsString; 4] {
+        [self.interpreter(base).into(), "-m".into(), module.into(), target.into()]
+    }
+
+    /// The process that runs what the app does once per node, with files in `base`.
+    #[must_use]
+    pub fn hooks(&self, name: &str, base: &Path) -> HelperConfig {
+        let mut helper = HelperConfig::new(name, self.words(base, "callboard.hooks", &self.app));
+        helper.env.insert(SAFE_PATH.0.to_owned(), SAFE_PATH.1.to_owned());
+        helper.directory = Some(directory(base).to_owned());
+        helper.ready = Readiness::Line(HOOKS_READY.to_owned());
+        helper
+    }
+
     /// The command of a worker for files in `base`, and that of a fork server, which imports the file and may have the
     /// workers of all its services. It may take its time to start, as long as it works.
     #[must_use]
     pub fn process(&self, base: &Path) -> ProcessConfig {
-        let words = |module: &str, target: &str| -> [OsString; 4] {
-            [self.interpreter(base).into(), "-m".into(), module.into(), target.into()]
-        };
-        let mut process = ProcessConfig::new(words("callboard.worker", &self.app));
-        process.fork_server = Some(words("callboard.fork_server", self.source()).into());
+        let mut process = ProcessConfig::new(self.words(base, "callboard.worker", &self.app));
+        process.fork_server = Some(self.words(base, "callboard.fork_server", self.source()).into());
         process.fork_target = Some(self.app.clone());
         process.start_timeout = None;
         process.label = Some(self.app.clone());
