@@ -38,7 +38,7 @@ def note(text):
 
 @cb.on_start
 async def connect():
-    BEATS.append(asyncio.create_task(asyncio.sleep(3600)))
+    BEATS.append(asyncio.get_running_loop().create_future())
     note("connect")
 
 @cb.on_start(timeout="30s")

@@ -65,8 +65,15 @@ name_type! {
 }
 
 name_type! {
-    /// The public name of a route: a path such as `/digits`.
+    /// The name of a route: a path such as `/digits`, or, of a private one, a word such as `@auth`.
     RouteName
+}
+
+impl RouteName {
+    /// Whether only this process calls the route.
+    pub(crate) fn is_private(&self) -> bool {
+        self.0.starts_with('@')
+    }
 }
 
 /// The number of a route on this node, never used twice: the ledger stores it instead of the name.

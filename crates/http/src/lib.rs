@@ -145,7 +145,10 @@ pub use dispatch::HttpEdge;
 pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
 pub use error::{Problem, http_status};
 pub use file_type::media_type_of;
-pub use guard::{ApiKeys, ApiKeysError, Cors, CorsError, Hosts, HostsError, RateLimit, RateLimitError, TrustedProxies};
+pub use guard::{
+    AUTH_ROUTE, ApiKeys, ApiKeysError, AuthCaller, AuthRequest, Cors, CorsError, Hosts, HostsError, RateLimit,
+    RateLimitError, TrustedProxies,
+};
 pub use listener::ABORT_GRACE;
 pub use listener::tls::TlsError;
 pub use model_repository::{

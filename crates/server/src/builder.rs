@@ -11,7 +11,7 @@ use callboard_core::edge::Edge;
 use callboard_http::OtlpConfig;
 use callboard_http::axum::Router;
 use callboard_http::protocol::Protocol;
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
+use callboard_http::{AUTH_ROUTE, ApiInfo, HttpConfig, HttpEdge};
 use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 
 use crate::http::{ServeError, Server, StartingServer};
@@ -198,7 +198,8 @@ impl ServerBuilder {
     /// # Errors
     ///
     /// Limits or routes that cannot be served, or an app that does not start.
-    pub async fn start_on(self, app: App, listener: TcpListener) -> Result<Server, ServeError> {
+    pub async fn start_on(mut self, app: App, listener: TcpListener) -> Result<Server, ServeError> {
+        self.config.auth = app.routes().iter().any(|route| route.name() == AUTH_ROUTE);
         self.open(listener)?.start(app).await
     }
 

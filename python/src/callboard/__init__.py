@@ -16,7 +16,8 @@
 
 from msgspec import Meta as Field
 
-from callboard._api import batched, concurrent, function, on_start, on_stop, route, service
+from callboard._api import auth, batched, concurrent, function, on_start, on_stop, route, service
+from callboard._auth import Caller, Request
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
 from callboard._context import Context, SetupContext
 from callboard._depends import depends
@@ -34,6 +35,7 @@ __all__ = [
     "AsyncClient",
     "Audio",
     "CallError",
+    "Caller",
     "Client",
     "Context",
     "Cookie",
@@ -44,8 +46,10 @@ __all__ = [
     "Image",
     "InvalidInput",
     "Query",
+    "Request",
     "SetupContext",
     "__version__",
+    "auth",
     "batched",
     "concurrent",
     "depends",
@@ -69,6 +73,8 @@ __all__ = [
 
 # Names of other systems, and the name here.
 _ELSEWHERE = {
+    "authenticate": "auth",
+    "middleware": "auth",
     "on_event": "on_start",
     "on_shutdown": "on_stop",
     "on_startup": "on_start",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
+from callboard._auth import Caller, Request
 from callboard._options import (
     check_names,
     device_of,
@@ -37,6 +38,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The attributes that carry the options of a decorator.
 SERVICE = "__callboard_service__"
 METHOD = "__callboard_method__"
+# The route of the function that names callers. No edge serves it.
+AUTH_ROUTE = "@auth"
 ON_START = "__callboard_on_start__"
 ON_STOP = "__callboard_on_stop__"
 _MAX_QUEUE = 1_000_000
@@ -348,6 +351,43 @@ def route(
         return fn
 
     return decorate
+
+
+@overload
+def auth(fn: F, /) -> F: ...
+
+
+@overload
+def auth(*, timeout: str | float = ..., replicas: int = ..., max: int = ...) -> Callable[[F], F]: ...
+
+
+def auth(fn: Any = None, /, *, timeout: str | float = "5s", replicas: int = 1, max: int = 64) -> Any:
+    """The function says who sends a request over HTTP, before its body is read: `@auth` or `@auth(timeout="2s")`.
+
+    It takes a `Request` and returns a `Caller`, or refuses by `raise cb.HTTPException(401, "…")`; the client gets the
+    status, message and headers of that. It is asked for every request but those of health and of the pages `/`, `/docs`
+    and `/openapi.json`. Where the node has API keys, a request with a valid key is not asked about. Calls over QUIC
+    show certificates instead.
+
+    It runs in `replicas` processes of its own, one call at a time; an `async` function has up to `max` calls at a time
+    in each. A request whose call does not end within `timeout`, or finds no room, is answered with 503, and one whose
+    call raises anything but an `HTTPException` with 500 and nothing more.
+
+    Raises `TypeError` for anything but a function with one argument, and `ValueError` for a value out of its range.
+    """
+
+    def decorate(fn: Any) -> Any:
+        if not inspect.isfunction(fn) or len(inspect.signature(fn).parameters) != 1:
+            raise TypeError(f"@auth decorates `def who(request: cb.Request) -> cb.Caller` or the like, not {fn!r}")
+        (parameter,) = inspect.signature(fn).parameters
+        fn.__annotations__ = {parameter: Request, "return": Caller, **fn.__annotations__}
+        found = _service(fn, True, route="/auth", timeout=timeout, replicas=replicas)
+        setattr(fn, SERVICE, dataclasses.replace(found, route=AUTH_ROUTE))
+        if inspect.iscoroutinefunction(fn):
+            _method(fn).concurrency = positive("max", max)
+        return fn
+
+    return decorate if fn is None else decorate(fn)
 
 
 @overload

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from callboard._api import SERVICE
+from callboard._api import AUTH_ROUTE, SERVICE
 from callboard._compose import AnyStep, NodeStage, Step, parts, tree, walk
 from callboard._depends import depends_of
 from callboard._fit import Misfit, check
@@ -84,7 +84,10 @@ class _Builder:
         composed = [(name, value) for name, value in values if isinstance(value, Step)]
         # Imported names are only served if the module has nothing of its own.
         own = [(name, value) for name, value in services if value.__module__ == self._module.__name__]
-        yield from own or ([] if composed else services)
+        found = own or ([] if composed else services)
+        yield from found
+        # Nothing is served without it, wherever it was imported from.
+        yield from (each for each in services if vars(each[1])[SERVICE].route == AUTH_ROUTE and each not in found)
         inside = {id(part) for _, step in composed for inner in walk(step) for part in parts(inner)}
         yield from ((name, step) for name, step in composed if id(step) not in inside)
 

@@ -94,7 +94,7 @@ class Route:
     @property
     def stage(self) -> str:
         """The name of its stage."""
-        return self.path.lstrip("/").replace("/", "-").replace("{", ":").replace("}", "")
+        return self.path.lstrip("/@").replace("/", "-").replace("{", ":").replace("}", "")
 
     def instance(self) -> Any:
         """A new instance of the class, before its `setup`; None for a function."""

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use callboard_config::{FoundModel, Plan, Source, Target};
 use callboard_core::{App, Drained};
-use callboard_http::{AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
+use callboard_http::{AUTH_ROUTE, AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
 use callboard_models::{ConfiguredRoutes, ModelDirectory, ReadAgain};
 use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
 use callboard_server::{Server, ServerBuilder, StartingServer};
@@ -54,6 +54,10 @@ async fn serve(
     let start_time = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let mut config = http_config(&plan)?;
+    config.auth = match &app {
+        Some(app) => app.routes().iter().any(|route| route.name() == AUTH_ROUTE),
+        None => plan.routes.iter().any(|route| route.path.value == AUTH_ROUTE),
+    };
     config.access_log = if plan.settings.access_log.value { log.access() } else { AccessLog::Off };
     // The port is bound first: a port in use should be known before a model is loaded, and probes need an answer
     // meanwhile.

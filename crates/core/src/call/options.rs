@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, Excess, PairKind};
 use super::origin::Origin;
@@ -15,7 +16,7 @@ use crate::retry::RetryPolicy;
 use crate::timeline::{Recorder, SpanId};
 
 /// The class in which a call waits. Higher classes leave every queue first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     /// For interactive calls.

@@ -193,6 +193,12 @@ pub enum ChangeError {
         /// The name.
         route: RouteName,
     },
+    /// Declare a private route before the node starts.
+    #[error("`{route}` is a private route, which an app has from its start or not at all")]
+    PrivateRoute {
+        /// The name.
+        route: RouteName,
+    },
     /// A stage has at least one replica and at most [`StageSettings::MAX_REPLICAS`].
     #[error("a stage has 1 to {} replicas, not {asked}", StageSettings::MAX_REPLICAS)]
     BadReplicaCount {

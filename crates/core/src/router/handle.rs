@@ -54,7 +54,7 @@ impl Router {
     }
 
     pub(crate) fn routes(&self) -> Vec<Arc<Route>> {
-        self.table.load().routes().to_vec()
+        self.table.load().routes().iter().filter(|route| !route.is_private()).cloned().collect()
     }
 
     /// Begins a call on the route of this name, or on the candidate of its rollout. If the route closes meanwhile, the

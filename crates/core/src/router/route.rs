@@ -382,6 +382,12 @@ impl Route {
         self.parts.request_fields.as_ref().is_none_or(|fields| fields.methods.is_empty() && !fields.path)
     }
 
+    /// Whether only this process calls it: its name begins with `@`.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.name.is_private()
+    }
+
     /// The parameters in its name.
     pub fn path_parameters(&self) -> impl Iterator<Item = &str> {
         path_template::parameters(self.name())

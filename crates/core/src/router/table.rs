@@ -210,6 +210,12 @@ impl Table {
         for name in opened.clone() {
             check_route_name(name)?;
         }
+        // An edge has to know at its start that callers are named.
+        if let Some(route) = change.add.iter().map(|route| &route.name).find(|name| name.is_private())
+            && self.revision > 0
+        {
+            return Err(ChangeError::PrivateRoute { route: route.clone() });
+        }
         for name in opened.chain(&change.remove) {
             if !named.insert(name) {
                 return Err(ChangeError::RouteExists { route: name.clone() });
@@ -468,7 +474,7 @@ impl Table {
         self.retiring.extend(closed.iter().cloned());
         let named = |route: &Arc<Route>| (route.id().clone(), Arc::clone(route));
         self.by_name = self.routes.iter().map(named).collect();
-        self.direct = self.routes.iter().filter(|route| route.is_direct()).map(named).collect();
+        self.direct = self.routes.iter().filter(|route| route.is_direct() && !route.is_private()).map(named).collect();
         let with_parameters = self.routes.iter().filter(|route| has_parameters(route.name()));
         self.with_parameters = with_parameters.cloned().collect();
         self.with_parameters.sort_by_cached_key(|route| rank(route.name()));

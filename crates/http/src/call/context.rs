@@ -44,7 +44,7 @@ pub struct RequestContext<'a> {
     pub has_trace: bool,
     /// Whether its caller is sent the trace of an error.
     pub sends_traces: bool,
-    /// The owner of its API key, if keys are required.
+    /// The owner of its API key, or the caller that the app has named, if one is required.
     pub key_holder: Option<&'a KeyHolder>,
 }
 
@@ -79,7 +79,7 @@ impl RequestContext<'_> {
             options = options.with_request_id(self.id.as_str());
         }
         if let Some(holder) = self.key_holder {
-            options = options.with_caller(holder.name());
+            options = holder.add_to(options);
         }
         if self.has_trace
             && let Some(parent) = request.1.get(TRACEPARENT)

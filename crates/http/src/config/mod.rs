@@ -120,6 +120,13 @@ pub struct HttpConfig {
     /// call, and each item of a request under `/v2`.
     pub rate_limit: Option<RateLimit>,
 
+    /// Whether the route [`AUTH_ROUTE`](crate::AUTH_ROUTE) of the app names the callers that show no valid API key.
+    /// Default false. It must say what the app has; [`HttpEdge::try_new`](crate::HttpEdge::try_new) and a server that
+    /// starts an app set it.
+    ///
+    /// *Threat*: strangers, as for [`api_keys`](Self::api_keys), and on the same paths.
+    pub auth: bool,
+
     /// The web pages that may read answers. Default only our own.
     ///
     /// *Threat*: a foreign page that reads from a service which only its visitor can reach. `*` allows every page.
@@ -314,7 +321,8 @@ impl HttpConfig {
 
     /// The rules of its keys and web pages; `None` without any.
     pub(crate) fn access_policy(&self) -> Option<AccessPolicy> {
-        AccessPolicy::new(self.api_keys.clone(), self.rate_limit, self.api_keys_reload_interval, self.cors.clone())
+        let (keys, cors) = (self.api_keys.clone(), self.cors.clone());
+        AccessPolicy::new(keys, self.rate_limit, self.api_keys_reload_interval, cors, self.auth)
     }
 
     /// The rules of its loopback listeners.
@@ -361,6 +369,7 @@ impl Default for HttpConfig {
             api_keys: None,
             api_keys_reload_interval: Duration::from_secs(10),
             rate_limit: None,
+            auth: false,
             cors: None,
             hosts: Hosts::default(),
             body_progress_timeout: Duration::from_secs(10),

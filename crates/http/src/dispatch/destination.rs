@@ -17,7 +17,7 @@ use crate::protocol::{Protocol, Protocols};
 #[derive(Debug)]
 pub(super) struct Target<'a> {
     /// `None` while the node is starting.
-    node: Option<&'a ServedNode>,
+    pub(super) node: Option<&'a ServedNode>,
     pub(super) route: Option<Arc<Route>>,
     style: CallStyle,
     /// The protocol that claims the request, if it is not for a route.

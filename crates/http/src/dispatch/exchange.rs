@@ -1,5 +1,8 @@
 //! One request and its response: the facts that are known before any check, and the parts that every response has.
 
+use std::future::ready;
+use std::pin::Pin;
+
 use axum::body::HttpBody;
 use axum::http::header::{CONNECTION, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{Request, StatusCode, Version};
@@ -11,7 +14,9 @@ use super::destination::Target;
 use super::{EdgeState, NOSNIFF, ServedNode};
 use crate::call::RequestContext;
 use crate::error::ApiError;
+use crate::error::starting;
 use crate::guard::KeyHolder;
+use crate::guard::auth::{AuthRequest, caller_of};
 use crate::listener::{CLOSE, PeerInfo, UnreadBody};
 use crate::observe::log_line::PendingLogLine;
 use crate::observe::request_trace::{RequestTrace, TraceHeaders};
@@ -75,6 +80,19 @@ impl<'a> Exchange<'a> {
             self.route(),
             self.trace.as_deref(),
         )
+    }
+
+    /// Asks the app who sends the request.
+    pub(super) fn ask_app<B>(
+        &self,
+        request: &Request<B>,
+        peer: Option<PeerInfo>,
+    ) -> Pin<Box<dyn Future<Output = Result<KeyHolder, ApiError>> + Send>> {
+        let Some(node) = self.target.node else { return Box::pin(ready(Err(starting().into()))) };
+        let proxies = &self.edge.config.trusted_proxies;
+        let client = peer.map(|peer| proxies.client(peer.address, request.headers()));
+        let parts = (request.uri(), request.headers(), request.extensions());
+        Box::pin(caller_of(node.client.clone(), AuthRequest::new(request.method(), parts, client), self.id.clone()))
     }
 
     /// The context of its call.

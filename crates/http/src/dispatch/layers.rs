@@ -25,7 +25,7 @@ use super::{EdgeState, HttpEdge, ServedNode};
 use crate::call::{self, functions};
 use crate::describe;
 use crate::error::ApiError;
-use crate::guard::{KeyHolder, NamedHost};
+use crate::guard::{Admitted, NamedHost};
 use crate::listener::{PeerInfo, ReceivedBody, Responder, UnreadBody};
 use crate::protocol::{BoxedErrors, Protocol, ProtocolRequest};
 use crate::request::body::RequestBody;
@@ -61,7 +61,16 @@ impl HttpEdge {
             let unread_body = |request: &Request<B>| UnreadBody::new(request.headers(), request.body(), peer.is_some());
             // Guard: what the head alone can refuse is refused before the body is read.
             // Destination: one part answers. The unread rest of the body is noted before the request is given away.
-            let (outcome, unread): (Outcome, _) = match edge.admit(&request, peer) {
+            let admitted = match edge.admit(&request, peer) {
+                ControlFlow::Break(early) => ControlFlow::Break(early),
+                ControlFlow::Continue(Admitted::Known(holder)) => ControlFlow::Continue(holder),
+                // Boxed: few apps name their callers.
+                ControlFlow::Continue(Admitted::Asks) => match exchange.ask_app(&request, peer).await {
+                    Ok(holder) => ControlFlow::Continue(Some(holder)),
+                    Err(error) => ControlFlow::Break(Err(error)),
+                },
+            };
+            let (outcome, unread): (Outcome, _) = match admitted {
                 ControlFlow::Break(early) => {
                     coop::answered_at_once().await;
                     (Ok(early), unread_body(&request))
@@ -152,21 +161,21 @@ impl ServedNode {
 
 impl EdgeState {
     /// Checks the head alone: the host, then a CORS preflight, then the key and its rate. Breaks with the response to a
-    /// preflight or a refused request; else returns the owner of its key.
+    /// preflight or a refused request; else returns the owner of its key, or that the app is to be asked.
     fn admit<B>(
         &self,
         request: &Request<B>,
         peer: Option<PeerInfo>,
-    ) -> ControlFlow<Result<Response, ApiError>, Option<KeyHolder>> {
+    ) -> ControlFlow<Result<Response, ApiError>, Admitted> {
         if let Err(error) = self.check_host(request, peer) {
             return ControlFlow::Break(Err(error));
         }
-        let Some(policy) = &self.policy else { return ControlFlow::Continue(None) };
+        let Some(policy) = &self.policy else { return ControlFlow::Continue(Admitted::Known(None)) };
         if let Some(permission) = policy.preflight(request) {
             return ControlFlow::Break(Ok(permission));
         }
         match policy.admit(request, |request| self.protocols.admits_all(request)) {
-            Ok(holder) => ControlFlow::Continue(holder),
+            Ok(admitted) => ControlFlow::Continue(admitted),
             Err(error) => ControlFlow::Break(Err(error)),
         }
     }

@@ -22,7 +22,7 @@ use crate::config::HttpConfig;
 use crate::describe;
 use crate::describe::openapi::ApiInfo;
 use crate::error::starting;
-use crate::guard::{AccessPolicy, LoopbackGuard};
+use crate::guard::{AUTH_ROUTE, AccessPolicy, LoopbackGuard};
 use crate::listener::AcceptMetrics;
 use crate::listener::tls::Tls;
 use crate::observe::metrics::EdgeMetrics;
@@ -77,10 +77,11 @@ impl HttpEdge {
     /// or of a protocol.
     pub fn try_new(
         client: LocalClient,
-        config: HttpConfig,
+        mut config: HttpConfig,
         info: ApiInfo,
         protocols: Vec<Arc<dyn Protocol>>,
     ) -> Result<Self, HttpServeError> {
+        config.auth = client.route(AUTH_ROUTE).is_some();
         let edge = Self::starting(config, info, protocols)?;
         edge.open(client)?;
         Ok(edge)
@@ -99,7 +100,7 @@ impl HttpEdge {
     ) -> Result<Self, HttpServeError> {
         config.validate()?;
         config.decode.max_bytes = usize::try_from(config.largest_body_bytes()).unwrap_or(usize::MAX);
-        info.needs_key |= config.api_keys.is_some();
+        info.needs_key |= config.api_keys.is_some() || config.auth;
         let (policy, loopback_guard) = (config.access_policy(), config.loopback_guard());
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics, info) = (RequestIds::new(), Arc::new(EdgeMetrics::new()), Arc::new(info));
@@ -114,9 +115,13 @@ impl HttpEdge {
     ///
     /// # Errors
     ///
-    /// A route at a path of the edge's own, or an edge that serves a node already.
+    /// A route at a path of the edge's own, an edge that serves a node already, or a wrong [`HttpConfig::auth`].
     pub fn open(&self, client: LocalClient) -> Result<(), HttpServeError> {
-        let EdgeState { metrics, info, protocols, .. } = &*self.0;
+        let EdgeState { config, metrics, info, protocols, .. } = &*self.0;
+        let has_auth = client.route(AUTH_ROUTE).is_some();
+        if has_auth != config.auth {
+            return Err(HttpServeError::Auth { has_auth });
+        }
         for route in client.routes() {
             protocols.check_route(route.name())?;
         }

@@ -105,6 +105,12 @@ impl ApiError {
         self
     }
 
+    /// The same error, with the time after which the request may be sent again.
+    pub(crate) fn retry_after(mut self, after: Option<Duration>) -> Self {
+        self.0.retry_after = after;
+        self
+    }
+
     /// The same error, logged with this route.
     #[must_use]
     pub fn about(mut self, route: &str) -> Self {

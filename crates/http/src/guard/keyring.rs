@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use callboard_core::CallOptions;
+
 use super::api_keys::{ApiKeys, ApiKeysError};
+use super::auth::AuthCaller;
 use super::rate_limit::{Limiter, RateLimit};
 use crate::error::ApiError;
 use crate::runtime::file_watch;
@@ -45,7 +48,7 @@ impl Keyring {
     pub(super) fn find(&self, key: &[u8]) -> Option<KeyHolder> {
         let ring = self.0.current.load();
         let index = ring.keys.find(key)?;
-        Some(KeyHolder { ring: Arc::clone(&ring), index })
+        Some(KeyHolder(Holder::Key { ring: Arc::clone(&ring), index }))
     }
 
     /// Watches the file and takes new keys; ends at once without a file. Drop it with the listener.
@@ -87,22 +90,44 @@ impl KeySet {
     }
 }
 
-/// The owner of a key.
+/// The owner of a key, or the caller that a function of the app has named.
 #[derive(Clone, Debug)]
-pub struct KeyHolder {
-    ring: Arc<KeySet>,
-    index: usize,
+pub struct KeyHolder(Holder);
+
+#[derive(Clone, Debug)]
+enum Holder {
+    Key { ring: Arc<KeySet>, index: usize },
+    Caller(Arc<AuthCaller>),
 }
 
 impl KeyHolder {
-    /// The name of the key. The key itself is not known here.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.ring.keys.name(self.index)
+    pub(super) fn of_caller(caller: AuthCaller) -> Self {
+        Self(Holder::Caller(Arc::new(caller)))
     }
 
+    /// The name of the key or caller. The key itself is not known here.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.0 {
+            Holder::Key { ring, index } => ring.keys.name(*index),
+            Holder::Caller(caller) => &caller.name,
+        }
+    }
+
+    /// These options of a call, with what is known of its caller.
+    pub(crate) fn add_to(&self, options: CallOptions) -> CallOptions {
+        match &self.0 {
+            Holder::Key { .. } => options.with_caller(self.name()),
+            Holder::Caller(caller) => caller.add_to(options),
+        }
+    }
+
+    /// That of a key. A function of the app counts as it likes.
     fn limiter(&self) -> Option<&Limiter> {
-        self.ring.limiters.get(self.index)?.as_deref()
+        match &self.0 {
+            Holder::Key { ring, index } => ring.limiters.get(*index)?.as_deref(),
+            Holder::Caller(_) => None,
+        }
     }
 
     /// Counts these calls, all or none.

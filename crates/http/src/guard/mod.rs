@@ -3,9 +3,11 @@
 //! Nearly everything here is opt-in. With [`api_keys`](crate::HttpConfig::api_keys), a request without a valid key gets
 //! 401 and costs one hash; pages that only describe the service stay open. A key **over its limit** gets 429 with
 //! `retry-after`, and the request is not counted; the calls of a stream wait instead. On a listener that only this
-//! machine can reach, foreign web pages get 403: see [`LoopbackGuard`].
+//! machine can reach, foreign web pages get 403: see [`LoopbackGuard`]. An app may [name its callers](AUTH_ROUTE)
+//! itself.
 
 mod api_keys;
+pub(crate) mod auth;
 mod cors;
 mod host;
 mod keyring;
@@ -29,6 +31,7 @@ pub use self::keyring::{KeyHolder, OverLimit};
 pub(crate) use self::loopback_guard::LoopbackGuard;
 
 pub use self::api_keys::{ApiKeys, ApiKeysError};
+pub use self::auth::{AUTH_ROUTE, AuthCaller, AuthRequest};
 pub use self::cors::{Cors, CorsError};
 pub use self::loopback_guard::{Hosts, HostsError};
 pub use self::proxies::TrustedProxies;
@@ -46,6 +49,17 @@ pub(crate) const OPEN_PATHS: [&str; 5] = ["/livez", "/readyz", "/openapi.json", 
 pub(crate) struct AccessPolicy {
     keys: Option<Keyring>,
     cors: Option<Cors>,
+    /// Whether the app names the callers without a key.
+    asks_app: bool,
+}
+
+/// What the head of an admitted request says of its caller.
+#[derive(Debug)]
+pub(crate) enum Admitted {
+    /// Its key, if keys are required.
+    Known(Option<KeyHolder>),
+    /// The app is to be asked.
+    Asks,
 }
 
 impl AccessPolicy {
@@ -55,9 +69,10 @@ impl AccessPolicy {
         rate_limit: Option<RateLimit>,
         reload_interval: Duration,
         cors: Option<Cors>,
+        asks_app: bool,
     ) -> Option<Self> {
         let keys = keys.map(|keys| Keyring::new(keys, rate_limit, reload_interval));
-        (keys.is_some() || cors.is_some()).then_some(Self { keys, cors })
+        (keys.is_some() || cors.is_some() || asks_app).then_some(Self { keys, cors, asks_app })
     }
 
     /// Reloads keys when their file changes. Drop it with the listener.
@@ -65,20 +80,26 @@ impl AccessPolicy {
         self.keys.clone().map(Keyring::watch_file)
     }
 
-    /// The owner of the request's key, or a refusal. `is_open` says which requests need no key.
+    /// The owner of the request's key, or a refusal. `is_open` says which requests need no key. A request without a
+    /// valid key is one for the app, if it names callers.
     pub(crate) fn admit<B>(
         &self,
         request: &Request<B>,
         is_open: impl Fn(&Request<B>) -> bool,
-    ) -> Result<Option<KeyHolder>, ApiError> {
-        let Some(keys) = &self.keys else { return Ok(None) };
-        if is_open(request) {
-            return Ok(None);
+    ) -> Result<Admitted, ApiError> {
+        if (self.keys.is_none() && !self.asks_app) || is_open(request) {
+            return Ok(Admitted::Known(None));
         }
         let shown = key_of(request.headers());
-        let holder = shown.and_then(|key| keys.find(key)).ok_or_else(|| ApiError::unauthenticated(shown.is_some()))?;
-        holder.take(1).map_err(|over| over.error)?;
-        Ok(Some(holder))
+        let holder = self.keys.as_ref().zip(shown).and_then(|(keys, key)| keys.find(key));
+        match holder {
+            None if self.asks_app => Ok(Admitted::Asks),
+            None => Err(ApiError::unauthenticated(shown.is_some())),
+            Some(holder) => {
+                holder.take(1).map_err(|over| over.error)?;
+                Ok(Admitted::Known(Some(holder)))
+            }
+        }
     }
 
     /// The response to a CORS preflight.

@@ -28,10 +28,8 @@ pub(crate) fn add(
         None => options.with_path(original_uri(uri, extensions).path()),
     };
     for name in &fields.headers {
-        let lines: Vec<_> = headers.get_all(&**name).iter().filter_map(|line| line.to_str().ok()).collect();
-        if !lines.is_empty() {
-            let separator = if **name == *"cookie" { "; " } else { ", " };
-            options = options.with_header(name.clone(), lines.join(separator));
+        if let Some(text) = joined(headers, name) {
+            options = options.with_header(name.clone(), text);
         }
     }
     for part in uri.query().unwrap_or_default().split('&') {
@@ -46,8 +44,14 @@ pub(crate) fn add(
     Ok(options)
 }
 
+/// The lines of a header as one text; `None` without any that is text.
+pub(crate) fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
+    let lines: Vec<_> = headers.get_all(name).iter().filter_map(|line| line.to_str().ok()).collect();
+    (!lines.is_empty()).then(|| lines.join(if name == "cookie" { "; " } else { ", " }))
+}
+
 /// A name or value as a form encodes it. Bytes that are no UTF-8 become replacement characters.
-fn decoded(text: &str) -> Cow<'_, str> {
+pub(crate) fn decoded(text: &str) -> Cow<'_, str> {
     let spaced = if text.contains('+') { Cow::Owned(text.replace('+', " ")) } else { Cow::Borrowed(text) };
     match spaced {
         Cow::Borrowed(text) => percent_decode_str(text).decode_utf8_lossy(),

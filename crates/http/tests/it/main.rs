@@ -5,6 +5,7 @@
 mod accept;
 mod access;
 mod admin;
+mod auth;
 mod calls;
 mod client;
 mod compression;

@@ -460,7 +460,7 @@ fn route(node: &LocalClient, call: &Call) -> Result<Arc<Route>, CallError> {
     if call.function {
         return node.find_function(&call.route);
     }
-    node.route(&call.route).ok_or_else(|| node.no_route(&call.route))
+    node.route(&call.route).filter(|route| !route.is_private()).ok_or_else(|| node.no_route(&call.route))
 }
 
 /// The required pace of a body.

@@ -198,10 +198,15 @@ fn yes() -> bool {
 }
 
 impl PythonService {
-    /// The name of its stage: its route without the slash.
+    /// Whether no edge serves its route: that of a function that names callers.
+    pub(super) fn is_private(&self) -> bool {
+        self.route.starts_with('@')
+    }
+
+    /// The name of its stage: its route without the slash, or the `@` of a private route.
     #[must_use]
     pub fn stage_name(&self) -> String {
-        let path = self.route.trim_start_matches('/').replace('/', "-");
+        let path = self.route.trim_start_matches(['/', '@']).replace('/', "-");
         path.replace('{', ":").replace('}', "")
     }
 }
@@ -241,6 +246,8 @@ impl PythonApp {
             kept.services.append(&mut services);
             (pipelines, services) = (called, used);
         }
+        // What names the callers of an app does so for each part of it.
+        kept.services.extend(self.services.extract_if(.., |service| service.is_private()));
         (!kept.pipelines.is_empty() || !kept.services.is_empty()).then_some(kept)
     }
 }
@@ -289,6 +296,9 @@ pub(super) mod tests {
         assert_eq!(names(&best), "best other");
         assert!(best.configuration().contains("path = \"/best\""), "it is asked for by name");
         assert_eq!(app().only("app.py", "nothing"), None);
+        let mut app = app();
+        app.services[3].route = "@auth".to_owned();
+        assert_eq!(names(&app.only("app.py", "more").unwrap()), "auth n", "what names the callers stays");
     }
 
     #[test]

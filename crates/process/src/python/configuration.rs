@@ -45,6 +45,11 @@ impl PythonApp {
                 let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
                 let summary = service.description.as_deref().filter(|text| !text.is_empty());
                 let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
+                if service.is_private() {
+                    // The wait in the queue counts as well.
+                    let timeout = service.timeout_ms.map(|time| format!("timeout = {}\n", millis(time)));
+                    text.push_str(&timeout.unwrap_or_default());
+                }
                 text.push_str(&request_fields([service].into_iter()));
                 let methods: Vec<String> = service.methods.iter().map(|method| quoted(method)).collect();
                 if !methods.is_empty() {

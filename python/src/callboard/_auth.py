@@ -1,0 +1,49 @@
+"""The callers of an app, which a function of it names: `callboard.auth`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The head of a request, as the function with `@auth` gets it. The body has not been read."""
+
+    method: str = "POST"
+    """Its method, such as `"POST"`."""
+    path: str = "/"
+    """Its path, as the client wrote it."""
+    query: dict[str, list[str]] = {}
+    """Its query parameters: all values of each name, in their order."""
+    headers: dict[str, str] = {}
+    """Its headers by their lower-case names. Lines of the same name are one text with commas between."""
+    client: str | None = None
+    """The address of the client, such as `"10.0.0.7"`; None where the node does not know it."""
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        """Its cookies. The first of each name counts."""
+        found: dict[str, str] = {}
+        for pair in self.headers.get("cookie", "").split(";"):
+            name, is_cookie, value = pair.strip().partition("=")
+            if is_cookie:
+                found.setdefault(name, value)
+        return found
+
+    @property
+    def bearer(self) -> str | None:
+        """The token of the header `authorization: Bearer …`; None without one."""
+        scheme, _, token = self.headers.get("authorization", "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else None
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who sends a request, as the function with `@auth` answers."""
+
+    name: str
+    """Its name in logs, and `Context.caller` of the services: at most 256 bytes."""
+    tags: dict[str, str] = {}
+    """What services find in `Context.tags`."""
+    priority: Literal["high", "normal", "low"] | None = None
+    """The priority of its calls, where the request says none."""

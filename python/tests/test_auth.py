@@ -1,0 +1,185 @@
+"""Functions that name the callers of an app: in this process, and on a node."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import callboard as cb
+from callboard._app import load_app
+from callboard._target import TargetError
+
+ROOT = Path(__file__).parents[2]
+BUILT = [str(ROOT / "target" / profile) for profile in ("release", "debug")]
+PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *BUILT)))
+LIMIT = 60
+
+APP = """
+import asyncio, os
+import callboard as cb
+
+@cb.auth(timeout="1s")
+async def who(request: cb.Request) -> cb.Caller:
+    match request.bearer:
+        case "gold":
+            return cb.Caller("ada", tags={"tier": "gold"}, priority="high")
+        case "head":
+            return cb.Caller(f"{request.method} {request.path} {request.query} {request.cookies} {request.client}")
+        case "hangs":
+            await asyncio.sleep(3600)
+        case "blocks":
+            import time
+            time.sleep(3600)
+        case "bug":
+            raise RuntimeError("the password is 1234")
+        case "wrong":
+            return "ada"
+        case "dies":
+            os._exit(1)
+    raise cb.HTTPException(401, "send a token", headers={"WWW-Authenticate": "Bearer"})
+
+@cb.function
+def seen(n: int, context: cb.Context) -> str:
+    return f"{context.caller} {context.tags}"
+"""
+
+
+def write(directory: Path, text: str = APP, name: str = "app.py") -> str:
+    (directory / name).write_text(text)
+    return str(directory / name)
+
+
+# ---- In this process -------------------------------------------------------------------------------------------------
+
+
+@cb.auth
+def who(request):  # type: ignore[no-untyped-def]
+    if request.bearer != "t" and "session" not in request.cookies:
+        raise cb.HTTPException(401, "send a token")
+    return cb.Caller("ada", tags={"path": request.path, "page": request.query.get("page", ["1"])[0]})
+
+
+def test_a_test_client_calls_the_function_as_a_node_does() -> None:
+    with cb.test_client(who) as client:
+        request = cb.Request(path="/x", headers={"authorization": "bearer t"}, query={"page": ["7", "8"]})
+        found = {"name": "ada", "tags": {"path": "/x", "page": "7"}, "priority": None}
+        assert client.call(request) == client.call(json.loads(json.dumps(cb_to_dict(request)))) == found
+        assert client.call({"headers": {"cookie": "a=1; session=2; a=3"}})["name"] == "ada"
+        with pytest.raises(cb.HTTPException, match="401: send a token"):
+            client.call({})
+
+
+def cb_to_dict(request: cb.Request) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in request.__struct_fields__}
+
+
+def test_the_parts_of_a_request_are_read() -> None:
+    request = cb.Request(headers={"cookie": "a=1; b = x ;c=;a=2;d", "authorization": "Basic x"})
+    assert (request.cookies, request.bearer) == ({"a": "1", "b ": " x", "c": ""}, None)
+    assert (cb.Request().cookies, cb.Request().bearer) == ({}, None)
+
+
+@pytest.mark.parametrize("wrong", [lambda: 1, lambda a, b: 1, int])
+def test_a_function_takes_the_request_alone(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="@auth decorates `def who"):
+        cb.auth(wrong)
+
+
+def test_a_function_is_found_wherever_it_is_imported_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path, "import callboard as cb\n@cb.auth\ndef who(request): ...\n", "doors_of_auth.py")
+    text = "import callboard as cb\nfrom doors_of_auth import who\n@cb.function\ndef f() -> int: return 1\n"
+    services = load_app(write(tmp_path, text, "house_of_auth.py")).describe()["services"]
+    assert [(each["route"], each["target"].rpartition(":")[2]) for each in services] == [("/f", "f"), ("@auth", "who")]
+    write(tmp_path, text + "@cb.auth\ndef other(request): ...\n", "two_of_auth.py")
+    with pytest.raises(TargetError, match="are both called `auth`"):
+        load_app(str(tmp_path / "two_of_auth.py"))
+
+
+# ---- On a node -------------------------------------------------------------------------------------------------------
+
+needs_program = pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    assert PROGRAM is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(Path(PROGRAM).parent), prepend=os.pathsep)
+        patch.setenv("VIRTUAL_ENV", sys.prefix)
+        with cb.start(write(tmp_path_factory.mktemp("auth"))) as node:
+            yield urlsplit(node.url).netloc
+
+
+def call(address: str, token: str | None, path: str = "/seen", **headers: str) -> tuple[int, Any, Any]:
+    connection = http.client.HTTPConnection(address, timeout=LIMIT)
+    more = {"authorization": f"Bearer {token}"} if token else {}
+    connection.request("POST", path, "1", {"content-type": "application/json", **more, **headers})
+    answer = connection.getresponse()
+    body = json.loads(answer.read())
+    connection.close()
+    return answer.status, body, answer.headers
+
+
+@needs_program
+def test_a_node_asks_the_function_who_calls(address: str) -> None:
+    assert call(address, "gold")[:2] == (200, "ada {'tier': 'gold'}")
+    status, body, headers = call(address, None)
+    assert (status, body["message"], headers["www-authenticate"]) == (401, "send a token", "Bearer")
+    _, body, _ = call(address, "head", "/seen?a=1&a=2", cookie="c=3")
+    assert body == "POST /seen {'a': ['1', '2']} {'c': '3'} 127.0.0.1 {}"
+    for open_path, status in (("/livez", 200), ("/metrics", 401), ("/@auth", 401)):
+        connection = http.client.HTTPConnection(address, timeout=LIMIT)
+        connection.request("GET", open_path)
+        assert connection.getresponse().status == status, open_path
+        connection.close()
+
+
+@needs_program
+@pytest.mark.parametrize(
+    ("token", "status"), [("bug", 500), ("wrong", 500), ("hangs", 503), ("dies", 503), ("blocks", 503)]
+)
+def test_a_function_that_fails_lets_nobody_in_and_tells_nothing(address: str, token: str, status: int) -> None:
+    found, body, _ = call(address, token)
+    assert found == status and "caller" in body["message"] and "1234" not in json.dumps(body), body
+    # A process that has died, or says nothing for the timeout, is replaced.
+    end = time.monotonic() + LIMIT
+    while call(address, "gold")[0] != 200:
+        assert time.monotonic() < end
+
+
+@needs_program
+def test_the_body_of_a_refused_request_is_not_awaited(address: str) -> None:
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT) as connection:
+        lines = ["POST /seen HTTP/1.1", f"host: {address}", "content-type: application/json", "content-length: 9999"]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        assert connection.recv(12) == b"HTTP/1.1 401"
+
+
+@needs_program
+def test_ten_thousand_calls_are_asked_about(address: str) -> None:
+    def calls(_: int) -> int:
+        connection = http.client.HTTPConnection(address, timeout=LIMIT)
+        headers = {"content-type": "application/json", "authorization": "Bearer gold"}
+        for _ in range(1250):
+            connection.request("POST", "/seen", "1", headers)
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (200, b"\"ada {'tier': 'gold'}\"")
+        connection.close()
+        return 1250
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(calls, range(8))) == 10_000
