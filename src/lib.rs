@@ -247,10 +247,10 @@ pub mod stages {
     pub use callboard_stages::*;
 }
 
-/// The program of the README, as a test.
+/// The programs of the page for Rust, as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+#[doc = include_str!("../docs/rust.md")]
+struct RustPage;
 
 /// The program of the page about tests, as a test.
 #[cfg(doctest)]

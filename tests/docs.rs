@@ -350,14 +350,14 @@ fn the_root_of_the_library_has_at_most_sixty_names() {
 }
 
 #[test]
-fn the_readme_states_the_toolchain_and_features_of_the_manifest() {
+fn the_page_for_rust_states_the_toolchain_and_features_of_the_manifest() {
     let manifest: toml::Table = read("Cargo.toml").parse().expect("a manifest is TOML");
-    let readme = read("README.md");
+    let page = read("docs/rust.md");
     let version = manifest["workspace"]["package"]["rust-version"].as_str().expect("a Rust version");
-    assert!(readme.contains(&format!("Rust {version} or newer")), "{version}");
+    assert!(page.contains(&format!("Rust {version} or newer")), "{version}");
     let features = manifest["features"].as_table().expect("features").keys();
     for feature in features.filter(|feature| *feature != "default") {
-        assert!(readme.contains(&format!("`{feature}`")), "feature `{feature}` is not in the README");
+        assert!(page.contains(&format!("`{feature}`")), "feature `{feature}` is not in docs/rust.md");
     }
 }
 
@@ -398,7 +398,7 @@ fn pages_list_every_command() {
     assert_eq!(block.take(commands.len()).collect::<Vec<_>>(), commands, "docs/operations/running.md");
 
     let sentence = commands.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    for page in ["README.md", "crates/cli/src/lib.rs"] {
+    for page in ["docs/rust.md", "crates/cli/src/lib.rs"] {
         let text = read(page).replace("\n//!", "").replace('\n', " ");
         assert!(text.contains(&sentence), "{page} does not list {sentence}");
     }
@@ -410,8 +410,8 @@ fn help() -> String {
 }
 
 #[test]
-fn every_example_is_in_the_readme_and_in_the_justfile() {
-    let (readme, justfile) = (read("README.md"), read("justfile"));
+fn every_example_is_on_their_page_and_in_the_justfile() {
+    let (page, justfile) = (read("examples/README.md"), read("justfile"));
     let entries =
         fs::read_dir(root().join("examples")).expect("a directory").map(|entry| entry.expect("an entry").path());
     let names = entries.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
@@ -419,7 +419,7 @@ fn every_example_is_in_the_readme_and_in_the_justfile() {
         names.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned()).collect();
     assert!(names.len() >= 7, "{names:?}");
     for name in names {
-        assert!(readme.contains(&format!("| [`{name}.rs`](examples/{name}.rs) |")), "{name} is not in the README");
+        assert!(page.contains(&format!("| [`{name}.rs`]({name}.rs) |")), "{name} is not in examples/README.md");
         assert!(justfile.contains(&format!("cargo run --example {name}\n")), "{name} is not in the justfile");
     }
 }
@@ -464,7 +464,7 @@ fn links_between_pages_resolve() {
     for directory in directories {
         pages.extend(markdown(&root().join(directory)));
     }
-    pages.push(root().join("examples/digits/README.md"));
+    pages.extend(["examples/README.md", "examples/digits/README.md"].map(|page| root().join(page)));
     let mut broken = BTreeSet::new();
     for page in pages {
         let text = fs::read_to_string(&page).expect("a page");
