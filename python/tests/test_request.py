@@ -16,47 +16,13 @@ pytest.importorskip("httpx")
 
 import httpx
 import request_app
+from conftest import BINARY, Served
 
 import callboard as cb
 from callboard._target import TargetError, routes_of
 
-BINARY = Path(sys.executable).with_name("callboard")
 APP = Path(__file__).with_name("request_app.py")
 USER = {"X-User": "ada"}
-
-
-class Served:
-    """The addresses of a node."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        found: dict[str, str] = {}
-        for word in (word for line in lines for word in line.split() if "://127.0.0.1" in word):
-            found.setdefault(word.partition(":")[0], word)
-            if len(found) == 2:
-                break
-        self.http, self.quic = found["http"], found["quic"]
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    if not BINARY.exists():
-        pytest.skip("no binary beside the interpreter")
-    packages = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "PYTHONPATH": packages, "VIRTUAL_ENV": sys.prefix}
-    state = environment["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-    command = [BINARY, "serve", APP, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0"]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process,
-    ):
-        patch.setenv("XDG_STATE_HOME", state)
-        try:
-            assert process.stdout is not None
-            yield Served(iter(process.stdout))
-        finally:
-            process.terminate()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::app::App;
-use crate::call::{CallOptions, Flight, NodeElsewhere, Origin};
+use crate::call::{CallOptions, Flight, NodeElsewhere, Origin, ResponseFields};
 use crate::client::LocalClient;
 use crate::clock::Instant;
 use crate::containment::contain;
@@ -262,6 +262,12 @@ impl IsolatedCall {
     #[must_use]
     pub fn is_wanted(&self, now: Instant) -> bool {
         self.0.is_wanted(now)
+    }
+
+    /// Status and headers that its code has chosen for the answer; `None` if it chose nothing.
+    #[must_use]
+    pub fn response(&self) -> Option<ResponseFields> {
+        self.0.response()
     }
 
     /// Cancels the call: its caller left, or its deadline passed.

@@ -77,7 +77,7 @@ pub mod timeline;
 mod worker;
 
 pub use app::App;
-pub use call::{CallContext, CallOptions, FunctionCall, Priority, Reply, SessionKey};
+pub use call::{CallContext, CallOptions, FunctionCall, Priority, Reply, ResponseFields, SessionKey};
 pub use client::{
     BlockingClient, BlockingStream, CallStream, CallStreamWithInputs, Caller, LocalClient, LocalPrepared, NoPreprocess,
     Prepare, Preprocess, Replies, RouteService, StartedCall, TypedRoute,

@@ -55,7 +55,7 @@ pub use log_limit::OUTPUT_TARGET;
 pub use memory::{MemoryLimit, default_memory_limit};
 pub use python::{
     HOOKS_READY, PythonApp, PythonConfig, PythonDependency, PythonError, PythonHooks, PythonRawBody, PythonReplicas,
-    PythonRequestArgument, PythonRequestPlace, PythonService, is_module_in, python_files,
+    PythonRequestArgument, PythonRequestPlace, PythonResponse, PythonService, is_module_in, python_files,
 };
 pub use ready::{HttpUrl, Readiness};
 pub use stage::{ForkServers, stage, stream_stage};

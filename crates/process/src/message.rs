@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
 use callboard_core::edge::ErrorParts;
-use callboard_core::{ErrorKind, Replica};
+use callboard_core::{ErrorKind, Replica, ResponseFields};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -60,7 +60,11 @@ pub(crate) enum ToChild {
         error: Option<ItemError>,
     },
     Ping,
-    Stop,
+    Stop {
+        /// When the node kills a child that has not ended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        timeout_ms: Option<u64>,
+    },
 }
 
 /// The facts that a child needs before it loads.
@@ -202,6 +206,9 @@ pub(crate) struct StartingMessage {
 pub(crate) struct OutputMessage {
     pub(crate) id: u64,
     pub(crate) item: usize,
+    /// What its code has chosen for the answer, with the first output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) response: Option<ResponseHead>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -222,6 +229,9 @@ pub(crate) struct OutcomesMessage {
     pub(crate) id: u64,
     #[serde(deserialize_with = "limited::<_, _, MAX_ITEMS>")]
     pub(crate) items: Vec<Option<ItemError>>,
+    /// What the code of each item has chosen for its answer; empty if none of them chose anything.
+    #[serde(default, deserialize_with = "limited::<_, _, MAX_ITEMS>", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) responses: Vec<Option<ResponseHead>>,
     /// The child ends by itself after this.
     #[serde(default)]
     pub(crate) last: bool,
@@ -261,6 +271,28 @@ impl FromChild {
             "metrics" => Self::Metrics(decode(head)?),
             other => return Err(rmp_serde::decode::Error::unknown_variant(other, &[])),
         })
+    }
+}
+
+/// The status and headers of a successful answer.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ResponseHead {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(default, deserialize_with = "details::read_headers", skip_serializing_if = "Vec::is_empty")]
+    headers: Vec<(String, String)>,
+}
+
+impl From<ResponseHead> for ResponseFields {
+    fn from(head: ResponseHead) -> Self {
+        let fields = head.status.into_iter().fold(Self::new(), Self::with_status);
+        head.headers.into_iter().fold(fields, |fields, (name, value)| fields.with_header(name, value))
+    }
+}
+
+impl From<ResponseFields> for ResponseHead {
+    fn from(fields: ResponseFields) -> Self {
+        Self { status: fields.status(), headers: fields.headers().to_vec() }
     }
 }
 
@@ -434,6 +466,21 @@ mod tests {
         assert!(matches!(decoded(&json!({ "x": vec![0; 1000], "type": "pong" })), Ok(FromChild::Pong)));
         assert!(decoded(&json!({ "type": "greeting" })).unwrap_err().to_string().contains("`greeting`"));
         assert!(decoded(&json!({ "message": "no type" })).is_err());
+    }
+
+    #[test]
+    fn the_answer_of_an_item_has_a_status_and_headers_within_limits() {
+        let many = vec![["x-a", "b"]; 1000];
+        let responses = json!([null, { "status": 201, "headers": many, "more": 1 }, { "status": 99 }, {}]);
+        let head = json!({ "type": "outcomes", "id": 1, "items": [null, null, null, null], "responses": responses });
+        let FromChild::Outcomes(outcomes) = decoded(&head).unwrap() else { panic!("{head}") };
+        let fields = |index: usize| {
+            let fields = ResponseFields::from(outcomes.responses[index].clone().unwrap_or_default());
+            (fields.status(), fields.headers().len())
+        };
+        assert_eq!([fields(0), fields(1), fields(2), fields(3)], [(None, 0), (Some(201), 16), (None, 0), (None, 0)]);
+        let nulls = vec![Json::Null; MAX_ITEMS + 1];
+        assert!(decoded(&json!({ "type": "outcomes", "id": 1, "items": [], "responses": nulls })).is_err());
     }
 
     proptest! {

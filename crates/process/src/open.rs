@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::lost::LostReason;
-use crate::message::{ItemError, ToChild};
+use crate::message::{ItemError, ResponseHead, ToChild};
 use crate::writer::OutgoingFrame;
 
 /// All batches of a child, and the calls that it makes for them.
@@ -71,12 +71,15 @@ pub(crate) enum Answer {
     Output {
         item: usize,
         part: Bytes,
+        response: Option<ResponseHead>,
         /// Its place among the outputs that are not read.
         _unread: Option<OwnedSemaphorePermit>,
     },
     Outcomes {
         errors: Vec<Option<ItemError>>,
         parts: Vec<Bytes>,
+        /// Of each item; empty if none has one.
+        responses: Vec<Option<ResponseHead>>,
     },
 }
 

@@ -20,7 +20,7 @@ use crate::connection::{Connection, LOOK_INTERVAL, head};
 use crate::frame::Frame;
 use crate::lost::{ChildEnd, LostReason};
 use crate::message::{
-    CREDIT, CallMessage, CancelCallMessage, FromChild, ItemError, OutcomesMessage, OutputMessage, ToChild,
+    CREDIT, CallMessage, CancelCallMessage, FromChild, ItemError, OutcomesMessage, OutputMessage, ResponseHead, ToChild,
 };
 use crate::open::{Answer, OpenBatch, SharedBatches};
 use crate::samples::MetricsMessage;
@@ -230,16 +230,14 @@ impl Reader {
 
     async fn take(&mut self, mut frame: Frame) -> Result<(), LostReason> {
         match head(&frame)? {
-            FromChild::Output(OutputMessage { id, item }) => {
+            FromChild::Output(OutputMessage { id, item, response }) => {
                 let [part] = <[_; 1]>::try_from(frame.parts).map_err(|_| LostReason::unexpected_answer())?;
                 if !self.is_streaming {
                     return Err(LostReason::broken("it answered with a stream, and the stage gives one output"));
                 }
-                self.take_output(id, item, part).await
+                self.take_output(id, item, part, response).await
             }
-            FromChild::Outcomes(OutcomesMessage { id, items, last }) => {
-                self.take_outcomes(id, items, last, frame.parts).await
-            }
+            FromChild::Outcomes(outcomes) => self.take_outcomes(outcomes, frame.parts).await,
             FromChild::Log(record) => {
                 self.connection.child.log(record, |id| self.open.lock().has_request(id));
                 Ok(())
@@ -276,13 +274,19 @@ impl Reader {
         }
     }
 
-    async fn take_output(&self, id: u64, item: usize, part: Bytes) -> Result<(), LostReason> {
+    async fn take_output(
+        &self,
+        id: u64,
+        item: usize,
+        part: Bytes,
+        response: Option<ResponseHead>,
+    ) -> Result<(), LostReason> {
         let (answers, is_serial) = {
             let open = self.open.lock();
             let batch = open.running(id).filter(|batch| item < batch.contexts.len());
             (batch.ok_or_else(LostReason::unexpected_answer)?.answers.clone(), open.is_serial)
         };
-        let answer = Answer::Output { item, _unread: self.unread.take(part.len()).await, part };
+        let answer = Answer::Output { item, _unread: self.unread.take(part.len()).await, part, response };
         if is_serial {
             // A reader without credit pauses the child. Without readers the answer is not wanted.
             let _ = answers.send(answer).await;
@@ -299,17 +303,12 @@ impl Reader {
         }
     }
 
-    async fn take_outcomes(
-        &self,
-        id: u64,
-        errors: Vec<Option<ItemError>>,
-        last: bool,
-        parts: Vec<Bytes>,
-    ) -> Result<(), LostReason> {
+    async fn take_outcomes(&self, outcomes: OutcomesMessage, parts: Vec<Bytes>) -> Result<(), LostReason> {
+        let OutcomesMessage { id, items: errors, responses, last } = outcomes;
         let (batch, is_over) = self.end_batch(id, &errors, parts.len(), last)?;
         self.log_traces(&batch, &errors);
         // A stream that is not read may have all places taken: its outcome waits for the reader, as its outputs do.
-        let _ = batch.answers.send(Answer::Outcomes { errors, parts }).await;
+        let _ = batch.answers.send(Answer::Outcomes { errors, parts, responses }).await;
         drop(batch);
         if is_over { Err(LostReason::Leaving) } else { Ok(()) }
     }

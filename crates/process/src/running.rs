@@ -26,7 +26,7 @@ use crate::calls::{Caller, MAX_OPEN, cancel_item};
 use crate::connection::AgreedTerms;
 use crate::frame::limits;
 use crate::lost::ChildEnd;
-use crate::message::{CREDIT, ToChild};
+use crate::message::{CREDIT, ResponseHead, ToChild};
 use crate::open::{Answer, OpenBatch, OpenBatches, SharedBatches};
 use crate::reader::{Reader, UnreadRoom};
 use crate::spare::ChildStarter;
@@ -131,7 +131,8 @@ impl RunningChild {
 
     /// Lets the child clean up. It is killed when this is dropped.
     pub(crate) async fn stop(&self) {
-        self.open.lock().send(&self.frames, OutgoingFrame::new(&ToChild::Stop, Vec::new()));
+        let stop = ToChild::Stop { timeout_ms: u64::try_from(self.stop_timeout.as_millis()).ok() };
+        self.open.lock().send(&self.frames, OutgoingFrame::new(&stop, Vec::new()));
         let _ = timeout(self.stop_timeout, self.end()).await;
     }
 }
@@ -199,6 +200,17 @@ impl RunningPart<'_> {
             cancel_item(&mut open, &self.child.frames, self.id, *item, is_last);
         }
         open.cancel(&self.child.frames, self.id, left.into_iter());
+    }
+
+    /// The code of an item has chosen this of its answer.
+    pub(crate) fn choose_response(&self, item: usize, response: Option<ResponseHead>) {
+        if let (Some(response), Some(context)) = (response, self.contexts.get(item)) {
+            context.set_response(response.into());
+        }
+    }
+
+    pub(crate) fn choose_responses(&self, responses: Vec<Option<ResponseHead>>) {
+        responses.into_iter().enumerate().for_each(|(item, response)| self.choose_response(item, response));
     }
 
     /// The caller has taken an output: a child with several batches may send more.

@@ -87,7 +87,8 @@ async fn run_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> 
         Err(end) => return end.of_items(is_first, indices),
     };
     match running.next().await {
-        Ok(Answer::Outcomes { errors, parts }) => {
+        Ok(Answer::Outcomes { errors, parts, responses }) => {
+            running.choose_responses(responses);
             let mut parts = parts.into_iter();
             let items = indices.into_iter().zip(&*running.contexts).zip(errors);
             let output = |((index, context), error)| (index, outcome(error, &mut parts, context, &child.limits));
@@ -165,12 +166,14 @@ fn stream_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> imp
             Step::Over => return None,
         };
         match running.next().await {
-            Ok(Answer::Output { item, part, .. }) => {
+            Ok(Answer::Output { item, part, response, .. }) => {
+                running.choose_response(item, response);
                 running.give_credit();
                 let output = read(&part, &running.contexts[item], &child.limits);
                 Some((vec![(running.indices[item], output)], Step::Running(running, is_first)))
             }
-            Ok(Answer::Outcomes { errors, .. }) => {
+            Ok(Answer::Outcomes { errors, responses, .. }) => {
+                running.choose_responses(responses);
                 let failed = running.indices.iter().zip(errors);
                 let failed = failed.filter_map(|(index, error)| Some((*index, Err(failure(error?)))));
                 Some((failed.collect(), Step::Over))

@@ -25,6 +25,7 @@ from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._media import Audio, File, Image
 from callboard._options import nearest_name
 from callboard._request import Cookie, Header, Query
+from callboard._response import Redirect, Response
 from callboard._run import run, start
 from callboard._version import __version__
 from callboard.client import AsyncClient, Client
@@ -46,7 +47,9 @@ __all__ = [
     "Image",
     "InvalidInput",
     "Query",
+    "Redirect",
     "Request",
+    "Response",
     "SetupContext",
     "__version__",
     "auth",
@@ -81,7 +84,12 @@ _ELSEWHERE = {
     "Counter": "metric",
     "Gauge": "metric",
     "Histogram": "metric",
+    "FileResponse": "File",
+    "HTMLResponse": "Response",
+    "JSONResponse": "Response",
     "Path": "File",
+    "PlainTextResponse": "Response",
+    "RedirectResponse": "Redirect",
     "UploadFile": "File",
     "api": "route",
     "app": "service",

@@ -30,6 +30,7 @@ from callboard._options import (
     timeout_ms,
     variables_of,
 )
+from callboard._response import Declared, declared
 
 Contract = Literal["at_most_once", "idempotent", "pure"]
 CONTRACTS = ("at_most_once", "idempotent", "pure")
@@ -74,6 +75,8 @@ class Service:
     query: tuple[str, ...] = ()
     # The methods of HTTP of its `route`. None: POST.
     methods: tuple[str, ...] = ()
+    # What it says of its answers over HTTP.
+    response: Declared | None = None
 
 
 @dataclasses.dataclass
@@ -90,6 +93,7 @@ class Method:
     headers: tuple[str, ...] | None = None
     query: tuple[str, ...] | None = None
     methods: tuple[str, ...] = ()
+    response: Declared | None = None
 
 
 @overload
@@ -117,6 +121,9 @@ def service(
     headers: Sequence[str] = ...,
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
+    status_code: int | None = ...,
+    media_type: str | None = ...,
+    response_description: str | None = ...,
 ) -> Callable[[C], C]: ...
 
 
@@ -143,6 +150,8 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `headers` and `query`: the headers and the query parameters of a request that the code may read in its `Context`,
       such as `headers=["x-user"]`. It sees no other, also not `authorization` or `cookie`, unless they are listed.
     * `methods`: those of HTTP that call its `route`, such as `["GET"]`; `POST` by default. See `callboard.route`.
+    * `status_code`, `media_type` and `response_description`: those of its answers, where the code chooses no other; see
+      `callboard.Response`.
     * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
     * `share_setup`: `setup` runs once for each route, before the replicas are forked, and they share its memory.
 
@@ -183,6 +192,9 @@ def function(
     headers: Sequence[str] = ...,
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
+    status_code: int | None = ...,
+    media_type: str | None = ...,
+    response_description: str | None = ...,
 ) -> Callable[[F], F]: ...
 
 
@@ -210,6 +222,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
 _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
     *("start_timeout", "memory_limit", "env", "examples", "headers", "query", "methods", "warm"),
+    *("status_code", "media_type", "response_description"),
 )
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup")
 
@@ -236,6 +249,9 @@ def _service(
     headers: Sequence[str] = (),
     query: Sequence[str] = (),
     methods: Sequence[str] = (),
+    status_code: int | None = None,
+    media_type: str | None = None,
+    response_description: str | None = None,
 ) -> Service:
     name = name or target.__name__
     if not route and not re.fullmatch(r"[A-Za-z0-9_.~:@-]+", name):
@@ -265,6 +281,7 @@ def _service(
         headers=headers_of(headers),
         query=query_of(query),
         methods=methods_of(methods),
+        response=declared(status_code, media_type, response_description),
     )
 
 
@@ -326,11 +343,15 @@ def route(
     headers: Sequence[str] | None = None,
     query: Sequence[str] | None = None,
     methods: Sequence[str] = (),
+    status_code: int | None = None,
+    media_type: str | None = None,
+    response_description: str | None = None,
 ) -> Callable[[F], F]:
     """Makes a further method of a class a route of its own, with its own queue, batches and replicas.
 
     The route shares no object with the others: each of its replicas has an instance of the class with its own `setup`.
-    `examples`, `headers` and `query` are as of `service`; the latter two are by default those of the service.
+    `examples`, `headers`, `query`, `status_code`, `media_type` and `response_description` are as of `service`;
+    `headers` and `query` are by default those of the service.
 
     A segment of the path may be a parameter: `@route("/items/{item_id}", methods=["GET"])` gives a method with the
     argument `item_id: int` the number in the path. Of several routes that a path fits, that with a literal segment is
@@ -348,6 +369,7 @@ def route(
         method.headers = None if headers is None else headers_of(headers)
         method.query = None if query is None else query_of(query)
         method.methods = methods_of(methods)
+        method.response = declared(status_code, media_type, response_description)
         return fn
 
     return decorate

@@ -10,6 +10,9 @@ from typing import Any
 
 import msgspec
 
+from callboard._after import Work, check_room
+from callboard._response import SENT, Response, check_open
+
 
 def _nothing() -> None: ...
 
@@ -47,6 +50,9 @@ class Context(msgspec.Struct):
     _cancelled: bool = False
     # The batch and the item of it, where a node is.
     _place: tuple[int, int] | None = None
+    # What the code has chosen of the answer, and its work after it.
+    _response: Response | None = None
+    _after: list[Work] | None = None
 
     def __repr__(self) -> str:
         shown = (name for name in self.__struct_fields__ if not name.startswith("_"))
@@ -55,6 +61,30 @@ class Context(msgspec.Struct):
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def response(self) -> Response:
+        """The answer over HTTP, without its output: `context.response.status = 201`,
+        `context.response.headers["x-model"] = "m1"`. In a stream it is chosen before the first output.
+        """
+        check_open(self._response is SENT)
+        if self._response is None:
+            self._response = Response()
+        return self._response
+
+    def after(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        """Calls a function in this replica when the call has its answer, whatever that is.
+
+        An async function runs in the event loop of async code, any other one in a thread: one after the other. Its
+        exceptions are logged. A node that ends waits for it until the `stop_timeout` of the stage. Raises
+        `HTTPException` with status 503 if 1,000 of them wait in the replica.
+        """
+        if not callable(fn):
+            raise TypeError(f"after: {fn!r} cannot be called: write context.after(fn, argument)")
+        if self._after is None:
+            self._after = []
+        check_room(len(self._after))
+        self._after.append((fn, args, kwargs))
 
     @property
     def cancelled(self) -> bool:

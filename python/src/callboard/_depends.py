@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from callboard._after import run_now
 from callboard._awaiting import finish, in_loop, settled, wait
 from callboard._context import Context, SetupContext
 from callboard._conversion import convert, unreadable_output
@@ -261,7 +262,7 @@ class Local:
                 # A frame that has its own error is a cycle.
                 del outcome
         try:
-            return self._decoded(runner.encode(outcome))
+            return self._decoded(runner.encoded(outcome, contexts[0]))
         except (TypeError, ValueError) as error:
             raise CallError(f"the output of {runner.name}: {said(error)}") from error
 
@@ -308,8 +309,13 @@ async def run_here(runner: Runner, inputs: list[Any], contexts: list[Context], e
     token = _RUNS_SYNC.set(not runner.signature.is_async)
     try:
         if runner.signature.is_async:
-            return await runner.run_async(inputs, contexts, emit_async, lambda _: None)
-        return runner.run(inputs, contexts, emit)
+            results = await runner.run_async(inputs, contexts, emit_async, lambda _: None)
+        else:
+            results = runner.run(inputs, contexts, emit)
+        for context in contexts:
+            if context._after is not None:
+                await run_now(context._after, context.request_id, in_loop=runner.signature.is_async)
+        return results
     finally:
         _RUNS_SYNC.reset(token)
 

@@ -1,4 +1,4 @@
-"""Which headers user code may choose for an error's answer, and in which form."""
+"""Which headers user code may choose for an answer, and in which form."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ OWN = (
     "x-callboard-",
     "x-request-id",
 )
+# Those of them that a successful answer may have: of its body, and cookies.
+OF_RESPONSES = ("content-disposition", "content-language", "content-type", "set-cookie")
 MAX_HEADERS = 16
 MAX_BYTES = 2_048
 
@@ -46,11 +48,13 @@ def pairs_of(headers: Headers | None) -> list[tuple[str, str]]:
     return list(headers.items() if isinstance(headers, Mapping) else headers or ())
 
 
-def checked(headers: Headers | None) -> list[tuple[str, str]]:
-    """The headers as pairs, each of which an answer can have. `ValueError` says which cannot.
+def checked(headers: Headers | None, *, of_response: bool = False) -> list[tuple[str, str]]:
+    """The headers as pairs, each of which the answer of an error, or a successful one, can have. `ValueError` says
+    which cannot.
 
     A name may be there more than once in pairs, but not in a mapping, where only its case could differ.
     """
+    what = "an answer" if of_response else "an error"
     found: list[tuple[str, str]] = []
     names: set[str] = set()
     for pair in pairs_of(headers):
@@ -62,13 +66,14 @@ def checked(headers: Headers | None) -> list[tuple[str, str]]:
         if not NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r}: {value!r} has characters that HTTP does not allow there")
         folded = name.lower()
-        if folded != "retry-after" and any(folded == own or (own[-1] == "-" and folded.startswith(own)) for own in OWN):
-            raise ValueError(f"the header {name!r} is the server's own: an error cannot choose it")
+        allowed = OF_RESPONSES if of_response else ("retry-after",)
+        if folded not in allowed and any(folded == own or (own[-1] == "-" and folded.startswith(own)) for own in OWN):
+            raise ValueError(f"the header {name!r} is the server's own: {what} cannot choose it")
         if folded in names and (isinstance(headers, Mapping) or folded == "retry-after"):
             remedy = "there is one time to retry" if folded == "retry-after" else "a list of pairs sends both"
             raise ValueError(f"the header {name!r} is there twice: {remedy}")
         names.add(folded)
         found.append((name, value))
     if len(found) > MAX_HEADERS or sum(len(name) + len(value) for name, value in found) > MAX_BYTES:
-        raise ValueError(f"the headers of an error are at most {MAX_HEADERS}, with {MAX_BYTES} bytes in all")
+        raise ValueError(f"the headers of {what} are at most {MAX_HEADERS}, with {MAX_BYTES} bytes in all")
     return found

@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import functools
 import io
+import mimetypes
 import os
 import re
 import sys
@@ -76,20 +77,26 @@ class File:
     """A file as a hint: its bytes, and a media type such as `"application/pdf"`, by default what its first bytes say.
 
     As an argument it comes as a field of a form, as the body, as bytes in MessagePack, as base64 in JSON, or by its
-    URL. As a result it is bytes, which JSON has as base64.
+    URL. As a result it is bytes, which JSON has as base64. With a `media_type` or a `name` it is sent as it is, to be
+    saved under that name, if the request accepts its media type.
     """
 
     # The media types of its files, as the documentation shows them.
     media_range: ClassVar[str] = BYTES
 
-    __slots__ = ("_media_type", "data")
+    __slots__ = ("_is_chosen", "_media_type", "data", "name")
 
     data: bytes
     """The bytes of the file."""
+    name: str | None
+    """The name under which a client should save it."""
 
-    def __init__(self, data: bytes, media_type: str | None = None) -> None:
+    def __init__(self, data: bytes, media_type: str | None = None, name: str | None = None) -> None:
         self.data = data
+        self.name = name
         self._media_type = media_type
+        # Whether the code of a service has chosen what it is. An input does not.
+        self._is_chosen = media_type is not None or name is not None
 
     @classmethod
     def open(cls: type[F], path: str | os.PathLike[str]) -> F:
@@ -99,8 +106,9 @@ class File:
 
     @property
     def media_type(self) -> str:
-        """Such as `"image/png"`; `"application/octet-stream"` for unknown bytes."""
-        return self._media_type or media_type_of(self.data)
+        """Such as `"image/png"`, by its bytes, else by its name; `"application/octet-stream"` if neither is known."""
+        found = self._media_type or media_type_of(self.data)
+        return (found == BYTES and self.name and mimetypes.guess_type(self.name)[0]) or found
 
     @classmethod
     def __get_pydantic_core_schema__(cls, *_: Any) -> Any:
@@ -380,6 +388,13 @@ def schema(kind: type) -> dict[str, Any]:
 
 def convert(kind: type, value: Any) -> Any:
     """An input as a file of this type. `ValueError` says what it is instead."""
+    file = _converted(kind, value)
+    if isinstance(file, File):
+        file._is_chosen = False
+    return file
+
+
+def _converted(kind: type, value: Any) -> Any:
     if is_pillow(kind):
         image = convert(Image, value)
         return _pillow().new("1", (1, 1)) if image.data is _PENDING else image.pil()

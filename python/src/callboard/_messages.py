@@ -76,7 +76,8 @@ class Ping(msgspec.Struct, tag="ping", tag_field="type"):
 
 
 class Stop(msgspec.Struct, tag="stop", tag_field="type"):
-    pass
+    # When the node kills a worker that has not ended.
+    timeout_ms: int | None = None
 
 
 Message = Start | BatchHead | Cancel | Credit | Result | Ping | Stop

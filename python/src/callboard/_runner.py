@@ -8,19 +8,24 @@ import dataclasses
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from callboard._awaiting import apart, is_own_cancellation, settled, start
 from callboard._context import Context, SetupContext
 from callboard._current import running
+from callboard._envelope import Buffer, encode_pieces, forms_of
 from callboard._fetch import FileRules, Files, fetch_all, taken
 from callboard._media import has_url, resolving
 from callboard._options import nearest_name
+from callboard._response import ANSWERS, Response, output_of
 from callboard._target import Route
 
 # Between items and outputs, how often it is asked whether callers have left.
 _LOOK_SECONDS = 0.001
+
+# Outputs that are more than an output.
+_SPECIAL = (BaseException, *ANSWERS)
 
 _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
 
@@ -48,17 +53,28 @@ class Runner:
         self.concurrency = route.method.concurrency
         self.name = route.signature.where
         self.encode = route.signature.encode_output
+        self._forms = forms_of(route.signature.output)
         # The names of the arguments of a batch.
         self._names = (*self.signature.hints, *(argument.name for argument in self.signature.request))
         has_context = self.signature.context and not self.signature.batched
         # What comes from the call of an item, and not from its input.
         self._complete = self._with_request if self.signature.request else self._with_context if has_context else None
+        # What all its answers have, unless its code chooses another one.
+        self._response: Response | None = None
+        if (declared := route.response) is not None:
+            body = "" if self.signature.output is str else b""
+            self._response = Response(body, declared.status, None, declared.media_type)
         call = route.bind(instance)
         self._call = apart(call) if route.signature.batched and route.signature.is_async else call
         # When it looks again for callers that have left.
         self._next_look = 0.0
         # Which files may be fetched.
         self._files = files
+
+    def encoded(self, output: Any, context: Context) -> Sequence[Buffer]:
+        """An output, which has the type of its hint unless it was returned in a `Response`."""
+        is_checked = context._response is None or not context._response._is_returned
+        return self.encode(output) if is_checked else encode_pieces(output, self._forms)
 
     # ---- One after the other -----------------------------------------------------------------------------------------
 
@@ -83,7 +99,7 @@ class Runner:
                 raise
             except BaseException as error:
                 outputs = [_failure(error, contexts[index]) for index in good]
-        return _merge(arguments, good, outputs)
+        return _merge(arguments, good, outputs, contexts)
 
     def _one(self, index: int, item: dict[str, Any] | Failure, context: Context, emit: Emit) -> Any:
         if isinstance(item, Failure):
@@ -93,7 +109,7 @@ class Runner:
         try:
             with running(context):
                 if not self.signature.streams:
-                    return _outcome(self._call(**item))
+                    return _outcome(self._call(**item), context)
                 return self._stream(index, self._call(**item), context, emit)
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -155,7 +171,7 @@ class Runner:
             with running(context):
                 result = await settled(self._call(**item))
                 if not self.signature.streams:
-                    return _outcome(result)
+                    return _outcome(result, context)
                 async with _aclosing(result):
                     async for output in result:
                         await emit(index, output)
@@ -174,7 +190,7 @@ class Runner:
                 if is_own_cancellation(error):
                     raise
                 outputs = [_failure(error, contexts[index]) for index in good]
-        return _merge(arguments, good, outputs)
+        return _merge(arguments, good, outputs, contexts)
 
     # ---- Arguments and outputs ---------------------------------------------------------------------------------------
 
@@ -206,6 +222,9 @@ class Runner:
             found = self._arguments_of_each(inputs, files)
         if self._complete is not None:
             self._complete(found, contexts)
+        if self._response is not None:
+            for context in contexts:
+                context.response._replace_by(self._response)
         return found
 
     def _with_context(self, found: list[Any], contexts: list[Context]) -> None:
@@ -249,9 +268,16 @@ class Runner:
         return list(outputs)
 
 
-def _outcome(output: Any) -> Any:
+def _outcome(output: Any, context: Context) -> Any:
     """An exception in an item's place fails that item."""
-    return Failure(output) if isinstance(output, BaseException) else output
+    if not isinstance(output, _SPECIAL):
+        return output
+    if isinstance(output, BaseException):
+        return Failure(output)
+    try:
+        return output_of(output, context)
+    except ValueError as error:
+        return Failure(error)
 
 
 def _good(arguments: list[Any], contexts: list[Context]) -> list[int]:
@@ -263,13 +289,15 @@ def _good(arguments: list[Any], contexts: list[Context]) -> list[int]:
     ]
 
 
-def _merge(arguments: list[Any], good: list[int], outputs: list[Any]) -> list[Any]:
+def _merge(arguments: list[Any], good: list[int], outputs: list[Any], contexts: list[Context]) -> list[Any]:
     """The outputs in the places of the items that ran."""
     if len(good) == len(arguments):
-        return [Failure(output) if isinstance(output, BaseException) else output for output in outputs]
+        if not any(isinstance(output, _SPECIAL) for output in outputs):
+            return outputs
+        return [_outcome(output, context) for output, context in zip(outputs, contexts, strict=True)]
     results = [item if isinstance(item, Failure) else Failure(Cancelled()) for item in arguments]
     for index, output in zip(good, outputs, strict=True):
-        results[index] = _outcome(output)
+        results[index] = _outcome(output, contexts[index])
     return results
 
 

@@ -26,6 +26,7 @@ from callboard._options import path_parameters
 from callboard._outputs import encoder
 from callboard._records import is_pydantic_field
 from callboard._request import Argument, Part, PathParameter, Query, has_part, is_json, split
+from callboard._response import Response
 from callboard._schema import schema
 from callboard._type_hints import name_of, normal, unaliased, with_objects
 from callboard._unions import is_union
@@ -249,10 +250,11 @@ def _item_of(hint: Any, place: str, *, lenient: bool = False) -> Any:
 
 
 def _without_exceptions(hint: Any) -> Any:
-    """`Label | Exception` as `Label`: an exception in an item's place is no output."""
+    """`Label | Exception` as `Label`: an exception in an item's place is no output, and a `Response` may have any."""
     if not is_union(hint):
-        return hint
-    kept = [each for each in get_args(hint) if not (isinstance(each, type) and issubclass(each, BaseException))]
+        return Any if isinstance(hint, type) and issubclass(hint, Response) else hint
+    others = (BaseException, Response)
+    kept = [each for each in get_args(hint) if not (isinstance(each, type) and issubclass(each, others))]
     return Union[tuple(kept)] if kept else Any  # noqa: UP007 - the parts are only known here
 
 

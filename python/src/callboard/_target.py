@@ -18,6 +18,7 @@ from callboard._api import METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
 from callboard._options import hyphened, nearest_name
+from callboard._response import Declared
 from callboard._said import said
 from callboard._signature import Signature
 
@@ -61,6 +62,11 @@ class Route:
         """The methods of HTTP that call it. None: POST."""
         is_main = self.attribute in (None, "predict")
         return self.method.methods or (self.service.methods if is_main else ())
+
+    @property
+    def response(self) -> Declared | None:
+        """What it says of its answers over HTTP."""
+        return self.method.response or (self.service.response if self.attribute in (None, "predict") else None)
 
     def reads(self, option: str) -> list[str]:
         """The `headers` or the `query` parameters of a request that its code reads."""
@@ -118,6 +124,7 @@ class Route:
             "headers": self.reads("headers"),
             "query": self.reads("query"),
             "methods": list(self.methods),
+            "response": None if self.response is None else dataclasses.asdict(self.response),
             "request": [argument.describe() for argument in self.signature.request],
             "streams": self.signature.streams,
             "batched": self.method.batched,
@@ -262,7 +269,7 @@ def _function_route(fn: Any, service: Service, target: str) -> Route:
     path, methods = method.route or service.route, method.methods or service.methods
     signature = Signature(fn, service.name, drop_self=False, batched=method.batched, path=path, methods=methods)
     _check_concurrency(method, signature)
-    return Route(target, service.name, path, fn, None, service, method, signature)
+    return _checked(Route(target, service.name, path, fn, None, service, method, signature))
 
 
 def _class_routes(cls: Any, service: Service, target: str) -> list[Route]:
@@ -293,8 +300,14 @@ def _method_route(cls: Any, name: str, service: Service, target: str) -> Route:
     signature = Signature(fn, where, drop_self=not is_static, batched=method.batched, path=path, methods=methods)
     _check_concurrency(method, signature)
     if is_main:
-        return Route(target, service.name, path, cls, name, service, method, signature)
-    return Route(f"{target}.{name}", f"{service.name}.{name}", path, cls, name, service, method, signature)
+        return _checked(Route(target, service.name, path, cls, name, service, method, signature))
+    return _checked(Route(f"{target}.{name}", f"{service.name}.{name}", path, cls, name, service, method, signature))
+
+
+def _checked(route: Route) -> Route:
+    if route.signature.streams and route.response is not None and route.response.media_type is not None:
+        raise TypeError(f"{route.signature.where}: media_type: a stream has the one that its client accepts")
+    return route
 
 
 def _check_constructor(cls: Any) -> None:

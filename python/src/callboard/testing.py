@@ -17,6 +17,7 @@ from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
 from callboard._hooks import NodeHooks, Preparation
 from callboard._options import takes_path
+from callboard._response import Response, begun
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, main_route, routes_of
 from callboard.client import AsyncClient, Client
@@ -112,10 +113,10 @@ class TestClient:
         """One call, and its output as plain data; for a streaming route the list of its outputs.
 
         `method` is the name of a method with `@route`, by default `predict`; `context` is what the code gets as its
-        `Context`. Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and
-        `TargetError` for a method that is no route.
+        `Context`, whose `response` has the status and headers of the answer afterwards. Raises what the code raises,
+        `InvalidInput` for an input that does not fit the hints, and `TargetError` for a method that is no route.
         """
-        return self._wait(self._app.call(value, method, context))
+        return self._wait(self._app.call(value, method, _read_back(context)))
 
     def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
         """Many calls, and their outputs in order. A failed item is its exception, in its place.
@@ -151,7 +152,7 @@ class AsyncTestClient:
 
     async def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
         """As `TestClient.call`."""
-        return await self._app.call(value, method, context)
+        return await self._app.call(value, method, _read_back(context))
 
     async def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
         """As `TestClient.batch`."""
@@ -160,6 +161,13 @@ class AsyncTestClient:
     def metrics(self) -> dict[str, float]:
         """As `TestClient.metrics`."""
         return dict(REGISTRY.values())
+
+
+def _read_back(context: Context | None) -> Context | None:
+    """The context of a call. Its test reads there what the code has chosen of the answer: copies of it share that."""
+    if context is not None:
+        context._response = Response()
+    return context
 
 
 def _steps(app: Step, settings: dict[str, Any]) -> App:
@@ -281,7 +289,8 @@ class _Instance:
         outputs: list[list[bytes]] = [[] for _ in items]
 
         def emit(index: int, output: Any) -> None:
-            outputs[index].append(b"".join(runner.encode(output)))
+            outputs[index].append(b"".join(runner.encoded(output, contexts[index])))
+            begun(contexts[index])
 
         def outcome(index: int, found: Any) -> Failure | None:
             if isinstance(found, Failure):

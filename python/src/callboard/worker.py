@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from callboard import _context, _depends
+from callboard._after import PENDING
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
 from callboard._context import SetupContext
@@ -49,6 +50,7 @@ from callboard._messages import (
     decode_message,
 )
 from callboard._process import begin, version
+from callboard._response import SENT, begun
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._said import clip, said
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
@@ -58,6 +60,8 @@ from callboard.metrics import REGISTRY
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
 _BEAT_MILLIS = 1000
+# How long a stop waits for work after answers, if the node does not say.
+_AFTER_SECONDS = 4.0
 
 _encode_head = msgspec.msgpack.Encoder().encode
 log = logging.getLogger("callboard")
@@ -161,6 +165,7 @@ class Worker:
         self._ready()
         while isinstance(message := self._next(), Batch):
             self._run(message, runner)
+        self._wait_after(_after_seconds(message))
         if hasattr(instance, "cleanup"):
             instance.cleanup()
         return 0
@@ -206,6 +211,8 @@ class Worker:
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
+        if PENDING.pending:
+            await asyncio.to_thread(self._wait_after, _after_seconds(message))
         if hasattr(instance, "cleanup"):
             await settled(instance.cleanup())
         return 0
@@ -362,7 +369,11 @@ class Worker:
         def emit(index: int, output: Any) -> None:
             pieces = runner.encode(output)
             size = self._checked(sum(map(len, pieces)))
-            self._send({"type": "output", "id": batch.id, "item": index}, [size], pieces)
+            head = {"type": "output", "id": batch.id, "item": index}
+            context = batch.contexts[index]
+            if context._response is not SENT and (response := begun(context)):
+                head["response"] = response
+            self._send(head, [size], pieces)
 
         return emit
 
@@ -373,14 +384,15 @@ class Worker:
         parts: list[Buffer] = []
         failures: list[BaseException] = []
         total, encode = 0, runner.encode
-        for result in results:
+        responses: list[dict[str, Any] | None] = []
+        for result, context in zip(results, batch.contexts, strict=True):
             if isinstance(result, Failure):
                 items.append(error_map(result.error))
                 failures.append(result.error)
                 continue
             if not runner.signature.streams:
                 try:
-                    pieces = encode(result)
+                    pieces = encode(result) if context._response is None else runner.encoded(result, context)
                     size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
                     total = self._checked(total + size)
                 except Exception as error:
@@ -388,6 +400,9 @@ class Worker:
                     continue
                 lengths.append(size)
                 parts += pieces
+            if context._response is not None and (response := begun(context)):
+                responses += [None] * (len(items) - len(responses))
+                responses.append(response)
             items.append(None)
         # Items may share an error, whose text each of them needs.
         for failure in failures:
@@ -398,17 +413,35 @@ class Worker:
         batch.on_cancel = None
         self._calls.end(batch.id)
         head = {"type": "outcomes", "id": batch.id, "items": items}
+        if responses:
+            head["responses"] = responses
         if unwell is None and self._unwell is None:
             self._send(head, lengths, parts)
+            self._begin_after(batch)
             return
         if self._unwell is None:
             log.error("this replica ends, and is started again: %s", unwell)
         self._unwell = self._unwell or unwell
         REGISTRY.flush()
         self._send({**head, "last": True}, lengths, parts)
+        self._begin_after(batch)
         # With several batches at once, more may be on their way: the node ends this process when all are answered.
         if self._max_batches == 1:
+            # Async functions would need the loop, in which this runs.
+            self._wait_after(_AFTER_SECONDS if self._loop is None else 0)
             self._end(None, 1)
+
+    def _begin_after(self, batch: Batch) -> None:
+        """Starts the work after the answers of a batch."""
+        for context in batch.contexts:
+            if context._after is not None:
+                PENDING.begin(context._after, context.request_id, self._loop)
+                context._after = None
+
+    def _wait_after(self, seconds: float) -> None:
+        """Waits for work after answers, and tells how much of it is cut."""
+        if PENDING.pending and (cut := PENDING.wait(seconds)):
+            log.error("%d functions after answers did not end within %.1f s (stop_timeout) and are cut", cut, seconds)
 
     def _checked(self, total: int) -> int:
         if total > self._max_bytes:
@@ -462,6 +495,12 @@ class Worker:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
+
+
+def _after_seconds(message: Start | Batch | Stop) -> float:
+    """How long a stop waits for work after answers: the rest of its time is for `cleanup`."""
+    millis = message.timeout_ms if isinstance(message, Stop) else None
+    return _AFTER_SECONDS if millis is None else 0.8 * millis / 1000
 
 
 def _give_credit(credit: asyncio.Semaphore, outputs: int) -> None:

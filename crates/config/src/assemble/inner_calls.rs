@@ -92,6 +92,7 @@ mod tests {
             needs: None,
             output: DataType::value(),
             arguments: Vec::new(),
+            response: None,
             calls: routes.iter().map(|route| ("embed".to_owned(), (*route).to_owned())).collect(),
             engine: None,
         };

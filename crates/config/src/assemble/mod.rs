@@ -163,6 +163,8 @@ fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> Result<Route
     let stages = route.steps.value.stages().into_iter();
     let arguments = stages.flat_map(|index| types.part(*index).arguments.clone());
     spec = arguments.fold(spec, RouteSpec::request_argument);
+    let responses = route.steps.value.stages().into_iter().filter_map(|index| types.part(*index).response.clone());
+    spec = responses.fold(spec, RouteSpec::response);
     if let Some(summary) = &route.summary {
         spec = spec.summary(summary.clone());
     }

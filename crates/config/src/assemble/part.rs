@@ -2,12 +2,14 @@
 
 use callboard_codec::{DataType, RawBody, Value};
 use callboard_core::description::Planned;
-use callboard_core::edge::RequestArgument;
 #[cfg(feature = "process")]
 use callboard_core::edge::RequestPlace;
+use callboard_core::edge::{DeclaredResponse, RequestArgument};
 use callboard_core::{CacheSettings, Pipeline, Rows as _, Stage};
 #[cfg(feature = "process")]
-use callboard_process::{FilesConfig, ProcessConfig, PythonRawBody, PythonRequestArgument, PythonRequestPlace};
+use callboard_process::{
+    FilesConfig, ProcessConfig, PythonRawBody, PythonRequestArgument, PythonRequestPlace, PythonResponse,
+};
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
@@ -37,6 +39,8 @@ pub(super) struct Part {
     pub(super) calls: Vec<(String, String)>,
     /// What its code takes of a request beside its input.
     pub(super) arguments: Vec<RequestArgument>,
+    /// What it says of its answers, if it is the last one that does.
+    pub(super) response: Option<DeclaredResponse>,
     /// The engine of its model, if it has one.
     pub(super) engine: Option<String>,
 }
@@ -52,6 +56,7 @@ impl Part {
             output,
             calls: Vec::new(),
             arguments: Vec::new(),
+            response: None,
             engine: None,
         };
         match &planned.kind {
@@ -84,6 +89,9 @@ impl Part {
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
                 let arguments = service.request.iter().map(request_argument).collect();
+                let response = service.response.clone().map(|PythonResponse { status, media_type, description }| {
+                    DeclaredResponse { status, media_type, description }
+                });
                 let process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 let (mut input, output) = (typed(service.input), typed(service.output));
                 if let Some(PythonRawBody { field, media_types }) = service.raw_body {
@@ -95,12 +103,20 @@ impl Part {
                 let stage = processes.stage(name, &process);
                 let stage = stage.replica_settings(replica_settings(keys.device.as_deref(), &keys.settings));
                 if !service.streams {
-                    return Ok(Self { calls, arguments, ..part(stage, input, output) });
+                    return Ok(Self { calls, arguments, response, ..part(stage, input, output) });
                 }
                 let settings = with_knobs(stage, planned).settings().clone();
                 let stage = processes.stream_stage(name, &process).map_settings(|_| settings);
                 let needs = Some(Needs { input, example: None });
-                Ok(Self { code: Planned::Stream(stage.into()), needs, output, calls, arguments, engine: None })
+                Ok(Self {
+                    code: Planned::Stream(stage.into()),
+                    needs,
+                    output,
+                    calls,
+                    arguments,
+                    response,
+                    engine: None,
+                })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
@@ -156,6 +172,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         output: known("gives"),
         calls: Vec::new(),
         arguments: Vec::new(),
+        response: None,
         engine: None,
     }
 }
@@ -299,6 +316,7 @@ mod model {
             output: model.output_type(),
             calls: Vec::new(),
             arguments: Vec::new(),
+            response: None,
             engine: Some(model.runs_on()),
         })
     }

@@ -7,6 +7,7 @@ use callboard_codec::{DecodeError, charged_to};
 use super::attributes::PairKind;
 use super::flight::Flight;
 use super::options::Priority;
+use super::response::ResponseFields;
 use super::session::SessionKey;
 use crate::clock::Instant;
 use crate::deadline::Deadline;
@@ -188,6 +189,23 @@ impl CallContext {
     #[must_use]
     pub fn is_wanted(&self, now: Instant) -> bool {
         self.flight.is_wanted(now)
+    }
+
+    /// Chooses status and headers of the answer over HTTP, if the call succeeds. Of several stages the last one that
+    /// chooses wins: its status, and its headers in the place of those with the same names. Stages of an ensemble run
+    /// at the same time, so they should not choose the same. For a stream this must be before its first output; later it
+    /// may have no effect. Other edges, callers in this process and the outer call of an inner call do not see it.
+    ///
+    /// ```
+    /// use callboard_core::{CallContext, ResponseFields, Stage};
+    ///
+    /// let store = Stage::each_with_context("store", |name: &String, context: &CallContext| {
+    ///     context.set_response(ResponseFields::new().with_status(201).with_header("location", format!("/items/{name}")));
+    ///     Ok(name.len())
+    /// });
+    /// ```
+    pub fn set_response(&self, fields: ResponseFields) {
+        self.flight.set_response(fields);
     }
 
     /// Reads `bytes` that another process has sent for this call, at the expense of its account: the bytes, and what

@@ -2,16 +2,18 @@
 //!
 //! * **Late, cancelled:** noted here. Every part checks this before it begins work for the call.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use callboard_codec::{charged_to, charged_up_to};
+use parking_lot::Mutex;
 use tracing::Span;
 
 use super::attributes::Attributes;
 use super::context::OuterCall;
 use super::options::{CallOptions, Priority, traceparent};
 use super::origin::Origin;
+use super::response::ResponseFields;
 use super::session::SessionKey;
 use crate::clock::Instant;
 use crate::containment::{CaughtPanic, contain};
@@ -47,6 +49,8 @@ pub(crate) struct Flight {
     ran_once: AtomicBool,
     /// The use of its stages' caches: 0, or the place of a [`CacheUse`] from 1 on.
     cache_use: AtomicU8,
+    /// What its stages have chosen for its answer, if anything.
+    response: OnceLock<Box<Mutex<ResponseFields>>>,
     /// The call of which this is one branch.
     parent: Option<Arc<Self>>,
 }
@@ -68,6 +72,7 @@ impl Flight {
             origin: None,
             ran_once: AtomicBool::new(false),
             cache_use: AtomicU8::new(0),
+            response: OnceLock::new(),
             parent: None,
         }
     }
@@ -209,6 +214,22 @@ impl Flight {
     pub(crate) fn cache_use(&self) -> Option<CacheUse> {
         let place = self.cache_use.load(Ordering::Relaxed).checked_sub(1)?;
         CacheUse::ALL.get(usize::from(place)).copied()
+    }
+
+    /// A stage chooses status and headers of the answer. The last stage wins.
+    pub(crate) fn set_response(&self, fields: ResponseFields) {
+        match &self.parent {
+            Some(parent) => parent.set_response(fields),
+            None => self.response.get_or_init(Box::default).lock().replace_by(fields),
+        }
+    }
+
+    /// What its stages have chosen for its answer; `None` if nothing.
+    pub(crate) fn response(&self) -> Option<ResponseFields> {
+        match &self.parent {
+            Some(parent) => parent.response(),
+            None => self.response.get().map(|fields| fields.lock().clone()),
+        }
     }
 
     /// Its times so far, for an error without an outcome.

@@ -9,6 +9,7 @@ mod isolated;
 mod options;
 mod origin;
 mod reply;
+mod response;
 mod session;
 
 pub use context::CallContext;
@@ -17,6 +18,7 @@ pub use function::FunctionCall;
 pub use isolated::InnerCalls;
 pub use options::{CallOptions, Priority, is_valid_request_id};
 pub use reply::{PayloadReplies, Reply};
+pub use response::{DeclaredResponse, ResponseFields};
 pub use session::SessionKey;
 
 pub(crate) use context::OuterCall;

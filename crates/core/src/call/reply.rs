@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use callboard_codec::Payload;
 use futures_util::{Stream, StreamExt};
 
+use super::{Flight, ResponseFields};
 use crate::error::CallError;
 use crate::timeline::Timing;
 
@@ -34,12 +36,38 @@ impl Reply {
 
 /// The outputs of one call, not decoded.
 #[must_use = "a call runs as its replies are read"]
-pub struct PayloadReplies(Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>);
+pub struct PayloadReplies {
+    outputs: Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>,
+    /// The call, until its first item: it must not keep its permit longer than its outputs do.
+    flight: Option<Arc<Flight>>,
+    response: Option<Box<ResponseFields>>,
+}
 
 impl PayloadReplies {
     /// The outputs from another edge or client. They are not polled after the last output or an error.
     pub fn new(outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static) -> Self {
-        Self(outputs.fuse().boxed())
+        Self { outputs: outputs.fuse().boxed(), flight: None, response: None }
+    }
+
+    /// The outputs of this call.
+    pub(crate) fn of_call(
+        flight: &Arc<Flight>,
+        outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static,
+    ) -> Self {
+        Self { flight: Some(Arc::clone(flight)), ..Self::new(outputs) }
+    }
+
+    /// Status and headers that user code had chosen when the first item came; `None` if it chose nothing.
+    #[must_use]
+    pub fn response(&self) -> Option<&ResponseFields> {
+        self.response.as_deref()
+    }
+
+    /// The same outputs, of another node's call with this choice.
+    #[must_use]
+    pub fn with_response(mut self, response: Option<ResponseFields>) -> Self {
+        self.response = response.map(Box::new);
+        self
     }
 }
 
@@ -47,7 +75,11 @@ impl Stream for PayloadReplies {
     type Item = Result<Payload, CallError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.as_mut().poll_next(context)
+        let item = ready!(self.outputs.as_mut().poll_next(context));
+        if let Some(flight) = self.flight.take() {
+            self.response = flight.response().map(Box::new);
+        }
+        Poll::Ready(item)
     }
 }
 

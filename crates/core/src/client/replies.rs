@@ -86,8 +86,9 @@ impl LocalClient {
         let flight = Arc::clone(&call.call.flight);
         let call = Arc::new(Mutex::new(Some(call)));
         let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
-        let stream = ReplyStream { call, end, steps, flight, first_by, phase: StreamPhase::Begin(payload) };
-        PayloadReplies::new(stream::unfold(stream, ReplyStream::next))
+        let stream =
+            ReplyStream { call, end, steps, flight: Arc::clone(&flight), first_by, phase: StreamPhase::Begin(payload) };
+        PayloadReplies::of_call(&flight, stream::unfold(stream, ReplyStream::next))
     }
 }
 

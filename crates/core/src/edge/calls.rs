@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::{Account, Payload};
 
-use crate::call::{CallOptions, PayloadReplies, Reply, SessionKey};
+use crate::call::{CallOptions, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::client::{AdmittedCall, LocalClient, StartedCall, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
@@ -223,6 +223,12 @@ impl PendingOutcome {
     #[must_use]
     pub fn cache_use(&self) -> Option<CacheUse> {
         self.0.flight.cache_use()
+    }
+
+    /// Status and headers that user code has chosen; `None` if it chose nothing.
+    #[must_use]
+    pub fn response(&self) -> Option<ResponseFields> {
+        self.0.flight.response()
     }
 
     /// Counts the call: its outcome was written, or could not be written because of an error of this kind.

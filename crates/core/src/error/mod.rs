@@ -115,7 +115,7 @@ impl From<ErrorParts> for CallError {
 }
 
 /// Keeps the first headers that are within the limits.
-fn limit_headers(headers: &mut Vec<(String, String)>) {
+pub(crate) fn limit_headers(headers: &mut Vec<(String, String)>) {
     headers.truncate(MAX_HEADERS);
     let mut bytes = 0;
     headers.retain(|(name, value)| {

@@ -116,7 +116,10 @@ impl Pool {
         match self.submit_uncached(payload, flight, clock::now())?.await {
             Ok(reply) => {
                 let (output, timing) = reply.into_parts();
-                if output.size_up_to(LARGE_BYTES.max(cache.largest() + 1)) <= cache.largest() {
+                // A kept answer would lack the status and headers that its code has chosen.
+                if flight.response().is_none()
+                    && output.size_up_to(LARGE_BYTES.max(cache.largest() + 1)) <= cache.largest()
+                {
                     let shared = output.clone();
                     let encoded = off_runtime(flight, output.size_up_to(LARGE_BYTES), move || {
                         shared.encode(Format::Envelope).ok()

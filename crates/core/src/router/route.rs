@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::path_template;
 use super::request_argument::RequestArgument;
 use super::rollout::{Observation, Trial};
-use crate::call::{CallOptions, Priority, RequestExtension, SessionKey};
+use crate::call::{CallOptions, DeclaredResponse, Priority, RequestExtension, SessionKey};
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
 use crate::metrics::{RouteMetrics, TrialRole};
@@ -95,6 +95,7 @@ pub(crate) struct RouteParts {
     pub(crate) request_fields: Option<Arc<RequestFields>>,
     /// What is known of these fields.
     pub(crate) request_arguments: Vec<RequestArgument>,
+    pub(crate) response: Option<Box<DeclaredResponse>>,
 }
 
 /// What the code of a route reads of a request beside its input.
@@ -147,6 +148,7 @@ impl RouteParts {
             limits: RouteLimits::default(),
             request_fields: None,
             request_arguments: Vec::new(),
+            response: None,
         }
     }
 
@@ -162,6 +164,7 @@ impl RouteParts {
             ("form: one of them is a function", self.is_function != other.is_function),
             ("list of methods, headers, query parameters or extensions", self.request_fields != other.request_fields),
             ("type of a header, query parameter or cookie", self.request_arguments != other.request_arguments),
+            ("status or media type of its answers", self.response != other.response),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
     }
@@ -397,6 +400,12 @@ impl Route {
     #[must_use]
     pub fn request_arguments(&self) -> &[RequestArgument] {
         &self.parts.request_arguments
+    }
+
+    /// What it says of its successful answers.
+    #[must_use]
+    pub fn response(&self) -> Option<&DeclaredResponse> {
+        self.parts.response.as_deref()
     }
 
     pub(crate) fn streams_at(&self) -> Option<usize> {

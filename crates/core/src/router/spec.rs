@@ -13,7 +13,7 @@ use super::change::ChangeError;
 use super::path_template::{has_parameters, is_parameter, parameters};
 use super::request_argument::{RequestArgument, RequestPlace};
 use super::route::{RequestFields, RouteParts};
-use crate::call::{FunctionCall, Priority, RequestExtension};
+use crate::call::{DeclaredResponse, FunctionCall, Priority, RequestExtension};
 use crate::id::{RouteName, StageName};
 use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelinePlan, StageOutline};
 use crate::stage::StageSpec;
@@ -171,6 +171,13 @@ impl RouteSpec {
         if !known.iter().any(|other| (other.place, &other.name) == (argument.place, &argument.name)) {
             known.push(argument);
         }
+        self
+    }
+
+    /// What clients may expect of its successful answers over HTTP. The code of its stages
+    /// [chooses](crate::CallContext::set_response) it.
+    pub fn response(mut self, response: DeclaredResponse) -> Self {
+        self.parts.response = Some(Box::new(response));
         self
     }
 

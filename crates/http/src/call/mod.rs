@@ -25,7 +25,7 @@ use crate::observe::server_timing::{SERVER_TIMING, first, server_timing};
 use crate::request::arguments;
 use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
 use crate::request::head::RequestHead;
-use crate::request::media::BodyForm;
+use crate::request::media::{BodyForm, is_file, is_open_file};
 use crate::request::multipart::{self, MultipartForm};
 use crate::request::payload;
 use crate::respond::stream::{self, StreamForm};
@@ -70,7 +70,14 @@ pub(crate) async fn call<B: RequestBody>(
     match response_kind {
         ResponseKind::Whole(accepted) => {
             let (reply, unwritten) = client.edge().submit_unwritten(admission, payload, options).await?;
-            let response = respond::whole(reply.payload, accepted, &compression, &budget).await;
+            let response = match unwritten.response() {
+                None => respond::whole(reply.payload, accepted, &compression, &budget).await,
+                // Boxed: keeps the future of calls that choose nothing small.
+                Some(fields) => {
+                    let headers = request.headers();
+                    Box::pin(respond::chosen(&fields, reply.payload, accepted, headers, &compression, &budget)).await
+                }
+            };
             let cache_use = unwritten.cache_use();
             unwritten.end(response.as_ref().map(|_| ()).map_err(ApiError::kind));
             let mut response = response?;
@@ -97,6 +104,8 @@ pub(crate) async fn declared<B: RequestBody>(
 ) -> Result<Response, ApiError> {
     let (method, headers) = (request.method(), request.headers());
     let has_body = request.body().size_hint().exact() != Some(0) || headers.contains_key(CONTENT_TYPE);
+    // Null is no file: without one the request is refused as by any other route.
+    let has_body = has_body || route.input().raw_body().is_some() || is_file(route.input().schema());
     if has_body && *method != Method::GET && *method != Method::HEAD {
         return call(context, route, CallStyle::Declared, request).await;
     }
@@ -129,16 +138,26 @@ impl ResponseKind {
         form: &BodyForm<'_>,
     ) -> Result<Self, ApiError> {
         match (route.streams(), style, form) {
-            (true, ..) => StreamForm::from_accept(accept).map(Self::Stream),
+            (true, ..) => StreamForm::from_accept(accept, route.output()).map(Self::Stream),
             (false, CallStyle::Function, BodyForm::Encoded(format))
                 if accept.is_none_or(|accept| **accept == "*/*") =>
             {
                 let media_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
                 Ok(Self::Whole(AcceptedForms::as_asked(*format, media_type)))
             }
-            (false, ..) => AcceptedForms::from_accept(accept, route.output()).map(Self::Whole),
+            (false, ..) => {
+                let refused =
+                    |refusal| if may_choose(route, accept) { Ok(AcceptedForms::OF_CODE) } else { Err(refusal) };
+                AcceptedForms::from_accept(accept, route.output()).or_else(refused).map(Self::Whole)
+            }
         }
     }
+}
+
+/// Whether the code of a route may choose a media type that the request accepts.
+fn may_choose(route: &Route, accept: Option<&Cow<'_, HeaderValue>>) -> bool {
+    let declared = route.response().and_then(|response| response.media_type.as_deref());
+    declared.map_or_else(|| is_open_file(route.output()), |declared| respond::accepts(accept.map(|a| &**a), declared))
 }
 
 /// A body that was read.

@@ -46,17 +46,34 @@ const OWN_HEADERS: [&str; 22] = [
     "x-request-id",
 ];
 
+/// Those of them that a successful response may have: of its body, and cookies. The Python package has the same list.
+const OF_RESPONSES: [&str; 4] = ["content-disposition", "content-language", "content-type", "set-cookie"];
+
 /// A header that user code chose for its failure; `None` if it is invalid or the edge's own.
 pub(crate) fn header_of_call(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
     let name: HeaderName = name.parse().ok()?;
-    let is_own = |own: &&str| match own.strip_suffix('-') {
-        Some(_) => name.as_str().starts_with(*own),
-        None => name.as_str() == *own,
-    };
-    if OWN_HEADERS.iter().any(is_own) {
+    if is_own(&name) {
         return None;
     }
     Some((name, value.parse().ok()?))
+}
+
+/// A header that user code chose for a successful response, or what is wrong with it.
+pub(crate) fn header_of_response(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let refused = || format!("the header {name:?}: {value:?} has characters that HTTP does not allow there");
+    let header: HeaderName = name.parse().map_err(|_| refused())?;
+    if is_own(&header) && !OF_RESPONSES.contains(&header.as_str()) {
+        return Err(format!("the header `{header}` is the server's own: an answer cannot choose it"));
+    }
+    Ok((header, value.parse().map_err(|_| refused())?))
+}
+
+fn is_own(name: &HeaderName) -> bool {
+    let is = |own: &&str| match own.strip_suffix('-') {
+        Some(_) => name.as_str().starts_with(*own),
+        None => name.as_str() == *own,
+    };
+    OWN_HEADERS.iter().any(is)
 }
 
 #[cfg(test)]
@@ -76,6 +93,22 @@ mod tests {
         }
         for (name, value) in [("x y", "1"), ("", "1"), ("x", "a\r\nset-cookie: b"), ("x", "\0")] {
             assert!(header_of_call(name, value).is_none(), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_response_may_also_have_cookies_and_headers_of_its_body() {
+        for name in OF_RESPONSES.into_iter().chain(["Location", "X-Model", "cache-control"]) {
+            assert!(header_of_response(name, "a").is_ok(), "{name}");
+        }
+        for name in ["Content-Length", "transfer-encoding", "Connection", "date", "content-encoding", "x-request-id"] {
+            let refused = header_of_response(name, "1").unwrap_err();
+            let name = name.to_ascii_lowercase();
+            assert_eq!(refused, format!("the header `{name}` is the server's own: an answer cannot choose it"));
+        }
+        for (name, value) in [("x y", "1"), ("x", "a\r\nset-cookie: b"), ("x", "\0"), ("set-cookie", "\u{e9}")] {
+            let refused = header_of_response(name, value).unwrap_err();
+            assert!(refused.contains(&format!("{name:?}: {value:?}")), "{refused}");
         }
     }
 

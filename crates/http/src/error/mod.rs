@@ -25,6 +25,7 @@ use self::mapping::{header_of_call, status_of, status_of_call};
 use self::mismatches::SchemaMismatch;
 
 pub use self::answer::{Problem, http_status};
+pub(crate) use self::mapping::header_of_response;
 pub(crate) use self::problem::PROBLEM_JSON;
 
 /// The content codings of bodies.

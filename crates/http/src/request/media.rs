@@ -99,6 +99,11 @@ pub(crate) fn is_file(schema: &serde_json::Value) -> bool {
     schema["contentEncoding"] == "base64"
 }
 
+/// Whether the type is a file whose media types its schema does not name: its code chooses one.
+pub(crate) fn is_open_file(data_type: &DataType) -> bool {
+    is_file(data_type.schema()) && data_type.schema()["contentMediaType"].is_null()
+}
+
 /// Whether the schema allows every value.
 fn is_anything(data_type: &DataType) -> bool {
     let schema = data_type.schema();

@@ -28,6 +28,8 @@ pub(crate) enum ReplyForm {
     Bytes,
     /// A byte string that begins as a file of this media type.
     File(&'static str),
+    /// None but that which its code chooses: an outcome without such a choice does not fit.
+    OfCode,
 }
 
 impl ReplyForm {
@@ -47,6 +49,7 @@ impl ReplyForm {
             Self::Text => TEXT_PLAIN,
             Self::Bytes => OCTET_STREAM,
             Self::File(media_type) => media_type,
+            Self::OfCode => "*/*",
         }
     }
 
@@ -55,7 +58,7 @@ impl ReplyForm {
         match self {
             Self::Text => "text/plain; charset=utf-8",
             Self::Encoded(Format::Msgpack) => WITH_EXTENSIONS,
-            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes | Self::File(_) => self.media_type(),
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes | Self::File(_) | Self::OfCode => self.media_type(),
         }
     }
 
@@ -70,7 +73,9 @@ impl ReplyForm {
         match self {
             Self::Encoded(Format::Json) | Self::Text => Compressibility::Text,
             Self::Encoded(format) if format.is_table() => Compressibility::Table,
-            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes | Self::File(_) => Compressibility::Dense,
+            Self::Encoded(_) | Self::PlainMsgpack | Self::Bytes | Self::File(_) | Self::OfCode => {
+                Compressibility::Dense
+            }
         }
     }
 }
@@ -97,16 +102,19 @@ pub(crate) struct AcceptedForms {
 
 impl AcceptedForms {
     /// JSON alone.
-    pub(crate) const JSON: Self = Self::only(Format::Json);
+    pub(crate) const JSON: Self = Self::only(ReplyForm::Encoded(Format::Json));
 
-    /// This format alone.
-    const fn only(format: Format) -> Self {
-        Self { best: ReplyForm::Encoded(format), others: Vec::new() }
+    /// What the code chooses, alone.
+    pub(crate) const OF_CODE: Self = Self::only(ReplyForm::OfCode);
+
+    /// This form alone.
+    const fn only(best: ReplyForm) -> Self {
+        Self { best, others: Vec::new() }
     }
 
     /// The format of the request body alone.
     pub(crate) fn as_asked(format: Format, content_type: &str) -> Self {
-        Self { best: ReplyForm::for_format(format, content_type), others: Vec::new() }
+        Self::only(ReplyForm::for_format(format, content_type))
     }
 
     /// The forms of `output` that `accept` allows, or a 406 that lists them.

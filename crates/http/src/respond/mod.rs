@@ -1,5 +1,6 @@
 //! From an outcome to the bytes of a response: its form, whole or streamed, and its compression.
 
+mod chosen;
 pub(crate) mod compress_response;
 pub(crate) mod compressor;
 mod form;
@@ -9,8 +10,9 @@ mod plain_msgpack;
 pub(crate) mod stream;
 mod whole;
 
+pub(crate) use chosen::{ChosenResponse, accepts};
 pub(crate) use form::{AcceptedForms, ReplyForm, offers};
-pub(crate) use whole::whole;
+pub(crate) use whole::{chosen, whole};
 
 pub use parts::body_of_parts;
 pub use whole::ResponseCompression;

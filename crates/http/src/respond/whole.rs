@@ -10,8 +10,10 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{EncodeError, EncodeErrorKind, Envelope, Format, Media, Payload, Value};
+use callboard_core::ResponseFields;
 use callboard_core::edge::{CodecBudget, LARGE_BYTES};
 
+use super::chosen::ChosenResponse;
 use super::compressor::compress_off_thread;
 use super::form::{AcceptedForms, ReplyForm};
 use super::parts;
@@ -20,6 +22,7 @@ use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::file_type::begins_as;
 use crate::request::coding::{Compressibility, ContentCoding};
+use crate::request::head::RequestHead;
 
 /// The rules for compressing a response.
 #[derive(Debug)]
@@ -83,6 +86,24 @@ pub(crate) async fn whole(
     }
 }
 
+/// The response to a call that succeeded, and whose code has chosen something of it.
+pub(crate) async fn chosen(
+    fields: &ResponseFields,
+    payload: Payload,
+    accepted: AcceptedForms,
+    request: &HeaderMap,
+    compression: &ResponseCompression,
+    budget: &CodecBudget<'_>,
+) -> Result<Response, ApiError> {
+    let mut chosen = ChosenResponse::try_new(fields)?;
+    let accept = RequestHead::read(request)?.accept;
+    let accepted = chosen.forms(accept.as_deref()).unwrap_or(accepted);
+    let whole = whole(payload, accepted, compression, budget).await;
+    let mut response = whole.map_err(|error| chosen.explained(error))?;
+    chosen.apply(&mut response);
+    Ok(response)
+}
+
 /// An outcome in its form.
 enum Encoded {
     Bytes(Bytes),
@@ -109,7 +130,7 @@ async fn encode(
 ) -> Result<Result<Encoded, (EncodeError, Payload)>, ApiError> {
     let known = match form {
         // Large parts are shared, not encoded.
-        ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes | ReplyForm::File(_) => 0,
+        ReplyForm::Encoded(Format::Envelope) | ReplyForm::Bytes | ReplyForm::File(_) | ReplyForm::OfCode => 0,
         _ => payload.size_up_to(LARGE_BYTES),
     };
     let write = move || encode_sync(&payload, form).map_err(|mismatch| (mismatch, payload.clone()));
@@ -132,6 +153,7 @@ fn encode_sync(payload: &Payload, form: ReplyForm) -> Result<Encoded, EncodeErro
             bytes if begins_as(&bytes, media_type) => Ok(Encoded::Bytes(bytes)),
             _ => Err(mismatch(payload, payload.value()?, &format!("no {media_type}"))),
         },
+        ReplyForm::OfCode => Err(mismatch(payload, payload.value()?, "of no media type that its code has chosen")),
     }
 }
 
@@ -178,7 +200,7 @@ async fn response(
     Ok(response)
 }
 
-fn text_of(payload: &Payload) -> Result<String, EncodeError> {
+pub(super) fn text_of(payload: &Payload) -> Result<String, EncodeError> {
     match (payload.downcast_ref::<String>(), payload.value()?) {
         (Some(text), _) | (_, Some(Value::Str(text))) => Ok(text.clone()),
         (_, value) => Err(mismatch(payload, value, "no text")),

@@ -7,6 +7,7 @@ mod access;
 mod admin;
 mod auth;
 mod calls;
+mod chosen;
 mod client;
 mod compression;
 mod ending;

@@ -289,7 +289,7 @@ async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
     };
     assert_eq!(
         forms("/paths/~1count/post/responses/200/content", "text/event-stream"),
-        ["application/x-ndjson", "application/vnd.callboard.envelope-stream"]
+        ["application/x-ndjson", "application/vnd.callboard.envelope-stream", "text/plain"]
     );
     assert_eq!(
         forms("/paths/~1count/post/requestBody/content", "application/json"),

@@ -159,7 +159,7 @@ impl Messages {
             }
             ToChild::Result { id, error } => self.node.calls().end(id, error, frame.parts.into_iter().next()),
             ToChild::Ping => self.node.send(&FromChild::Pong, &[])?,
-            ToChild::Stop => self.end = Some(EndReason::Stop),
+            ToChild::Stop { .. } => self.end = Some(EndReason::Stop),
             ToChild::Start(_) | ToChild::Batch { .. } => {
                 return Err(ServeWorkerError::protocol("a batch before the start, or a second start"));
             }

@@ -5,14 +5,16 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use callboard_codec::{DecodeLimits, Envelope, Payload};
-use callboard_core::Failure;
 use callboard_core::edge::ErrorParts;
+use callboard_core::{Failure, ResponseFields};
 use parking_lot::Mutex;
 
 use super::ServeWorkerError;
 use super::calls::OpenCalls;
 use crate::frame::{limits, write_frame};
-use crate::message::{self, FailedMessage, FromChild, ItemError, OutcomesMessage, PROTOCOL, ReadyMessage};
+use crate::message::{
+    self, FailedMessage, FromChild, ItemError, OutcomesMessage, PROTOCOL, ReadyMessage, ResponseHead,
+};
 use crate::shared_memory::{MemoryFields, Outgoing};
 use crate::socket::Inbox;
 
@@ -35,6 +37,7 @@ struct Writer {
 /// The outcomes of a batch, in the order of its items.
 pub(super) struct Outcomes {
     items: Vec<Option<ItemError>>,
+    responses: Vec<Option<ResponseHead>>,
     parts: Vec<Envelope>,
     /// The bytes of a frame that are free for outputs.
     room: usize,
@@ -90,13 +93,18 @@ impl Node {
     }
 
     pub(super) fn outcomes(&self) -> Outcomes {
-        Outcomes { items: Vec::new(), parts: Vec::new(), room: self.0.writer.lock().max_bytes }
+        Outcomes { items: Vec::new(), responses: Vec::new(), parts: Vec::new(), room: self.0.writer.lock().max_bytes }
     }
 }
 
 impl Outcomes {
-    /// The next item has this output, which is none of a stream, or has failed.
-    pub(super) fn push(&mut self, outcome: Result<Option<Payload>, Box<ErrorParts>>) {
+    /// The next item has this output, which is none of a stream, or has failed; and what its code has chosen of the
+    /// answer.
+    pub(super) fn push(&mut self, outcome: Result<Option<Payload>, Box<ErrorParts>>, response: Option<ResponseFields>) {
+        if let Some(response) = response {
+            self.responses.resize_with(self.items.len(), || None);
+            self.responses.push(Some(response.into()));
+        }
         let envelope = outcome.and_then(|output| output.map(|output| envelope(&output, self.room)).transpose());
         self.items.push(match envelope {
             Ok(part) => {
@@ -109,7 +117,7 @@ impl Outcomes {
     }
 
     pub(super) fn send(self, id: u64, node: &Node) -> Result<(), ServeWorkerError> {
-        let outcomes = OutcomesMessage { id, items: self.items, last: false };
+        let outcomes = OutcomesMessage { id, items: self.items, responses: self.responses, last: false };
         node.send(&FromChild::Outcomes(outcomes), &self.parts)
     }
 }

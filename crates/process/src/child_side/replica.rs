@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use callboard_codec::{DecodeLimits, Payload};
 use callboard_core::edge::{ErrorParts, contain, contain_future};
 use callboard_core::isolation::{
-    IsolatedItem, IsolatedNode, IsolatedOutcome, IsolatedReplica, ReplicaPlace, StageCode,
+    IsolatedCall, IsolatedItem, IsolatedNode, IsolatedOutcome, IsolatedReplica, ReplicaPlace, StageCode,
 };
 use futures_util::future::{Either, join, join_all, select};
 use parking_lot::{Condvar, Mutex};
@@ -236,11 +236,16 @@ type Broken = Option<HashMap<usize, Box<ErrorParts>>>;
 async fn pass_on(outputs: Vec<(usize, mpsc::Receiver<Payload>)>, open: Arc<OpenBatch>, id: u64, node: Node) -> Broken {
     let is_streaming = !outputs.is_empty();
     let passing = outputs.into_iter().map(async |(item, mut outputs)| {
+        let mut is_first = true;
         loop {
             // The semaphore is never closed.
             open.credit.acquire().await.into_iter().for_each(SemaphorePermit::forget);
             match node.output(&outputs.recv().await?) {
-                Ok(part) => or_end(node.send(&FromChild::Output(OutputMessage { id, item }), &[part])),
+                Ok(part) => {
+                    let chosen = std::mem::take(&mut is_first).then(|| open.calls[item].response()).flatten();
+                    let output = OutputMessage { id, item, response: chosen.map(Into::into) };
+                    or_end(node.send(&FromChild::Output(output), &[part]));
+                }
                 Err(error) => return Some((item, error)),
             }
         }
@@ -262,7 +267,8 @@ fn answer(
         let outcome = error.map_or_else(|| outcomes.next().expect("one outcome for each item"), Err);
         let broken = streams.as_mut().and_then(|streams| streams.remove(&index));
         let outcome = broken.map_or(outcome, Err);
-        sent.push(outcome.map(|output| streams.is_none().then_some(output)));
+        let chosen = batch.open.calls.get(index).and_then(IsolatedCall::response);
+        sent.push(outcome.map(|output| streams.is_none().then_some(output)), chosen);
     }
     or_end(sent.send(batch.id, node));
     node.calls().end_all_of(batch.id);

@@ -52,7 +52,7 @@ pub fn serve_worker<W>(
                 let input = input.value().map_err(|unread| error(unread.into()))?;
                 run(&mut worker, input).map_err(error)
             });
-            outcomes.push(output.map(|output| Some(Payload::new(output))));
+            outcomes.push(output.map(|output| Some(Payload::new(output))), None);
             // The caller of the next item may be gone by now.
             messages.look()?;
         }

@@ -99,6 +99,8 @@ pub struct PythonService {
     /// What is known of the parts of a request that its code takes as arguments.
     #[serde(default)]
     pub request: Vec<PythonRequestArgument>,
+    /// What it says of its successful answers.
+    pub response: Option<PythonResponse>,
     /// The routes that its code calls.
     #[serde(default)]
     pub depends: Vec<PythonDependency>,
@@ -128,6 +130,17 @@ pub struct PythonRequestArgument {
     pub required: bool,
     /// The JSON schema of its value.
     pub schema: Json,
+}
+
+/// What a service says of its successful answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct PythonResponse {
+    /// Their status.
+    pub status: Option<u16>,
+    /// The media type of a text or bytes.
+    pub media_type: Option<String>,
+    /// A line for people.
+    pub description: Option<String>,
 }
 
 /// The place of an argument in a request.

@@ -5,7 +5,7 @@ mod configuration;
 
 pub use app::{
     PythonApp, PythonDependency, PythonHooks, PythonRawBody, PythonReplicas, PythonRequestArgument, PythonRequestPlace,
-    PythonService,
+    PythonResponse, PythonService,
 };
 
 use std::collections::BTreeMap;

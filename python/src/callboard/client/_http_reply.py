@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from callboard._envelope import Buffer, EnvelopeError, decode
+from callboard._envelope import Buffer, EnvelopeError, decode, encode
 from callboard._errors import is_handled
 from callboard.client._http_request import ENVELOPE, SMALL_BYTES, STREAM_TYPE, Endpoint, Sending
 from callboard.client.errors import KINDS
@@ -44,7 +44,9 @@ class Reply:
         self.status = response.status_code
         self.headers = response.headers
         self.media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        self.is_envelope = response.is_success and self.media_type == ENVELOPE.decode()
+        # An answer without a body is a None.
+        self._has_no_body = response.status_code in (204, 205)
+        self.is_envelope = self._has_no_body or (response.is_success and self.media_type == ENVELOPE.decode())
         self._max_bytes = max_bytes
         announced = response.headers.get("content-length", "")
         length = int(announced) if announced.isdecimal() else 0
@@ -68,6 +70,8 @@ class Reply:
         self._came = end
 
     def body(self) -> Buffer:
+        if self._has_no_body:
+            return encode(None)
         return self._body if self._place is None else self._place[: self._came]
 
     def _check(self, length: int) -> None:

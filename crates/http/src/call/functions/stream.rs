@@ -51,7 +51,7 @@ pub(crate) fn answer(
 ) -> Result<Response, ApiError> {
     let head = RequestHead::read(request.headers())?;
     if let Some(accept) = &head.accept
-        && StreamForm::from_accept(Some(accept))? != StreamForm::Envelopes
+        && StreamForm::from_accept(Some(accept), route.output())? != StreamForm::Envelopes
         && **accept != "*/*"
     {
         return Err(ApiError::not_acceptable(StreamForm::Envelopes.media_type()));

@@ -17,7 +17,7 @@ use super::schema::Components;
 use crate::error::PROBLEM_JSON;
 use crate::request::arguments::arguments;
 use crate::request::media::{MULTIPART, accepted, is_file};
-use crate::respond::stream::{STREAM_FORMS, StreamForm};
+use crate::respond::stream::StreamForm;
 use crate::respond::{ReplyForm, offers};
 
 /// The methods of a route, in lower case.
@@ -227,7 +227,7 @@ fn responses(route: &Route, audience: Audience, components: &mut Components) -> 
     let output = route.output();
     let reference = components.insert(output.name(), output.schema().clone());
     let (description, mut content) = if route.streams() {
-        ("A stream of outcomes, as they become available; an error ends it.", stream_content(&reference))
+        ("A stream of outcomes, as they become available; an error ends it.", stream_content(&reference, output))
     } else {
         ("The outcome.", content_of(&reference, offers(output).into_iter().map(ReplyForm::media_type)))
     };
@@ -236,13 +236,30 @@ fn responses(route: &Route, audience: Audience, components: &mut Components) -> 
     for form in files.filter(|_| audience == Audience::People && !route.streams()) {
         content.insert(form.media_type().to_owned(), json!({ "schema": binary() }));
     }
-    responses_with(description, content)
+    let Some(declared) = route.response() else { return responses_with(description, content) };
+    if let Some(media_type) = &declared.media_type {
+        content = Map::from_iter([(media_type.clone(), json!({ "schema": text_or_bytes(output) }))]);
+    }
+    let status = declared.status.map_or_else(|| OK.to_owned(), |status| status.to_string());
+    let mut responses = responses_with(declared.description.as_deref().unwrap_or(description), content);
+    let success = responses.as_object_mut().and_then(|responses| Some((responses.remove(OK)?, responses)));
+    if let Some((success, responses)) = success {
+        responses.insert(status, success);
+    }
+    responses
 }
+
+/// The schema of an output in a media type of its own.
+fn text_or_bytes(output: &DataType) -> Value {
+    if is_file(output.schema()) { binary() } else { json!({ "type": "string" }) }
+}
+
+const OK: &str = "200";
 
 fn responses_with(description: &str, content: Map<String, Value>) -> Value {
     let mut responses = Map::new();
     responses.insert(
-        "200".to_owned(),
+        OK.to_owned(),
         json!({
             "description": description,
             "headers": HEADERS.map(|(name, ..)| (name, json!({ "$ref": format!("#/components/headers/{name}") })))
@@ -255,10 +272,10 @@ fn responses_with(description: &str, content: Map<String, Value>) -> Value {
 }
 
 /// A stream as events. OpenAPI 3.1 cannot describe the items of a stream, so an extension does.
-fn stream_content(item: &Value) -> Map<String, Value> {
+fn stream_content(item: &Value, output: &DataType) -> Map<String, Value> {
     let events = StreamForm::Events.media_type();
-    let also: Vec<&str> =
-        STREAM_FORMS.into_iter().map(StreamForm::media_type).filter(|other| *other != events).collect();
+    let forms = StreamForm::all_of(output).into_iter().map(StreamForm::media_type);
+    let also: Vec<&str> = forms.filter(|other| *other != events).collect();
     Map::from_iter([(events.to_owned(), json!({ "schema": event(item), "x-item-schema": item, ALSO: also }))])
 }
 

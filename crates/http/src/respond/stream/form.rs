@@ -1,7 +1,7 @@
-//! The three forms of a stream: server-sent events, lines of JSON, and frames with an envelope each.
+//! The forms of a stream: server-sent events, lines of JSON, frames with an envelope each, and plain text.
 //!
-//! Each form distinguishes a complete stream, a stream that ended with an error, and a truncated one. `docs/wire.md`
-//! draws them.
+//! Each form distinguishes a complete stream, a stream that ended with an error, and a truncated one; plain text does
+//! not tell the last two apart. `docs/wire.md` draws them.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -9,13 +9,16 @@ use std::io::Write as _;
 
 use axum::http::header::HeaderValue;
 use bytes::Bytes;
-use callboard_codec::{EncodeError, Format, MediaType, Payload};
+use callboard_codec::{DataType, EncodeError, Format, MediaType, Payload};
 use callboard_core::edge::CodecBudget;
 
 use super::heartbeat::HEARTBEAT;
 use super::send_buffer::SendBuffer;
 use crate::error::ApiError;
+use crate::request::media::{TEXT_PLAIN, plain_types};
+use crate::respond::ReplyForm;
 use crate::respond::frame::{Frame, FrameKind};
+use crate::respond::whole::text_of;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamForm {
@@ -25,10 +28,9 @@ pub(crate) enum StreamForm {
     Lines,
     /// An envelope per frame, which holds every value.
     Envelopes,
+    /// Texts, one behind the other.
+    Text,
 }
-
-/// All forms, the default first.
-pub(crate) const STREAM_FORMS: [StreamForm; 3] = [StreamForm::Events, StreamForm::Lines, StreamForm::Envelopes];
 
 impl StreamForm {
     /// Its name in `Accept` and `Content-Type`.
@@ -37,15 +39,31 @@ impl StreamForm {
             Self::Events => "text/event-stream",
             Self::Lines => "application/x-ndjson",
             Self::Envelopes => ENVELOPE_STREAM,
+            Self::Text => TEXT_PLAIN,
         }
     }
 
+    /// Its `Content-Type`.
+    pub(crate) const fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => ReplyForm::Text.content_type(),
+            Self::Events | Self::Lines | Self::Envelopes => self.media_type(),
+        }
+    }
+
+    /// The forms of a stream of outputs of this type, the default first.
+    pub(crate) fn all_of(output: &DataType) -> Vec<Self> {
+        let has_text = plain_types(output).any(|plain| plain == TEXT_PLAIN);
+        [Self::Events, Self::Lines, Self::Envelopes].into_iter().chain(has_text.then_some(Self::Text)).collect()
+    }
+
     /// The form that `accept` prefers, or a 406 that lists all.
-    pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>) -> Result<Self, ApiError> {
+    pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
         let Some(accept) = accept else { return Ok(Self::Events) };
-        let media_types = STREAM_FORMS.map(Self::media_type);
+        let forms = Self::all_of(output);
+        let media_types: Vec<&str> = forms.iter().map(|form| form.media_type()).collect();
         MediaType::choose_index(accept.to_str().unwrap_or("-"), &media_types)
-            .map(|index| STREAM_FORMS[index])
+            .map(|index| forms[index])
             .ok_or_else(|| ApiError::not_acceptable(&media_types.join(", ")))
     }
 
@@ -68,6 +86,7 @@ pub(crate) const ENVELOPE_STREAM: &str = "application/vnd.callboard.envelope-str
 pub(super) enum EncodedItem {
     /// On one line.
     Json(Bytes),
+    Text(Bytes),
     Frame(Frame),
 }
 
@@ -75,6 +94,9 @@ impl EncodedItem {
     pub(super) fn try_new(payload: &Payload, form: StreamForm) -> Result<Self, EncodeError> {
         if form == StreamForm::Envelopes {
             return Frame::try_new(FrameKind::Value, payload.to_envelope()?).map(Self::Frame);
+        }
+        if form == StreamForm::Text {
+            return text_of(payload).map(|text| Self::Text(text.into()));
         }
         let json = payload.encode(Format::Json)?;
         Ok(Self::Json(match one_line(&json) {
@@ -87,6 +109,7 @@ impl EncodedItem {
     pub(super) fn held(self, budget: &CodecBudget<'_>) -> Result<Self, ApiError> {
         Ok(match self {
             Self::Json(json) => Self::Json(budget.charged(json)),
+            Self::Text(text) => Self::Text(budget.charged(text)),
             Self::Frame(frame) => {
                 budget.charge_outcome(frame.shared_bytes())?;
                 Self::Frame(frame.held(budget))
@@ -123,13 +146,14 @@ impl StreamWriter {
                 out.push(json);
                 out.last().push(b'\n');
             }
+            EncodedItem::Text(text) => out.push(text),
             EncodedItem::Frame(frame) => write(frame, out),
         }
         self.items += 1;
     }
 
-    /// Writes the error that ends the stream.
-    pub(super) fn error(&self, error: &ApiError, request_id: &str, sends_trace: bool, out: &mut SendBuffer) {
+    /// Writes the error that ends the stream. False: the form has no place for it.
+    pub(super) fn error(&self, error: &ApiError, request_id: &str, sends_trace: bool, out: &mut SendBuffer) -> bool {
         let problem = || error.to_problem(request_id, sends_trace);
         match self.form {
             StreamForm::Events => event(format_args!("event: error\n"), problem().into(), out),
@@ -137,7 +161,9 @@ impl StreamWriter {
                 out.last().extend_from_slice(part);
             }),
             StreamForm::Envelopes => write(Frame::from_problem(error, request_id, sends_trace), out),
+            StreamForm::Text => return false,
         }
+        true
     }
 
     /// Writes the timeline, in the only form with a place for it.
@@ -155,7 +181,7 @@ impl StreamWriter {
                 event(format_args!("event: end\n"), items.into(), out);
             }
             // The end of the body marks it: a truncated body has none.
-            StreamForm::Lines => {}
+            StreamForm::Lines | StreamForm::Text => {}
             StreamForm::Envelopes => write(Frame::END, out),
         }
     }

@@ -5,7 +5,8 @@
 //! * **Explained:** an event stream whose request asked for its timeline has it in an event before the last one.
 //! * **Full:** further outcomes are taken once the connection has taken earlier ones, up to [a limit](send_buffer). A
 //!   slow reader uses up only the credit of its own call.
-//! * **Broken:** an item that cannot be encoded, or a panic of user code, is the error that ends the stream.
+//! * **Broken:** an item that cannot be encoded, or a panic of user code, is the error that ends the stream. Plain text
+//!   has no place for it: its body is cut.
 //! * **Late:** the deadline covers the whole stream. When it passes, or the node ends, the last item is that error.
 //! * **Cancelled:** dropping the body, as hyper does when the client leaves, cancels the call; the request counts as
 //!   abandoned.
@@ -14,7 +15,6 @@ mod form;
 mod heartbeat;
 mod send_buffer;
 
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,9 @@ use callboard_core::timeline::Recorder;
 use callboard_core::{Deadline, LocalClient};
 use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
+use thiserror::Error;
 
-pub(crate) use self::form::{STREAM_FORMS, StreamForm};
+pub(crate) use self::form::StreamForm;
 
 pub use self::form::one_line;
 pub use self::heartbeat::{HEARTBEAT, Heartbeat};
@@ -43,6 +44,7 @@ use crate::observe::stream_log::StreamedItems;
 use crate::observe::timeline_header;
 use crate::request::coding::ContentCoding;
 use crate::request_id::RequestId;
+use crate::respond::ChosenResponse;
 use crate::respond::compressor::Compressor;
 use crate::upgrade::EdgeLife;
 use callboard_telemetry::RequestSpan;
@@ -95,6 +97,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         compressor,
         _compressor_charge: compressor_charge,
         is_over: false,
+        is_broken: false,
         heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
         leaving: None,
         panics: streamed.panics,
@@ -106,15 +109,14 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
         _span: streamed.span,
     };
     stream_body.first().await?;
+    let chosen = stream_body.replies.response().map(ChosenResponse::try_for_stream).transpose()?;
     // Before this, the request has no response, and the edge counts a client that leaves.
     stream_body.leaving = (!stream_body.is_over).then(|| AbandonGuard::new(streamed.abandoned));
-    let body = stream::unfold(stream_body, async |mut stream_body| {
-        stream_body.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), stream_body))
-    });
+    let body = stream::unfold(stream_body, async |mut stream_body| Some((stream_body.next().await?, stream_body)));
     let mut response = Response::new(Body::from_stream(body));
     response.extensions_mut().insert(items);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.media_type()));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(form.content_type()));
     if let Some(coding) = coding {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
         headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
@@ -122,8 +124,16 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Otherwise nginx and similar proxies buffer a page of events before they send any.
     headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    if let Some(chosen) = chosen {
+        chosen.apply(&mut response);
+    }
     Ok(response)
 }
+
+/// The error of a body that ends early: its client reads that it was cut.
+#[derive(Debug, Error)]
+#[error("the stream ended with an error")]
+struct BrokenStream;
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -141,6 +151,8 @@ struct ReplyStreamBody {
     compressor: Option<Compressor>,
     _compressor_charge: HeldBytes,
     is_over: bool,
+    /// It has ended with an error that its form cannot tell.
+    is_broken: bool,
     heartbeat: Option<Heartbeat>,
     leaving: Option<AbandonGuard>,
     panics: Counter,
@@ -177,18 +189,24 @@ impl ReplyStreamBody {
     }
 
     /// The next piece of the body.
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next(&mut self) -> Option<Result<Bytes, BrokenStream>> {
         loop {
             self.take_what_is_ready().await;
             if let Some(piece) = self.send_buffer.pop() {
-                return Some(match &mut self.compressor {
+                return Some(Ok(match &mut self.compressor {
                     None => piece,
                     // Compressing into memory does not fail.
                     Some(compressor) => compressor.piece(&piece).unwrap_or_default(),
-                });
+                }));
+            }
+            if std::mem::take(&mut self.is_broken) {
+                self.compressor = None;
+                // hyper sends the pieces that it has when it waits, and drops them at an error.
+                tokio::task::yield_now().await;
+                return Some(Err(BrokenStream));
             }
             if self.is_over {
-                return self.compressor.take().and_then(|compressor| compressor.finish().ok());
+                return self.compressor.take().and_then(|compressor| compressor.finish().ok()).map(Ok);
             }
             if let Some(payload) = self.held.take() {
                 self.write(Some(Ok(payload))).await;
@@ -241,7 +259,7 @@ impl ReplyStreamBody {
         };
         error.log(self.id.as_str(), Some(&self.route));
         self.explain();
-        self.writer.error(&error, self.id.as_str(), self.sends_traces, &mut self.send_buffer);
+        self.is_broken = !self.writer.error(&error, self.id.as_str(), self.sends_traces, &mut self.send_buffer);
         self.finish();
     }
 

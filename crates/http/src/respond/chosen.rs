@@ -1,0 +1,111 @@
+//! What user code has chosen of a successful response: its status, its headers and its media type.
+//!
+//! A `content-type` among the headers is the media type of an output that is a text or bytes: it is sent as it is, if
+//! the request accepts that type. If not, the output has the form that the request accepts, so a client that asks for
+//! envelopes reads its value. An invalid header, or one that is the edge's own, fails the call.
+
+use axum::body::Body;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use axum::http::{HeaderName, StatusCode};
+use axum::response::Response;
+use callboard_codec::{Format, MediaType};
+use callboard_core::{ErrorKind, ResponseFields};
+
+use super::form::{AcceptedForms, ReplyForm};
+use crate::error::{ApiError, header_of_response};
+
+/// The statuses of a response without a body (RFC 9110 §15).
+const WITHOUT_BODY: [StatusCode; 3] = [StatusCode::NO_CONTENT, StatusCode::RESET_CONTENT, StatusCode::NOT_MODIFIED];
+
+/// The choice of user code, checked.
+#[derive(Debug, Default)]
+pub(crate) struct ChosenResponse {
+    status: Option<StatusCode>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    media_type: Option<HeaderValue>,
+    /// Whether the output is sent in its chosen media type.
+    is_raw: bool,
+}
+
+impl ChosenResponse {
+    /// Checks the choice. An error says which header is refused.
+    pub(crate) fn try_new(fields: &ResponseFields) -> Result<Self, ApiError> {
+        let status = fields.status().and_then(|status| StatusCode::from_u16(status).ok());
+        let mut chosen = Self { status, ..Self::default() };
+        for (name, value) in fields.headers() {
+            let header = header_of_response(name, value);
+            let (name, value) = header.map_err(|refusal| ApiError::new(ErrorKind::Failed, refusal))?;
+            if name == CONTENT_TYPE {
+                chosen.media_type = Some(value);
+            } else {
+                chosen.headers.push((name, value));
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// The same for the head of a stream, which has the media type that its client accepts, and a body.
+    pub(crate) fn try_for_stream(fields: &ResponseFields) -> Result<Self, ApiError> {
+        let chosen = Self::try_new(fields)?;
+        if chosen.media_type.is_some() {
+            return Err(ApiError::new(ErrorKind::Failed, "a stream cannot choose its header `content-type`"));
+        }
+        match chosen.status.filter(|status| WITHOUT_BODY.contains(status)) {
+            Some(status) => Err(ApiError::new(ErrorKind::Failed, format!("a stream cannot have the status {status}"))),
+            None => Ok(chosen),
+        }
+    }
+
+    /// The forms of an output in its chosen media type; `None` without one, or if the request does not accept it.
+    pub(crate) fn forms(&mut self, accept: Option<&HeaderValue>) -> Option<AcceptedForms> {
+        let media_type = self.media_type.as_ref()?.to_str().ok()?;
+        if !accepts(accept, media_type) {
+            return None;
+        }
+        let essence = MediaType::without_parameters(media_type);
+        let is_json = essence == Format::Json.media_type() || essence.ends_with("+json");
+        self.is_raw = true;
+        let json = is_json.then_some(ReplyForm::Encoded(Format::Json));
+        Some(AcceptedForms { best: ReplyForm::Text, others: std::iter::once(ReplyForm::Bytes).chain(json).collect() })
+    }
+
+    /// The error of an output that has no such form.
+    pub(crate) fn explained(&self, error: ApiError) -> ApiError {
+        match &self.media_type {
+            Some(media_type) if self.is_raw && error.status() == StatusCode::NOT_ACCEPTABLE => {
+                let message = format!("the media type {media_type:?} is for an output that is a text or bytes");
+                ApiError::new(ErrorKind::Failed, message)
+            }
+            _ => error,
+        }
+    }
+
+    /// Puts the choice into the response to a call.
+    pub(crate) fn apply(self, response: &mut Response) {
+        let status = self.status.unwrap_or_default();
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        for (name, value) in self.headers {
+            // The name of a file belongs to its bytes.
+            if name != CONTENT_DISPOSITION || self.is_raw {
+                headers.append(name, value);
+            }
+        }
+        if let Some(media_type) = self.media_type.filter(|_| self.is_raw) {
+            headers.insert(CONTENT_TYPE, media_type);
+        }
+        if WITHOUT_BODY.contains(&status) {
+            remove_body_headers(headers);
+            *response.body_mut() = Body::empty();
+        }
+    }
+}
+
+/// Whether a request with this `accept` accepts a media type.
+pub(crate) fn accepts(accept: Option<&HeaderValue>, media_type: &str) -> bool {
+    accept.is_none_or(|accept| !MediaType::rank(accept.to_str().unwrap_or("-"), &[media_type]).is_empty())
+}
+
+fn remove_body_headers(headers: &mut HeaderMap) {
+    [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_DISPOSITION].iter().for_each(|name| _ = headers.remove(name));
+}

@@ -1,0 +1,135 @@
+"""Services that choose the status, headers and media type of their answers, for `test_response.py`."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import callboard as cb
+
+
+@cb.service
+class Items:
+    @cb.route("/items", methods=["POST"])
+    def create(self, name: str, context: cb.Context) -> str:
+        context.response.status = 201
+        context.response.headers["location"] = f"/items/{name}"
+        context.response.set_cookie("last", name, httponly=True)
+        context.response.set_cookie("seen", "1")
+        return name
+
+    @cb.route("/items/{name}", methods=["GET", "DELETE"])
+    def item(self, name: str, context: cb.Context) -> cb.Response | str:
+        if name == "old":
+            return cb.Redirect("/items/new", 308)
+        if name == "none":
+            return cb.Response(status_code=204, headers={"x-model": "m1"})
+        if name == "wrong":
+            context.response.headers["Content-Length"] = "7"
+        return cb.Response(f"<b>{name}</b>", media_type="text/html")
+
+    @cb.route("/items/batch")
+    @cb.batched(max_batch_size=8)
+    def batch(self, numbers: list[int]) -> list[int | cb.Response]:
+        return [cb.Response(number, 200 + number) if number else number for number in numbers]
+
+    @cb.route("/report", methods=["GET"])
+    def report(self) -> cb.File:
+        return cb.File(b"a,b\n", "text/csv", name="report.csv")
+
+
+@cb.function(status_code=201, media_type="text/csv", response_description="A table.")
+def table(rows: int) -> str | cb.Response:
+    return "a\n" * rows if rows else cb.Response("none", 404, media_type="text/plain")
+
+
+@cb.service
+class Chat:
+    async def predict(self, text: str, context: cb.Context) -> AsyncIterator[str]:
+        context.response.headers["x-model"] = "m1"
+        for letter in text:
+            if letter == "!":
+                context.response.status = 500
+            yield letter
+
+
+@cb.service
+class Count:
+    def predict(self, below: int, context: cb.Context) -> Iterator[int]:
+        context.response.status = 203
+        yield from range(below)
+
+
+@cb.function
+def first(name: str, context: cb.Context) -> str:
+    context.response.status = 202
+    context.response.headers["x-first"] = "1"
+    context.response.headers["x-both"] = "1"
+    return name
+
+
+@cb.function
+def last(name: str, context: cb.Context) -> str:
+    context.response.headers["x-both"] = "2"
+    return name.upper()
+
+
+steps = cb.pipeline(first, last, route="/steps")
+
+
+@cb.service
+class Outer:
+    inner = cb.depends(first)
+
+    async def predict(self, name: str) -> str:
+        return await self.inner(name)
+
+
+def note(path: str, text: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(f"{text}\n")
+
+
+def wait_and_note(path: str, text: str) -> None:
+    while not Path(f"{path}.go").exists():
+        time.sleep(0.01)
+    note(path, text)
+
+
+async def note_later(path: str, text: str) -> None:
+    while not Path(f"{path}.go").exists():
+        await asyncio.sleep(0.01)
+    note(path, text)
+
+
+def fail() -> None:
+    raise KeyError("after")
+
+
+@cb.service
+class After:
+    def predict(self, path: str, context: cb.Context) -> int:
+        context.after(fail)
+        context.after(wait_and_note, path, text="sync")
+        return os.getpid()
+
+    @cb.route("/after/coroutine")
+    async def coroutine(self, path: str, context: cb.Context) -> int:
+        context.after(note_later, path, "async")
+        context.after(note, path, "thread")
+        return os.getpid()
+
+    @cb.route("/after/stream")
+    def stream(self, path: str, context: cb.Context) -> Iterator[str]:
+        context.after(note, path, "stream")
+        yield "a"
+        assert not Path(path).exists()
+        yield "b"
+
+    @cb.route("/after/batch")
+    @cb.batched
+    def batch(self, paths: list[str], contexts: list[cb.Context]) -> list[str]:
+        for path, context in zip(paths, contexts, strict=True):
+            context.after(note, path, "batch")
+        return paths

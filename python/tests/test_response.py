@@ -1,0 +1,251 @@
+"""What a service chooses of its answer, and its work after it: in a worker, in this process, and on a node."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx")
+
+import httpx
+import response_app
+from conftest import Served, serving
+from node import Node
+
+import callboard as cb
+from callboard import _after
+from callboard._target import TargetError, routes_of
+
+APP = Path(__file__).with_name("response_app.py")
+SECONDS = 20
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# ---- The answer, on a node -------------------------------------------------------------------------------------------
+
+
+def test_a_service_chooses_status_headers_and_cookies_of_its_answer(node: Served) -> None:
+    created = httpx.post(f"{node.http}/items", json="a")
+    assert (created.status_code, created.json(), created.headers["location"]) == (201, "a", "/items/a")
+    cookies = created.headers.get_list("set-cookie")
+    assert cookies == ["last=a; HttpOnly; Path=/; SameSite=lax", "seen=1; Path=/; SameSite=lax"]
+    empty = httpx.get(f"{node.http}/items/none")
+    assert (empty.status_code, empty.content, empty.headers["x-model"]) == (204, b"", "m1")
+    moved = httpx.get(f"{node.http}/items/old")
+    assert (moved.status_code, moved.headers["location"]) == (308, "/items/new")
+    page = httpx.get(f"{node.http}/items/b", headers={"accept": "text/html,*/*;q=0.1"})
+    assert (page.text, page.headers["content-type"]) == ("<b>b</b>", "text/html; charset=utf-8")
+    report = httpx.get(f"{node.http}/report", headers={"accept": "text/csv"})
+    assert (report.text, report.headers["content-type"]) == ("a,b\n", "text/csv")
+    assert report.headers["content-disposition"] == 'attachment; filename="report.csv"'
+    codes = [httpx.post(f"{node.http}/items/batch", json=number).status_code for number in range(4)]
+    assert codes == [200, 201, 202, 203]
+
+
+def test_a_client_reads_the_outputs_of_such_answers(node: Served) -> None:
+    with cb.Client(node.http) as client:
+        assert client.call("/items", "a") == "a"
+        assert client.call("/items/b") == "<b>b</b>"
+        assert client.call("/items/batch", 2) == 2
+        assert client.call("/items/none") is None
+        with pytest.raises(cb.CallError, match="redirects to /items/new"):
+            client.call("/items/old")
+
+
+def test_the_header_of_a_server_fails_the_call_by_its_name(node: Served) -> None:
+    failed = httpx.get(f"{node.http}/items/wrong")
+    assert failed.status_code == 500
+    message = "ValueError: the header 'Content-Length' is the server's own: an answer cannot choose it"
+    assert failed.json()["message"] == message
+
+
+def test_the_last_stage_of_a_pipeline_wins_and_an_inner_call_has_no_say(node: Served) -> None:
+    both = httpx.post(f"{node.http}/steps", json="a")
+    assert (both.status_code, both.json(), both.headers["x-first"], both.headers["x-both"]) == (202, "A", "1", "2")
+    outer = httpx.post(f"{node.http}/outer", json="a")
+    assert (outer.status_code, "x-first" in outer.headers) == (200, False)
+
+
+@pytest.mark.parametrize(
+    ("accept", "body"),
+    [
+        ("text/plain", "a\nb"),
+        ("application/x-ndjson", '"a"\n"\\n"\n"b"\n'),
+        ("*/*", 'id: 0\ndata: "a"\n\nid: 1\ndata: "\\n"\n\nid: 2\ndata: "b"\n\nevent: end\ndata: {"items":3}\n\n'),
+    ],
+)
+def test_a_stream_of_texts_is_events_lines_or_plain_text(node: Served, accept: str, body: str) -> None:
+    answer = httpx.post(f"{node.http}/chat", json="a\nb", headers={"accept": accept})
+    assert (answer.text, answer.headers["x-model"]) == (body, "m1")
+    counted = httpx.post(f"{node.http}/count", json=0)
+    assert (counted.status_code, counted.text) == (203, 'event: end\ndata: {"items":0}\n\n')
+
+
+def test_a_choice_after_the_first_output_is_an_error_of_the_stream(node: Served) -> None:
+    answer = httpx.post(f"{node.http}/chat", json="a!b", headers={"accept": "application/x-ndjson"})
+    assert (answer.status_code, answer.text.startswith('"a"\n{"error"')) == (200, True)
+    assert "the answer has begun: its status and headers are chosen before the first output" in answer.text
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.post(f"{node.http}/chat", json="a!b", headers={"accept": "text/plain"})
+
+
+def test_a_route_declares_the_status_and_media_type_of_its_answers(node: Served) -> None:
+    for accept in ("*/*", "text/csv"):
+        table = httpx.post(f"{node.http}/table", json=2, headers={"accept": accept})
+        assert (table.status_code, table.text) == (201, "a\na\n")
+        assert table.headers["content-type"] == "text/csv; charset=utf-8"
+    other = httpx.post(f"{node.http}/table", json=0)
+    assert (other.status_code, other.headers["content-type"]) == (404, "text/plain; charset=utf-8")
+    assert httpx.post(f"{node.http}/table", json=2, headers={"accept": "text/html"}).status_code == 406
+    responses = httpx.get(f"{node.http}/openapi.json").json()["paths"]["/table"]["post"]["responses"]
+    assert list(responses) == ["201", "default"]
+    assert responses["201"]["description"] == "A table."
+    assert responses["201"]["content"] == {"text/csv": {"schema": {"type": "string"}}}
+
+
+# ---- The answer, in this process -------------------------------------------------------------------------------------
+
+
+def test_the_test_client_gives_the_answer_of_a_node() -> None:
+    with cb.test_client(response_app.Items) as client:
+        context = cb.Context()
+        assert client.call("a", method="create", context=context) == "a"
+        assert (context.response.status, context.response.headers["Location"]) == (201, "/items/a")
+        assert client.batch([0, 1], method="batch") == [0, 1]
+        assert client.call(method="report", context=context) == b"a,b\n"
+        assert context.response.media_type == "text/csv"
+    with cb.test_client(response_app.table) as client:
+        assert (client.call(1, context=context), context.response.status) == ("a\n", 201)
+        assert (client.call(0, context=context), context.response.status) == ("none", 404)
+    with cb.test_client(response_app.Chat) as client, pytest.raises(RuntimeError, match="the answer has begun"):
+        client.call("a!")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: cb.Response(status_code=199), "the status 199 is not an integer from 200 to 599"),
+        (lambda: cb.Response(status_code=True), "the status True is not an integer from 200 to 599"),
+        (lambda: cb.Response(headers={"Connection": "x"}), "the header 'Connection' is the server's own: an answer"),
+        (lambda: cb.Response(headers={"x-a": "a\r\nb: c"}), "has characters that HTTP does not allow"),
+        (lambda: cb.Response(headers={"x-a": "\0"}), "has characters that HTTP does not allow"),
+        (lambda: cb.Response(headers=[("x-a", "1")] * 17), "the headers of an answer are at most 16"),
+        (lambda: cb.Response(headers={"x-a": "b" * 2048}), "with 2048 bytes in all"),
+        (lambda: cb.Response().set_cookie("a b"), "the cookie 'a b'"),
+        (lambda: cb.Redirect("/", 200), "the status 200 is not from 300 to 399"),
+    ],
+)
+def test_what_an_answer_cannot_have_is_refused_where_it_is_chosen(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
+
+
+def test_a_name_of_another_framework_leads_to_the_one_here() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'Redirect'"):
+        cb.RedirectResponse  # noqa: B018 - it is looked up
+    assert cb.Redirect("/ä b?c=1").headers["location"] == "/%C3%A4%20b?c=1"
+    named = cb.Response("a", filename="ä.csv").headers
+    assert named["content-disposition"] == "attachment; filename*=utf-8''%C3%A4.csv"
+    assert named["content-type"] == "text/csv; charset=utf-8"
+
+
+# ---- The protocol ----------------------------------------------------------------------------------------------------
+
+
+def test_outcomes_have_what_was_chosen_of_each_answer() -> None:
+    with Node("response_app.py:Items.batch") as node:
+        node.ready().batch([0, 2, 0])
+        head, values = node.receive()
+        assert (head["responses"], values) == ([None, {"status": 202}], [0, 2, 0])
+        node.batch([0], ident=2)
+        assert "responses" not in node.receive()[0]
+
+
+# ---- Work after the answer -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("route", "lines"),
+    [
+        ("/after", ["sync"]),
+        ("/after/coroutine", ["async", "thread"]),
+        ("/after/stream", ["stream"]),
+        ("/after/batch", ["batch"]),
+    ],
+)
+def test_work_after_an_answer_runs_in_the_replica(node: Served, tmp_path: Path, route: str, lines: list[str]) -> None:
+    notes, go = tmp_path / "notes", tmp_path / "notes.go"
+    answer = httpx.post(f"{node.http}{route}", json=str(notes), headers={"accept": "*/*"})
+    assert answer.status_code == 200
+    go.touch()
+    until(lambda: notes.exists() and sorted(notes.read_text().split()) == lines)
+
+
+def test_a_node_that_ends_waits_for_work_after_answers(tmp_path: Path) -> None:
+    def refuses() -> bool:
+        try:
+            return not httpx.get(f"{node.http}/livez")
+        except httpx.TransportError:
+            return True
+
+    notes, go = tmp_path / "notes", tmp_path / "notes.go"
+    with serving(APP, tmp_path, "--drain-delay", "0s") as node:
+        for route in ("/after", "/after/coroutine"):
+            assert httpx.post(f"{node.http}{route}", json=str(notes)).status_code == 200
+        node.process.terminate()
+        until(refuses)
+        go.touch()
+        said = "".join(node.lines)
+        assert node.process.wait(SECONDS) == 0, said
+    assert sorted(notes.read_text().split()) == ["async", "sync", "thread"]
+    assert re.search(r"after the answer of \S+: fail failed", said), said
+    assert "KeyError: 'after'" in said
+
+
+@pytest.mark.parametrize("target", ["response_app.py:After", "response_app.py:After.coroutine"])
+def test_a_stop_tells_how_much_work_after_answers_it_cuts(tmp_path: Path, target: str) -> None:
+    with Node(target) as node:
+        node.ready()
+        assert isinstance(node.call(str(tmp_path / "notes"))[0], int)
+        node.send({"type": "stop", "timeout_ms": 100})
+        said = []
+        with pytest.raises(EOFError):
+            while True:
+                said.append(node.receive_any()[0])
+        assert node.end()[0] == 0
+    cut = [head["message"] for head in said if head.get("level") == "error" and "cut" in head["message"]]
+    assert cut == ["1 functions after answers did not end within 0.1 s (stop_timeout) and are cut"]
+
+
+def test_a_replica_has_room_for_a_thousand_functions_after_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_after, "MAX_PENDING", 2)
+    context = cb.Context()
+    context.after(print)
+    context.after(print)
+    with pytest.raises(cb.HTTPException, match="503: after: 2 functions wait in this replica already"):
+        context.after(print)
+    with pytest.raises(TypeError, match="after: None cannot be called"):
+        context.after(None)  # type: ignore[arg-type]
+
+
+def test_a_declaration_that_no_answer_can_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="the status 99 is not an integer from 200 to 599"):
+        cb.function(status_code=99)(routes_of)
+
+    @cb.function(media_type="text/csv")
+    def rows() -> Iterator[str]:
+        yield "a"
+
+    with pytest.raises(TargetError, match="rows: media_type: a stream has the one that its client accepts"):
+        routes_of(rows, "app.py:rows")
