@@ -49,6 +49,7 @@ def test_each_route_is_described() -> None:
         "headers": [],
         "query": [],
         "methods": [],
+        "response": None,
         "request": [],
         "streams": False,
         "batched": True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,8 +26,9 @@ class AfterWork:
 
     def __init__(self) -> None:
         self.pending = 0
-        self._has_ended = threading.Condition()
-        self._queue: queue.SimpleQueue[tuple[Work, str | None]] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        # Those of the thread that have not begun.
+        self._waiting: deque[tuple[Work, str | None]] = deque()
         self._thread: threading.Thread | None = None
         # The loop refers to them weakly.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -35,22 +36,24 @@ class AfterWork:
     def begin(self, works: list[Work], request_id: str | None, loop: asyncio.AbstractEventLoop | None) -> None:
         """Starts the functions of a call that has its answer."""
         for work in works:
-            with self._has_ended:
+            with self._changed:
                 self.pending += 1
             if loop is not None and inspect.iscoroutinefunction(work[0]):
                 task = loop.create_task(_run_in_loop(work, request_id))
                 self._tasks.add(task)
                 task.add_done_callback(self._task_ended)
                 continue
-            self._queue.put((work, request_id))
+            with self._changed:
+                self._waiting.append((work, request_id))
+                self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run_all, name="callboard-after", daemon=True)
                 self._thread.start()
 
     def wait(self, seconds: float | None) -> int:
         """Waits until all have ended, and returns how many have not."""
-        with self._has_ended:
-            self._has_ended.wait_for(lambda: not self.pending, seconds)
+        with self._changed:
+            self._changed.wait_for(lambda: not self.pending, seconds)
             return self.pending
 
     async def wait_in_loop(self) -> None:
@@ -59,7 +62,9 @@ class AfterWork:
 
     def _run_all(self) -> None:
         while True:
-            (fn, args, kwargs), request_id = self._queue.get()
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                (fn, args, kwargs), request_id = self._waiting.popleft()
             try:
                 result = fn(*args, **kwargs)
                 if inspect.isawaitable(result):
@@ -76,9 +81,9 @@ class AfterWork:
         self._ended()
 
     def _ended(self) -> None:
-        with self._has_ended:
+        with self._changed:
             self.pending -= 1
-            self._has_ended.notify_all()
+            self._changed.notify_all()
 
 
 PENDING = AfterWork()

@@ -106,7 +106,7 @@ mod tests {
             let name = name.to_ascii_lowercase();
             assert_eq!(refused, format!("the header `{name}` is the server's own: an answer cannot choose it"));
         }
-        for (name, value) in [("x y", "1"), ("x", "a\r\nset-cookie: b"), ("x", "\0"), ("set-cookie", "\u{e9}")] {
+        for (name, value) in [("x y", "1"), ("x", "a\r\nset-cookie: b"), ("x", "\0")] {
             let refused = header_of_response(name, value).unwrap_err();
             assert!(refused.contains(&format!("{name:?}: {value:?}")), "{refused}");
         }
