@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from callboard._envelope import Buffer
+from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import forget
 from callboard._exceptions import CallError
 from callboard._options import positive, route_path
@@ -93,7 +92,7 @@ class AsyncClient(BaseClient):
             reply = await self._transport.call(prepared.route, prepared.pieces, checked)
         except Failure as failure:
             raise to_error(failure, checked.request_id) from None
-        return self._read(reply, hint, prepared.route, checked)
+        return self._read(reply, self._decoder(hint), hint, prepared.route, checked)
 
     def replies(
         self, route: str, value: Any = None, *, returns: Any = None, **options: Unpack[CallSettings]
@@ -102,7 +101,8 @@ class AsyncClient(BaseClient):
         prepared, hint = Prepared.call(route, value), self._hint(returns)
         checked = self._options(options, function=prepared.is_function)
         outputs: Any = self._transport.replies(prepared.route, prepared.pieces, checked)
-        read = lambda output: self._read(output, hint, prepared.route, checked)  # noqa: E731
+        decoder = self._decoder(hint)
+        read = lambda output: self._read(output, decoder, hint, prepared.route, checked)  # noqa: E731
         return AsyncStream(_Replies(outputs, read, checked.request_id))
 
     def stream(
@@ -158,7 +158,7 @@ class AsyncClient(BaseClient):
         shared: Options,
     ) -> AsyncGenerator[Any, None]:
         bar = Bar(inputs, progress, route)
-        calls = self._transport.calls(route, shared)
+        calls, decoder = self._transport.calls(route, shared), self._decoder(hint)
         clock = asyncio.get_running_loop().time
         pending: deque[tuple[Any, asyncio.Future[Buffer] | CallError, Options]] = deque()
         remaining = aiter(inputs) if isinstance(inputs, AsyncIterable) else _asynchronous(inputs)
@@ -177,14 +177,14 @@ class AsyncClient(BaseClient):
                     else:
                         self._check_open()
                         since = since if pending else clock()
-                        options = dataclasses.replace(shared, timeout=window.call_timeout(len(pending)))
-                        call = self._begin(calls, route, value, options)
+                        options = window.options(shared, len(pending))
+                        call = self._begin(calls, value, options)
                         pending.append((value if with_inputs else None, call, options))
                     if not pending or not _is_done(pending[0][1]):
                         continue
                 if pending and (_is_done(pending[0][1]) or clock() >= since + window.timeout):
                     value, call, options = pending.popleft()
-                    result = await self._result(call, hint, route, window, options)
+                    result = self._result(call, decoder, hint, route, window, options)
                     if stop_at_error and isinstance(result, CallError):
                         try:
                             raise result
@@ -208,17 +208,23 @@ class AsyncClient(BaseClient):
             await asyncio.gather(*open_calls, return_exceptions=True)
             await calls.aclose()
 
-    def _begin(self, calls: Calls, route: str, value: Any, options: Options) -> asyncio.Future[Buffer] | CallError:
+    def _begin(self, calls: Calls, value: Any, options: Options) -> asyncio.Future[Buffer] | CallError:
         try:
-            prepared = Prepared.call(route, value)
+            pieces = encode_pieces(value)
         except TypeError as error:
             return input_error(error)
         outcome: asyncio.Future[Buffer] = asyncio.get_running_loop().create_future()
-        calls.begin(prepared.pieces, options, outcome)
+        calls.begin(pieces, options, outcome)
         return outcome
 
-    async def _result(
-        self, call: asyncio.Future[Buffer] | CallError, hint: Any, route: str, window: Window, options: Options
+    def _result(
+        self,
+        call: asyncio.Future[Buffer] | CallError,
+        decoder: Decoder,
+        hint: Any,
+        route: str,
+        window: Window,
+        options: Options,
     ) -> Any:
         """The output of one call, or its error. A call that is not done is late."""
         if isinstance(call, CallError):
@@ -233,7 +239,7 @@ class AsyncClient(BaseClient):
             failed = call.exception()
             if isinstance(failed, Failure):
                 return to_error(failed.alone(), options.request_id)
-            return self._read(call.result(), hint, route, options)
+            return self._read(call.result(), decoder, hint, route, options)
         except CallError as error:
             # Its frames refer to those of the stream, which have it too.
             forget(error)

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from callboard._envelope import Buffer
 from callboard.client.transport import AsyncTransport, Calls, Options
@@ -64,6 +65,81 @@ class Background:
             return self._loop, self._transport
 
 
+class Outcome:
+    """A future of another thread. Those of a stream share a lock and an event: one by one is most of a call's cost."""
+
+    __slots__ = ("_callbacks", "_shared", "_state", "_value")
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
+        self._state = _PENDING
+        self._value: Any = None
+        self._callbacks: Sequence[Callable[[Any], object]] = ()
+
+    def done(self) -> bool:
+        return self._state != _PENDING
+
+    def cancelled(self) -> bool:
+        return self._state == _CANCELLED
+
+    def wait(self, timeout: float) -> bool:
+        """Waits until it is done. Only one thread of a stream does so."""
+        if self._state == _PENDING:
+            shared = self._shared
+            with shared.lock:
+                shared.is_done.clear()
+                shared.awaited = self
+            if self._state == _PENDING:
+                shared.is_done.wait(timeout)
+        return self._state != _PENDING
+
+    def exception(self) -> Exception | None:
+        return self._value if self._state == _FAILED else None
+
+    def result(self) -> Buffer:
+        return self._value  # type: ignore[no-any-return]
+
+    def set_result(self, envelope: Buffer) -> None:
+        self._end(_SUCCEEDED, envelope)
+
+    def set_exception(self, error: Exception) -> None:
+        self._end(_FAILED, error)
+
+    def cancel(self) -> None:
+        self._end(_CANCELLED, None)
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        with self._shared.lock:
+            if self._state == _PENDING:
+                self._callbacks = (*self._callbacks, callback)
+                return
+        callback(self)
+
+    def _end(self, state: int, value: Any) -> None:
+        shared = self._shared
+        with shared.lock:
+            if self._state != _PENDING:
+                return
+            self._state, self._value = state, value
+            callbacks, self._callbacks = self._callbacks, ()
+            is_awaited = shared.awaited is self
+        if is_awaited:
+            shared.is_done.set()
+        for callback in callbacks:
+            callback(self)
+
+
+_PENDING, _SUCCEEDED, _FAILED, _CANCELLED = range(4)
+
+
+class _Shared:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        # Set when the awaited outcome is done.
+        self.is_done = threading.Event()
+        self.awaited: Outcome | None = None
+
+
 class BackgroundCalls:
     """The calls of an ordered stream, for the thread that has its inputs."""
 
@@ -74,16 +150,17 @@ class BackgroundCalls:
     def _open(self) -> None:
         self._process = os.getpid()
         self._loop, self._calls = self._open_calls()
-        self._begun: deque[tuple[Sequence[Buffer], Options, Future[Buffer]]] = deque()
+        self._shared = _Shared()
+        self._begun: deque[tuple[Sequence[Buffer], Options, Outcome]] = deque()
         # Whether the event loop will look at them.
         self._is_awaited = False
 
-    def begin(self, pieces: Sequence[Buffer], options: Options) -> Future[Buffer]:
-        """Begins a call. To cancel the future ends the wait for it."""
+    def begin(self, pieces: Sequence[Buffer], options: Options) -> Outcome:
+        """Begins a call. To cancel its outcome ends the wait for it."""
         if self._process != os.getpid():
             # The calls that have begun stayed in the parent.
             self._open()
-        outcome: Future[Buffer] = Future()
+        outcome = Outcome(self._shared)
         self._begun.append((pieces, options, outcome))
         if not self._is_awaited:
             self._is_awaited = True

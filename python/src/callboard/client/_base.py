@@ -162,10 +162,13 @@ class BaseClient:
         """The type of the outputs. A wrong one is found before anything is sent."""
         return self._returns if returns is None else output_hint(returns)
 
-    def _read(self, buffer: Buffer, hint: Any, route: str, options: Options) -> Any:
-        """The value of an envelope, as the type of the hint."""
+    def _decoder(self, hint: Any) -> Decoder:
+        return Decoder(self._max_reply_bytes, is_as_sent=not forms_of(hint) & FRAMES)
+
+    def _read(self, buffer: Buffer, decoder: Decoder, hint: Any, route: str, options: Options) -> Any:
+        """The value of an envelope, as the type of the hint, which the decoder is for."""
         try:
-            value = Decoder(self._max_reply_bytes, is_as_sent=not forms_of(hint) & FRAMES).decode(buffer)
+            value = decoder.decode(buffer)
             return value if hint is Any else convert(value, hint)
         except TooLargeError as error:
             message = f"the output of route `{route}`: {error} (max_reply_bytes)"

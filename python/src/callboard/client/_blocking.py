@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as WaitTimeout
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from callboard._envelope import Buffer
+from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import forget
 from callboard._exceptions import CallError
 from callboard._options import positive, route_path
-from callboard.client._background import Background, BackgroundCalls
+from callboard.client._background import Background, BackgroundCalls, Outcome
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._rows import rows_of
 from callboard.client._stream import LOOK_AHEAD, Bar, Window, is_raised
@@ -116,7 +113,7 @@ class Client(BaseClient):
             reply = self._transport.call(prepared.route, prepared.pieces, checked)
         except Failure as failure:
             raise to_error(failure, checked.request_id) from None
-        return self._read(reply, hint, prepared.route, checked)
+        return self._read(reply, self._decoder(hint), hint, prepared.route, checked)
 
     def _answer_in_time(self, prepared: Prepared, timeout: float) -> Buffer:
         """The envelope of an answer, which takes no longer than this, also if its bytes come one by one.
@@ -147,9 +144,10 @@ class Client(BaseClient):
 
     def _replies(self, prepared: Prepared, hint: Any, options: Options) -> Generator[Any, None, None]:
         with contextlib.closing(self._transport.replies(prepared.route, prepared.pieces, options)) as outputs:  # type: ignore[type-var]
+            decoder = self._decoder(hint)
             try:
                 for output in outputs:
-                    yield self._read(output, hint, prepared.route, options)
+                    yield self._read(output, decoder, hint, prepared.route, options)
             except Failure as failure:
                 raise to_error(failure, options.request_id) from None
 
@@ -220,9 +218,9 @@ class Client(BaseClient):
         shared: Options,
     ) -> Generator[Any, None, None]:
         bar = Bar(inputs, progress, route)
-        pending: deque[tuple[Any, Future[Buffer] | CallError, Options]] = deque()
+        pending: deque[tuple[Any, Outcome | CallError, Options]] = deque()
         remaining, has_more = iter(inputs), True
-        calls = self._background.calls(route, shared)
+        calls, decoder = self._background.calls(route, shared), self._decoder(hint)
         try:
             while True:
                 # One at least for each result, so that the window stays full; more while there is nothing to hand over.
@@ -234,8 +232,8 @@ class Client(BaseClient):
                         calls.finish()
                         break
                     self._check_open()
-                    options = dataclasses.replace(shared, timeout=window.call_timeout(len(pending)))
-                    call = self._begin(calls, route, value, options)
+                    options = window.options(shared, len(pending))
+                    call = self._begin(calls, value, options)
                     pending.append((value if with_inputs else None, call, options))
                     first = pending[0][1]
                     if isinstance(first, CallError) or first.done():
@@ -243,7 +241,7 @@ class Client(BaseClient):
                 if not pending:
                     return
                 value, call, options = pending.popleft()
-                result = self._result(call, hint, route, window, options)
+                result = self._result(call, decoder, hint, route, window, options)
                 if stop_at_error and isinstance(result, CallError):
                     try:
                         raise result
@@ -254,34 +252,38 @@ class Client(BaseClient):
         finally:
             bar.close()
             for _, call, _ in pending:
-                if isinstance(call, Future):
+                if not isinstance(call, CallError):
                     call.cancel()
             calls.close()
 
-    def _begin(self, calls: BackgroundCalls, route: str, value: Any, options: Options) -> Future[Buffer] | CallError:
+    def _begin(self, calls: BackgroundCalls, value: Any, options: Options) -> Outcome | CallError:
         try:
-            prepared = Prepared.call(route, value)
+            pieces = encode_pieces(value)
         except TypeError as error:
             return input_error(error)
-        return calls.begin(prepared.pieces, options)
+        return calls.begin(pieces, options)
 
-    def _result(self, call: Future[Buffer] | CallError, hint: Any, route: str, window: Window, options: Options) -> Any:
+    def _result(
+        self, call: Outcome | CallError, decoder: Decoder, hint: Any, route: str, window: Window, options: Options
+    ) -> Any:
         """The output of one call, or its error."""
         if isinstance(call, CallError):
             return call
         try:
+            if not call.wait(window.timeout):
+                return window.late(options)
+            if call.cancelled():
+                return CancelledCallError("the client was closed", kind="cancelled", request_id=options.request_id)
             # It is not raised: a frame that has its own error is a cycle, which keeps the input of the call.
-            failed = call.exception(window.timeout)
+            failed = call.exception()
             if isinstance(failed, Failure):
                 return to_error(failed.alone(), options.request_id)
-            return self._read(call.result(), hint, route, options)
+            if failed is not None:
+                raise failed
+            return self._read(call.result(), decoder, hint, route, options)
         except CallError as error:
             # Its frames refer to those of the stream, which have it too.
             forget(error)
             return error
-        except CancelledError:
-            return CancelledCallError("the client was closed", kind="cancelled", request_id=options.request_id)
-        except WaitTimeout:
-            return window.late(options)
         finally:
             call.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 from callboard._envelope import Buffer
 from callboard.client.transport import Failure, Options
 
-Outcome = asyncio.Future[Buffer] | concurrent.futures.Future[Buffer]
+# A future of this event loop, or one of `callboard.client._background`.
+Outcome = Any
 
 
 class CallsApart:
@@ -70,14 +70,12 @@ async def ended(*tasks: asyncio.Future[Any]) -> None:
 
 
 def succeed(outcome: Outcome, envelope: Buffer) -> None:
-    # Another thread may cancel it.
-    with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
-        if not outcome.done():
-            outcome.set_result(envelope)
+    # The client may have cancelled it.
+    if not outcome.done():
+        outcome.set_result(envelope)
 
 
 def fail(outcome: Outcome, error: Exception) -> None:
-    with contextlib.suppress(asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
-        if not outcome.done():
-            # A future keeps the frames of its error, which have the input and the future.
-            outcome.set_exception(error.alone() if isinstance(error, Failure) else error.with_traceback(None))
+    if not outcome.done():
+        # A future keeps the frames of its error, which have the input and the future.
+        outcome.set_exception(error.alone() if isinstance(error, Failure) else error.with_traceback(None))

@@ -6,6 +6,7 @@ for it with all earlier ones there; a call's own deadline leaves each call ahead
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Sized
@@ -27,10 +28,15 @@ class Window:
     def __init__(self, look_ahead: int, timeout: str | float | None) -> None:
         self.look_ahead = positive("look_ahead", look_ahead)
         self.timeout = TIMEOUT if timeout is None else timeout_ms(timeout) / 1000
+        self._options: dict[int, Options] = {}
 
-    def call_timeout(self, outstanding: int) -> float:
-        """The time of a call with this number of calls ahead of it."""
-        return min(self.timeout * (outstanding + 1), _MAX_TIMEOUT)
+    def options(self, shared: Options, outstanding: int) -> Options:
+        """The options of a call with this number of calls ahead of it."""
+        found = self._options.get(outstanding)
+        if found is None:
+            timeout = min(self.timeout * (outstanding + 1), _MAX_TIMEOUT)
+            found = self._options[outstanding] = dataclasses.replace(shared, timeout=timeout)
+        return found
 
     def late(self, options: Options) -> DeadlineExceededError:
         message, request_id = f"there was no result within {self.timeout:g} s", options.request_id
