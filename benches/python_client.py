@@ -46,25 +46,32 @@ class Length:
         return [len(text) for text in texts]
 """
 ROWS = 50_000
+# Of each task.
+CALLS = 4
 ENVELOPE = {"content-type": "application/vnd.callboard.envelope", "accept": "application/vnd.callboard.envelope"}
 BYTES = {"content-type": "application/octet-stream", "accept": "application/octet-stream"}
 ANSWERED = {**BYTES, "accept": "application/json"}
 
 
 def in_turns(rounds, ours, theirs):
-    """The median seconds of both."""
-    taken = [], []
+    """The median seconds of both, and those of their CPU."""
+    taken = {ours: ([], []), theirs: ([], [])}
     for number in range(rounds + rounds // 10 + 1):
-        for times, call in zip(taken, (ours, theirs) if number % 2 else (theirs, ours)):
-            start = time.perf_counter()
+        for call in (ours, theirs) if number % 2 else (theirs, ours):
+            start, used = time.perf_counter(), time.process_time()
             call()
-            times.append(time.perf_counter() - start)
-    return [statistics.median(times[rounds // 10 + 1 :]) for times in taken]
+            for times, now, then in zip(taken[call], (time.perf_counter(), time.process_time()), (start, used)):
+                times.append(now - then)
+    return [[statistics.median(times[rounds // 10 + 1 :]) for times in taken[call]] for call in (ours, theirs)]
 
 
-def show(name, rounds, ours, theirs, limit):
-    own, other = in_turns(rounds, ours, theirs)
-    print(f"{name}: {own * 1e3:.3f} ms, alone {other * 1e3:.3f} ms: {own / other:.2f} (asked: {limit})", flush=True)
+def show(name, rounds, ours, theirs, limit, count=1):
+    (own, own_cpu), (other, other_cpu) = in_turns(rounds, ours, theirs)
+    print(
+        f"{name}: {own / count * 1e3:.3f} ms, alone {other / count * 1e3:.3f} ms: {own / other:.2f} (asked: {limit}); "
+        f"CPU {own_cpu / count * 1e3:.3f} and {other_cpu / count * 1e3:.3f} ms: {own_cpu / other_cpu:.2f}",
+        flush=True,
+    )
 
 
 def measure(url, rounds):
@@ -89,13 +96,17 @@ def measure(url, rounds):
     all_of = lambda make: loop.run_until_complete(gather(make))
 
     async def gather(make, tasks):
-        await asyncio.gather(*(make() for _ in range(tasks)))
+        async def task():
+            for _ in range(CALLS):
+                await make()
+
+        await asyncio.gather(*(task() for _ in range(tasks)))
 
     theirs = lambda: plain.post(url + "/echo", content=body, headers=ENVELOPE)
     ours = lambda: asynchronous.call("/echo", text)
     for tasks, limit in ((1, "at most 1.0"), (16, "at most 0.33"), (64, "at most 0.33")):
         calls = [lambda make=make, tasks=tasks: loop.run_until_complete(gather(make, tasks)) for make in (ours, theirs)]
-        show(f"tasks of 100 B: {tasks}, against httpx", max(5, rounds // (4 + tasks)), *calls, limit)
+        show(f"tasks of 100 B: {tasks}, against httpx", max(5, rounds // (8 * tasks)), *calls, limit, tasks * CALLS)
 
 
 def measure_map(callboard, url):
