@@ -229,7 +229,7 @@ def test_arrays_cross_in_both_directions() -> None:
         large, small, wrong = node.call({"x": array}, {"x": [[1, 2]], "factor": 3}, {"x": np.zeros(2)})
         assert large.dtype == np.float32 and np.array_equal(large, 2 * array)
         assert small.tolist() == [[3.0, 6.0]]
-        assert wrong == wrong_field("$.x", "Expected an array of float32, got float64")
+        assert wrong == wrong_field("$.x", "Expected an array of float32, got float64: `astype` converts it")
 
 
 def test_functions_and_further_methods_are_targets() -> None:

@@ -134,7 +134,7 @@ def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:
     if scalar is None or issubclass(array.dtype.type, scalar):
         return array
     if given:
-        raise WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype}")
+        raise WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype}: `astype` converts it")
     if not _converts(array, scalar):
         raise WrongArray(f"Expected an array of {scalar.__name__}, got {array.dtype} that does not fit")
     return array.astype(concrete(scalar))
