@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -16,6 +17,9 @@ from callboard._envelope import decode, encode
 
 HERE = Path(__file__).parent
 TIMEOUT_SECONDS = 20
+_BUILT = [str(HERE.parents[1] / "target" / profile) for profile in ("release", "debug")]
+# The real program, if it is built.
+PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_BUILT)))
 # Children find the package without an installation.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
 

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
+import signal
 import subprocess
 import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from http_node import LIMIT, Node, Request, echo, problem, value
+from http_node import LIMIT, Node, Request, echo, problem, unused_port, value
+from node import ENVIRONMENT, PROGRAM
 
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import decode
 from callboard.client import FailedError, Stream, UnavailableError
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+LENGTH = """
+import callboard as cb
+
+@cb.service
+class Length:
+    @cb.batched(max_batch_size=16)
+    def predict(self, texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+"""
 WORDS = ["a", "bb", "ccc"]
 
 
@@ -191,6 +201,45 @@ def test_calls_of_a_lost_node_are_made_again_if_they_may_be_and_else_are_errors_
         lost = [number for number, each in enumerate(results) if isinstance(each, UnavailableError)]
         assert [number for number in range(40) if results[number] != number] == lost
         assert lost == [] if is_idempotent else 5 in lost and len(lost) <= 8
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_map_over_a_node_that_restarts_has_every_result(how: int, tmp_path: Path) -> None:
+    """All of them if calls may run twice. Else a killed node costs those in flight."""
+    count, in_flight, port = 3000, 16, unused_port()
+    (tmp_path / "app.py").write_text(LENGTH)
+    command = [PROGRAM, "serve", "app.py", "--http", f"127.0.0.1:{port}", "--admin", "off", "--log", "off"]
+    nodes: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        nodes.append(subprocess.Popen(command, cwd=tmp_path, env={**ENVIRONMENT, "VIRTUAL_ENV": sys.prefix}))
+
+    def inputs() -> Iterator[str]:
+        for number in range(count):
+            if number == count // 2:
+                nodes[-1].send_signal(how)
+                if how == signal.SIGKILL:
+                    nodes[-1].wait()
+                restarting = threading.Thread(target=lambda: (nodes[-1].wait(), start()))
+                restarting.start()
+            yield f"{number}"
+        restarting.join()
+
+    start()
+    try:
+        with Client(f"http://127.0.0.1:{port}", start_up_wait=4 * LIMIT) as client:
+            assert client.call("/length", "a") == 1
+            for is_idempotent in (True, False):
+                given = {"in_flight": in_flight, "timeout": 4 * LIMIT, "idempotent": is_idempotent}
+                results = list(client.map("/length", inputs(), **given))
+                wrong = [each for number, each in enumerate(results) if each != len(f"{number}")]
+                assert len(results) == count and all(isinstance(each, UnavailableError) for each in wrong)
+                assert len(wrong) <= (in_flight if how == signal.SIGKILL and not is_idempotent else 0), wrong[0]
+    finally:
+        for each in nodes:
+            each.kill()
+            each.wait()
 
 
 def test_progress_is_a_line_without_tqdm() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,11 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from node import ENVIRONMENT
+from node import ENVIRONMENT, PROGRAM
 
-ROOT = Path(__file__).parents[2]
-BUILT = [str(ROOT / "target" / profile) for profile in ("release", "debug")]
-PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *BUILT)))
 LIMIT = 120
 APP = """
 import callboard as cb
