@@ -29,6 +29,20 @@ class Caller:
     async def predict(self, value: Any) -> Any:
         if isinstance(value, dict) and list(value) == ["call"]:
             return await self.called(value["call"])
+        if isinstance(value, dict) and list(value) == ["stream"]:
+            return [output async for output in self.called(value["stream"])]
+        return echo(value)
+
+
+@cb.service
+class OldCaller:
+    """As `Caller`, and reads no streams."""
+
+    called = cb.depends("/called")
+
+    async def predict(self, value: Any) -> Any:
+        if isinstance(value, dict) and list(value) == ["call"]:
+            return await self.called(value["call"])
         return echo(value)
 
 

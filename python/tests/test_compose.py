@@ -105,7 +105,6 @@ def test_models_and_imported_steps_are_described(tmp_path: Path) -> None:
         ("a = cb.pipeline(text, route='/label')", "/label is the route of `label` and of `a`"),
         ("a = cb.ensemble(x=cb.stage('labels'), y=cb.stage('labels'))", "are both called `labels`: give one a name"),
         ("@cb.service\nclass A:\n    b = cb.depends(3)", "depends takes a service, a function or a route"),
-        ("@cb.service\nclass A:\n    b = cb.depends(words)\n    def predict(self): ...", "A.b: words answers with a"),
     ],
 )
 def test_a_mistake_is_one_clear_line(code: str, message: str, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from node import ENVIRONMENT, HERE
 from callboard.conformance._checks import CHECKS, SHARED_MEMORY, failure
 
 NAMES = [name for name, _ in CHECKS]
-CALLING = ("two calls", "a call that fails", "a call whose item is cancelled", "a result of no call")
+STREAMING = ("a call that streams", "a stream that fails", "a stream whose item is cancelled")
+CALLING = ("two calls", "a call that fails", "a call whose item is cancelled", "a result of no call", *STREAMING)
 WITHOUT_CALLS = [f"skipped {name}: it does not call" if name in CALLING else f"ok {name}" for name in NAMES]
 WORKER_JS = HERE.parents[1] / "examples/worker-js/worker.js"
 
@@ -31,6 +32,12 @@ def test_the_worker_of_this_package_passes() -> None:
 def test_a_worker_of_this_package_that_calls_passes() -> None:
     command = (sys.executable, "-m", "callboard.worker", "echo.py:Caller")
     assert suite(*command) == (0, [f"ok {name}" for name in NAMES])
+
+
+def test_a_worker_that_reads_no_streams_is_told_so() -> None:
+    _, lines = suite(sys.executable, "-m", "callboard.worker", "echo.py:OldCaller")
+    skipped = [f"skipped {name}: it does not read streams" for name in STREAMING]
+    assert [line for line in lines if not line.startswith("ok")] == skipped
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")

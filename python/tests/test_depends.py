@@ -158,6 +158,7 @@ def test_asynchronous_code_awaits_the_results_of_its_node() -> None:
             "batch": 7,
             "item": 0,
             "route": "/size",
+            "credit": 16,
         }
         assert found["/embedder {'text': 'c', 'extra': 1}"][0]["item"] == 1
         for head, value in reversed(found.values()):

@@ -122,3 +122,17 @@ def test_a_node_that_does_not_start_says_why(tmp_path: Path) -> None:
     with kernel(tmp_path, "import callboard as cb\ncb.start('absent.py')\n") as started:
         printed, _ = started.communicate(timeout=LIMIT)
     assert "RuntimeError: the node ended with code" in printed and "absent.py" in printed, printed
+
+
+def test_a_node_that_is_not_ready_in_time_ends(tmp_path: Path) -> None:
+    code = """
+import os, time
+import callboard as cb
+if __name__ == "__main__":
+    cb.start("slow.py", timeout="2s")
+"""
+    slow = "import time\nimport callboard as cb\n@cb.service\nclass Slow:\n    def setup(self): time.sleep(1000)\n"
+    (tmp_path / "slow.py").write_text(slow + "    def predict(self, a: int) -> int: ...\n")
+    with kernel(tmp_path, code) as started:
+        printed, _ = started.communicate(timeout=LIMIT)
+    assert "TimeoutError: the node was not ready within 2 s" in printed, printed

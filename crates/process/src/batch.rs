@@ -122,8 +122,9 @@ pub(crate) fn read(part: &Bytes, context: &CallContext, limits: &DecodeLimits) -
 }
 
 pub(crate) fn failure(error: ItemError) -> Failure {
-    let ItemError { message, invalid, kind, stage, status, error_type, details, retry_after_ms, headers, trace } =
-        error;
+    let ItemError {
+        message, invalid, kind, stage, status, error_type, details, retry_after_ms, headers, trace, ..
+    } = error;
     let mut failure = if let Some(kind) = kind.as_deref().and_then(ErrorKind::from_name) {
         // The error of a call that the child has made, which it passes on.
         let stage = stage.as_deref().map(StageName::new);

@@ -1,27 +1,38 @@
 //! The calls that a child makes to routes of its node, while it runs a batch.
 //!
 //! Each belongs to an item of the batch, whose deadline, trace and caller it has, or to all items together. It runs on
-//! the node's runtime, as an inner call; its outcome goes to the child at once.
+//! the node's runtime, as an inner call; its outcome goes to the child at once. The outputs of a stream go to a child
+//! that takes them as it gives credit: without credit nothing is read, and the stream pauses where it is made.
 //!
-//! * **Full:** beyond [`MAX_OPEN`] the result is `Overloaded`, as beyond the limits of the node and its routes.
+//! * **Full:** beyond [`MAX_OPEN`] the result is `Overloaded`, as beyond the limits of the node and its routes. Outputs
+//!   that the child does not read wait for [room](OutputRoom), and take none of the places of results.
 //! * **Late:** the result is `DeadlineExceeded`, at the deadline of the item at the latest.
 //! * **Cancelled:** a call ends when its item's caller leaves, when the child cancels it, and with its batch.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Encoded, Envelope, Payload};
-use callboard_core::edge::off_the_runtime;
-use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Instant};
-use tokio::sync::mpsc;
+use callboard_core::edge::{PayloadReplies, off_the_runtime};
+use callboard_core::{CallContext, CallError, CallOptions, Deadline, ErrorKind, Instant};
+use futures_util::StreamExt as _;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
-use crate::message::{ItemError, ToChild};
+use crate::message::{CallMessage, ItemError, ToChild};
 use crate::open::{InnerCall, OpenBatch, OpenBatches, RepeatableCall, SharedBatches};
+use crate::room::OutputRoom;
 use crate::writer::OutgoingFrame;
 
 /// The most calls of one child at the same time. Each is charged to its item's call; this bounds what waits for a child
 /// that does not read.
 pub(crate) const MAX_OPEN: usize = 1_024;
+
+/// The most outputs of one call that a child may have asked for and not received.
+pub(crate) const MAX_CREDIT: usize = 1_024;
+
+/// The most outputs of all calls of a child that it does not read; of large ones, fewer.
+pub(crate) const MAX_UNWRITTEN: usize = 256;
 
 /// Makes the calls of one child.
 #[derive(Clone)]
@@ -30,27 +41,36 @@ pub(crate) struct Caller {
     /// Weak: a call does not keep the writer.
     pub(crate) frames: mpsc::WeakSender<OutgoingFrame>,
     pub(crate) limits: DecodeLimits,
+    /// Room for outputs that are not written.
+    pub(crate) unwritten: OutputRoom,
 }
 
-/// The call that a child requests.
-pub(crate) struct CallRequest {
-    pub(crate) id: u64,
-    pub(crate) batch: u64,
-    pub(crate) item: Option<usize>,
-    pub(crate) route: String,
+/// Whether a child may take so many outputs of a new call.
+pub(crate) fn is_credit(outputs: usize) -> bool {
+    (1..=MAX_CREDIT).contains(&outputs)
+}
+
+/// Lets a call send so many outputs more. False: the child asked for too many.
+pub(crate) fn give_credit(credit: &Semaphore, outputs: usize) -> bool {
+    let fits = is_credit(outputs.saturating_add(credit.available_permits())) && outputs > 0;
+    if fits {
+        credit.add_permits(outputs);
+    }
+    fits
 }
 
 impl Caller {
     /// Makes a call for a batch that runs, or answers why not.
-    pub(crate) fn make(&self, asked: CallRequest, input: &Bytes) {
+    pub(crate) fn make(&self, asked: CallMessage, input: &Bytes) {
         let id = asked.id;
         if let Err(error) = self.try_make(asked, input) {
             self.answer(id, Err(error), |_| true);
         }
     }
 
-    fn try_make(&self, asked: CallRequest, input: &Bytes) -> Result<(), CallError> {
-        let CallRequest { id, batch: made_for, item, route } = asked;
+    fn try_make(&self, asked: CallMessage, input: &Bytes) -> Result<(), CallError> {
+        let CallMessage { id, batch: made_for, item, route, credit, timeout_ms } = asked;
+        let deadline = timeout_ms.map(|millis| Deadline::after(Instant::now(), Duration::from_millis(millis)));
         let within = self.within(made_for, item).ok_or_else(over)?;
         // Not under the lock, which the callers of all batches take.
         let input =
@@ -60,7 +80,8 @@ impl Caller {
         if open.made.len() >= MAX_OPEN {
             return Err(too_many());
         }
-        let call = RepeatableCall { within, route, input: Payload::new(input) };
+        let credit = credit.map(|credit| Arc::new(Semaphore::new(credit)));
+        let call = RepeatableCall { within, route, input: Payload::new(input), deadline, credit };
         self.start(&mut open, id, made_for, item, call)
     }
 
@@ -79,20 +100,69 @@ impl Caller {
         item: Option<usize>,
         call: RepeatableCall,
     ) -> Result<(), CallError> {
-        let (client, caller) = (call.within.client()?, self.clone());
-        let within = call.within.clone();
-        let then = move |outcome| caller.end(id, &within, outcome);
+        let client = call.within.client()?;
         let has_one_caller = item.is_some() || open.running(made_for).is_none_or(OpenBatch::has_one_caller);
-        let options = CallOptions::new();
+        let options =
+            call.deadline.map_or_else(CallOptions::new, |deadline| CallOptions::new().with_deadline(deadline));
         let options = if has_one_caller { options } else { options.for_several_callers() };
-        let started = client.edge().start(&call.route, call.input.clone(), options, then);
-        let again = item.is_none().then_some(call);
-        open.made.insert(id, InnerCall { made_for, item, again, started });
+        let (caller, within, input) = (self.clone(), call.within.clone(), call.input.clone());
+        let streams = || client.route(&call.route).is_some_and(|route| route.streams());
+        let started = match call.credit.clone().filter(|_| streams()) {
+            Some(credit) => {
+                let pass_on = move |outputs| caller.pass_on(id, within, outputs, credit);
+                client.edge().start_replies(&call.route, input, options, pass_on)
+            }
+            None => {
+                let then = move |outcome: Result<_, _>| caller.end(id, &within, outcome.map(Some));
+                client.edge().start(&call.route, input, options, then)
+            }
+        };
+        let (credit, again) = (call.credit.clone(), item.is_none().then_some(call));
+        open.made.insert(id, InnerCall { made_for, item, again, credit, started });
         Ok(())
     }
 
+    /// Sends the outputs of a stream to the child, and its end.
+    async fn pass_on(
+        self,
+        id: u64,
+        within: CallContext,
+        outputs: Result<PayloadReplies, CallError>,
+        credit: Arc<Semaphore>,
+    ) {
+        let sent = match outputs {
+            Ok(outputs) => self.send_outputs(id, &within, outputs, &credit).await,
+            Err(refusal) => Err(refusal),
+        };
+        self.end(id, &within, sent.map(|()| None));
+    }
+
+    async fn send_outputs(
+        &self,
+        id: u64,
+        within: &CallContext,
+        mut outputs: PayloadReplies,
+        credit: &Semaphore,
+    ) -> Result<(), CallError> {
+        loop {
+            // It is never closed.
+            let place = credit.acquire().await.ok();
+            let Some(output) = outputs.next().await.transpose()? else { return Ok(()) };
+            place.into_iter().for_each(SemaphorePermit::forget);
+            let output = encode(&output, within, self.limits.max_bytes)?;
+            let room = self.unwritten.take(output.len()).await;
+            let frame = OutgoingFrame::new(&ToChild::CallOutput { id }, vec![output]).in_room(room);
+            let Some(frames) = self.frames.upgrade() else { return Ok(()) };
+            let mut open = self.open.lock();
+            // Whoever ends the call stops this task, which may run at that moment.
+            let Some(made) = open.made.get_mut(&id) else { return Ok(()) };
+            made.again = None;
+            open.send(&frames, frame);
+        }
+    }
+
     /// Sends the outcome of a call, unless the call is no longer open.
-    fn end(&self, id: u64, within: &CallContext, outcome: Result<Payload, CallError>) {
+    fn end(&self, id: u64, within: &CallContext, outcome: Result<Option<Payload>, CallError>) {
         let is_begun = outcome.as_ref().map_or_else(CallError::was_started, |_| true);
         let outcome = match if is_begun { None } else { self.make_again(id) } {
             Some(Ok(())) => return,
@@ -100,7 +170,8 @@ impl Caller {
             None => outcome,
         };
         let encode = |output: Payload| encode(&output, within, self.limits.max_bytes);
-        self.answer(id, outcome.and_then(encode), |open| open.made.remove(&id).is_some());
+        let outcome = outcome.and_then(|output| output.map(encode).transpose());
+        self.answer(id, outcome, |open| open.made.remove(&id).is_some());
     }
 
     /// Makes a call again for another caller of its batch, after its own caller left.
@@ -114,7 +185,12 @@ impl Caller {
     }
 
     /// Tells the child an outcome, if it is wanted when it has been encoded.
-    fn answer(&self, id: u64, outcome: Result<Envelope, CallError>, is_wanted: impl FnOnce(&mut OpenBatches) -> bool) {
+    fn answer(
+        &self,
+        id: u64,
+        outcome: Result<Option<Envelope>, CallError>,
+        is_wanted: impl FnOnce(&mut OpenBatches) -> bool,
+    ) {
         let Some(frames) = self.frames.upgrade() else { return };
         let (message, output) = result(id, outcome);
         let frame = OutgoingFrame::new(&message, output.into_iter().collect());
@@ -149,18 +225,18 @@ fn encode(output: &Payload, within: &CallContext, max_bytes: usize) -> Result<En
     if bytes <= max_bytes { Ok(envelope) } else { Err(CallError::new(ErrorKind::Failed, is_larger())) }
 }
 
-/// The outcome of a call as a message to its child.
-fn result(id: u64, outcome: Result<Envelope, CallError>) -> (ToChild, Option<Envelope>) {
+/// The outcome of a call as a message to its child. A stream has no output at its end.
+fn result(id: u64, outcome: Result<Option<Envelope>, CallError>) -> (ToChild, Option<Envelope>) {
     match outcome {
-        Ok(envelope) => (ToChild::Result { id, error: None }, Some(envelope)),
+        Ok(envelope) => (ToChild::Result { id, error: None }, envelope),
         Err(error) => (ToChild::Result { id, error: Some(item_error(error)) }, None),
     }
 }
 
 /// The error of a call as its child reads it: always with its kind.
 fn item_error(error: CallError) -> ItemError {
-    let kind = Some(error.kind().as_str().to_owned());
-    ItemError { kind, ..error.into_parts().into() }
+    let (kind, retryable) = (Some(error.kind().as_str().to_owned()), error.is_retryable());
+    ItemError { kind, retryable, ..error.into_parts().into() }
 }
 
 /// The refusal of a call for a batch that has ended.

@@ -164,7 +164,7 @@ impl Connection {
                 FromChild::Output(_) | FromChild::Outcomes(_) | FromChild::Pong | FromChild::Metrics(_) => {
                     return Err(LostReason::broken("it answered before it was ready"));
                 }
-                FromChild::Call(_) | FromChild::CancelCall(_) => {
+                FromChild::Call(_) | FromChild::CancelCall(_) | FromChild::CallCredit(_) => {
                     return Err(LostReason::broken("it called before it was ready"));
                 }
             }

@@ -35,6 +35,7 @@ mod program;
 mod python;
 mod reader;
 mod ready;
+mod room;
 mod running;
 mod samples;
 mod shared_memory;

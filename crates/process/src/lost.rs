@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use callboard_core::{Failure, WorkerExit};
 
+use crate::calls::MAX_CREDIT;
 use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
 use crate::program::STAGE_VARIABLE;
@@ -45,6 +46,10 @@ impl LostReason {
 
     pub(crate) fn does_not_read() -> Self {
         Self::broken("it did not read what it was sent")
+    }
+
+    pub(crate) fn excess_credit() -> Self {
+        Self::Broken(format!("it asked for more than {MAX_CREDIT} outputs of a call, or for none"))
     }
 
     /// A child that streams several items at once waits for credit, which a child with a single batch does not know.

@@ -59,6 +59,9 @@ pub(crate) enum ToChild {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<ItemError>,
     },
+    CallOutput {
+        id: u64,
+    },
     Ping,
     Stop {
         /// When the node kills a child that has not ended.
@@ -168,6 +171,7 @@ pub(crate) enum FromChild {
     Output(OutputMessage),
     Call(CallMessage),
     CancelCall(CancelCallMessage),
+    CallCredit(CallCreditMessage),
     Outcomes(OutcomesMessage),
     Pong,
     Log(LogMessage),
@@ -217,11 +221,23 @@ pub(crate) struct CallMessage {
     pub(crate) batch: u64,
     pub(crate) item: Option<usize>,
     pub(crate) route: String,
+    /// How many outputs may come before `call_credit`, if the route streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credit: Option<usize>,
+    /// The longest time of the call, within that of its item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CancelCallMessage {
     pub(crate) id: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CallCreditMessage {
+    pub(crate) id: u64,
+    pub(crate) outputs: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -265,6 +281,7 @@ impl FromChild {
             "output" => Self::Output(decode(head)?),
             "call" => Self::Call(decode(head)?),
             "cancel_call" => Self::CancelCall(decode(head)?),
+            "call_credit" => Self::CallCredit(decode(head)?),
             "outcomes" => Self::Outcomes(decode(head)?),
             "pong" => Self::Pong,
             "log" => Self::Log(decode(head)?),
@@ -315,6 +332,9 @@ pub(crate) struct ItemError {
     pub(crate) details: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_ms: Option<u64>,
+    /// Whether the same call may be made again, of the error of a call.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) retryable: bool,
     /// HTTP headers: names and values.
     #[serde(default, deserialize_with = "details::read_headers", skip_serializing_if = "Vec::is_empty")]
     pub(crate) headers: Vec<(String, String)>,
@@ -336,6 +356,7 @@ impl From<ErrorParts> for ItemError {
             error_type: parts.error_type,
             details: parts.details.filter(fits),
             retry_after_ms: parts.retry_after.and_then(|after| u64::try_from(after.as_millis()).ok()),
+            retryable: false,
             headers: parts.headers,
             trace: parts.remote_trace,
         }

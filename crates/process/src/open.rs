@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Payload;
-use callboard_core::{CallContext, Instant, StartedCall, Turn};
+use callboard_core::{CallContext, Deadline, Instant, StartedCall, Turn};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::lost::LostReason;
 use crate::message::{ItemError, ResponseHead, ToChild};
@@ -54,6 +54,8 @@ pub(crate) struct InnerCall {
     pub(crate) item: Option<usize>,
     /// The arguments of a call for all items: it is made again if the caller of its item leaves before it begins.
     pub(crate) again: Option<RepeatableCall>,
+    /// The outputs that may be sent, if the child takes a stream.
+    pub(crate) credit: Option<Arc<Semaphore>>,
     /// Cancels the call when it is dropped.
     #[expect(dead_code, reason = "it is kept")]
     pub(crate) started: StartedCall,
@@ -64,6 +66,8 @@ pub(crate) struct RepeatableCall {
     pub(crate) within: CallContext,
     pub(crate) route: String,
     pub(crate) input: Payload,
+    pub(crate) deadline: Option<Deadline>,
+    pub(crate) credit: Option<Arc<Semaphore>>,
 }
 
 /// An answer of the child about a batch.

@@ -11,26 +11,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_core::{ExitPort, SampleReporter, WorkerExit};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
-use crate::calls::{CallRequest, Caller, MAX_OPEN};
+use crate::calls::{Caller, MAX_OPEN, give_credit, is_credit};
 use crate::connection::{Connection, LOOK_INTERVAL, head};
 use crate::frame::Frame;
 use crate::lost::{ChildEnd, LostReason};
 use crate::message::{
-    CREDIT, CallMessage, CancelCallMessage, FromChild, ItemError, OutcomesMessage, OutputMessage, ResponseHead, ToChild,
+    CREDIT, CallCreditMessage, CancelCallMessage, FromChild, ItemError, OutcomesMessage, OutputMessage, ResponseHead,
+    ToChild,
 };
 use crate::open::{Answer, OpenBatch, SharedBatches};
+use crate::room::OutputRoom;
 use crate::samples::MetricsMessage;
 use crate::writer::OutgoingFrame;
 
 /// A child that reads no frame for this time, and for the stage's timeout, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
-
-/// Outputs are counted in units of this many bytes.
-const UNREAD_UNIT: u64 = 1024;
 
 /// How long a child with open batches has been silent.
 #[derive(Default)]
@@ -58,7 +57,7 @@ pub(crate) struct Reader {
     /// Whether items have streams of outputs.
     pub(crate) is_streaming: bool,
     /// Room for outputs that are not read.
-    pub(crate) unread: UnreadRoom,
+    pub(crate) unread: OutputRoom,
     /// The id of the child's last call.
     pub(crate) last_call: Option<u64>,
     /// The timeout of the stage.
@@ -66,27 +65,6 @@ pub(crate) struct Reader {
     pub(crate) exit_port: ExitPort,
     /// Takes what user code of the child counts. Its gauges end with this.
     pub(crate) reporter: SampleReporter,
-}
-
-/// Room for outputs that are not read.
-pub(crate) struct UnreadRoom {
-    room: Arc<Semaphore>,
-    units: u32,
-}
-
-impl UnreadRoom {
-    /// Room for this many bytes.
-    pub(crate) fn new(bytes: u64) -> Self {
-        let units = u32::try_from(bytes.div_ceil(UNREAD_UNIT)).unwrap_or(u32::MAX).clamp(1, u32::MAX / 8);
-        Self { room: Arc::new(Semaphore::new(units as usize)), units }
-    }
-
-    /// Waits for room. A large output has all of it.
-    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let units = u32::try_from((bytes as u64).div_ceil(UNREAD_UNIT)).unwrap_or(u32::MAX).min(self.units);
-        // It is never closed.
-        Arc::clone(&self.room).acquire_many_owned(units).await.ok()
-    }
 }
 
 impl SilenceTimer {
@@ -250,14 +228,26 @@ impl Reader {
                 }
                 Ok(())
             }
-            FromChild::Call(CallMessage { id, batch, item, route }) => {
-                if frame.parts.len() != 1 || self.last_call.replace(id).is_some_and(|last| last >= id) {
+            FromChild::Call(call) => {
+                if frame.parts.len() != 1 || self.last_call.replace(call.id).is_some_and(|last| last >= call.id) {
                     return Err(LostReason::broken(
                         "a call of it has one input, and an id above those of its earlier calls",
                     ));
                 }
-                self.caller.make(CallRequest { id, batch, item, route }, &frame.parts.remove(0));
+                if !call.credit.is_none_or(is_credit) {
+                    return Err(LostReason::excess_credit());
+                }
+                self.caller.make(call, &frame.parts.remove(0));
                 Ok(())
+            }
+            FromChild::CallCredit(CallCreditMessage { id, outputs }) => {
+                // The call may be over.
+                let open = self.open.lock();
+                let credit = open.made.get(&id).and_then(|made| made.credit.as_ref());
+                if credit.is_none_or(|credit| give_credit(credit, outputs)) {
+                    return Ok(());
+                }
+                Err(LostReason::excess_credit())
             }
             FromChild::CancelCall(CancelCallMessage { id }) => {
                 let cancelled = self.open.lock().made.remove(&id);

@@ -22,19 +22,23 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 use crate::batch::{BatchPart, call_heads};
-use crate::calls::{Caller, MAX_OPEN, cancel_item};
+use crate::calls::{Caller, MAX_OPEN, MAX_UNWRITTEN, cancel_item};
 use crate::connection::AgreedTerms;
 use crate::frame::limits;
 use crate::lost::ChildEnd;
 use crate::message::{CREDIT, ResponseHead, ToChild};
 use crate::open::{Answer, OpenBatch, OpenBatches, SharedBatches};
-use crate::reader::{Reader, UnreadRoom};
+use crate::reader::Reader;
+use crate::room::OutputRoom;
 use crate::spare::ChildStarter;
 use crate::writer::OutgoingFrame;
 
 /// The most frames of one batch that wait to be written: the batch, its cancellation, and credit. A child that reads
 /// nothing gets little credit.
 const FRAMES_OF_BATCH: usize = 8;
+
+/// Outputs that nobody has read are counted in units of this many bytes.
+const UNREAD_UNIT: u64 = 1024;
 
 /// The interval at which a batch of several items checks whether a caller left.
 const TICK: Duration = Duration::from_millis(20);
@@ -63,18 +67,24 @@ impl RunningChild {
         let (connection, writer, agreed) = children.start(replica, is_streaming).await?;
         let AgreedTerms { max_batches, ahead, .. } = agreed;
         let is_serial = config.concurrency().is_none();
-        let (frames, outgoing) = mpsc::channel(FRAMES_OF_BATCH * (max_batches + ahead) + 2 * MAX_OPEN);
+        let (frames, outgoing) = mpsc::channel(FRAMES_OF_BATCH * (max_batches + ahead) + 2 * MAX_OPEN + MAX_UNWRITTEN);
         let (has_ended, ended) = watch::channel(None);
         let open = Arc::new(Mutex::new(OpenBatches::new(is_serial)));
-        let limits = limits(config.max_batch_bytes);
+        let max_bytes = config.max_batch_bytes;
+        let limits = limits(max_bytes);
         let reader = Reader {
             connection,
             open: Arc::clone(&open),
             writer: tokio::spawn(writer.run(outgoing)),
             frames: frames.downgrade(),
-            caller: Caller { open: Arc::clone(&open), frames: frames.downgrade(), limits: limits.clone() },
+            caller: Caller {
+                open: Arc::clone(&open),
+                frames: frames.downgrade(),
+                limits: limits.clone(),
+                unwritten: OutputRoom::new(max_bytes, max_bytes.div_ceil(MAX_UNWRITTEN as u64)),
+            },
             is_streaming,
-            unread: UnreadRoom::new(config.max_batch_bytes),
+            unread: OutputRoom::new(max_bytes, UNREAD_UNIT),
             last_call: None,
             timeout: replica.timeout(),
             exit_port: replica.exit_port(),

@@ -8,7 +8,7 @@ use callboard_codec::Envelope;
 use callboard_core::edge::off_the_runtime;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::frame::{ONE_PIECE_BYTES, frame_start};
 use crate::message::{self, ToChild};
@@ -19,6 +19,8 @@ use crate::socket::{self, is_not_ready};
 pub(crate) struct OutgoingFrame {
     head: Vec<u8>,
     parts: Vec<Envelope>,
+    /// Its place among the outputs that are not written.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// The writing side of a child.
@@ -31,7 +33,12 @@ pub(crate) struct FrameWriter {
 impl OutgoingFrame {
     pub(crate) fn new(message: &ToChild, parts: Vec<Envelope>) -> Self {
         // The head has numbers and texts, which can be written.
-        Self { head: message::encode(message).unwrap_or_default(), parts }
+        Self { head: message::encode(message).unwrap_or_default(), parts, _room: None }
+    }
+
+    /// The frame, which takes this room until it is written.
+    pub(crate) fn in_room(self, room: Option<OwnedSemaphorePermit>) -> Self {
+        Self { _room: room, ..self }
     }
 }
 
@@ -49,7 +56,7 @@ impl FrameWriter {
     }
 
     pub(crate) async fn write(&mut self, frame: &OutgoingFrame) -> io::Result<()> {
-        let OutgoingFrame { head, parts } = frame;
+        let OutgoingFrame { head, parts, .. } = frame;
         let lengths = parts.iter().map(Envelope::len);
         let bytes: usize = lengths.clone().sum();
         let MemoryFields { memory, mut descriptor } = match &mut self.memories {

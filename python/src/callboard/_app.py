@@ -49,7 +49,7 @@ class App:
 
     def _service(self, route: Route) -> dict[str, Any]:
         depends = [
-            {"attribute": attribute, "route": self._builder.path_of(found, f"{route.owner.__name__}.{attribute}")}
+            {"attribute": attribute, "route": self._builder.path_of(found)}
             for attribute, found in depends_of(route.owner)
         ]
         is_step = any(route is step for step in self.steps)
@@ -157,13 +157,8 @@ class _Builder:
     def stage_of(self, owner: Any) -> str:
         return self.main(owner).stage
 
-    def path_of(self, dependency: Any, where: str) -> str:
-        if isinstance(dependency.target, str):
-            return str(dependency.target)
-        route = self.main(dependency.target)
-        if route.signature.streams:
-            raise TargetError(f"{where}: {route.signature.where} answers with a stream, and a call has one output")
-        return route.path
+    def path_of(self, dependency: Any) -> str:
+        return str(dependency.target) if isinstance(dependency.target, str) else self.main(dependency.target).path
 
     def _target_of(self, owner: Any) -> str:
         """The name that a worker imports: of this module, else of the one that has it."""

@@ -1,33 +1,29 @@
 """Calls of other routes from a service: `embed = depends(Embedder)`, then `self.embed.predict(text)`.
 
 In a worker a call goes to the node that started it, which knows the deadline, trace and caller of the call that makes
-it. Anywhere else, in tests and notebooks, the class runs in this process.
+it. Anywhere else, in tests and notebooks, the class runs in this process: `_local.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import copy
 import functools
 import inspect
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Protocol
 
-from callboard._after import run_now
-from callboard._awaiting import finish, in_loop, settled, wait
-from callboard._context import Context, SetupContext
 from callboard._conversion import convert, unreadable_output
-from callboard._current import CURRENT
-from callboard._envelope import Buffer, Decoder, encode_pieces
-from callboard._errors import error_map, error_of, let_go
 from callboard._exceptions import CallError, InvalidInput
-from callboard._options import nearest_name, path_parameters, route_path
-from callboard._runner import Emit, Failure, Runner, setup_arguments
-from callboard._said import said
+from callboard._inner import InnerOptions
+from callboard._local import LOCAL
+from callboard._options import check_names, nearest_name, path_parameters, route_path
 from callboard._schema import schema
 from callboard._target import Route, TargetError, main_route, routes_of
 
+# The options of a call, which are no arguments.
+_OPTIONS = ("timeout", "retries")
 # The calls of one `map` that are open at the same time. A node allows 256 for each call.
 MAP_CALLS = 64
 
@@ -38,11 +34,33 @@ class Calls(Protocol):
     def is_async(self) -> bool:
         """Whether the code that asks awaits its calls."""
 
-    def call(self, path: str, route: Route | None, value: Any) -> Any: ...
+    def call(self, path: str, route: Route | None, value: Any, options: InnerOptions) -> Any: ...
 
-    def map(self, path: str, route: Route | None, values: Iterable[Any]) -> list[Any]: ...
+    def map(self, path: str, route: Route | None, values: Iterable[Any], options: InnerOptions) -> list[Any]: ...
 
-    async def call_async(self, path: str, route: Route | None, value: Any) -> Any: ...
+    async def call_async(self, path: str, route: Route | None, value: Any, options: InnerOptions) -> Any: ...
+
+    def outputs(
+        self, path: str, route: Route | None, value: Any, options: InnerOptions, read: Callable[[Any], Any]
+    ) -> InnerStream:
+        """The outputs of a route that streams, or may."""
+
+
+class InnerStream(Protocol):
+    """The outputs of a call, for a plain loop or `async for`. Its end is that of the call."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __aiter__(self) -> AsyncIterator[Any]: ...
+
+    def only(self) -> Any:
+        """The output of a route that does not stream, or this."""
+
+    async def only_async(self) -> Any:
+        """The output of a route that does not stream."""
+
+    def close(self) -> None:
+        """Cancels the call, unless it is over."""
 
 
 class Depends:
@@ -73,11 +91,17 @@ def depends(target: Any, /) -> Any:
     """A service or function that this class calls, or the route of one: `depends(Embedder)`, `depends("/embedder")`.
 
     With `embed = depends(Embedder)` in the class, `self.embed.predict(text)` is one call of its route with one item,
-    also where `predict` is batched. It gives the output with the type of its hint; in async code it is awaited.
-    `self.embed.predict.map(texts)` makes up to 64 calls at the same time, and gives the list of their outputs.
+    also where `predict` is batched. It gives the output with the type of its hint; in async code it is awaited. That of
+    a route that yields gives its outputs one by one: `async for token in self.llm.predict(q)`, or a plain `for`; to
+    leave the loop cancels the call. `self.embed.predict.map(texts)` makes up to 64 calls at the same time, and gives
+    the list of their outputs.
 
-    A failed call raises `CallError`. `depends` itself raises `TypeError` for anything but a class, a function or a
-    path, and `ValueError` for a path that is wrong.
+    `timeout="5s"` and `retries=2` are options of a call: `self.llm.predict(q, timeout="5s")`. Of a method that has such
+    a parameter itself, and of a route by its path, they are given before: `self.llm.with_options(timeout="5s")`. A call
+    is made again if that does no harm, such as one that a full stage has refused, and never after its deadline.
+
+    A failed call raises `CallError`: a class for each kind, as a client does. `depends` itself raises `TypeError` for
+    anything but a class, a function or a path, and `ValueError` for a path that is wrong.
     """
     if isinstance(target, str):
         return Depends(route_path(target))
@@ -109,10 +133,15 @@ class Handle:
         """As `map` of its `predict`."""
         return self._methods[self._main].map(values)
 
+    def with_options(self, **options: Any) -> Handle:
+        """The same with `timeout` or `retries` for all of its calls."""
+        methods = {name: method.with_options(**options) for name, method in self._methods.items()}
+        return Handle(self._name, methods, self._main)
+
     def __getattr__(self, name: str) -> Method:
         if name in self._methods:
             return self._methods[name]
-        near = nearest_name(name, self._methods)
+        near = nearest_name(name, (*self._methods, "with_options"))
         hint = f": did you mean {near!r}?" if near else f": there is {', '.join(self._methods)}"
         raise AttributeError(f"{self._name} has no route {name!r}{hint}")
 
@@ -124,27 +153,43 @@ class Method:
         self._path = path
         self._route = route
         self._owner = owner
+        self._options = InnerOptions()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        options = self._options if self._route is None or not kwargs else self._with_given(kwargs)
         value = self._input(args, kwargs)
         calls, route = self._calls(), self._resolved()
+        if route is None or route.signature.streams:
+            outputs = calls.outputs(self._path, route, value, options, self._output)
+            if route is not None:
+                return outputs
+            return MaybeStream(outputs) if calls.is_async() else outputs.only()
         if calls.is_async():
-            return self._await(calls.call_async(self._path, route, value))
-        return self._output(calls.call(self._path, route, value))
+            return self._await(calls.call_async(self._path, route, value, options))
+        return self._output(calls.call(self._path, route, value, options))
+
+    def with_options(self, **options: Any) -> Method:
+        """The same with `timeout` or `retries` for all of its calls."""
+        check_names("a call", options, _OPTIONS)
+        other = copy.copy(self)
+        other._options = self._options.with_given(options)
+        return other
 
     def map(self, values: Iterable[Any]) -> Any:
         """The outputs of many calls, in order. The first error is raised."""
         calls, route = self._calls(), self._resolved()
+        if route is not None and route.signature.streams:
+            raise TypeError(f"{route.signature.where} answers with a stream, and `map` gives one output for each call")
         if calls.is_async():
             return self._gather(calls, route, values)
-        return [self._output(output) for output in calls.map(self._path, route, values)]
+        return [self._output(output) for output in calls.map(self._path, route, values, self._options)]
 
     async def _gather(self, calls: Calls, route: Route | None, values: Iterable[Any]) -> list[Any]:
         room = asyncio.Semaphore(MAP_CALLS)
 
         async def one(value: Any) -> Any:
             async with room:
-                return await self._await(calls.call_async(self._path, route, value))
+                return await self._await(calls.call_async(self._path, route, value, self._options))
 
         tasks = [asyncio.ensure_future(one(value)) for value in values]
         try:
@@ -165,6 +210,14 @@ class Method:
             return _find(self._path, self._owner)
         return self._route
 
+    def _with_given(self, kwargs: dict[str, Any]) -> InnerOptions:
+        """The options of a call, without those that are taken from its arguments. A parameter of the method is none."""
+        assert self._route is not None
+        signature = self._route.signature
+        own = {*signature.hints, *(argument.name for argument in signature.request)}
+        given = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs and name not in own}
+        return self._options.with_given(given) if given else self._options
+
     def _input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The arguments of one call as its input."""
         if self._route is None:
@@ -174,8 +227,6 @@ class Method:
         signature = self._route.signature
         if path_parameters(self._path):
             raise TypeError(f"{self._path} has a parameter in its path: call it by a `Client`, or give it a plain path")
-        if signature.streams:
-            raise TypeError(f"{signature.where} answers with a stream, and a call has one output")
         names = list(signature.hints)
         found = dict(zip(names, args, strict=False))
         wrong = [name for name in kwargs if name not in names or name in found]
@@ -208,7 +259,32 @@ class Method:
         return self._route.signature.output
 
 
-# ---- In this process -------------------------------------------------------------------------------------------------
+class MaybeStream(Coroutine[Any, Any, Any]):
+    """A call in asynchronous code of a route by its path: it is awaited, or read with `async for`."""
+
+    def __init__(self, outputs: InnerStream) -> None:
+        self._outputs = outputs
+        self._only: Coroutine[Any, Any, Any] | None = None
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._outputs.__aiter__()
+
+    def __await__(self) -> Any:
+        return self._awaited().__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._awaited().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._awaited().throw(*error)
+
+    def close(self) -> None:
+        if self._only is not None:
+            self._only.close()
+
+    def _awaited(self) -> Coroutine[Any, Any, Any]:
+        self._only = self._only or self._outputs.only_async()
+        return self._only
 
 
 def _find(path: str, owner: Any) -> Route:
@@ -221,112 +297,5 @@ def _find(path: str, owner: Any) -> Route:
     raise TargetError(f"{path} is no route of this file, and only a node knows others: put a stand-in in its place")
 
 
-class Local:
-    """Dependencies in this process: one instance of each class, from its first call on."""
-
-    def __init__(self) -> None:
-        self._instances: dict[int, Any] = {}
-        self._decoder = Decoder()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def is_async(self) -> bool:
-        return in_loop() and not _RUNS_SYNC.get()
-
-    def call(self, path: str, route: Route | None, value: Any) -> Any:
-        if route is None or not (route.signature.is_async or _has_async_setup(route.owner)):
-            return finish(self.call_async(path, route, value))
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return wait(self._loop.run_until_complete, self.call_async(path, route, value))
-
-    def map(self, path: str, route: Route | None, values: Iterable[Any]) -> list[Any]:
-        return [self.call(path, route, value) for value in values]
-
-    async def call_async(self, path: str, route: Route | None, value: Any) -> Any:
-        if route is None:
-            raise TargetError(f"{path}: only a node knows it")
-        instance = self._instances.get(id(route.owner))
-        if id(route.owner) not in self._instances:
-            instance = route.instance()
-            setup = getattr(instance, "setup", None)
-            if setup is not None:
-                await settled(setup(**setup_arguments(setup, SetupContext(stage=route.stage))))
-            self._instances[id(route.owner)] = instance
-        inputs = [self._sent(value, is_as_sent=route.signature.takes_frames_as_sent)]
-        runner, contexts = Runner(route, instance), [_inner_context(route)]
-        (outcome,) = await run_here(runner, inputs, contexts, _no_stream)
-        if isinstance(outcome, Failure):
-            try:
-                raise call_error(outcome.error) from let_go(outcome.error)
-            finally:
-                # A frame that has its own error is a cycle.
-                del outcome
-        try:
-            return self._decoded(runner.encoded(outcome, contexts[0]))
-        except (TypeError, ValueError) as error:
-            raise CallError(f"the output of {runner.name}: {said(error)}") from error
-
-    def close(self) -> None:
-        """Cleans up all instances."""
-        instances, self._instances = self._instances, {}
-        loop, self._loop = self._loop or asyncio.new_event_loop(), None
-        try:
-            for instance in instances.values():
-                if hasattr(instance, "cleanup"):
-                    wait(loop.run_until_complete, settled(instance.cleanup()))
-        finally:
-            loop.close()
-
-    def _sent(self, value: Any, *, is_as_sent: bool) -> Any:
-        return self._decoded(encode_pieces(value), is_as_sent=is_as_sent)
-
-    def _decoded(self, pieces: Sequence[Buffer], *, is_as_sent: bool = True) -> Any:
-        self._decoder.is_as_sent = is_as_sent
-        return self._decoder.decode(b"".join(pieces))
-
-
-def _has_async_setup(owner: Any) -> bool:
-    return inspect.iscoroutinefunction(getattr(owner, "setup", None))
-
-
-def _inner_context(route: Route) -> Context:
-    """The context of a call that code of another call makes. It has what a node would give it."""
-    outer = CURRENT.get() or Context()
-    more = {name: getattr(outer, name) for name in ("caller", "headers", "query", "path", "tags")}
-    return Context(request_id=outer.request_id, traceparent=outer.traceparent, route=route.path, **more)
-
-
-def _no_stream(_: int, __: Any) -> None:
-    raise TypeError("a call has one output")
-
-
-async def run_here(runner: Runner, inputs: list[Any], contexts: list[Context], emit: Emit) -> list[Any]:
-    """Runs items in this process. Synchronous code does not wait, and its dependencies do not either."""
-
-    async def emit_async(index: int, output: Any) -> None:
-        emit(index, output)
-
-    token = _RUNS_SYNC.set(not runner.signature.is_async)
-    try:
-        if runner.signature.is_async:
-            results = await runner.run_async(inputs, contexts, emit_async, lambda _: None)
-        else:
-            results = runner.run(inputs, contexts, emit)
-        for context in contexts:
-            if context._after is not None:
-                await run_now(context._after, context.request_id, in_loop=runner.signature.is_async)
-        return results
-    finally:
-        _RUNS_SYNC.reset(token)
-
-
-def call_error(error: BaseException) -> CallError:
-    """An exception of the called code, as its caller sees it behind a node."""
-    return error if isinstance(error, CallError) else error_of(error_map(error))
-
-
-# Synchronous code of a dependency runs now, although in an event loop.
-_RUNS_SYNC: contextvars.ContextVar[bool] = contextvars.ContextVar("callboard_runs_sync", default=False)
-LOCAL = Local()
 # Makes the calls of this process. The worker of this process sets it.
 current: Calls | None = None

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from callboard._awaiting import finish
 from callboard._compose import Step, tree
 from callboard._context import Context
-from callboard._depends import call_error
 from callboard._envelope import decode, encode
-from callboard._errors import let_go
+from callboard._errors import call_error, let_go
 from callboard._exceptions import InvalidInput
 from callboard._runner import Failure as ItemFailure
 from callboard._target import Route, TargetError

@@ -43,11 +43,16 @@ def failed(error: BaseException) -> dict[str, Any]:
 
 def error_of(error: dict[str, Any]) -> CallError:
     """The protocol's map as the error of a call."""
+    # A worker that sees no error does not need it.
+    from callboard.client.errors import KINDS
+
     is_invalid = error.get("invalid")
     millis = error.get("retry_after_ms")
-    return CallError(
+    name = error.get("kind") or ("invalid_input" if is_invalid else "failed")
+    kind = KINDS.get(name)
+    return (CallError if kind is None else kind.error)(
         str(error.get("message", "")),
-        kind=error.get("kind") or ("invalid_input" if is_invalid else "failed"),
+        kind=name,
         status_code=error.get("status") or (422 if is_invalid else None),
         type=error.get("type"),
         details=error.get("details"),
@@ -55,7 +60,13 @@ def error_of(error: dict[str, Any]) -> CallError:
         headers=error.get("headers"),
         remote_traceback=error.get("trace"),
         stage=error.get("stage"),
+        retryable=error.get("retryable", False),
     )
+
+
+def call_error(error: BaseException) -> CallError:
+    """An exception of the called code, as its caller sees it behind a node."""
+    return error if isinstance(error, CallError) else error_of(error_map(error))
 
 
 def error_map(error: BaseException) -> dict[str, Any]:

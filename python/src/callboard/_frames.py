@@ -177,6 +177,10 @@ class Writer:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN | select.POLLOUT)
 
+    def is_sending(self) -> bool:
+        """Whether a thread writes a frame, perhaps this one."""
+        return self._lock.locked()
+
     def send(self, head: bytes, lengths: Sequence[int] = (), parts: Sequence[Buffer] = ()) -> None:
         """Sends one frame: the lengths of its parts, and all parts in pieces. Blocks while the node does not read."""
         with self._lock:

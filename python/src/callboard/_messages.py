@@ -71,6 +71,10 @@ class Result(msgspec.Struct, tag="result", tag_field="type"):
     error: dict[str, Any] | None = None
 
 
+class CallOutput(msgspec.Struct, tag="call_output", tag_field="type"):
+    id: int
+
+
 class Ping(msgspec.Struct, tag="ping", tag_field="type"):
     pass
 
@@ -80,7 +84,7 @@ class Stop(msgspec.Struct, tag="stop", tag_field="type"):
     timeout_ms: int | None = None
 
 
-Message = Start | BatchHead | Cancel | Credit | Result | Ping | Stop
+Message = Start | BatchHead | Cancel | Credit | Result | CallOutput | Ping | Stop
 
 decode_message = msgspec.msgpack.Decoder(Message).decode
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from callboard._options import timeout_ms
 from callboard._target import TargetError
 
 if TYPE_CHECKING:
@@ -41,22 +42,24 @@ def run(app: Any = None, /, **settings: Any) -> None:
     _wait(command, environment())
 
 
-def start(app: Any = None, /, **settings: Any) -> StartedNode:
+def start(app: Any = None, /, *, timeout: str | float | None = None, **settings: Any) -> StartedNode:
     """Serves `app` in the background, for a notebook: `with cb.start("app.py") as node`, then `node.client()`.
 
     `app` and the settings are those of `run`. Without `http` and `admin` the node takes free ports of the loopback
-    interface, and without `drain_delay` it ends as soon as its calls have. It is ready when this returns. What it logs
-    is printed here, so that it appears in the cell. An interrupted cell does not end it; `node.stop()` does, and the
-    end of this interpreter.
+    interface, and without `drain_delay` it ends as soon as its calls have. It is ready when this returns: after
+    `timeout` at the latest, such as `"90s"` or a number of seconds. What it logs is printed here, so that it appears in
+    the cell. An interrupted cell does not end it; `node.stop()` does, and the end of this interpreter.
 
-    Raises `FileNotFoundError` and `TargetError` as `run` does, and `RuntimeError` for a node that does not start.
+    Raises `FileNotFoundError` and `TargetError` as `run` does, `RuntimeError` for a node that does not start, and
+    `TimeoutError` for one that is not ready in time, which ends then.
     """
     # A worker imports this package too, and starts no node.
     from callboard._start import StartedNode
 
+    seconds = None if timeout is None else timeout_ms(timeout) / 1000
     # No load balancer sends it calls, whose notice it would have to wait for.
     alone = {"http": "127.0.0.1:0", "admin": "127.0.0.1:0", "drain_delay": "0s"}
-    return StartedNode(command_of(app, alone | settings), environment())
+    return StartedNode(command_of(app, alone | settings), environment(), seconds)
 
 
 def command_of(app: Any, settings: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from callboard._awaiting import apart, is_own_cancellation, settled, start
@@ -45,11 +45,17 @@ class Cancelled(Exception):
     """The caller has left."""
 
 
+def stage_of(route: Route) -> Any:
+    """What calls of one stage have in common."""
+    return id(route.owner), route.attribute
+
+
 class Runner:
     """One instance of a service, ready for items."""
 
     def __init__(self, route: Route, instance: Any, files: FileRules | None = None) -> None:
         self.signature = route.signature
+        self.stage = stage_of(route)
         self.concurrency = route.method.concurrency
         self.name = route.signature.where
         self.encode = route.signature.encode_output
@@ -132,6 +138,16 @@ class Runner:
                     return Failure(Cancelled())
                 emit(index, output)
         return None
+
+    def outputs(self, value: Any, context: Context) -> Generator[Any, None, None]:
+        """The outputs of one item that streams, as they are asked for."""
+        (item,) = self._arguments([value], [context], None)
+        if isinstance(item, Failure):
+            raise item.error
+        with running(context):
+            outputs = self._call(**item)
+            with _closing(outputs):
+                yield from outputs
 
     # ---- At the same time --------------------------------------------------------------------------------------------
 

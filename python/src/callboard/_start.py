@@ -25,7 +25,7 @@ _LISTENING = re.compile(r"(?:^|\\n) +listening on (https?://[^\s\\]+)")
 class StartedNode:
     """The result of `start`: a node that runs until `stop`, the end of its `with`, or the end of this interpreter."""
 
-    def __init__(self, command: list[str], variables: dict[str, str]) -> None:
+    def __init__(self, command: list[str], variables: dict[str, str], timeout: float | None = None) -> None:
         self._url = ""
         self._told = threading.Event()
         self._keeper = subprocess.Popen(
@@ -41,7 +41,8 @@ class StartedNode:
         self._reader = threading.Thread(target=self._read, args=(self._keeper.stdout,), daemon=True)
         self._reader.start()
         try:
-            self._told.wait()
+            if not self._told.wait(timeout):
+                raise TimeoutError(f"the node was not ready within {timeout:g} s: its log says what it waits for")
         except BaseException:
             self.stop()
             raise

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from callboard._awaiting import finish, settled, wait
 from callboard._compose import NodeStage, Step, walk
 from callboard._context import Context, SetupContext
-from callboard._depends import LOCAL, run_here
 from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
 from callboard._hooks import NodeHooks, Preparation
+from callboard._local import LOCAL, run_here
 from callboard._options import takes_path
 from callboard._response import Response, begun
 from callboard._runner import Failure, Runner, setup_arguments

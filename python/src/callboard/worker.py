@@ -40,6 +40,7 @@ from callboard._messages import (
     PROTOCOL,
     Batch,
     BatchHead,
+    CallOutput,
     Cancel,
     Credit,
     Message,
@@ -109,7 +110,9 @@ class Worker:
         self._may_call = False
         self._takes_metrics = False
         self._decoder = Decoder()
-        self._calls = WorkerCalls(self._send, lambda: self._read(wait=True), self._reading, self._running)
+        self._calls = WorkerCalls(
+            self._send, lambda: self._read(wait=True), self._reading, self._writer.is_sending, self._running
+        )
 
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
@@ -324,9 +327,12 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._send, {"type": "pong"})
             return
         if isinstance(message, Result):
-            if len(parts) != (message.error is None):
-                raise FrameError(f"a result with {len(parts)} parts")
             self._calls.take(message, parts)
+            return
+        if isinstance(message, CallOutput):
+            if len(parts) != 1:
+                raise FrameError(f"an output with {len(parts)} parts")
+            self._calls.take_output(message.id, parts[0])
             return
         if isinstance(message, BatchHead):
             if len(parts) != len(message.items):

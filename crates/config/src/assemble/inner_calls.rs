@@ -3,8 +3,6 @@
 //! A route that is called must be served. Stages that call each other in a cycle could all wait for each other, so
 //! that is an error as well; core refuses such a call in any case.
 
-use callboard_core::description::Planned;
-
 use super::part::Part;
 use crate::{ConfigError, Hint, Plan, StagePlan};
 
@@ -18,11 +16,6 @@ pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigErr
                 let (what, hint, name) = ("route", Hint::new(route, paths), route.clone());
                 return Err(ConfigError::UnknownName { place: place(), what, hint, name });
             };
-            let streams = |stage: &usize| matches!(&parts[*stage], Some(Part { code: Planned::Stream(_), .. }));
-            if called.iter().any(streams) {
-                let message = format!("the route `{route}` answers with a stream, and a call has one output");
-                return Err(ConfigError::Rejected { place: place(), message });
-            }
             if let Some(way) = called.into_iter().find_map(|next| way_back(plan, parts, next, index, &mut Vec::new())) {
                 let names: Vec<String> =
                     way.iter().map(|stage| format!("`{}`", plan.stages[*stage].name.value)).collect();
@@ -67,14 +60,14 @@ mod tests {
     use std::path::PathBuf;
 
     use callboard_codec::DataType;
-    use callboard_core::{Pipeline, StreamStage};
-    use futures_util::stream;
+    use callboard_core::Pipeline;
+    use callboard_core::description::Planned;
 
     use super::*;
     use crate::{Environment, Flags, Target};
 
     /// The routes `/a`, `/b` and `/c`, each with a stage of its own; the routes that the code of each calls.
-    fn checked(called: [&[&str]; 3], streams: bool) -> Result<(), String> {
+    fn checked(called: [&[&str]; 3]) -> Result<(), String> {
         let stages = ["a", "b", "c"].map(|name| {
             format!(
                 "[[stage]]\nname = \"{name}\"\nkind = \"labels\"\n[[route]]\npath = \"/{name}\"\nstages = \"{name}\"\n"
@@ -82,13 +75,8 @@ mod tests {
         });
         let target = Target::File { path: PathBuf::from("f"), text: stages.concat() };
         let plan = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap();
-        let code = if streams {
-            Planned::Stream(StreamStage::each("s", |_: &callboard_codec::Value| stream::empty()).into())
-        } else {
-            Planned::Single(Pipeline::pass_through())
-        };
         let part = |routes: &[&str]| Part {
-            code: code.clone(),
+            code: Planned::Single(Pipeline::pass_through()),
             needs: None,
             output: DataType::value(),
             arguments: Vec::new(),
@@ -101,32 +89,26 @@ mod tests {
 
     #[test]
     fn calls_without_a_cycle_are_fine() {
-        assert_eq!(checked([&["/b", "/c"], &["/c"], &[]], false), Ok(()));
+        assert_eq!(checked([&["/b", "/c"], &["/c"], &[]]), Ok(()));
     }
 
     #[test]
     fn a_route_that_is_not_served_is_named_with_the_nearest() {
-        let error = checked([&[], &["/aa"], &[]], false).unwrap_err();
+        let error = checked([&[], &["/aa"], &[]]).unwrap_err();
         assert!(error.starts_with("f:8: stage `b`: embed: ") && error.contains("did you mean `/a`?"), "{error}");
     }
 
     #[test]
     fn a_cycle_of_calls_is_refused_with_its_way() {
-        let error = checked([&["/b"], &["/c"], &["/b"]], false).unwrap_err();
+        let error = checked([&["/b"], &["/c"], &["/b"]]).unwrap_err();
         assert_eq!(
             error,
             "f:8: stage `b`: embed: it calls `c`, which calls `b`: in such a cycle all replicas could wait for each other"
         );
-        let error = checked([&["/a"], &[], &[]], false).unwrap_err();
+        let error = checked([&["/a"], &[], &[]]).unwrap_err();
         assert_eq!(
             error,
             "f:2: stage `a`: embed: it calls `a`: in such a cycle all replicas could wait for each other"
         );
-    }
-
-    #[test]
-    fn a_stream_cannot_be_called() {
-        let error = checked([&["/b"], &[], &[]], true).unwrap_err();
-        assert!(error.contains("the route `/b` answers with a stream"), "{error}");
     }
 }

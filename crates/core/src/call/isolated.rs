@@ -7,6 +7,7 @@ use callboard_codec::Payload;
 use futures_util::future::BoxFuture;
 
 use super::flight::Flight;
+use super::reply::PayloadReplies;
 use crate::error::CallError;
 use crate::host::HostNode;
 
@@ -18,6 +19,10 @@ pub trait InnerCalls: Send + Sync + 'static {
     ///
     /// Dropping the future cancels the call. Its deadline is the caller's concern.
     fn call(&self, route: &str, input: Payload) -> BoxFuture<'static, Result<Payload, CallError>>;
+
+    /// As [`call`](Self::call): the outputs of a route that may stream. The call begins when they are polled, and ends
+    /// when they are dropped.
+    fn replies(&self, route: &str, input: Payload) -> PayloadReplies;
 }
 
 /// The node, as a call in an isolated replica reaches it.

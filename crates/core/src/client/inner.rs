@@ -54,8 +54,8 @@ impl CallContext {
     ///
     /// The client calls routes of the replica's node, and only that node knows their names and types. So
     /// [`typed`](LocalClient::typed) accepts values only, and a route that is not served is an error of the call.
-    /// A route that streams cannot be called. Only the timeout and deadline of the options count. A call that was
-    /// spawned ends with the batch of its item.
+    /// A route that streams is read by [`replies`](LocalClient::replies). Only the timeout and deadline of the options
+    /// count. A call that was spawned ends with the batch of its item.
     pub fn client(&self) -> Result<LocalClient, CallError> {
         if let Some(node) = self.flight().node_elsewhere() {
             return Ok(LocalClient::new(NodeState::of(&node.node)).within(self));

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::{AdmittedCall, LocalClient, read_output};
-use crate::call::{CallOptions, Flight, PayloadReplies};
+use crate::call::{CallOptions, Flight, NodeElsewhere, PayloadReplies};
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::RouteName;
@@ -54,12 +54,31 @@ impl LocalClient {
         input: In,
         options: CallOptions,
     ) -> Result<Replies<Out>, CallError> {
-        let payload = Payload::new(input);
-        let held = self.hold(route, options.session())?;
-        let options = held.with_called_path(route, options);
-        let admission = self.let_in(clock::now(), held, payload.size_hint() as u64)?;
+        let (admission, payload, options) = self.admit_replies(route, Payload::new(input), options)?;
         let route = admission.route().id().clone();
         Ok(Replies::new(route, self.read_replies(admission, payload, options)))
+    }
+
+    /// As [`replies_with`](Self::replies_with), with payloads: nothing is converted.
+    pub(crate) fn payload_replies(
+        &self,
+        route: &str,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<PayloadReplies, CallError> {
+        let (admission, payload, options) = self.admit_replies(route, payload, options)?;
+        Ok(self.read_replies(admission, payload, options))
+    }
+
+    fn admit_replies(
+        &self,
+        route: &str,
+        payload: Payload,
+        options: CallOptions,
+    ) -> Result<(Admission, Payload, CallOptions), CallError> {
+        let held = self.hold(route, options.session())?;
+        let options = held.with_called_path(route, options);
+        Ok((self.let_in(clock::now(), held, payload.size_hint() as u64)?, payload, options))
     }
 
     /// Runs an admitted call. The reader of its outputs drives it.
@@ -86,8 +105,11 @@ impl LocalClient {
         let flight = Arc::clone(&call.call.flight);
         let call = Arc::new(Mutex::new(Some(call)));
         let end = self.runtime().spawn(end_at_deadline(Arc::clone(&call), Arc::clone(&flight))).abort_handle();
-        let stream =
-            ReplyStream { call, end, steps, flight: Arc::clone(&flight), first_by, phase: StreamPhase::Begin(payload) };
+        let phase = match steps.elsewhere(&flight) {
+            Some((node, route)) => StreamPhase::Remote { outputs: node.calls.replies(route, payload), passed: 0 },
+            None => StreamPhase::Begin(payload),
+        };
+        let stream = ReplyStream { call, end, steps, flight: Arc::clone(&flight), first_by, phase };
         PayloadReplies::of_call(&flight, stream::unfold(stream, ReplyStream::next))
     }
 }
@@ -181,6 +203,12 @@ impl CallSteps {
             Self::Route(route) => route.streams_at().unwrap_or_else(|| self.steps().len()),
             Self::Stages(_) => 0,
         }
+    }
+
+    /// The node in another process that has the route, and its name there.
+    fn elsewhere<'a>(&'a self, flight: &'a Flight) -> Option<(&'a NodeElsewhere, &'a str)> {
+        let Self::Route(route) = self else { return None };
+        flight.node_elsewhere().filter(|_| route.is_elsewhere()).map(|node| (node, route.name()))
     }
 }
 

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::task::AbortHandle;
 
 use super::LocalClient;
-use crate::call::CallOptions;
+use crate::call::{CallOptions, PayloadReplies};
 use crate::clock;
 use crate::error::CallError;
 
@@ -84,6 +84,20 @@ impl LocalClient {
             client.submit_at(now, admission, payload, options).await.map(|reply| reply.payload)
         };
         StartedCall(self.runtime().spawn(call.map(then)).abort_handle())
+    }
+
+    /// As [`start_payload`](Self::start_payload), for a route that may stream: `read` gets its outputs, and drives the
+    /// call.
+    pub(crate) fn start_replies<Reading: Future<Output = ()> + Send + 'static>(
+        &self,
+        route: &str,
+        payload: Payload,
+        options: CallOptions,
+        read: impl FnOnce(Result<PayloadReplies, CallError>) -> Reading + Send + 'static,
+    ) -> StartedCall {
+        let (client, route) = (self.clone(), route.to_owned());
+        let call = async move { read(client.payload_replies(&route, payload, options)).await };
+        StartedCall(self.runtime().spawn(call).abort_handle())
     }
 }
 

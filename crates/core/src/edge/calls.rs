@@ -178,6 +178,18 @@ impl<'a> EdgeHandle<'a> {
         self.0.start_payload(route, payload, options, then)
     }
 
+    /// Starts a call of a route that may stream on the node's runtime. What `read` makes of its outputs runs there too,
+    /// and drives the call.
+    pub fn start_replies<Reading: Future<Output = ()> + Send + 'static>(
+        self,
+        route: &str,
+        payload: Payload,
+        options: CallOptions,
+        read: impl FnOnce(Result<PayloadReplies, CallError>) -> Reading + Send + 'static,
+    ) -> StartedCall {
+        self.0.start_replies(route, payload, options, read)
+    }
+
     /// The page of the node's metrics with those of this edge, in the text format of OpenMetrics.
     #[must_use]
     pub fn metrics_with(self, own: &str) -> String {

@@ -13,7 +13,7 @@ use crate::metrics::RouteMetrics;
 use crate::pipeline::Graph;
 
 /// The index of all these routes. No table has it.
-const INDEX: RouteIndex = RouteIndex(u32::MAX);
+pub(super) const INDEX: RouteIndex = RouteIndex(u32::MAX);
 
 /// A route whose calls go to the node of their outer call.
 pub(super) fn route(name: &str, metrics: RouteMetrics) -> Route {

@@ -10,6 +10,7 @@ use arc_swap::ArcSwapOption;
 use callboard_codec::{DataType, Value};
 use tokio::sync::Notify;
 
+use super::elsewhere;
 use super::path_template;
 use super::request_argument::RequestArgument;
 use super::rollout::{Observation, Trial};
@@ -406,6 +407,11 @@ impl Route {
     #[must_use]
     pub fn response(&self) -> Option<&DeclaredResponse> {
         self.parts.response.as_deref()
+    }
+
+    /// Whether its calls go to a node in another process, which alone knows whether it streams.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.index == elsewhere::INDEX
     }
 
     pub(crate) fn streams_at(&self) -> Option<usize> {

@@ -1,9 +1,9 @@
 //! Calls that the code of a replica makes to routes of its node, while the replica runs a batch.
 //!
 //! Any number of threads may call. Results come in any order. The thread that reads the socket hands them over; it
-//! never waits for a thread that writes.
+//! never waits for a thread that writes. A reader of a stream asks for further outputs as it takes those that came.
 //!
-//! * **Full:** the node refuses the call.
+//! * **Full:** the node refuses the call. Outputs that are not read wait in the node.
 //! * **Late:** the caller drops the call, at its own deadline or that of its item.
 //! * **Cancelled:** dropping a call tells the node. The calls of a batch end with it, as on the node.
 
@@ -11,17 +11,21 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use callboard_codec::{Encoded, Payload};
-use callboard_core::edge::ErrorParts;
+use callboard_core::edge::{ErrorParts, PayloadReplies};
 use callboard_core::isolation::InnerCalls;
 use callboard_core::{CallError, ErrorKind};
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, Stream, TryStreamExt as _, stream};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
+use super::ServeWorkerError;
 use super::node::Node;
 use crate::batch::failure;
-use crate::message::{CallMessage, CancelCallMessage, FromChild, ItemError};
+use crate::message::{CREDIT, CallCreditMessage, CallMessage, CancelCallMessage, FromChild, ItemError};
+
+/// The places of a stream for its end, beside those of its outputs: one output without credit, and the end.
+const END_PLACES: usize = 2;
 
 /// The calls of this process that have no result yet.
 #[derive(Default)]
@@ -34,7 +38,14 @@ pub(super) struct OpenCalls {
 struct WaitingCall {
     /// The batch that it is made for.
     batch: u64,
-    result: oneshot::Sender<Result<Bytes, CallError>>,
+    reader: Reader,
+}
+
+/// What waits for a call. It learns by the end of its channel that the batch is over.
+enum Reader {
+    Result(oneshot::Sender<Result<Bytes, CallError>>),
+    /// After the last output comes `None`.
+    Outputs(mpsc::Sender<Result<Option<Bytes>, CallError>>),
 }
 
 impl OpenCalls {
@@ -48,9 +59,31 @@ impl OpenCalls {
                 let parts = failure(error).into_parts();
                 Err(CallError::from(ErrorParts { kind: kind.unwrap_or(parts.kind), ..parts }))
             }
-            None => Ok(output.unwrap_or_default()),
+            None => Ok(output),
         };
-        let _ = call.result.send(result);
+        match call.reader {
+            Reader::Result(reader) => _ = reader.send(result.map(Option::unwrap_or_default)),
+            Reader::Outputs(reader) => {
+                // A route that does not stream has one output. There is room for it and for the end.
+                let last = result.as_ref().is_ok_and(Option::is_some).then_some(Ok(None));
+                [Some(result), last].into_iter().flatten().for_each(|output| _ = reader.try_send(output));
+            }
+        }
+    }
+
+    /// The next output of a stream, which may have been dropped.
+    pub(super) fn output(&self, id: u64, output: Bytes) -> Result<(), ServeWorkerError> {
+        match self.waiting.lock().get(&id).map(|call| &call.reader) {
+            Some(Reader::Outputs(reader)) if reader.capacity() <= END_PLACES => {
+                Err(ServeWorkerError::protocol("an output of a call without credit"))
+            }
+            Some(Reader::Outputs(reader)) => {
+                let _ = reader.try_send(Ok(Some(output)));
+                Ok(())
+            }
+            Some(Reader::Result(_)) => Err(ServeWorkerError::protocol("a stream for a call of one output")),
+            None => Ok(()),
+        }
     }
 
     /// A batch has been answered: the node has ended its calls, and sends no results.
@@ -71,38 +104,66 @@ impl InnerCalls for ItemCalls {
     fn call(&self, route: &str, input: Payload) -> BoxFuture<'static, Result<Payload, CallError>> {
         let (item, route) = (self.clone(), route.to_owned());
         async move {
-            let (call, result) = item.begin(route, input)?;
-            let over = |_| CallError::new(ErrorKind::Cancelled, "the call that it was made for has ended");
-            let output = result.await.map_err(over)??;
+            let (sender, result) = oneshot::channel();
+            let call = item.begin(route, input, Reader::Result(sender))?;
+            let output = result.await.map_err(|_| over())??;
             Ok(Payload::new(Encoded::read(&output, &call.node.limits())?))
         }
         .boxed()
     }
+
+    fn replies(&self, route: &str, input: Payload) -> PayloadReplies {
+        let (item, route) = (self.clone(), route.to_owned());
+        let begin = async move {
+            let (sender, received) = mpsc::channel(CREDIT + END_PLACES);
+            Ok::<_, CallError>(outputs(item.begin(route, input, Reader::Outputs(sender))?, received))
+        };
+        PayloadReplies::new(stream::once(begin).try_flatten())
+    }
+}
+
+/// The outputs of a call as they are read. Dropping them cancels the call.
+fn outputs(
+    call: SentCall,
+    received: mpsc::Receiver<Result<Option<Bytes>, CallError>>,
+) -> impl Stream<Item = Result<Payload, CallError>> + Send {
+    stream::try_unfold((call, received, 0), async |(call, mut received, mut taken)| {
+        let Some(output) = received.recv().await.unwrap_or_else(|| Err(over()))? else { return Ok(None) };
+        taken += 1;
+        if taken == CREDIT / 2 {
+            // Without its node the process ends.
+            let _ = call.node.send(&FromChild::CallCredit(CallCreditMessage { id: call.id, outputs: taken }), &[]);
+            taken = 0;
+        }
+        let output = Payload::new(Encoded::read(&output, &call.node.limits())?);
+        Ok(Some((output, (call, received, taken))))
+    })
+}
+
+fn over() -> CallError {
+    CallError::new(ErrorKind::Cancelled, "the call that it was made for has ended")
 }
 
 impl ItemCalls {
-    fn begin(
-        self,
-        route: String,
-        input: Payload,
-    ) -> Result<(SentCall, oneshot::Receiver<Result<Bytes, CallError>>), CallError> {
+    fn begin(self, route: String, input: Payload, reader: Reader) -> Result<SentCall, CallError> {
         let Self { node, batch, item } = self;
         let (bytes, max_bytes) = (input.to_envelope()?, node.limits().max_bytes);
         if bytes.len() > max_bytes {
             let message = format!("the input has {} bytes, more than {max_bytes} (max_batch_bytes)", bytes.len());
             return Err(CallError::new(ErrorKind::InvalidInput, message));
         }
-        let (sender, result) = oneshot::channel();
+        let credit = matches!(reader, Reader::Outputs(_)).then_some(CREDIT);
         let calls = node.calls();
         let mut last_id = calls.last_id.lock();
         *last_id += 1;
         let id = *last_id;
-        calls.waiting.lock().insert(id, WaitingCall { batch, result: sender });
-        let sent = node.send(&FromChild::Call(CallMessage { id, batch, item: Some(item), route }), &[bytes]);
+        calls.waiting.lock().insert(id, WaitingCall { batch, reader });
+        let message = CallMessage { id, batch, item: Some(item), route, credit, timeout_ms: None };
+        let sent = node.send(&FromChild::Call(message), &[bytes]);
         drop(last_id);
         let call = SentCall { node, id };
         match sent {
-            Ok(()) => Ok((call, result)),
+            Ok(()) => Ok(call),
             Err(_) => Err(CallError::new(ErrorKind::Unavailable, "the node has ended")),
         }
     }

@@ -157,6 +157,10 @@ impl Messages {
                     batch.credit.add_permits(outputs.min(CREDIT));
                 }
             }
+            ToChild::CallOutput { id } => {
+                let output = frame.parts.into_iter().next().unwrap_or_default();
+                self.node.calls().output(id, output)?;
+            }
             ToChild::Result { id, error } => self.node.calls().end(id, error, frame.parts.into_iter().next()),
             ToChild::Ping => self.node.send(&FromChild::Pong, &[])?,
             ToChild::Stop { .. } => self.end = Some(EndReason::Stop),

@@ -2,7 +2,10 @@
 //!
 //! An item is a map: `route`, `input`, `count` of calls, and optionally `after` (they are made one after the other),
 //! `whole` (they belong to the whole batch), `give_up` (each is cancelled after a call of this route), `then` (a route
-//! that is called afterwards), `forget` (no result is waited for), `same_id` and `batch` (mistakes).
+//! that is called afterwards), `forget` (no result is waited for), `timeout_ms`, `same_id` and `batch` (mistakes).
+//!
+//! With `credit` it takes a stream, and its output is a list of the outputs and of what came at the end: `gives` is the
+//! credit for each of them, and after `reads` of them it calls `then` many times instead of reading on.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,6 +15,9 @@ use callboard_codec::{DecodeLimits, Format, Map, Value};
 
 /// More than the inner calls that one call may have.
 const MAX_OPEN: usize = 300;
+
+/// Calls in whose time a stream that does not pause would go on.
+const MANY: usize = 300;
 
 pub(crate) fn serve(socket: UnixStream) -> io::Result<()> {
     let mut child = Child { socket, last_id: 0 };
@@ -38,6 +44,10 @@ impl Child {
         let batch = number(head, "id");
         let mut outputs = Vec::new();
         for (item, asked) in parts.iter().enumerate() {
+            if has(asked, "credit") {
+                outputs.push(Value::List(self.stream(batch, item, asked)?));
+                continue;
+            }
             let count = number(asked, "count");
             let mut results = Vec::new();
             let mut open = 0;
@@ -62,12 +72,42 @@ impl Child {
         self.send(map([("type", "outcomes".into()), ("id", batch.into()), ("items", items)]), outputs)
     }
 
+    fn stream(&mut self, batch: i64, item: usize, asked: &Value) -> io::Result<Vec<Value>> {
+        self.call(batch, item, asked)?;
+        let (id, mut found) = (self.last_id, Vec::new());
+        while !has(asked, "reads") || found.len() < usize::try_from(number(asked, "reads")).expect("a count") {
+            let (head, parts) = self.receive()?;
+            let part = parts.into_iter().next();
+            match text(&head, "type").as_str() {
+                "call_output" => found.extend(part),
+                "result" => {
+                    let error = if has(&head, "error") { field(&head, "error") } else { "end".into() };
+                    found.push(part.unwrap_or(error));
+                    return Ok(found);
+                }
+                _ => continue,
+            }
+            if has(asked, "gives") {
+                let gives = ("outputs", number(asked, "gives").into());
+                self.send(map([("type", "call_credit".into()), ("id", id.into()), gives]), None)?;
+            }
+        }
+        for _ in 0..MANY {
+            self.call(batch, item, &map([("route", field(asked, "then"))]))?;
+            self.result()?;
+        }
+        Ok(found)
+    }
+
     /// Makes one call; the count of results that it waits for.
     fn call(&mut self, batch: i64, item: usize, asked: &Value) -> io::Result<usize> {
         self.last_id += i64::from(!has(asked, "same_id"));
         let batch = if has(asked, "batch") { number(asked, "batch") } else { batch };
         let mut head = vec![("type", "call".into()), ("id", self.last_id.into()), ("batch", batch.into())];
         head.push(("route", text(asked, "route").into()));
+        for key in ["credit", "timeout_ms"].into_iter().filter(|key| has(asked, key)) {
+            head.push((key, field(asked, key)));
+        }
         if !has(asked, "whole") {
             head.push(("item", i64::try_from(item).expect("a small number").into()));
         }

@@ -1,11 +1,14 @@
 //! Children that call routes of their node.
 
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::{Map, Value};
-use callboard_core::{App, CallContext, CallError, CallOptions, Node, Stage};
+use callboard_core::{App, CallContext, CallError, CallOptions, Failure, Node, Stage, StreamStage};
 use callboard_process::stage;
+use futures_util::stream;
 use tokio::sync::{Notify, Semaphore};
 
 use super::{config, restarts, until};
@@ -35,14 +38,17 @@ fn app(child: Stage<Value, Value>) -> App {
         .route("/tell", Stage::each_with_context("tell", tell))
 }
 
+/// Tells when it is dropped.
+struct Tells(Arc<Notify>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
 /// A stage that waits until it is told, and whose call shows by its guard when it is cancelled.
 pub(crate) fn waiting(begun: &Arc<Notify>, left: &Arc<Notify>) -> Stage<Value, Value> {
-    struct Tells(Arc<Notify>);
-    impl Drop for Tells {
-        fn drop(&mut self) {
-            self.0.notify_one();
-        }
-    }
     let (begun, left) = (Arc::clone(begun), Arc::clone(left));
     Stage::each_async("wait", move |_: Arc<Value>| {
         let (begun, left) = (Arc::clone(&begun), Tells(Arc::clone(&left)));
@@ -133,6 +139,7 @@ async fn a_child_has_at_most_1024_calls_open_for_all_of_its_items() {
     let refused = answers[5].as_ref().unwrap()[0].as_map().unwrap().clone();
     assert_eq!(refused.get("kind"), Some(&Value::from("overloaded")));
     assert_eq!(refused.get("message"), Some(&Value::from("1024 calls are open already")));
+    assert_eq!(refused.get("retryable"), Some(&Value::from(true)));
     assert!(answers[..5].iter().all(|answer| answer.as_ref().unwrap().is_empty()));
 }
 
@@ -258,4 +265,141 @@ async fn an_id_that_comes_twice_ends_the_child() {
     let message = error.unwrap_err().to_string();
     assert!(message.contains("an id above those of its earlier calls"), "{message}");
     assert_eq!(results(&node, asked("/echo", &[])).await.unwrap(), [Value::from("x")]);
+}
+
+// ---- Streams --------------------------------------------------------------------------------------------------------
+
+/// The outputs of a stream of the tests.
+const OUTPUTS: usize = 1_000;
+
+/// Counts what it makes. It fails at the end if its input is `fail`.
+fn numbers(made: &Arc<AtomicUsize>) -> StreamStage<Value, Value> {
+    let made = Arc::clone(made);
+    StreamStage::each("numbers", move |input: &Value| {
+        let made = Arc::clone(&made);
+        let end = (*input == Value::from("fail")).then(|| Err(Failure::new("no more").with_status(409)));
+        let count = move |number: usize| {
+            made.fetch_add(1, Ordering::Relaxed);
+            Ok(Value::from(number as u64))
+        };
+        Box::pin(stream::iter((0..OUTPUTS).map(count).chain(end)))
+    })
+}
+
+async fn streaming() -> (Node, Arc<AtomicUsize>) {
+    let made = Arc::default();
+    let node = app(calling()).route_streaming("/numbers", numbers(&made)).start().await.unwrap();
+    (node, made)
+}
+
+fn counted(count: usize) -> Vec<Value> {
+    (0..count).map(|number| Value::from(number as u64)).collect()
+}
+
+#[tokio::test]
+async fn a_child_reads_a_stream_as_it_gives_credit() {
+    let (node, _) = streaming().await;
+    for credit in [1_u64, 16] {
+        let asked = asked("/numbers", &[("credit", Value::from(credit)), ("gives", Value::from(1))]);
+        let mut all = results(&node, asked).await.unwrap();
+        assert_eq!(all.pop(), Some(Value::from("end")));
+        assert_eq!(all, counted(OUTPUTS));
+    }
+    assert_eq!((node.describe().in_flight, restarts(&node)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_stream_that_its_child_does_not_read_pauses_where_it_is_made() {
+    let (node, made) = streaming().await;
+    let more = [("credit", 2), ("reads", 2)].map(|(key, count)| (key, Value::from(count)));
+    let asked = asked("/numbers", &[more.as_slice(), &[("then", Value::from("/echo"))]].concat());
+    assert_eq!(results(&node, asked).await.unwrap(), counted(2));
+    let made = made.load(Ordering::Relaxed);
+    assert!(made < 100, "{made} of {OUTPUTS}");
+    // It has ended with its batch.
+    until("nothing is in flight", || node.describe().in_flight == 0).await;
+    until("all are over", || node.describe().stages.iter().all(|stage| !stage.replicas[0].busy)).await;
+    assert_eq!(restarts(&node), 0);
+}
+
+#[tokio::test]
+async fn the_error_of_a_stream_comes_after_its_outputs() {
+    let (node, _) = streaming().await;
+    let more = [("credit", Value::from(16)), ("gives", Value::from(1)), ("input", Value::from("fail"))];
+    let mut all = results(&node, asked("/numbers", &more)).await.unwrap();
+    let error = all.pop().unwrap();
+    assert_eq!((kind(&error), all), ("failed", counted(OUTPUTS)));
+    assert_eq!(error.as_map().unwrap().get("status"), Some(&Value::from(409)));
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_caller_of_its_item_leaves() {
+    let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let endless = stream_waiting(&begun, &left);
+    let node = app(calling()).route_streaming("/endless", endless).start().await.unwrap();
+    for whole in [Value::Null, Value::from(true)] {
+        let client = node.client();
+        let asked = asked("/endless", &[("whole", whole), ("credit", Value::from(16))]);
+        let outer = tokio::spawn(async move { client.call::<Value, Value>("/child", asked).await });
+        notified(&begun).await;
+        outer.abort();
+        notified(&left).await;
+    }
+    assert_eq!(results(&node, asked("/echo", &[])).await.unwrap(), [Value::from("x")], "the child lives");
+    until("nothing is in flight", || node.describe().in_flight == 0).await;
+    assert_eq!(restarts(&node), 0);
+}
+
+/// As [`waiting`], for a stream.
+pub(crate) fn stream_waiting(begun: &Arc<Notify>, left: &Arc<Notify>) -> StreamStage<Value, Value> {
+    let (begun, left) = (Arc::clone(begun), Arc::clone(left));
+    StreamStage::each("endless", move |_: &Value| {
+        let (begun, left) = (Arc::clone(&begun), Tells(Arc::clone(&left)));
+        Box::pin(stream::once(async move {
+            begun.notify_one();
+            let _left = left;
+            std::future::pending().await
+        }))
+    })
+}
+
+#[tokio::test]
+async fn a_call_of_a_child_may_have_a_time_of_its_own() {
+    let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let app = app(calling()).route("/wait", waiting(&begun, &left));
+    let node = app.route_streaming("/endless", stream_waiting(&begun, &left)).start().await.unwrap();
+    let timeout = ("timeout_ms", Value::from(50));
+    for asked in [asked("/wait", slice::from_ref(&timeout)), asked("/endless", &[timeout, ("credit", Value::from(1))])]
+    {
+        let all = results(&node, asked).await.unwrap();
+        assert_eq!(kind(&all[0]), "deadline_exceeded", "{all:?}");
+        notified(&left).await;
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_takes_streams_gets_the_result_of_a_route_that_has_one() {
+    let (node, _) = streaming().await;
+    let credit = ("credit", Value::from(4));
+    assert_eq!(results(&node, asked("/echo", slice::from_ref(&credit))).await.unwrap(), [Value::from("x")]);
+    for (route, kind_of_it) in [("/nowhere", "not_found"), ("/child", "failed")] {
+        assert_eq!(kind(&results(&node, asked(route, slice::from_ref(&credit))).await.unwrap()[0]), kind_of_it);
+    }
+    // One that takes none.
+    let refused = results(&node, asked("/numbers", &[])).await.unwrap();
+    assert_eq!(kind(&refused[0]), "invalid_input", "{refused:?}");
+    assert_eq!(restarts(&node), 0);
+}
+
+#[tokio::test]
+async fn a_child_that_asks_for_too_many_outputs_or_none_is_ended() {
+    let (node, _) = streaming().await;
+    for more in [
+        vec![("credit", Value::from(1025))],
+        vec![("credit", Value::from(0))],
+        vec![("credit", Value::from(1024)), ("gives", Value::from(1024))],
+    ] {
+        let error = results(&node, asked("/numbers", &more)).await.unwrap_err().to_string();
+        assert!(error.contains("it asked for more than 1024 outputs of a call, or for none"), "{error}");
+    }
 }

@@ -8,15 +8,17 @@ use std::time::Duration;
 use callboard_codec::Value;
 use callboard_core::{
     App, Batch, CallContext, CallError, CallOptions, ErrorKind, Failure, Instant, LocalClient, Node, Replica, Stage,
-    Worker,
+    StreamStage, Worker,
 };
 use callboard_process::Isolate as _;
 use futures_util::future::join_all;
+use futures_util::stream;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::calls::{notified, waiting};
+use crate::calls::{notified, stream_waiting, waiting};
 use crate::isolate::only_this_test;
-use crate::restarts;
+use crate::{restarts, until};
 
 /// A route, and the input for it.
 type Asked = (String, u64);
@@ -203,4 +205,68 @@ async fn a_call_that_its_code_does_not_await_ends_with_its_batch() {
     let node = app.start().await.unwrap();
     assert_eq!(node.client().call::<_, String>("/calls", 0_u64).await.unwrap(), "started");
     assert_eq!(node.client().call::<_, String>("/calls", 1_u64).await.unwrap(), "cancelled");
+}
+
+/// More than may come before they are read.
+const OUTPUTS: u64 = 100;
+
+/// Counts up, and fails at the end if it is told to count no further than 7.
+fn numbers() -> StreamStage<u64, u64> {
+    StreamStage::each("numbers", |count: &u64| {
+        let end = (*count == 7).then(|| Err(Failure::new("seven").with_status(409)));
+        Box::pin(stream::iter((0..*count).map(Ok).chain(end)))
+    })
+}
+
+async fn reads_a_stream(calling: Stage<u64, (Vec<u64>, String)>) {
+    let app = App::new().route("/calls", calling).route_streaming("/numbers", numbers());
+    let node = app.start().await.unwrap();
+    let read = async |count: u64| node.client().call::<_, (Vec<u64>, String)>("/calls", count).await.unwrap();
+    assert_eq!(read(OUTPUTS).await, ((0..OUTPUTS).collect(), "end".to_owned()));
+    assert_eq!(read(7).await, ((0..7).collect(), "Some(409) seven".to_owned()));
+    assert_eq!(read(0).await, (Vec::new(), "end".to_owned()));
+    assert_eq!((node.describe().in_flight, restarts(&node)), (0, 0));
+}
+
+/// The outputs, and what came at the end.
+async fn read(count: u64, context: CallContext) -> Result<(Vec<u64>, String), CallError> {
+    let (mut all, mut replies) = (Vec::new(), context.client()?.replies::<_, u64>("/numbers", count)?);
+    while let Some(output) = replies.next().await {
+        match output {
+            Ok(number) => all.push(number),
+            Err(error) => return Ok((all, format!("{:?} {}", error.status(), error.message()))),
+        }
+    }
+    Ok((all, "end".to_owned()))
+}
+
+#[tokio::test]
+async fn a_replica_reads_a_stream_of_its_node() {
+    let read = |count: &u64, context: &CallContext| Ok(Handle::current().block_on(read(*count, context.clone()))?);
+    reads_a_stream(Stage::each_with_context("calls", read).isolate_with(only_this_test)).await;
+}
+
+#[tokio::test]
+async fn asynchronous_code_reads_a_stream_of_its_node() {
+    let read = async |count: Arc<u64>, context: CallContext| Ok(read(*count, context).await?);
+    let calling = Stage::each_async_with_context("calls", move |count, context| Box::pin(read(count, context)));
+    reads_a_stream(calling.isolate_with(only_this_test)).await;
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_takes_the_stream_of_a_replica_with_it() {
+    let read = |_: &u64, context: &CallContext| {
+        let mut replies = context.client()?.replies::<_, u64>("/endless", Value::Null)?;
+        Ok(Handle::current().block_on(replies.next()).is_some())
+    };
+    let (begun, left) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let calling = Stage::each_with_context("calls", read).isolate_with(only_this_test);
+    let app = App::new().route("/calls", calling).route_streaming("/endless", stream_waiting(&begun, &left));
+    let node = app.start().await.unwrap();
+    let client = node.client();
+    let caller = tokio::spawn(async move { client.call::<_, bool>("/calls", 0_u64).await });
+    notified(&begun).await;
+    caller.abort();
+    notified(&left).await;
+    until("nothing is in flight", || node.describe().in_flight == 0).await;
 }

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from typing import TYPE_CHECKING, Any
 
 from callboard._context import Context
-from callboard._depends import call_error
 from callboard._envelope import Buffer, decode, encode
+from callboard._errors import call_error
 from callboard._exceptions import InvalidInput
 from callboard._options import path_parameters
 from callboard.client.transport import Failure, Options

@@ -187,11 +187,50 @@ def _left_call(worker: Worker) -> None:
     call, _ = worker.call()
     worker.write(frame({"type": "cancel", "id": call.batch, "item": 0}))
     worker.result(call.id, message="the caller has left", kind="cancelled")
+    _until_outcomes(worker, call.id)
+
+
+def _until_outcomes(worker: Worker, call: int) -> None:
+    """Takes any outcome of an item whose caller has left. The worker may have given up its call."""
     message, parts = worker.receive("`outcomes`")
-    if isinstance(message, CancelCall) and message.id == call.id:
+    if isinstance(message, CancelCall) and message.id == call:
         message, parts = worker.receive("`outcomes`")
     if not isinstance(message, Outcomes) or len(message.items) != 1:
         raise Violation(f"{worker._name(message, parts)}, where `outcomes` was expected")
+
+
+def _outputs(worker: Worker, *outputs: Any) -> int:
+    """Sends the outputs of the stream that an item reads. The number of the call."""
+    worker.write(worker.batch([{"stream": "a"}]))
+    call, value = worker.call(streams=True)
+    if value != "a":
+        raise Violation(f"a call with {reprlib.repr(value)}, where 'a' was expected")
+    worker.outputs(call.id, *outputs)
+    return call.id
+
+
+@_calls
+def _stream(worker: Worker) -> None:
+    many = [*range(3000), bytes(range(256)) * 1024, None]
+    worker.result(_outputs(worker, *many))
+    worker.compare(many)
+    worker.result(_outputs(worker))
+    worker.compare([])
+
+
+@_calls
+def _failed_stream(worker: Worker) -> None:
+    worker.result(_outputs(worker, 1, 2), message="no more", kind="worker_failed")
+    if not isinstance(worker.outcomes(1)[0], Error):
+        raise Violation("an output, although its stream has failed")
+
+
+@_calls
+def _left_stream(worker: Worker) -> None:
+    call = _outputs(worker, 1, 2)
+    worker.write(frame({"type": "cancel", "id": worker.last_batch, "item": 0}))
+    worker.result(call, message="the caller has left", kind="cancelled")
+    _until_outcomes(worker, call)
 
 
 @_calls
@@ -276,6 +315,9 @@ CHECKS: list[tuple[str, Callable[[Worker], None]]] = [
     ("a call that fails", _failed_call),
     ("a call whose item is cancelled", _left_call),
     ("a result of no call", _unknown_result),
+    ("a call that streams", _stream),
+    ("a stream that fails", _failed_stream),
+    ("a stream whose item is cancelled", _left_stream),
     ("nothing unasked", _nothing_unasked),
     ("stop", _stop),
     ("the end of the socket", _socket_ends),

@@ -23,8 +23,14 @@ PROTOCOL = 1
 MAX_BYTES = 64 << 20
 MAX_BATCH_SIZE = 32
 
+# The most outputs of a call that a worker may have asked for.
+MAX_CREDIT = 1024
+
 # The pause after each byte of a slow frame: the worker reads the bytes one by one.
 BYTE_SECONDS = 0.001
+
+
+CREDIT = "`call_credit`"
 
 
 class Violation(Exception):
@@ -76,6 +82,12 @@ class Call(msgspec.Struct, tag="call", tag_field="type"):
     batch: int
     route: str
     item: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    credit: Annotated[int, msgspec.Meta(ge=1, le=MAX_CREDIT)] | None = None
+
+
+class CallCredit(msgspec.Struct, tag="call_credit", tag_field="type"):
+    id: int
+    outputs: Annotated[int, msgspec.Meta(ge=1, le=MAX_CREDIT)]
 
 
 class CancelCall(msgspec.Struct, tag="cancel_call", tag_field="type"):
@@ -89,7 +101,7 @@ class Log(msgspec.Struct, tag="log", tag_field="type"):
     request_id: str | None = None
 
 
-Message = Ready | Failed | Output | Outcomes | Call | CancelCall | Log
+Message = Ready | Failed | Output | Outcomes | Call | CallCredit | CancelCall | Log
 _decode_head = msgspec.msgpack.Decoder(Message).decode
 
 
@@ -101,8 +113,10 @@ class Worker:
 
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
-        self._batches = 0
+        self.last_batch = 0
         self._last_call = -1
+        # The outputs that may be sent of the call that streams.
+        self._credit = 0
         self.calls = False
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(timeout)
@@ -136,7 +150,8 @@ class Worker:
             pass
 
     def receive(self, expected: str) -> tuple[Message | None, list[memoryview]]:
-        """The next message that is no log record; None at the end of the socket."""
+        """The next message that is no log record, and no credit but where that is expected; None at the end of the
+        socket."""
         deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline:
             try:
@@ -150,10 +165,14 @@ class Worker:
                 return None, []
             except (FrameError, msgspec.MsgspecError) as error:
                 raise Violation(f"a frame that is not of the protocol: {error}") from None
-            if not isinstance(message, Log):
+            if not isinstance(message, (Log, CallCredit)):
                 return message, [memoryview(part) for part in frame[1]]
             if frame[1]:
-                raise Violation("a log record with a part")
+                raise Violation(f"`{type(message).__name__.lower()}` with a part")
+            if isinstance(message, CallCredit):
+                self._take_credit(message)
+                if expected == CREDIT:
+                    return message, []
         raise Violation(f"no {expected} within {self._timeout:g} s")
 
     def close(self) -> None:
@@ -193,14 +212,14 @@ class Worker:
 
     def batch(self, values: list[Any], item: dict[str, Any] | None = None, **more: Any) -> bytes:
         """The frame of a new batch."""
-        self._batches += 1
-        return frame({"type": "batch", "id": self._batches, "items": [item or {}] * len(values), **more}, values)
+        self.last_batch += 1
+        return frame({"type": "batch", "id": self.last_batch, "items": [item or {}] * len(values), **more}, values)
 
     def shared_batch(self, *values: Any) -> None:
         """Sends a new batch in shared memory, if it is large."""
         parts = [encode(value) for value in values]
-        self._batches += 1
-        head = {"type": "batch", "id": self._batches, "items": [{}] * len(values)}
+        self.last_batch += 1
+        head = {"type": "batch", "id": self.last_batch, "items": [{}] * len(values)}
         self._writer.send(msgspec.msgpack.encode(head), [len(part) for part in parts], parts)
 
     def until_free(self) -> None:
@@ -211,24 +230,42 @@ class Worker:
                 raise Violation(f"it uses the memory of a batch {self._timeout:g} s after its outcomes")
             time.sleep(BYTE_SECONDS)
 
-    def call(self) -> tuple[Call, Any]:
+    def call(self, *, streams: bool = False) -> tuple[Call, Any]:
         """The next call of the running batch, and its input."""
         message, parts = self.receive("`call`")
+        if streams and (isinstance(message, Outcomes) or (isinstance(message, Call) and message.credit is None)):
+            raise NotForIt("read streams")
         if not isinstance(message, Call) or len(parts) != 1:
             raise Violation(f"{self._name(message, parts)}, where `call` was expected")
-        if message.batch != self._batches or message.id <= self._last_call:
+        if message.batch != self.last_batch or message.id <= self._last_call:
             raise Violation(f"call {message.id} of batch {message.batch} after call {self._last_call}")
         if message.route != "/called":
             raise Violation(f"a call of {message.route!r}, where '/called' was expected")
-        self._last_call = message.id
+        self._last_call, self._credit = message.id, message.credit or 0
         return message, decode(parts[0])
+
+    def outputs(self, call: int, *values: Any) -> None:
+        """Sends the next outputs of a call that streams, as the worker asks for them."""
+        for value in values:
+            while not self._credit:
+                message, parts = self.receive(CREDIT)
+                if not isinstance(message, CallCredit):
+                    raise Violation(f"{self._name(message, parts)}, where {CREDIT} was expected")
+            self._credit -= 1
+            self.write(frame({"type": "call_output", "id": call, "unknown": 1}, [value]))
+
+    def _take_credit(self, message: CallCredit) -> None:
+        if message.id == self._last_call:
+            self._credit += message.outputs
+        if self._credit > MAX_CREDIT:
+            raise Violation(f"it asks for {self._credit} outputs of a call, more than {MAX_CREDIT}")
 
     def result(self, call: int, *values: Any, **error: Any) -> None:
         self.write(frame({"type": "result", "id": call, "unknown": 1, **({"error": error} if error else {})}, values))
 
     def outcomes(self, count: int, batch: int | None = None) -> list[Any]:
         """The output or `Error` of each item of a batch, by default the last."""
-        batch = batch or self._batches
+        batch = batch or self.last_batch
         message, parts = self.receive("`outcomes`")
         if not isinstance(message, Outcomes):
             raise Violation(f"{self._name(message, parts)}, where `outcomes` was expected")

@@ -1,0 +1,178 @@
+"""Services that read the streams of others, for tests. An order says what a stream does, and where it notes its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import callboard as cb
+
+# Longer than any of these takes, shorter than the limit of a call.
+LIMIT = 20
+
+
+async def until_noted(order: dict[str, Any]) -> str:
+    end = time.monotonic() + LIMIT
+    while not os.path.exists(order["path"]) and time.monotonic() < end:
+        await asyncio.sleep(0.01)
+    return Path(order["path"]).read_text()
+
+
+@cb.service
+class Words:
+    """Counts, and then waits if it shall."""
+
+    @cb.concurrent(max=8)
+    async def predict(self, order: dict[str, Any]) -> AsyncIterator[Any]:
+        made = 0
+        try:
+            while made < order["count"]:
+                if made == order.get("fails_at"):
+                    raise cb.HTTPException(409, "no more")
+                if made == order.get("dies_at"):
+                    os._exit(7)
+                made += 1
+                yield made
+            if order.get("waits"):
+                await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            if "path" in order:
+                Path(order["path"]).write_text("cancelled")
+            raise
+        except GeneratorExit:
+            if "path" in order:
+                Path(order["path"]).write_text(f"paused after {made}")
+            raise
+
+
+@cb.service
+class PlainWords:
+    """The same without waiting."""
+
+    def predict(self, order: dict[str, Any]) -> Iterator[int]:
+        made = 0
+        try:
+            while made < order["count"]:
+                if made == order.get("fails_at"):
+                    raise cb.HTTPException(409, "no more")
+                made += 1
+                yield made
+        finally:
+            if "path" in order:
+                Path(order["path"]).write_text(f"paused after {made}")
+
+
+@cb.function
+def size(text: str) -> int:
+    return len(text)
+
+
+@cb.function
+def timed(order: dict[str, Any]) -> int:
+    return len(order)
+
+
+@cb.service
+class Relay:
+    words = cb.depends(Words)
+    plain = cb.depends(PlainWords)
+
+    @cb.concurrent(max=8)
+    async def predict(self, order: dict[str, Any]) -> AsyncIterator[Any]:
+        words = self.plain if order.get("plain") else self.words
+        try:
+            async for word in words.predict(order, **order.get("options", {})):
+                yield word
+                if word == order.get("breaks_at"):
+                    break
+        except cb.CallError as error:
+            yield [error.kind, error.status_code, type(error).__name__]
+        if "breaks_at" in order:
+            # This call goes on: nothing else ends the inner one.
+            yield await until_noted(order)
+
+
+@cb.service
+class PlainRelay:
+    words = cb.depends(Words)
+    plain = cb.depends(PlainWords)
+
+    def predict(self, order: dict[str, Any]) -> Iterator[Any]:
+        words = self.plain if order.get("plain") else self.words
+        try:
+            for word in words.predict(order, **order.get("options", {})):
+                yield word
+                if word == order.get("breaks_at"):
+                    break
+        except cb.CallError as error:
+            yield [error.kind, error.status_code, type(error).__name__]
+        if "breaks_at" in order:
+            yield asyncio.run(until_noted(order))
+
+
+@cb.service
+class ByPath:
+    words = cb.depends("/words")
+    size = cb.depends("/size")
+
+    async def predict(self, order: dict[str, Any]) -> list[Any]:
+        found = [word async for word in self.words(order)]
+        size = asyncio.create_task(self.size("four"))
+        return [*found, await self.size("a"), await size]
+
+
+@cb.service
+class PlainByPath:
+    words = cb.depends("/words")
+    size = cb.depends("/size")
+
+    def predict(self, order: dict[str, Any]) -> list[Any]:
+        return [*self.words(order), self.size("a")]
+
+
+@cb.service
+class Slow:
+    words = cb.depends(Words)
+    size = cb.depends(size)
+
+    @cb.concurrent(max=8)
+    async def predict(self, order: dict[str, Any]) -> list[Any]:
+        words = self.words.predict(order)
+        found = [await anext(words)]
+        # Enough for a stream that does not pause.
+        for _ in range(200):
+            await self.size("a")
+        words.close()
+        return [*found, await until_noted(order)]
+
+
+@cb.service
+class Options:
+    """Calls with options: of a method that has a parameter of that name, and of one that has none."""
+
+    timed = cb.depends("/timed")
+    size = cb.depends(size)
+
+    async def predict(self, how: str) -> Any:
+        if how == "path":
+            return await self.timed.with_options(timeout="2s")({"timeout": 3})
+        return await self.size(how, timeout="5s", retries=2)
+
+
+@cb.service
+class Both:
+    """Waits for two calls. The first that fails cancels the other."""
+
+    size = cb.depends(size)
+
+    async def predict(self, texts: list[str]) -> list[int]:
+        tasks = [asyncio.ensure_future(self.size(text)) for text in texts]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
