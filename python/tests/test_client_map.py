@@ -126,13 +126,19 @@ def test_columns_of_polars_and_pyarrow_give_columns() -> None:
         table = client.map("/length", pa.chunked_array([WORDS]))
         assert table["output"].to_pylist() == [1, None, 3]
         assert table["call_error"].to_pylist() == [None, "failed: told so", None]
+    numbers: list[Any] = [1, 2.5, None]
+    with Node(lambda request: value(numbers[decode(request.body)])) as node, Client(node.url) as client:
+        assert client.map("/number", pl.Series([0, 1, 2])).to_list() == numbers
+        assert client.map("/number", pa.array([0, 1, 2]), errors="raise").to_pylist() == numbers
+        numbers[1] = "two"
+        assert client.map("/number", pl.Series([0, 1, 2])).to_list() == numbers
 
 
 def test_a_frame_whose_columns_cannot_be_the_names_of_a_record_is_refused() -> None:
     pd = pytest.importorskip("pandas")
     with Client("http://localhost:1") as client:
         for columns in ([1], ["a", "a"]):
-            with pytest.raises(TypeError, match="names that are texts"):
+            with pytest.raises(TypeError, match="different names, all of them texts"):
                 client.map("/x", pd.DataFrame([[0] * len(columns)], columns=columns))
 
 

@@ -185,7 +185,7 @@ def test_a_branch_of_a_tee_that_is_left_is_not_waited_for_and_the_last_one_ends_
     del third
     assert [next(first) for _ in range(50)] == list(range(50))
     first.close()
-    assert closed.is_set()
+    assert closed.is_set() and list(first) == []
     one, other = Stream(_failing(1)).tee()
     assert next(one) == next(other) == 0
     for each in (one, other):
@@ -215,5 +215,21 @@ def test_a_cancelled_reader_of_an_asynchronous_tee_costs_the_others_no_item() ->
             return [each async for each in branch]
 
         assert await asyncio.gather(all_of(one), all_of(other)) == [[1, 2, 3, 4]] * 2
+
+    asyncio.run(check())
+
+
+def test_a_source_that_waits_for_what_was_cancelled_ends_its_buffer() -> None:
+    async def source() -> AsyncIterator[int]:
+        yield 0
+        task = asyncio.ensure_future(asyncio.sleep(LIMIT))
+        task.cancel()
+        await task
+
+    async def check() -> None:
+        stream = AsyncStream(source()).buffer(2)
+        assert await anext(stream) == 0
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(anext(stream), LIMIT)
 
     asyncio.run(check())

@@ -42,7 +42,7 @@ class Rows:
         if not is_column:
             names = list(frame.columns if library != "pyarrow" else frame.column_names)
             if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-                raise TypeError("the columns of a frame need names that are texts, each another")
+                raise TypeError("the columns of a frame must have different names, all of them texts")
 
     def __len__(self) -> int:
         return len(self._frame)
@@ -94,8 +94,9 @@ class Rows:
             import polars
 
             if not any(isinstance(each, CallError) for each in values):
+                are_numbers = all(each is None or isinstance(each, (int, float)) for each in values)
                 try:
-                    return polars.Series(name, values)
+                    return polars.Series(name, values, strict=not are_numbers)
                 except (TypeError, polars.exceptions.PolarsError):
                     # They have no common type.
                     pass

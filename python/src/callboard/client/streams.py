@@ -243,10 +243,13 @@ class _Branch(Iterator[Any]):
     def __init__(self, fork: _Fork, mine: deque[Any]) -> None:
         self._fork = fork
         self._mine = mine
+        self._is_closed = False
 
     def __next__(self) -> Any:
         fork, mine = self._fork, self._mine
         while True:
+            if self._is_closed:
+                raise StopIteration
             with fork.changed:
                 fork.changed.wait_for(lambda: mine or fork.end or fork.may_pull())
                 if mine:
@@ -266,6 +269,7 @@ class _Branch(Iterator[Any]):
                 fork.changed.notify_all()
 
     def close(self) -> None:
+        self._is_closed = True
         with self._fork.changed:
             is_last = self._fork.leave(self._mine)
             self._fork.changed.notify_all()
@@ -314,13 +318,17 @@ async def _async_batches(source: AsyncIterator[T], size: int) -> AsyncGenerator[
 
 async def _async_ahead(source: AsyncIterator[T], size: int) -> AsyncGenerator[T, None]:
     items: asyncio.Queue[tuple[Any, BaseException | None]] = asyncio.Queue(size)
+    is_left = False
 
     async def pull() -> None:
         end: tuple[Any, BaseException | None] = (_END, None)
         try:
             async for item in source:
                 await items.put((item, None))
-        except Exception as error:
+        except BaseException as error:
+            # A source may wait for what another has cancelled.
+            if is_left:
+                raise
             end = (_END, error)
         await items.put(end)
 
@@ -334,6 +342,7 @@ async def _async_ahead(source: AsyncIterator[T], size: int) -> AsyncGenerator[T,
                 return
             yield item
     finally:
+        is_left = True
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
         await _aclose(source)
@@ -407,10 +416,13 @@ class _AsyncBranch(AsyncIterator[Any]):
     def __init__(self, fork: _AsyncFork, mine: deque[Any]) -> None:
         self._fork = fork
         self._mine = mine
+        self._is_closed = False
 
     async def __anext__(self) -> Any:
         fork, mine = self._fork, self._mine
         while not mine:
+            if self._is_closed:
+                raise StopAsyncIteration
             if fork.end:
                 raise fork.end
             if fork.may_pull():
@@ -421,7 +433,8 @@ class _AsyncBranch(AsyncIterator[Any]):
         return mine.popleft()
 
     async def aclose(self) -> None:
-        fork = self._fork
+        fork, self._is_closed = self._fork, True
+        self._mine.clear()
         is_last = fork.leave(self._mine)
         fork.wake()
         if is_last:
