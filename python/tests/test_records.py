@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import app
 import msgspec
@@ -203,6 +203,16 @@ def test_an_attrs_class_runs_its_converters_and_validators() -> None:
     assert refusal(Item, {"name": "a", "tags": [1]}) == [("$.tags[0]", "Expected `str`, got `int`")]
     assert schema(output_hint(Item))["required"] == ["name"]
     assert decode(encode(Item("a")))["_price"] == 3
+
+
+def test_an_attrs_class_of_a_union_is_told_by_its_fields_also_inside_another() -> None:
+    attrs = pytest.importorskip("attrs")
+    cat = attrs.make_class("Cat", {"kind": attrs.field(type=Literal["cat"]), "lives": attrs.field(type=int, default=9)})
+    dog = attrs.make_class("Dog", {"kind": attrs.field(type=Literal["dog"]), "name": attrs.field(converter=str.strip)})
+    owner = attrs.make_class("Owner", {"pets": attrs.field(type=list[cat | dog])}, frozen=True)
+    found = accepts(owner, {"pets": [{"kind": "dog", "name": " rex"}, {"kind": "cat"}]})
+    assert found == owner([dog("dog", "rex"), cat("cat")])
+    assert refusal(owner, {"pets": [{"kind": "cat", "lives": "many"}]})[0][0] == "$.pets[0].lives"
 
 
 def test_a_limit_or_default_of_pydantic_holds_in_a_field_of_a_dataclass() -> None:
