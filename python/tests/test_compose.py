@@ -97,6 +97,7 @@ def test_models_and_imported_steps_are_described(tmp_path: Path) -> None:
         ("app = cb.pipeline(lambda x: x)", "`<lambda>` cannot be a step"),
         ("app = cb.pipeline(text, count)", "app: text gives `str`, and count takes `int`: string is no number"),
         ("app = cb.pipeline(array, wide)", "an array of float32 is no array of float64"),
+        ("app = cb.pipeline(pair, points)", "an array of shape (2,) is none of shape (n, 3)"),
         ("app = cb.pipeline(label, both)", "it has no `b` - at `$`"),
         ("app = cb.pipeline(cb.ensemble(a=text, b=text), both)", "string is no number - at `$.b`"),
         ("app = cb.pipeline(label, cb.pick('c'))", "which has no field `c` for pick: there are a"),
@@ -116,6 +117,9 @@ def test_a_mistake_is_one_clear_line(code: str, message: str, tmp_path: Path) ->
         "@cb.function\ndef text(x: str) -> str: ...\n@cb.function\ndef count(x: int) -> int: ...\n"
         "@cb.function\ndef array(x: str) -> NDArray[np.float32]: ...\n"
         "@cb.function\ndef wide(x: NDArray[np.float64]) -> str: ...\n"
+        "from typing import Literal as L\nfloat32 = np.dtype[np.float32]\n"
+        "@cb.function\ndef pair(x: str) -> np.ndarray[tuple[L[2]], float32]: ...\n"
+        "@cb.function\ndef points(x: np.ndarray[tuple[int, L[3]], float32]) -> str: ...\n"
         "@cb.function\ndef label(x: str) -> Label: ...\n@cb.function\ndef both(a: str, b: int) -> str: ...\n"
         "@cb.function\ndef words(x: str) -> Iterator[str]: ...\n"
     )
@@ -135,6 +139,7 @@ def test_a_mistake_is_one_clear_line(code: str, message: str, tmp_path: Path) ->
         "cb.pipeline(array, numbers)",
         "cb.pipeline(cb.ensemble(a=whole, b=anything), both)",
         "cb.pipeline(cb.rename(a='b'), whole)",
+        "cb.pipeline(array, points, points)",
     ],
 )
 def test_what_may_fit_is_no_mistake(code: str, tmp_path: Path) -> None:
@@ -144,6 +149,8 @@ def test_what_may_fit_is_no_mistake(code: str, tmp_path: Path) -> None:
         "@cb.function\ndef maybe(x: int) -> int | None: ...\n@cb.function\ndef anything(x: Any) -> Any: ...\n"
         "@cb.function\ndef array(x: int) -> NDArray[np.float32]: ...\n"
         "@cb.function\ndef numbers(x: list[float]) -> int: ...\n@cb.function\ndef both(a: int, b: str) -> str: ...\n"
+        "Points = np.ndarray[tuple[int, int], np.dtype[np.float32]]\n"
+        "@cb.function\ndef points(x: Points) -> Points: ...\n"
     )
     (tmp_path / "app.py").write_text(f"{start}app = {code}\n")
     assert load_app(str(tmp_path / "app.py")).describe()["pipelines"]

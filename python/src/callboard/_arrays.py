@@ -103,6 +103,12 @@ def shape_text(axes: Axes) -> str:
     return f"({', '.join(lengths)}{',' if len(axes) == 1 else ''})"
 
 
+def may_agree(one: Axes, other: Axes) -> bool:
+    """Whether an array may have both shapes."""
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(a is None or b is None or set(a) & set(b) for a, b in pairs)
+
+
 @functools.lru_cache(maxsize=1024)
 def _array_type(hint: Any) -> tuple[Any, Axes | None]:
     return array_dtype(hint), array_axes(hint)
@@ -112,14 +118,13 @@ def array_for(hint: Any, value: Any) -> np.ndarray[Any, Any]:
     """`to_array` with the dtype of a hint, and of its shape."""
     scalar, axes = _array_type(hint)
     array = to_array(value, scalar)
-    if axes is not None and not _has_axes(array.shape, axes):
+    if axes is not None and not (array.ndim == len(axes) and all(map(_allows, axes, array.shape))):
         raise WrongArray(f"Expected an array of shape {shape_text(axes)}, got {array.shape}")
     return array
 
 
-def _has_axes(shape: tuple[int, ...], axes: Axes) -> bool:
-    fits = (wanted is None or length in wanted for length, wanted in zip(shape, axes, strict=False))
-    return len(shape) == len(axes) and all(fits)
+def _allows(lengths: tuple[int, ...] | None, length: int) -> bool:
+    return lengths is None or length in lengths
 
 
 def to_array(value: Any, scalar: Any) -> np.ndarray[Any, Any]:

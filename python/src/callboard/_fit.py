@@ -11,7 +11,7 @@ from typing import Any, get_origin
 
 import numpy as np
 
-from callboard._arrays import array_dtype
+from callboard._arrays import array_axes, array_dtype, may_agree, shape_text
 from callboard._compose import AnyStep, Ensemble, NodeStage, Pick, Pipeline, Step, Switch
 from callboard._signature import Signature
 from callboard._type_hints import name_of
@@ -82,13 +82,16 @@ def _field(given: Known | None, field: str, what: str) -> Json | None:
 
 
 def _arrays(given: Any, needed: Any) -> str | None:
-    """Arrays of different types. A schema does not tell them."""
+    """Arrays of different types or shapes. A schema does not tell them."""
     if not all((get_origin(hint) or hint) is np.ndarray for hint in (given, needed)):
         return None
     one, other = array_dtype(given), array_dtype(needed)
-    if one is None or other is None or issubclass(one, other) or issubclass(other, one):
-        return None
-    return f"an array of {one.__name__} is no array of {other.__name__}"
+    if one is not None and other is not None and not (issubclass(one, other) or issubclass(other, one)):
+        return f"an array of {one.__name__} is no array of {other.__name__}"
+    has, wants = array_axes(given), array_axes(needed)
+    if has is not None and wants is not None and not may_agree(has, wants):
+        return f"an array of shape {shape_text(has)} is none of shape {shape_text(wants)}"
+    return None
 
 
 def conflict(given: Json, needed: Json, place: str = "$") -> str | None:
