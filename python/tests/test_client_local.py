@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import callboard as cb
-from callboard.client import FailedError, InvalidInputError, NotFoundError
+from callboard.client import DeadlineExceededError, FailedError, InvalidInputError, NotFoundError
 from callboard.client.transport import Settings, open_transport
 
 
@@ -26,6 +29,49 @@ def found(key: str) -> int:
 @cb.function
 def numbers(n: int) -> Iterator[int]:
     yield from range(n)
+
+
+@cb.function
+def said(x: int, context: cb.Context) -> dict[str, Any]:
+    remaining = context.remaining()
+    names = {name: getattr(context, name) for name in ("request_id", "route", "traceparent", "session")}
+    return names | {"in_time": remaining is not None and 0 < remaining <= 60}
+
+
+@cb.function
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+left: list[BaseException] = []
+
+
+@cb.function
+async def waits(seconds: float) -> float:
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError as error:
+        left.append(error)
+        raise
+    return seconds
+
+
+def test_a_call_here_has_its_name_and_deadline_as_on_a_node() -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    with cb.test_client(said) as app:
+        context = app.client().call("/said", 1, timeout=60, request_id="r-1", traceparent=trace, session="s")
+        other = app.client().call("/said", 1, session="t")
+    assert (context["request_id"], context["route"], context["traceparent"]) == ("r-1", "/said", trace)
+    assert context["in_time"] and not other["in_time"]
+    assert context["session"] is not None and context["session"] != other["session"]
+    with cb.test_client(slow) as app, pytest.raises(DeadlineExceededError):
+        app.client().call("/slow", 0.05, timeout=0.01)
+    with cb.test_client(waits) as app:
+        with pytest.raises(DeadlineExceededError):
+            app.client().call("/waits", 600.0, timeout=0.05)
+        assert len(left) == 1
+        assert app.client().call("/waits", 0.0, timeout=60) == 0.0
 
 
 def test_code_that_takes_a_client_is_tested_without_a_node() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +64,12 @@ class AsyncLocalTransport:
             method = (found.attribute or found.name) if found else None
             if options.function:
                 value = _input(route, list(found.signature.hints) if found else None, **value)
-            output = await self._app.call(value, method, _context(found, route, options), as_client=True)
+            context = _context(found, route, options)
+            running = self._app.call(value, method, context, as_client=True)
+            # The engine of a pipeline keeps the time of its calls.
+            output = await (_in_time(running, context) if found is not None and self._app.waits else running)
+            if context.remaining() == 0.0:
+                raise _late()
             return Outputs(output) if found and found.signature.streams else output
         except Failure:
             raise
@@ -115,14 +122,40 @@ class ThreadedTransport:
         """Nothing is open."""
 
 
+async def _in_time(running: Coroutine[Any, Any, Any], context: Context) -> Any:
+    """The result of asynchronous code, which is cancelled at its deadline. Other code goes on, as on a node."""
+    task = asyncio.ensure_future(running)
+    try:
+        await asyncio.wait({task}, timeout=context.remaining())
+        if not task.done():
+            raise _late()
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _late() -> Failure:
+    return Failure("deadline_exceeded", "the deadline passed before the outcome was there", status=504)
+
+
 def _context(route: Route | None, called: str, options: Options) -> Context:
-    """The context of a call, with the parts of the request that the route lists."""
+    """The context of a call: its name and time, and the parts of the request that the route lists."""
     path = "/" + called.lstrip("/") if route is not None and path_parameters(route.path) else None
     headers, query = dict(options.headers), dict(options.query)
     if route is not None:
         headers = {name: headers[name] for name in route.reads("headers") if name in headers}
         query = {name: query[name] for name in route.reads("query") if name in query}
-    return Context(headers=headers, query=query, path=path)
+    return Context(
+        request_id=options.request_id,
+        route=None if route is None else route.path,
+        traceparent=options.traceparent,
+        session=None if options.session is None else zlib.crc32(options.session.encode()),
+        headers=headers,
+        query=query,
+        path=path,
+        deadline=None if options.timeout is None else time.monotonic() + options.timeout,
+    )
 
 
 def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[str, Any]) -> Any:
