@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime
 import enum
+import io
 import random
 import re
 import struct
@@ -349,6 +350,11 @@ def test_an_array_of_a_file_is_sent(tmp_path: Path) -> None:
         ([Label("a", Point(1, [2**64]))], "an integer beyond 64 bits at $[0].at.data[0]"),
         ({"a": ([1], Label("\ud800", 1))}, "a text that has no UTF-8: surrogates not allowed at $.a[1].name"),
         ({"a": Label}, "a value of type `type` cannot be sent at $.a"),
+        (
+            {"a": Path("cat.png")},
+            "cannot be sent at $.a: give a `cb.File.open(path)` for the file, or a `str(path)` for its name",
+        ),
+        ([io.StringIO("a")], "cannot be sent at $[0]: give its `read()`, or a `cb.File.open(path)`"),
         ([range(3), 1j], "a value of type `range` cannot be sent at $[0]"),
         ([1j], "a value of type `complex` cannot be sent at $[0]"),
         ([pytest], "a value of type `module` cannot be sent at $[0]"),

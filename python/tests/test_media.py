@@ -275,6 +275,8 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatc
         cb.Audio(b"fLaC....").array()
     with pytest.raises(cb.InvalidInput, match="a sound of 1 bytes"):
         cb.Audio(b"x").array()
+    with pytest.raises(cb.InvalidInput, match=r"a sound of 16 bytes \(image/png\): it cannot be decoded"):
+        cb.Audio(PNG).array()
 
 
 # ---- Sounds ----------------------------------------------------------------------------------------------------------

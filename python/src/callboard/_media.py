@@ -247,8 +247,9 @@ class Audio(File):
         try:
             import soundfile
         except (ImportError, OSError):
-            if self.media_type == BYTES:
-                raise InvalidInput(f"a sound of {len(self.data)} bytes: it cannot be decoded") from None
+            if not self.media_type.startswith("audio/"):
+                message = f"a sound of {len(self.data)} bytes ({self.media_type}): it cannot be decoded"
+                raise InvalidInput(message) from None
             raise _missing("soundfile", f"reading {self.media_type}") from None
         try:
             with soundfile.SoundFile(io.BytesIO(self.data)) as file:

@@ -8,6 +8,7 @@ import decimal
 import enum
 import functools
 import io
+import os
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -271,6 +272,10 @@ def _attrs_fields(value: Any) -> dict[str, Any]:
 
 def _cure(value: Any) -> str:
     """The cure for a value that cannot be sent."""
+    if isinstance(value, io.IOBase):
+        return ": give its `read()`, or a `cb.File.open(path)`"
+    if isinstance(value, os.PathLike):
+        return ": give a `cb.File.open(path)` for the file, or a `str(path)` for its name"
     if isinstance(value, (Iterator, AsyncIterator)):
         return ": a stream is of a function with `yield`, or with the hint `-> Iterator[…]`; or give a list"
     if hasattr(value, "get_secret_value"):
