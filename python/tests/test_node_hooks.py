@@ -189,4 +189,6 @@ def test_a_node_whose_start_function_fails_ends_and_says_why(tmp_path: Path) -> 
         command, cwd=write(tmp_path, FAILS), env=environment, capture_output=True, text=True, timeout=LIMIT
     )
     assert ended.returncode != 0
-    assert "on_start `connect`: ConnectionError: there is no database" in ended.stderr.splitlines()[-1], ended.stderr
+    *lines, last = ended.stderr.splitlines()
+    reason = "the process exited with code 1; on_start `connect`: ConnectionError: there is no database"
+    assert last.endswith(reason) and any("Traceback" in line for line in lines), ended.stderr

@@ -2,17 +2,12 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 
 use crate::id::{RouteIndex, RouteName};
-use crate::metrics::ReportedFamilies;
 
 /// The node, for the parts below it. They run user code, and user code calls the node: this trait opens that circle.
 /// Only `client/node_state.rs` implements it, and knows the type again.
 pub(crate) trait HostNode: Any + fmt::Debug + Send + Sync {
     /// The name of a route that takes calls, or still has some.
     fn route_name(&self, index: RouteIndex) -> Option<RouteName>;
-
-    /// The metrics of user code in other processes.
-    fn reported_families(&self) -> &Arc<ReportedFamilies>;
 }

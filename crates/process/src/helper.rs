@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::guard::{guard_if_asked, guarded};
-use crate::log_limit::LogLimit;
+use crate::log_limit::{LogLimit, OUTPUT_TARGET};
 use crate::program::{self, END_GRACE, GUARD_VARIABLE, LastLines, Program};
 use crate::ready::Readiness;
 
@@ -270,7 +270,8 @@ impl Running {
             // Looked at after the probe: another process may have answered it.
             if *self.ended.borrow() {
                 let why = self.why_ended().await;
-                return Err(Failure::new(format!("{why}; {}", self.last_lines.all())));
+                let last = self.last_lines.said().unwrap_or_else(|| self.last_lines.all());
+                return Err(Failure::new(format!("{why}; {last}")));
             }
             let Some(why) = not_ready else { return Ok(()) };
             if end.is_some_and(|end| Instant::now() >= end) {
@@ -315,8 +316,8 @@ fn log_lines(
     let limit = LogLimit::default();
     let log = move |line: &str| {
         let _until_the_end = &done;
-        if limit.admits(line.len(), |words| tracing::warn!(process = name, "{words}")) {
-            tracing::info!(process = name, "{line}");
+        if limit.admits(line.len(), |words| tracing::warn!(target: OUTPUT_TARGET, process = name, "{words}")) {
+            tracing::info!(target: OUTPUT_TARGET, process = name, "{line}");
         }
         if matches!(&ready, Readiness::Line(text) if line.contains(text)) {
             has_line.store(true, Ordering::SeqCst);

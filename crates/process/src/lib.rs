@@ -26,6 +26,7 @@ mod frame;
 mod guard;
 mod helper;
 mod isolate;
+mod limited;
 mod log_limit;
 mod lost;
 mod memory;

@@ -1,18 +1,17 @@
 //! The heads of frames.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::marker::PhantomData;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{ErrorKind, Replica, ResponseFields};
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Serialize};
 
 use crate::config::ProcessConfig;
 use crate::details;
+use crate::limited::limited;
 use crate::samples::MetricsMessage;
 
 /// The version of the protocol.
@@ -361,36 +360,6 @@ impl From<ErrorParts> for ItemError {
             trace: parts.remote_trace,
         }
     }
-}
-
-/// Reads a list of at most this many entries: each takes more memory than it has bytes.
-pub(crate) fn limited<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct Limited<T, const MOST: usize>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Limited<T, MOST> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a list of at most {MOST}")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
-            let mut items = Vec::new();
-            while let Some(item) = sequence.next_element()? {
-                if items.len() == MOST {
-                    return Err(A::Error::invalid_length(items.len() + 1, &self));
-                }
-                items.push(item);
-            }
-            Ok(items)
-        }
-    }
-
-    deserializer.deserialize_seq(Limited::<T, MOST>(PhantomData))
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]

@@ -48,7 +48,7 @@ pub(crate) struct Program {
 const KEPT_LINES: usize = 10;
 
 /// How the last line of a worker begins that ends itself, such as by `sys.exit` in user code.
-const LAST_WORDS: &str = "callboard.worker: ";
+const LAST_WORDS: [&str; 2] = ["callboard.worker: ", "callboard.hooks: "];
 
 /// The most characters of each of them in an error.
 const KEPT_LINE_CHARS: usize = 400;
@@ -192,10 +192,11 @@ impl LastLines {
         self.0.lock().back().filter(|line| !line.is_empty()).cloned()
     }
 
-    /// Why a worker ends itself, if its last line says so.
+    /// Why a worker or the process of the hooks ends itself, if its last line says so.
     pub(crate) fn said(&self) -> Option<String> {
         let last = self.text()?;
-        last.strip_prefix(LAST_WORDS).map(|said| said.chars().take(KEPT_LINE_CHARS).collect())
+        let said = LAST_WORDS.iter().find_map(|words| last.strip_prefix(words))?;
+        Some(said.chars().take(KEPT_LINE_CHARS).collect())
     }
 
     /// All lines that are kept, for an error.

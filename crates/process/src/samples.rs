@@ -3,7 +3,10 @@
 use callboard_core::{ReportedSample, ReportedValue};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{MAX_ITEMS, limited};
+use crate::limited::limited;
+
+/// The most samples of a message.
+const MAX_SAMPLES: usize = 4_096;
 
 /// The most labels of a sample that are read, and the most buckets of a histogram. The node takes fewer.
 const MAX_LABELS: usize = 64;
@@ -12,7 +15,7 @@ const MAX_BUCKETS: usize = 256;
 /// What user code of the child has counted since the last such message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MetricsMessage {
-    #[serde(deserialize_with = "limited::<_, _, MAX_ITEMS>")]
+    #[serde(deserialize_with = "limited::<_, _, MAX_SAMPLES>")]
     pub(crate) samples: Vec<SampleMessage>,
 }
 
@@ -65,11 +68,10 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::*;
-    use crate::message::{decode, encode};
 
     fn read(samples: &Json) -> Result<Vec<Option<ReportedSample>>, String> {
-        let head = encode(&json!({ "type": "metrics", "samples": samples })).unwrap();
-        let message: MetricsMessage = decode(&head.into()).map_err(|error| error.to_string())?;
+        let head = rmp_serde::to_vec_named(&json!({ "type": "metrics", "samples": samples })).unwrap();
+        let message: MetricsMessage = rmp_serde::from_slice(&head).map_err(|error| error.to_string())?;
         Ok(message.samples.into_iter().map(SampleMessage::sample).collect())
     }
 
@@ -102,7 +104,7 @@ mod tests {
         let labels = |count| json!([{ "name": "a", "add": 1, "labels": vec![["", ""]; count] }]);
         assert!(read(&labels(MAX_LABELS)).is_ok());
         for samples in [
-            json!(vec![json!({ "name": "a", "add": 1 }); MAX_ITEMS + 1]),
+            json!(vec![json!({ "name": "a", "add": 1 }); MAX_SAMPLES + 1]),
             labels(MAX_LABELS + 1),
             json!([{ "name": "a", "observed": { "bounds": [], "counts": vec![0; MAX_BUCKETS + 1], "sum": 0 } }]),
         ] {

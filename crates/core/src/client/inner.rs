@@ -3,9 +3,16 @@
 use super::{LocalClient, NodeState};
 use crate::call::CallContext;
 use crate::error::{CallError, ErrorKind};
+use crate::metrics::SampleReporter;
 use crate::worker::Replica;
 
 impl Replica {
+    /// Takes what user code of the replica counts in another process, for the page of the node's metrics.
+    #[must_use]
+    pub fn sample_reporter(&self) -> SampleReporter {
+        NodeState::of(&self.node).reported.reporter(&self.stage, self.index)
+    }
+
     /// A client of the node that runs the worker, to keep in the worker. A call for an item is made
     /// [within](LocalClient::within) that item's call; any other call is independent.
     ///

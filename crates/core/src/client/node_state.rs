@@ -42,10 +42,6 @@ impl HostNode for NodeState {
     fn route_name(&self, index: RouteIndex) -> Option<RouteName> {
         self.router.table().name_of(index).cloned()
     }
-
-    fn reported_families(&self) -> &Arc<ReportedFamilies> {
-        &self.reported
-    }
 }
 
 impl NodeState {

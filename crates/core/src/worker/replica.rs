@@ -8,7 +8,6 @@ use callboard_codec::Map;
 use super::exit::ExitPort;
 use crate::host::HostNode;
 use crate::id::StageName;
-use crate::metrics::SampleReporter;
 
 /// The replica that is being built: its stage, its index and its generation.
 #[derive(Clone, Debug)]
@@ -67,12 +66,6 @@ impl Replica {
     #[must_use]
     pub fn core(&self) -> Option<usize> {
         self.core
-    }
-
-    /// Takes what user code of the replica counts in another process, for the page of the node's metrics.
-    #[must_use]
-    pub fn sample_reporter(&self) -> SampleReporter {
-        self.node.reported_families().reporter(&self.stage, self.index)
     }
 
     /// The longest that one batch may take; see [`StageSettings::timeout`](crate::StageSettings::timeout).

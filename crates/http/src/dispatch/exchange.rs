@@ -16,11 +16,12 @@ use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::error::starting;
 use crate::guard::KeyHolder;
-use crate::guard::auth::{AuthRequest, caller_of};
+use crate::guard::auth::caller_of;
 use crate::listener::{CLOSE, PeerInfo, UnreadBody};
 use crate::observe::log_line::PendingLogLine;
 use crate::observe::request_trace::{RequestTrace, TraceHeaders};
 use crate::observe::server_timing::{SERVER_TIMING, error_timing};
+use crate::request::request_fields::auth_request;
 use crate::request_id::{HAS_REQUEST_IDS, RequestId, X_REQUEST_ID};
 
 /// The result of a destination: a response, an error, or a panic.
@@ -92,7 +93,7 @@ impl<'a> Exchange<'a> {
         let proxies = &self.edge.config.trusted_proxies;
         let client = peer.map(|peer| proxies.client(peer.address, request.headers()));
         let parts = (request.uri(), request.headers(), request.extensions());
-        Box::pin(caller_of(node.client.clone(), AuthRequest::new(request.method(), parts, client), self.id.clone()))
+        Box::pin(caller_of(node.client.clone(), auth_request(request.method(), parts, client), self.id.clone()))
     }
 
     /// The context of its call.

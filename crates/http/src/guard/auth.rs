@@ -7,17 +7,13 @@
 //!   says nothing of it. The log does.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
-use axum::http::{Extensions, HeaderMap, Method, Uri};
 use callboard_core::{CallError, CallOptions, ErrorKind, LocalClient, Priority};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::KeyHolder;
 use crate::error::ApiError;
-use crate::mounted::original_uri;
-use crate::request::request_fields::{decoded, joined};
 use crate::request_id::RequestId;
 
 /// The name of the route. No edge serves a route whose name begins with `@`.
@@ -79,28 +75,6 @@ impl AuthCaller {
         });
         let priority = self.priority.filter(|_| options.priority().is_none());
         priority.into_iter().fold(options, CallOptions::with_priority)
-    }
-}
-
-impl AuthRequest {
-    pub(crate) fn new(
-        method: &Method,
-        (uri, headers, extensions): (&Uri, &HeaderMap, &Extensions),
-        client: Option<IpAddr>,
-    ) -> Self {
-        let mut query = BTreeMap::<_, Vec<_>>::new();
-        for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            query.entry(decoded(name).into_owned()).or_default().push(decoded(value).into_owned());
-        }
-        let header = |name: &axum::http::HeaderName| Some((name.as_str().to_owned(), joined(headers, name.as_str())?));
-        Self {
-            method: method.as_str().to_owned(),
-            path: original_uri(uri, extensions).path().to_owned(),
-            query,
-            headers: headers.keys().filter_map(header).collect(),
-            client: client.map(|client| client.to_string()),
-        }
     }
 }
 

@@ -2,14 +2,17 @@
 //! the route lists.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use axum::http::{Extensions, HeaderMap, Uri};
+use axum::http::{Extensions, HeaderMap, HeaderName, Method, Uri};
 use callboard_core::CallOptions;
 use callboard_core::edge::RequestFields;
 use percent_encoding::percent_decode_str;
 
 use super::arguments::name_of;
 use crate::error::ApiError;
+use crate::guard::AuthRequest;
 use crate::mounted::original_uri;
 
 /// What the code of a route may read of a request beside its body.
@@ -44,14 +47,35 @@ pub(crate) fn add(
     Ok(options)
 }
 
+/// The head of a request, for the app that names its caller.
+pub(crate) fn auth_request(
+    method: &Method,
+    (uri, headers, extensions): RequestParts<'_>,
+    client: Option<IpAddr>,
+) -> AuthRequest {
+    let mut query = BTreeMap::<_, Vec<_>>::new();
+    for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        query.entry(decoded(name).into_owned()).or_default().push(decoded(value).into_owned());
+    }
+    let header = |name: &HeaderName| Some((name.as_str().to_owned(), joined(headers, name.as_str())?));
+    AuthRequest {
+        method: method.as_str().to_owned(),
+        path: original_uri(uri, extensions).path().to_owned(),
+        query,
+        headers: headers.keys().filter_map(header).collect(),
+        client: client.map(|client| client.to_string()),
+    }
+}
+
 /// The lines of a header as one text; `None` without any that is text.
-pub(crate) fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
+fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
     let lines: Vec<_> = headers.get_all(name).iter().filter_map(|line| line.to_str().ok()).collect();
     (!lines.is_empty()).then(|| lines.join(if name == "cookie" { "; " } else { ", " }))
 }
 
 /// A name or value as a form encodes it. Bytes that are no UTF-8 become replacement characters.
-pub(crate) fn decoded(text: &str) -> Cow<'_, str> {
+fn decoded(text: &str) -> Cow<'_, str> {
     let spaced = if text.contains('+') { Cow::Owned(text.replace('+', " ")) } else { Cow::Borrowed(text) };
     match spaced {
         Cow::Borrowed(text) => percent_decode_str(text).decode_utf8_lossy(),

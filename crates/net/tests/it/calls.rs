@@ -117,6 +117,19 @@ async fn a_client_over_quic_gets_the_same_as_one_in_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_private_route_is_there_for_its_own_process_only() {
+    let secret = Stage::each("secret", |name: &String| Ok(name.clone()));
+    let served = ServingNode::start(app().route("@secret", secret)).await;
+    let client = served.client().await;
+    for name in ["@secret", "/@secret"] {
+        let error = client.call::<_, String>(name, "x".to_owned()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{name}");
+    }
+    assert_eq!(client.send("@secret", ["x"], Map::new()).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(served.node.client().call::<_, String>("@secret", "x".to_owned()).await.unwrap(), "x");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_of_every_size_round_trip() {
     let served = ServingNode::start(app()).await;
     let client = served.client().await;
