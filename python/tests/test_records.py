@@ -17,7 +17,7 @@ import callboard as cb
 from callboard._conversion import convert, output_hint
 from callboard._envelope import decode, encode
 from callboard._schema import schema
-from callboard._target import routes_of
+from callboard._target import TargetError, routes_of
 
 
 def accepts(hint: Any, value: Any) -> Any:
@@ -297,6 +297,18 @@ def test_a_frame_is_made_of_no_records_and_says_its_forms() -> None:
     found = schema(pd.DataFrame)
     assert found["description"] == "pandas.DataFrame"
     assert [each["type"] for each in found["anyOf"]] == ["object", "array"]
+
+
+def test_a_frame_without_pyarrow_is_a_mistake_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    pd = pytest.importorskip("pandas")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    @cb.function
+    def total(frame: Any) -> float: ...
+
+    total.__annotations__["frame"] = pd.DataFrame
+    with pytest.raises(TargetError, match=r"`pandas.DataFrame` needs pyarrow: install `callboard\[arrow\]`"):
+        routes_of(total, "total")
 
 
 def test_hints_import_no_package_that_they_do_not_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import contextvars
 import functools
+import importlib.util
 import io
 import math
 import os
@@ -103,7 +104,11 @@ def _cure(kind: type) -> str:
 
 
 def _frame_schema(kind: type) -> dict[str, Any]:
-    description = {"description": f"{kind.__module__.partition('.')[0]}.{kind.__name__}"}
+    name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    if importlib.util.find_spec("pyarrow") is None:
+        # Said at the start, and not by the first call.
+        raise TypeError(f"the type `{name}` needs pyarrow: install `callboard[arrow]`")
+    description = {"description": name}
     if kind.__name__ not in ("DataFrame", "Table"):
         return description
     columns = {"type": "object", "additionalProperties": {"type": "array"}, "title": "columns"}
