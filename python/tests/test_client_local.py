@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -72,6 +74,58 @@ def test_a_call_here_has_its_name_and_deadline_as_on_a_node() -> None:
             app.client().call("/waits", 600.0, timeout=0.05)
         assert len(left) == 1
         assert app.client().call("/waits", 0.0, timeout=60) == 0.0
+
+
+@cb.function
+def endless(start: int) -> Iterator[int]:
+    try:
+        for number in itertools.count(start):
+            if number == 7:
+                raise ValueError("seven")
+            yield number
+    finally:
+        left.append(StopIteration())
+
+
+@cb.function
+async def endless_later(start: int) -> AsyncIterator[int]:
+    try:
+        for number in itertools.count(start):
+            if number == 7:
+                raise ValueError("seven")
+            await asyncio.sleep(0)
+            yield number
+    finally:
+        left.append(StopIteration())
+
+
+@pytest.mark.parametrize("app", [endless, endless_later])
+def test_replies_here_come_one_by_one_and_end_their_code_when_they_are_left(app: Any) -> None:
+    name = app.__name__
+    left.clear()
+    with cb.test_client(app) as found:
+        replies = found.client().replies(name, 10)
+        assert [next(replies), next(replies)] == [10, 11]
+        replies.close()
+        assert len(left) == 1
+        came = []
+        with pytest.raises(FailedError, match="ValueError: seven"):
+            came.extend(found.client().replies(name, 5))
+        assert len(left) == 2
+        with pytest.raises(DeadlineExceededError):
+            for _ in found.client().replies(name, 10, timeout=0.05):
+                pass
+        assert len(left) == 3
+        with pytest.raises(InvalidInputError, match="`replies`"):
+            found.client().call(name, 10)
+
+    async def asynchronous() -> None:
+        async with cb.test_client(app) as found:
+            async with contextlib.aclosing(found.client().replies(name, 10)) as replies:
+                assert await anext(replies) == 10
+            assert len(left) == 4
+
+    asyncio.run(asynchronous())
 
 
 def test_code_that_takes_a_client_is_tested_without_a_node() -> None:

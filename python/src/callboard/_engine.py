@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from callboard._awaiting import finish
@@ -160,6 +160,9 @@ class Steps:
         finally:
             # A frame that has its own errors is a cycle.
             found.clear()
+
+    def outputs(self, value: Any, method: str | None, context: Context) -> AsyncGenerator[Any, None]:
+        raise NotImplementedError("the outputs of a pipeline come together")
 
     def _outcome(self, call: _Call, as_client: bool) -> tuple[Any, BaseException | None]:
         """The output of a call, or what it raises."""

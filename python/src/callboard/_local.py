@@ -105,7 +105,12 @@ class Local:
     async def _stream(
         self, path: str, route: Route | None, value: Any, options: InnerOptions
     ) -> AsyncGenerator[Any, None]:
-        runner, inputs, context = await self._prepared(path, route, value, options)
+        async with contextlib.aclosing(self.steps(path, *await self._prepared(path, route, value, options))) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def steps(self, path: str, runner: Runner, inputs: list[Any], context: Context) -> AsyncGenerator[Any, None]:
+        """The outputs of a streaming route for its one input, as they are asked for. `path` is for errors."""
         steps = self._steps_async(path, runner, inputs, context) if runner.signature.is_async else None
         if steps is not None:
             async with contextlib.aclosing(steps):

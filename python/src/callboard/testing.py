@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Protocol
 
 from callboard._awaiting import finish, settled, wait
@@ -201,6 +201,9 @@ class App(Protocol):
 
     async def batch(self, values: list[Any], method: str | None) -> list[Any]: ...
 
+    def outputs(self, value: Any, method: str | None, context: Context) -> AsyncGenerator[Any, None]:
+        """The outputs of a streaming route that `route_at` has found, as they are asked for."""
+
 
 class _Instance:
     """One service or function."""
@@ -259,6 +262,11 @@ class _Instance:
         finally:
             # A frame that has its own errors is a cycle.
             outcomes.clear()
+
+    def outputs(self, value: Any, method: str | None, context: Context) -> AsyncGenerator[Any, None]:
+        runner = Runner(self._route(method), self._instance)
+        item = self._decoded(encode(value), is_as_sent=runner.signature.takes_frames_as_sent)
+        return LOCAL.steps(runner.name, runner, [item], context)
 
     @property
     def main(self) -> Route:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 import time
@@ -34,15 +35,26 @@ class AsyncLocalTransport:
         self._app = app
 
     async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
-        output = await self.output(route, pieces, options)
-        if isinstance(output, Outputs):
+        found, method, value, context = self._read(route, pieces, options)
+        is_stream = found is not None and found.signature.streams
+        output = None if is_stream else await self._output(found, method, value, context)
+        if is_stream or isinstance(output, Outputs):
             raise Failure("invalid_input", f"`{route}` answers with a stream: use `replies`", status=406)
         return encode(output)
 
     async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
-        outputs = await self.output(route, pieces, options)
-        for output in outputs if isinstance(outputs, Outputs) else [outputs]:
-            yield encode(output)
+        found, method, value, context = self._read(route, pieces, options)
+        if found is None or not found.signature.streams:
+            outputs = await self._output(found, method, value, context)
+            for output in outputs if isinstance(outputs, Outputs) else [outputs]:
+                yield encode(output)
+            return
+        try:
+            async with contextlib.aclosing(self._app.outputs(value, method, context)) as steps:
+                async for output in steps:
+                    yield encode(output)
+        except Exception as error:
+            raise _failure(error) from error
 
     def calls(self, route: str, options: Options) -> CallsApart:
         # A worker imports this module too, and makes no calls of a client.
@@ -53,24 +65,32 @@ class AsyncLocalTransport:
     async def aclose(self) -> None:
         """Nothing is open."""
 
-    async def output(self, route: str, pieces: Sequence[Buffer], options: Options) -> Any:
+    def _read(
+        self, route: str, pieces: Sequence[Buffer], options: Options
+    ) -> tuple[Route | None, str | None, Any, Context]:
+        """The route of a call, its method, its input and its context."""
         # The app encodes it again.
         value = decode(b"".join(pieces), is_as_sent=True)
         try:
             found = self._app.route_at("/" + route.lstrip("/"))
         except LookupError as error:
             raise Failure("not_found", str(error), status=404, was_started=False) from error
-        try:
-            method = (found.attribute or found.name) if found else None
-            if options.function:
+        if options.function:
+            try:
                 value = _input(route, list(found.signature.hints) if found else None, **value)
-            context = _context(found, route, options)
+            except InvalidInput as error:
+                raise _failure(error) from error
+        return found, (found.attribute or found.name) if found else None, value, _context(found, route, options)
+
+    async def _output(self, found: Route | None, method: str | None, value: Any, context: Context) -> Any:
+        """The output; of a pipeline that streams all `Outputs`."""
+        try:
             running = self._app.call(value, method, context, as_client=True)
             # The engine of a pipeline keeps the time of its calls.
             output = await (_in_time(running, context) if found is not None and self._app.waits else running)
             if context.remaining() == 0.0:
                 raise _late()
-            return Outputs(output) if found and found.signature.streams else output
+            return output
         except Failure:
             raise
         except Exception as error:
@@ -91,9 +111,18 @@ class LocalTransport:
         return reply
 
     def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> Iterator[Buffer]:
-        with self._lock:
-            outputs = self._wait(self._inner.output(route, pieces, options))
-        yield from map(encode, outputs if isinstance(outputs, Outputs) else [outputs])
+        outputs: Any = self._inner.replies(route, pieces, options)
+        try:
+            while True:
+                try:
+                    with self._lock:
+                        output: Buffer = self._wait(anext(outputs))
+                except StopAsyncIteration:
+                    return
+                yield output
+        finally:
+            with self._lock:
+                self._wait(outputs.aclose())
 
     def close(self) -> None:
         """Nothing is open."""
