@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from callboard._awaiting import in_loop
 from callboard._current import CURRENT
 from callboard._depends import MAP_CALLS
-from callboard._envelope import Buffer, decode, encode_pieces
+from callboard._envelope import Buffer, Decoder, decode, encode_pieces
 from callboard._errors import error_of
 from callboard._exceptions import CallError
 from callboard._frames import FrameError
@@ -306,6 +306,8 @@ class Outputs:
         self._value = value
         self._options = options
         self._read = read
+        # To make one costs as much as to use it.
+        self._decode = Decoder(is_as_sent=True).decode
         self._call: BlockingCall | AwaitedCall | None = None
         self._attempts: Attempts | None = None
         # Outputs that were read since the node was told so.
@@ -319,12 +321,23 @@ class Outputs:
         return self
 
     def __next__(self) -> Any:
-        for output in [] if self._is_over else self._next(self._until_come()):
+        call: OpenCall | None = self._call
+        if call is None or not call.outputs:
+            if self._is_over:
+                raise StopIteration
+            call = self._until_come()
+        for output in self._next(call):
             return output
         raise StopIteration
 
     async def __anext__(self) -> Any:
-        for output in [] if self._is_over else self._next(await self._until_come_async()):
+        call: OpenCall | None = self._call
+        # Several may have come at once.
+        if call is None or not call.outputs:
+            if self._is_over:
+                raise StopAsyncIteration
+            call = await self._until_come_async()
+        for output in self._next(call):
             return output
         raise StopAsyncIteration
 
@@ -408,12 +421,12 @@ class Outputs:
         try:
             if not call.outputs:
                 self._is_over = True
-                return [self._read(_decoded(part)) for part in call.result()]
+                return [self._read(self._decode(part)) for part in call.result()]
             self._taken += 1
             if self._taken == CREDIT // 2:
                 self._calls.give_credit(call, self._taken)
                 self._taken = 0
-            return [self._read(_decoded(call.outputs.popleft()))]
+            return [self._read(self._decode(call.outputs.popleft()))]
         except BaseException:
             self.close()
             raise
