@@ -142,6 +142,19 @@ def test_a_frame_whose_columns_cannot_be_the_names_of_a_record_is_refused() -> N
                 client.map("/x", pd.DataFrame([[0] * len(columns)], columns=columns))
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("inputs", ["text", b"bytes", {"text": "a"}])
+def test_one_input_in_the_place_of_several_is_refused(kind: Any, inputs: Any) -> None:
+    for method in ("map", "stream"):
+        with pytest.raises(TypeError, match=r"is one input: give a list of inputs, or use `call`"):
+            getattr(kind("http://localhost:1"), method)("/x", inputs)
+
+
+def test_a_frame_is_for_a_map_and_not_for_a_stream() -> None:
+    with pytest.raises(TypeError, match="`map` calls a route with the rows of a frame"):
+        Client("http://localhost:1").stream("/x", pytest.importorskip("pandas").DataFrame({"a": [1]}))
+
+
 def test_a_map_over_an_iterable_that_raises_gives_its_error_and_leaves_the_client_well() -> None:
     def inputs() -> Iterator[int]:
         yield from range(100)

@@ -13,7 +13,7 @@ from callboard._errors import forget
 from callboard._exceptions import CallError
 from callboard._options import positive, route_path
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
-from callboard.client._rows import Rows, rows_of
+from callboard.client._rows import Rows, check_inputs, rows_of
 from callboard.client._stream import LOOK_AHEAD, Bar, Window, is_raised
 from callboard.client.errors import CancelledCallError, to_error
 from callboard.client.streams import AsyncStream
@@ -121,6 +121,7 @@ class AsyncClient(BaseClient):
 
         A loop that is left early leaves its calls to the garbage collector: `contextlib.aclosing` ends them at once.
         """
+        check_inputs(inputs)
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         shared = self._options(given, timeout=window.timeout, is_of_stream=True)

@@ -14,7 +14,7 @@ from callboard._exceptions import CallError
 from callboard._options import positive, route_path
 from callboard.client._background import Background, BackgroundCalls, Outcome
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
-from callboard.client._rows import rows_of
+from callboard.client._rows import check_inputs, rows_of
 from callboard.client._stream import LOOK_AHEAD, Bar, Window, is_raised
 from callboard.client.errors import CancelledCallError, to_error
 from callboard.client.streams import Stream
@@ -171,6 +171,7 @@ class Client(BaseClient):
         flight. `with_inputs` yields pairs of input and result. An input that has no form is an `InvalidInputError` in
         its place. `progress` shows a bar of `tqdm` on standard error, or without it a line.
         """
+        check_inputs(inputs)
         given = dict(options)
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         shared = self._options(given, timeout=window.timeout, is_of_stream=True)

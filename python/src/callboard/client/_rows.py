@@ -7,7 +7,7 @@ floats of NumPy. A frame gives a frame, and a column a column, of the same libra
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from callboard._envelope.frames import is_frame_or_series
@@ -32,13 +32,22 @@ def rows_of(inputs: Any) -> Rows | None:
     return Rows(inputs, library, is_column)
 
 
+def check_inputs(inputs: Any) -> None:
+    """Refuses a frame, and one input in the place of several."""
+    rows = rows_of(inputs)
+    if rows is not None and not rows.is_column:
+        raise TypeError("inputs: `map` calls a route with the rows of a frame")
+    if isinstance(inputs, (str, bytes, bytearray, Mapping)):
+        raise TypeError(f"inputs: a `{type(inputs).__name__}` is one input: give a list of inputs, or use `call`")
+
+
 class Rows:
     """The rows of a frame or column, as inputs."""
 
     def __init__(self, frame: Any, library: str, is_column: bool) -> None:
         self._frame = frame
         self._library = library
-        self._is_column = is_column
+        self.is_column = is_column
         if not is_column:
             names = list(frame.columns if library != "pyarrow" else frame.column_names)
             if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
@@ -56,10 +65,10 @@ class Rows:
                 if self._library == "pyarrow":
                     yield from part.to_pylist()
                 else:
-                    yield from part.to_list() if self._is_column else part.to_dicts()
+                    yield from part.to_list() if self.is_column else part.to_dicts()
 
     def _of_pandas(self, part: Any) -> Any:
-        if self._is_column:
+        if self.is_column:
             return _values(part)
         names = list(part.columns)
         if not names:
@@ -70,7 +79,7 @@ class Rows:
     def joined(self, outputs: Sequence[Any], *, has_errors: bool) -> Any:
         """The outputs as a frame or column. `has_errors`: failed rows have their `CallError` as output."""
         # A column of Arrow holds no errors.
-        if self._is_column and not (has_errors and self._library == "pyarrow"):
+        if self.is_column and not (has_errors and self._library == "pyarrow"):
             return self._column(outputs, self._frame.name if self._library != "pyarrow" else None)
         outcomes = [None if isinstance(each, CallError) else each for each in outputs]
         well = [each for each in outputs if not isinstance(each, CallError)]
