@@ -42,6 +42,7 @@ def test_each_route_is_described() -> None:
         "target": "app.py:Sentiment",
         "route": "/sentiment",
         "method": "predict",
+        "replicas_of": None,
         "input": {"type": "string"},
         "raw_body": None,
         "output": {"title": "Label", "type": "object", "properties": label, "required": ["name", "score"]},

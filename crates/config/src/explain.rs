@@ -87,7 +87,7 @@ fn stage_title(stage: &StagePlan) -> String {
 #[cfg(feature = "process")]
 fn memory_limit(stage: &StagePlan) -> Option<Row> {
     const KEY: &str = "memory_limit";
-    if !stage.kind.has_children() || stage.own.iter().any(|own| own.key == KEY) {
+    if !stage.kind.has_children() || stage.replicas_of().is_some() || stage.own.iter().any(|own| own.key == KEY) {
         return None;
     }
     let children = stage.replicas.value.max + usize::from(stage.kind.has_spare());

@@ -46,7 +46,8 @@ impl StagePlan {
             return StageOutline::Remote(name);
         }
         let max_batch_size = if self.max_batch_size.source == Source::Default { 1 } else { self.max_batch_size.value };
-        StageOutline::Local { name, replicas: self.replicas.value.max, max_batch_size }
+        let replicas_of = self.replicas_of().map(StageName::new);
+        StageOutline::Local { name, replicas: self.replicas.value.max, max_batch_size, replicas_of }
     }
 }
 

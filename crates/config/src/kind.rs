@@ -162,6 +162,16 @@ impl StageKind {
         matches!(self, Self::Python(_))
     }
 
+    /// The stage whose replicas run it, if they are not its own.
+    #[must_use]
+    pub fn replicas_of(&self) -> Option<&str> {
+        match self {
+            #[cfg(feature = "process")]
+            Self::Python(keys) => keys.replicas_of.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Whether only other nodes run the stage.
     #[must_use]
     pub fn is_remote(&self) -> bool {

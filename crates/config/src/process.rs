@@ -87,6 +87,8 @@ process_keys! {
         pub python: Option<PathBuf>,
         /// Whether replicas are forked from a process that has imported the service; by default as the service says.
         pub warm: Option<bool>,
+        /// The stage whose replicas run it, another method of the same class; by default it has its own.
+        pub replicas_of: Option<String>,
     }
 }
 
@@ -116,6 +118,13 @@ impl PythonKeys {
     #[must_use]
     pub fn config(&self) -> PythonConfig {
         PythonConfig { app: self.app.clone(), python: self.python.clone() }
+    }
+
+    /// The file or module with the class or function, and the method of the class.
+    pub(crate) fn class_and_method(&self) -> (&str, &str) {
+        let name_at = self.app.rfind(':').unwrap_or(0);
+        let dot = self.app[name_at..].find('.').map(|dot| name_at + dot);
+        dot.map_or((&*self.app, "predict"), |dot| (&self.app[..dot], &self.app[dot + 1..]))
     }
 
     /// The command for a file in `base`, of this service.

@@ -98,7 +98,7 @@ pub use queue::bench;
 pub use restart::{BackoffPolicy, RestartIntensity};
 pub use retry::{RetryBudget, RetryPolicy};
 pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, check_route_name};
-pub use stage::{CacheSettings, Contract, Placement, Rows, Scaling, Stage, StageSettings, StreamStage};
+pub use stage::{CacheSettings, Contract, Placement, ReplicaHost, Rows, Scaling, Stage, StageSettings, StreamStage};
 pub use timeline::{ReleaseReason, Timing};
 pub use worker::{
     AsyncStreamWorker, AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Turn, Worker,

@@ -17,6 +17,15 @@ const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Half of the default of `limits.max_in_flight_bytes`.
 const DEFAULT_MAX_BATCH_BYTES: u64 = 256 * 1024 * 1024;
 
+/// A method that the children of another stage run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessMethod {
+    /// Its name, for the worker.
+    pub name: String,
+    /// The timeout of its stage.
+    pub timeout: Option<Duration>,
+}
+
 /// The command of a child, and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessConfig {
@@ -60,6 +69,9 @@ pub struct ProcessConfig {
     /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default,
     /// and at 1, a child has one batch at a time.
     pub concurrency: Option<NonZeroU32>,
+    /// The methods that a child runs beside the one of its stage, by the names of the stages that [its stage
+    /// hosts](callboard_core::Stage::hosted_by); none by default. The worker must support this.
+    pub methods: BTreeMap<String, ProcessMethod>,
 }
 
 /// The hosts from which a worker may fetch files, if a client sends a URL. The worker enforces the rules: see the
@@ -94,6 +106,7 @@ impl ProcessConfig {
             label: None,
             files: FilesConfig::default(),
             concurrency: None,
+            methods: BTreeMap::new(),
         }
     }
 

@@ -131,6 +131,7 @@ impl Connection {
         start: Start,
         mut watch: StartWatch,
     ) -> Result<AgreedTerms, LostReason> {
+        let methods = start.methods.len();
         let (wanted, most_ahead) = (start.max_batches.unwrap_or(1) as usize, start.ahead.unwrap_or_default());
         writer.write(&OutgoingFrame::new(&ToChild::Start(start), Vec::new())).await?;
         loop {
@@ -145,6 +146,13 @@ impl Connection {
             };
             self.child.has_spoken = true;
             match head(&frame)? {
+                FromChild::Ready(ready) if ready.protocol == PROTOCOL && methods > 0 && !ready.methods => {
+                    return Err(LostReason::Broken(format!(
+                        "it runs one method, and its stage has {}: remove `replicas_of`, or use a worker that runs \
+                         several",
+                        methods + 1
+                    )));
+                }
                 FromChild::Ready(ready) if ready.protocol == PROTOCOL => {
                     self.child.log_note("debug", format!("the child is ready: {}", ready.worker));
                     let (max_batches, ahead) = (ready.max_batches.clamp(1, wanted), ready.ahead.min(most_ahead));

@@ -48,7 +48,7 @@ mod worker;
 mod writer;
 
 pub use child_side::{ServeWorkerError, serve_worker};
-pub use config::{FilesConfig, ProcessConfig};
+pub use config::{FilesConfig, ProcessConfig, ProcessMethod};
 pub use environment::{child_command, withhold_variables};
 pub use guard::guard_if_asked;
 pub use helper::{HelperConfig, StopSignal, helper};

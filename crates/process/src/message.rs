@@ -42,6 +42,9 @@ pub(crate) enum ToChild {
     Start(Start),
     Batch {
         id: u64,
+        /// The method whose items these are, if it is not that of the stage.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        method: Option<String>,
         items: Vec<CallHead>,
     },
     Cancel {
@@ -100,6 +103,9 @@ pub(crate) struct Start {
     /// Whether the child may send `metrics` once it is ready.
     #[serde(default)]
     pub(crate) metrics: bool,
+    /// The methods that it runs beside that of its stage.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) methods: Vec<String>,
 }
 
 /// See [`FilesConfig`](crate::config::FilesConfig).
@@ -131,6 +137,7 @@ impl Start {
             shared_memory: false,
             progress: true,
             metrics: true,
+            methods: config.methods.values().map(|method| method.name.clone()).collect(),
         }
     }
 }
@@ -191,6 +198,9 @@ pub(crate) struct ReadyMessage {
     /// How many batches it takes before their turn.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) ahead: usize,
+    /// Whether it runs the methods that the start has named.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) methods: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -41,6 +41,8 @@ pub(crate) struct OpenBatch {
     pub(crate) answers: mpsc::Sender<Answer>,
     turn: Turn,
     begun_at: Option<Instant>,
+    /// The timeout of its stage.
+    timeout: Option<Duration>,
     /// Whether its callers left, or were answered.
     is_given_up: bool,
     _room: OwnedSemaphorePermit,
@@ -94,9 +96,10 @@ impl OpenBatch {
         contexts: Arc<[CallContext]>,
         answers: mpsc::Sender<Answer>,
         turn: Turn,
+        timeout: Option<Duration>,
         room: OwnedSemaphorePermit,
     ) -> Self {
-        Self { contexts, answers, turn, begun_at: None, is_given_up: false, _room: room }
+        Self { contexts, answers, turn, begun_at: None, timeout, is_given_up: false, _room: room }
     }
 
     fn begin(&mut self) {
@@ -172,10 +175,11 @@ impl OpenBatches {
         self.batches.is_empty()
     }
 
-    /// Whether a batch runs for longer than this, and its callers have been answered.
-    pub(crate) fn is_overdue(&self, limit: Duration) -> bool {
-        let is_late = |batch: &OpenBatch| batch.begun_at.is_some_and(|begun_at| begun_at.elapsed() >= limit);
-        self.batches.values().any(|batch| batch.is_given_up && is_late(batch))
+    /// The timeout of a batch that runs for longer, and whose callers have been answered.
+    pub(crate) fn overdue(&self) -> Option<Duration> {
+        let late =
+            |batch: &OpenBatch| batch.timeout.filter(|limit| batch.begun_at.is_some_and(|at| at.elapsed() >= *limit));
+        self.batches.values().filter(|batch| batch.is_given_up).find_map(late)
     }
 
     /// Takes everything: the child has ended. Callers that wait find no answer.

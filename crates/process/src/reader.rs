@@ -191,15 +191,11 @@ impl Reader {
         }
         let mut open = self.open.lock();
         open.send_cancels(frames);
-        let Some(limit) = self.timeout else { return Ok(()) };
         if open.is_serial {
-            let late =
-                || LostReason::Broken(format!("its batch has lasted longer than the stage's timeout of {limit:?}"));
-            return if open.is_overdue(limit) { Err(late()) } else { Ok(()) };
+            let late = |limit| format!("its batch has lasted longer than the stage's timeout of {limit:?}");
+            return open.overdue().map_or(Ok(()), |limit: Duration| Err(LostReason::Broken(late(limit))));
         }
-        if open.is_empty() {
-            return Ok(());
-        }
+        let Some(limit) = self.timeout.filter(|_| !open.is_empty()) else { return Ok(()) };
         if silence.is_too_long(limit, || open.send(frames, OutgoingFrame::new(&ToChild::Ping, Vec::new()))) {
             return Err(LostReason::Broken(format!("it has said nothing for {limit:?}")));
         }

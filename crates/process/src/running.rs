@@ -23,6 +23,7 @@ use tokio::time::timeout;
 
 use crate::batch::{BatchPart, call_heads};
 use crate::calls::{Caller, MAX_OPEN, MAX_UNWRITTEN, cancel_item};
+use crate::config::ProcessMethod;
 use crate::connection::AgreedTerms;
 use crate::frame::limits;
 use crate::lost::ChildEnd;
@@ -54,6 +55,8 @@ pub(crate) struct RunningChild {
     pub(crate) max_items: usize,
     /// How the child has ended.
     ended: watch::Receiver<Option<ChildEnd>>,
+    /// The timeout of the child's own stage.
+    timeout: Option<Duration>,
     stop_timeout: Duration,
 }
 
@@ -93,15 +96,21 @@ impl RunningChild {
         tokio::spawn(reader.run(has_ended));
         let room = Arc::new(Semaphore::new(max_batches + ahead));
         let max_items = if is_serial { usize::MAX } else { 1 };
-        Ok(Self { frames, open, room, limits, max_items, ended, stop_timeout: config.stop_timeout })
+        let (timeout, stop_timeout) = (replica.timeout(), config.stop_timeout);
+        Ok(Self { frames, open, room, limits, max_items, ended, timeout, stop_timeout })
     }
 
-    /// Hands a part of a batch to the child, when it has room for it.
+    /// Hands a part of a batch to the child, when it has room for it. Without a `method` it is that of the child's stage.
     ///
     /// # Errors
     ///
     /// If the child ends, or has ended, and does not begin with it.
-    pub(crate) async fn begin(&self, part: BatchPart, turn: Turn) -> Result<RunningPart<'_>, ChildEnd> {
+    pub(crate) async fn begin(
+        &self,
+        part: BatchPart,
+        method: Option<&ProcessMethod>,
+        turn: Turn,
+    ) -> Result<RunningPart<'_>, ChildEnd> {
         let BatchPart { indices, contexts, inputs } = part;
         let contexts: Arc<[CallContext]> = contexts.into();
         // The semaphore is never closed.
@@ -113,8 +122,10 @@ impl RunningChild {
                 None
             } else {
                 let items = call_heads(&contexts);
-                let id = open.add(OpenBatch::new(Arc::clone(&contexts), answers, turn, room));
-                open.send(&self.frames, OutgoingFrame::new(&ToChild::Batch { id, items }, inputs));
+                let timeout = method.map_or(self.timeout, |method| method.timeout);
+                let id = open.add(OpenBatch::new(Arc::clone(&contexts), answers, turn, timeout, room));
+                let method = method.map(|method| method.name.clone());
+                open.send(&self.frames, OutgoingFrame::new(&ToChild::Batch { id, method, items }, inputs));
                 Some(id)
             }
         };

@@ -3,11 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use callboard_codec::Encoded;
-use callboard_core::{AsyncStreamWorker, AsyncWorker, Batch, CallError, ErrorKind, Failure, Replica, Turn};
+use callboard_core::{AsyncStreamWorker, AsyncWorker, Batch, CallError, ErrorKind, Failure, Replica, StageName, Turn};
 use futures_util::future::join_all;
 use futures_util::{Stream, StreamExt, stream};
 
 use crate::batch::{BatchPart, divide, failure, outcome, read};
+use crate::config::ProcessMethod;
 use crate::lost::ChildEnd;
 use crate::open::Answer;
 use crate::running::{RunningChild, RunningPart};
@@ -41,6 +42,12 @@ impl Starting {
         self.child.get().expect("a worker is called after its warm-up")
     }
 
+    /// The method of the stage that a batch is of; `None` for the child's own stage.
+    fn method(&self, stage: &StageName) -> Option<&ProcessMethod> {
+        let methods = &self.children.config.methods;
+        if methods.is_empty() { None } else { methods.get(stage.as_str()) }
+    }
+
     async fn cleanup(&self) {
         if let Some(child) = self.child.get() {
             child.stop().await;
@@ -59,10 +66,10 @@ impl AsyncWorker for ProcessWorker {
     type Out = Encoded;
 
     async fn call(&self, mut batch: Batch<Encoded>) -> Vec<Result<Encoded, Failure>> {
-        let child = self.0.child();
+        let (child, method) = (self.0.child(), self.0.method(batch.stage()));
         let mut turn = Some(batch.take_turn());
         let (parts, mut outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
-        let parts = join_all(parts.into_iter().map(|part| run_part(child, part, turn.take()))).await;
+        let parts = join_all(parts.into_iter().map(|part| run_part(child, part, method, turn.take()))).await;
         for (index, outcome) in parts.into_iter().flatten() {
             outcomes[index] = Some(outcome);
         }
@@ -80,9 +87,14 @@ impl AsyncWorker for ProcessWorker {
 
 /// Runs a part of a batch. The first part has the turn of the batch: if that part does not begin, no item of the batch
 /// ran.
-async fn run_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> Vec<Output> {
+async fn run_part(
+    child: &RunningChild,
+    part: BatchPart,
+    method: Option<&ProcessMethod>,
+    turn: Option<Turn>,
+) -> Vec<Output> {
     let (is_first, indices) = (turn.is_some(), part.indices.clone());
-    let mut running = match child.begin(part, turn.unwrap_or_default()).await {
+    let mut running = match child.begin(part, method, turn.unwrap_or_default()).await {
         Ok(running) => running,
         Err(end) => return end.of_items(is_first, indices),
     };
@@ -124,11 +136,11 @@ impl AsyncStreamWorker for StreamingProcessWorker {
     type Out = Encoded;
 
     fn call(&self, mut batch: Batch<Encoded>) -> impl Stream<Item = Output> + Send {
-        let child = self.0.child();
+        let (child, method) = (self.0.child(), self.0.method(batch.stage()));
         let mut turn = Some(batch.take_turn());
         let (parts, outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
         let refused = outcomes.into_iter().enumerate().filter_map(|(index, outcome)| Some((index, outcome?)));
-        let parts = parts.into_iter().map(move |part| stream_part(child, part, turn.take()));
+        let parts = parts.into_iter().map(move |part| stream_part(child, part, method, turn.take()));
         stream::iter(refused).chain(stream::iter(parts).flatten())
     }
 
@@ -146,18 +158,23 @@ type Output = (usize, Result<Encoded, Failure>);
 
 /// How far a part of a batch is.
 enum Step<'c> {
-    Begin(BatchPart, Option<Turn>),
+    Begin(BatchPart, Option<&'c ProcessMethod>, Option<Turn>),
     /// And whether it is the first part.
     Running(Box<RunningPart<'c>>, bool),
     Over,
 }
 
-fn stream_part(child: &RunningChild, part: BatchPart, turn: Option<Turn>) -> impl Stream<Item = Output> + Send {
-    let steps = stream::unfold(Step::Begin(part, turn), async move |step| {
+fn stream_part<'c>(
+    child: &'c RunningChild,
+    part: BatchPart,
+    method: Option<&'c ProcessMethod>,
+    turn: Option<Turn>,
+) -> impl Stream<Item = Output> + Send {
+    let steps = stream::unfold(Step::Begin(part, method, turn), async move |step| {
         let (mut running, is_first) = match step {
-            Step::Begin(part, turn) => {
+            Step::Begin(part, method, turn) => {
                 let (is_first, indices) = (turn.is_some(), part.indices.clone());
-                match child.begin(part, turn.unwrap_or_default()).await {
+                match child.begin(part, method, turn.unwrap_or_default()).await {
                     Ok(running) => (Box::new(running), is_first),
                     Err(end) => return Some((end.of_items(is_first, indices), Step::Over)),
                 }

@@ -67,6 +67,8 @@ class Service:
     # Replicas are forked from a process that has imported the module, and with `share_setup` run `setup` as well.
     warm: bool = True
     share_setup: bool = False
+    # Whether its methods run in the same replicas.
+    share_replicas: bool = True
     # Whether `route` was given, and is no name of the class.
     has_own_route: bool = False
     examples: tuple[Any, ...] = ()
@@ -94,6 +96,8 @@ class Method:
     query: tuple[str, ...] | None = None
     methods: tuple[str, ...] = ()
     response: Declared | None = None
+    # None: as the service says.
+    share_replicas: bool | None = None
 
 
 @overload
@@ -117,6 +121,7 @@ def service(
     env: Mapping[str, str] | None = ...,
     warm: bool = ...,
     share_setup: bool = ...,
+    share_replicas: bool = ...,
     examples: Sequence[Any] = ...,
     headers: Sequence[str] = ...,
     query: Sequence[str] = ...,
@@ -153,7 +158,9 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `status_code`, `media_type` and `response_description`: those of its answers, where the code chooses no other; see
       `callboard.Response`.
     * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
-    * `share_setup`: `setup` runs once for each route, before the replicas are forked, and they share its memory.
+    * `share_setup`: `setup` runs once, before the replicas are forked, and they share its memory.
+    * `share_replicas`: the methods of the class run in the same replicas, on one instance with one `setup`. `False`:
+      each has replicas of its own. `callboard.route` has it for one method.
 
     Raises `TypeError` for an unknown option or anything but a class, and `ValueError` for a value out of its range.
     """
@@ -199,7 +206,7 @@ def function(
 
 
 def function(fn: Any = None, /, **options: Any) -> Any:
-    """Makes a plain function the route `/name`, with the options of `service` except `share_setup`.
+    """Makes a plain function the route `/name`, with the options of `service` except those that begin with `share_`.
 
     The body of a request is the value of the parameter if there is one, and an object of the values by name if there
     are several. A file has its name in either case.
@@ -224,7 +231,7 @@ _FUNCTION_OPTIONS = (
     *("start_timeout", "memory_limit", "env", "examples", "headers", "query", "methods", "warm"),
     *("status_code", "media_type", "response_description"),
 )
-_SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup")
+_SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup", "share_replicas")
 
 
 def _service(
@@ -245,6 +252,7 @@ def _service(
     env: Mapping[str, str] | None = None,
     warm: bool = True,
     share_setup: bool = False,
+    share_replicas: bool = True,
     examples: Sequence[Any] = (),
     headers: Sequence[str] = (),
     query: Sequence[str] = (),
@@ -276,6 +284,7 @@ def _service(
         env=variables_of(env),
         warm=warm,
         share_setup=share_setup,
+        share_replicas=share_replicas,
         has_own_route=bool(route),
         examples=examples_of(examples),
         headers=headers_of(headers),
@@ -346,10 +355,15 @@ def route(
     status_code: int | None = None,
     media_type: str | None = None,
     response_description: str | None = None,
+    share_replicas: bool | None = None,
 ) -> Callable[[F], F]:
-    """Makes a further method of a class a route of its own, with its own queue, batches and replicas.
+    """Makes a further method of a class a route of its own, with its own batches.
 
-    The route shares no object with the others: each of its replicas has an instance of the class with its own `setup`.
+    It runs in the same replicas as the other methods, on the same instance: a model is loaded once. A replica runs one
+    batch at a time, in the order in which calls of all methods arrive. Methods that stream, and methods with another
+    `max` of `concurrent`, share replicas among each other. With `share_replicas=False` the method has replicas of its
+    own, each with an instance and `setup`.
+
     `examples`, `headers`, `query`, `status_code`, `media_type` and `response_description` are as of `service`;
     `headers` and `query` are by default those of the service.
 
@@ -370,6 +384,7 @@ def route(
         method.query = None if query is None else query_of(query)
         method.methods = methods_of(methods)
         method.response = declared(status_code, media_type, response_description)
+        method.share_replicas = share_replicas
         return fn
 
     return decorate

@@ -35,6 +35,8 @@ class Start(msgspec.Struct, tag="start", tag_field="type"):
     progress: bool = False
     # Whether the node takes what user code counts.
     metrics: bool = False
+    # The methods that it runs beside that of its target.
+    methods: list[str] = []
 
 
 class Item(msgspec.Struct):
@@ -53,6 +55,8 @@ class Item(msgspec.Struct):
 class BatchHead(msgspec.Struct, tag="batch", tag_field="type"):
     id: int
     items: list[Item]
+    # None: that of the target.
+    method: str | None = None
 
 
 class Cancel(msgspec.Struct, tag="cancel", tag_field="type"):
@@ -95,6 +99,7 @@ class Batch:
     def __init__(self, head: BatchHead, parts: list[Buffer], credit: int | None) -> None:
         now = time.monotonic()
         self.id = head.id
+        self.method = head.method
         self.parts = parts
         self.contexts = [_context(item, now, head.id, index) for index, item in enumerate(head.items)]
         self.on_cancel: Callable[[int], object] | None = None

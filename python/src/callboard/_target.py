@@ -43,6 +43,8 @@ class Route:
     service: Service
     method: Method
     signature: Signature
+    # The method whose replicas run it, if they are not its own.
+    host: Route | None = None
 
     @property
     def max_batch_size(self) -> int:
@@ -117,6 +119,7 @@ class Route:
             "target": self.target,
             "route": self.path,
             "method": self.attribute,
+            "replicas_of": self.host.stage if self.host else None,
             "input": self.signature.input_schema(),
             "raw_body": self.signature.raw_body(),
             "output": self.signature.output_schema(),
@@ -164,6 +167,25 @@ def route_of(module: ModuleType, target: str) -> Route:
     class_name, _, attribute = name.partition(".")
     owner = named(module, class_name)
     return main_route(routes_of(owner, f"{source}:{class_name}"), class_name, attribute)
+
+
+def beside(route: Route, methods: list[str]) -> list[Route]:
+    """The methods of its class that run in its replicas beside it. `TargetError` names one that cannot."""
+    if not methods:
+        return []
+    known = {other.attribute: other for other in routes_of(route.owner, route.target)}
+    found = []
+    for name in methods:
+        other = known.get(name)
+        if other is None:
+            raise TargetError(f"{route.owner.__name__} has no method `{name}` that is a route")
+        if other.signature.streams != route.signature.streams or other.method.concurrency != route.method.concurrency:
+            raise TargetError(
+                f"{route.signature.where} and {other.signature.where} cannot share replicas: both must stream or "
+                "neither, with the same @concurrent; remove `replicas_of`"
+            )
+        found.append(other)
+    return found
 
 
 def main_route(routes: list[Route], class_name: str, attribute: str = "") -> Route:
@@ -279,7 +301,15 @@ def _class_routes(cls: Any, service: Service, target: str) -> list[Route]:
     names.sort(key=lambda name: getattr(getattr(cls, name), "__code__", _NO_CODE).co_firstlineno)
     if callable(getattr(cls, "predict", None)):
         names.insert(0, "predict")
-    return [_method_route(cls, name, service, target) for name in names]
+    routes = [_method_route(cls, name, service, target) for name in names]
+    # A replica runs batches of methods that answer alike and as many at once. The first of them has the replicas.
+    hosts: dict[tuple[bool, int], Route] = {}
+    for route in routes:
+        own = route.method.share_replicas
+        if service.share_replicas if own is None else own:
+            host = hosts.setdefault((route.signature.streams, route.method.concurrency), route)
+            route.host = None if host is route else host
+    return routes
 
 
 _NO_CODE = (lambda: None).__code__

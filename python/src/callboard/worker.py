@@ -55,7 +55,7 @@ from callboard._response import SENT, begun
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._said import clip, said
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
-from callboard._target import Route, TargetError, load_module, route_of, split
+from callboard._target import Route, TargetError, beside, load_module, route_of, split
 from callboard.metrics import REGISTRY
 
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
@@ -81,7 +81,7 @@ class Prepared:
 
 
 class Worker:
-    """Speaks the protocol for one route."""
+    """Speaks the protocol for one route, and for those that its replica runs beside it."""
 
     def __init__(self, sock: socket.socket, target: str, prepared: Prepared | None = None) -> None:
         self._target = target
@@ -103,6 +103,8 @@ class Worker:
         # The code with which this process ends when its socket has ended.
         self.exit_code = 0
         self._credit: int | None = None
+        # By method; None is that of the target.
+        self._runners: dict[str | None, Runner] = {}
         # The event loop, where there is one, and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: Callable[[], object] | None = None
@@ -141,40 +143,41 @@ class Worker:
             if hasattr(instance, "prepare"):
                 self._says("preparing")
             context = setup_context(route, start, instance)
-        self._decoder.is_as_sent = route.signature.takes_frames_as_sent
+            routes = [route, *beside(route, start.methods)]
         self._may_call = bool(_depends.depends_of(route.owner))
         self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
         _depends.current = self._calls
         setup = getattr(instance, "setup", None) if shared is None else None
         hooks = [setup, *(getattr(instance, name, None) for name in ("cleanup", "health"))]
         # Async code needs a loop from its setup on.
-        if route.signature.is_async or any(map(inspect.iscoroutinefunction, hooks)):
-            return asyncio.run(self._serve_async(route, instance, setup, context, start))
-        return self._serve(route, instance, setup, context, start)
+        if any(each.signature.is_async for each in routes) or any(map(inspect.iscoroutinefunction, hooks)):
+            return asyncio.run(self._serve_async(routes, instance, setup, context, start))
+        return self._serve(routes, instance, setup, context, start)
 
     def _serve(
-        self, route: Route, instance: Any, setup: Callable[..., Any] | None, context: SetupContext, start: Start
+        self, routes: list[Route], instance: Any, setup: Callable[..., Any] | None, context: SetupContext, start: Start
     ) -> int:
         with self._starting():
             if setup is not None:
                 self._says("setup")
                 setup(**setup_arguments(setup, context))
-            runner = Runner(route, instance, start.files)
+            self._make_runners(routes, instance, start)
             # A dependency is called for an item only.
             if not self._may_call:
                 self._says("warming up")
-                finish(warm_up(route, runner))
+                for route, runner in zip(routes, self._runners.values(), strict=True):
+                    finish(warm_up(route, runner))
         self._health = Health(instance)
         self._ready()
         while isinstance(message := self._next(), Batch):
-            self._run(message, runner)
+            self._run(message, self._runners[message.method])
         self._wait_after(_after_seconds(message))
         if hasattr(instance, "cleanup"):
             instance.cleanup()
         return 0
 
     async def _serve_async(
-        self, route: Route, instance: Any, setup: Callable[..., Any] | None, context: SetupContext, start: Start
+        self, routes: list[Route], instance: Any, setup: Callable[..., Any] | None, context: SetupContext, start: Start
     ) -> int:
         """The loop runs all the time, so that tasks of the user's own go on between batches."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
@@ -194,11 +197,13 @@ class Worker:
             if setup is not None:
                 self._says("setup")
                 await settled(setup(**setup_arguments(setup, context)))
-            runner = Runner(route, instance, start.files)
+            self._make_runners(routes, instance, start)
             if not self._may_call:
                 self._says("warming up")
-                await warm_up(route, runner)
+                for route, runner in zip(routes, self._runners.values(), strict=True):
+                    await warm_up(route, runner)
         self._health = Health(instance)
+        runner = self._runners[None]
         if runner.signature.is_async and not runner.signature.batched:
             self._max_batches = min(start.max_batches, runner.concurrency)
             self._credit = start.credit
@@ -207,6 +212,7 @@ class Worker:
         self._ready()
         tasks: set[asyncio.Task[None]] = set()
         while isinstance(message := await self._next_in_loop(arrived), Batch):
+            runner = self._runners[message.method]
             if self._max_batches == 1:
                 await self._run_in_loop(message, runner, loop)
                 continue
@@ -220,6 +226,10 @@ class Worker:
             await settled(instance.cleanup())
         return 0
 
+    def _make_runners(self, routes: list[Route], instance: Any, start: Start) -> None:
+        names = [None, *(route.attribute for route in routes[1:])]
+        self._runners = {name: Runner(route, instance, start.files) for name, route in zip(names, routes, strict=True)}
+
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:
         """An exception before `ready` is reported, and ends the process."""
@@ -231,14 +241,14 @@ class Worker:
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         if not runner.signature.is_async:
-            results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch, runner))
+            results = runner.run(self._inputs(batch, runner), batch.contexts, self._emitter(batch, runner))
             self._finish(batch, results, runner, await self._health.reason())
             return
 
         def started(cancel: Callable[[int], None]) -> None:
             batch.on_cancel = lambda index: loop.call_soon_threadsafe(cancel, index)
 
-        inputs, send = self._inputs(batch), self._emitter(batch, runner)
+        inputs, send = self._inputs(batch, runner), self._emitter(batch, runner)
 
         async def emit(index: int, output: Any) -> None:
             if batch.credit is not None:
@@ -341,6 +351,8 @@ class Worker:
                 raise FrameError(f"batch {message.id} while batch {next(iter(self._running))} runs")
             if message.id in self._running:
                 raise FrameError(f"batch {message.id} runs already")
+            if message.method is not None and message.method not in self._runners:
+                raise FrameError(f"batch {message.id} is of the unknown method {message.method!r}")
             batch = self._running[message.id] = Batch(message, parts, self._credit)
             self._messages.append(batch)
         else:
@@ -357,10 +369,13 @@ class Worker:
     # ---- Running -----------------------------------------------------------------------------------------------------
 
     def _run(self, batch: Batch, runner: Runner) -> None:
-        results = runner.run(self._inputs(batch), batch.contexts, self._emitter(batch, runner))
+        results = runner.run(self._inputs(batch, runner), batch.contexts, self._emitter(batch, runner))
         self._finish(batch, results, runner, finish(self._health.reason()))
 
-    def _inputs(self, batch: Batch) -> list[Any]:
+    def _inputs(self, batch: Batch, runner: Runner) -> list[Any]:
+        """The inputs of a batch that begins now."""
+        self._decoder.is_as_sent = runner.signature.takes_frames_as_sent
+        self._calls.awaits = runner.signature.is_async
         inputs: list[Any] = []
         for part in batch.parts:
             try:
@@ -474,6 +489,8 @@ class Worker:
             head["ahead"] = self._ahead
         if self._may_call:
             head["calls"] = True
+        if len(self._runners) > 1:
+            head["methods"] = True
         self._send(head)
         if self._takes_metrics:
             REGISTRY.connect(lambda samples: self._send({"type": "metrics", "samples": samples}))

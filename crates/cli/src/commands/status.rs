@@ -164,7 +164,7 @@ impl fmt::Display for StatusText<'_> {
             stages.row([
                 text(&stage["name"]),
                 text(&stage["state"]),
-                replicas.len().to_string(),
+                stage["replicas_of"].as_str().map_or_else(|| replicas.len().to_string(), |host| format!("of {host}")),
                 busy.to_string(),
                 format!("{}/{}", text(&stage["queued"]), text(&stage["queue_limit"])),
                 waits(0.5),

@@ -39,7 +39,7 @@ fn stages_of(plan: &Plan, route: &str) -> Option<Vec<usize>> {
 
 /// The stages from `at` to `to`, by calls.
 fn way_back(plan: &Plan, parts: &[Option<Part>], at: usize, to: usize, seen: &mut Vec<usize>) -> Option<Vec<usize>> {
-    if at == to {
+    if replicas_of(plan, at) == replicas_of(plan, to) {
         return Some(vec![at]);
     }
     if seen.contains(&at) {
@@ -49,6 +49,12 @@ fn way_back(plan: &Plan, parts: &[Option<Part>], at: usize, to: usize, seen: &mu
     let called = calls(parts, at).iter().filter_map(|(_, route)| stages_of(plan, route)).flatten();
     let rest = called.into_iter().find_map(|next| way_back(plan, parts, next, to, seen))?;
     Some([vec![at], rest].concat())
+}
+
+/// The stage with the replicas that run this one.
+fn replicas_of(plan: &Plan, index: usize) -> &str {
+    let stage = &plan.stages[index];
+    stage.replicas_of().unwrap_or(&stage.name.value)
 }
 
 fn place(plan: &Plan, stage: &StagePlan, attribute: &str) -> crate::Place {
@@ -83,6 +89,7 @@ mod tests {
             response: None,
             calls: routes.iter().map(|route| ("embed".to_owned(), (*route).to_owned())).collect(),
             engine: None,
+            host: None,
         };
         check(&plan, &called.map(|routes| Some(part(routes)))).map_err(|error| error.to_string())
     }

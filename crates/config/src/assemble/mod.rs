@@ -104,11 +104,16 @@ pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
 fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     // A stage that several routes share is built once: one queue, one pool. A stage that no route uses is not built.
     let processes = Processes::default();
-    let parts = plan.stages.iter().enumerate().map(|(index, stage)| {
-        let is_used = plan.uses(index);
-        is_used.then(|| Part::build(plan, stage, &processes)).transpose()
-    });
-    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let mut parts = plan.stages.iter().map(|_| None).collect::<Vec<Option<Part>>>();
+    // Those whose replicas run others are built before these.
+    let mut order: Vec<usize> = (0..parts.len()).filter(|index| plan.uses(*index)).collect();
+    order.sort_by_key(|index| plan.stages[*index].replicas_of().is_some());
+    for index in order {
+        let stage = &plan.stages[index];
+        let host = plan.stages.iter().position(|other| stage.replicas_of() == Some(&other.name.value));
+        let host = host.and_then(|host| parts[host].as_ref()?.host.clone());
+        parts[index] = Some(Part::build(plan, stage, &processes, host)?);
+    }
     inner_calls::check(plan, &parts)?;
     Ok(parts)
 }
@@ -127,7 +132,7 @@ pub struct SharedStage {
 impl SharedStage {
     /// Builds the only stage of this plan.
     pub fn build(plan: Plan) -> Result<Self, BuildError> {
-        let part = Part::build(&plan, &plan.stages[0], &Processes::default())?;
+        let part = Part::build(&plan, &plan.stages[0], &Processes::default(), None)?;
         Ok(Self { plan: Arc::new(plan), part })
     }
 

@@ -1,6 +1,11 @@
 //! Builds one stage of a plan: which crate builds which kind, and the types of its input and output.
 
+#[cfg(feature = "process")]
+use std::collections::BTreeMap;
+
 use callboard_codec::{DataType, RawBody, Value};
+#[cfg(feature = "process")]
+use callboard_core::ReplicaHost;
 use callboard_core::description::Planned;
 #[cfg(feature = "process")]
 use callboard_core::edge::RequestPlace;
@@ -8,7 +13,7 @@ use callboard_core::edge::{DeclaredResponse, RequestArgument};
 use callboard_core::{CacheSettings, Pipeline, Rows as _, Stage};
 #[cfg(feature = "process")]
 use callboard_process::{
-    FilesConfig, ProcessConfig, PythonRawBody, PythonRequestArgument, PythonRequestPlace, PythonResponse,
+    FilesConfig, ProcessConfig, ProcessMethod, PythonRawBody, PythonRequestArgument, PythonRequestPlace, PythonResponse,
 };
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
@@ -43,12 +48,37 @@ pub(super) struct Part {
     pub(super) response: Option<DeclaredResponse>,
     /// The engine of its model, if it has one.
     pub(super) engine: Option<String>,
+    /// It as the stage whose replicas run others, if they can.
+    pub(super) host: Option<Host>,
 }
+
+/// A stage whose replicas run others.
+#[cfg(feature = "process")]
+#[derive(Clone)]
+pub(super) struct Host {
+    replicas: ReplicaHost,
+    streams: bool,
+}
+
+/// No stage is a process.
+#[cfg(not(feature = "process"))]
+#[derive(Clone)]
+pub(super) enum Host {}
 
 impl Part {
     /// Builds the stage and applies its settings from the plan.
-    #[cfg_attr(not(feature = "process"), expect(unused_variables, reason = "no stage is a process"))]
-    pub(super) fn build(plan: &Plan, planned: &StagePlan, processes: &Processes) -> Result<Self, BuildError> {
+    #[cfg_attr(
+        not(feature = "process"),
+        expect(unused_variables, clippy::needless_pass_by_value, reason = "no stage is a process")
+    )]
+    ///
+    /// `host` is the stage whose replicas run it, if they are not its own.
+    pub(super) fn build(
+        plan: &Plan,
+        planned: &StagePlan,
+        processes: &Processes,
+        host: Option<Host>,
+    ) -> Result<Self, BuildError> {
         let name = &planned.name.value;
         let part = |stage, input, output| Self {
             code: Planned::Single(with_knobs(stage, planned).into()),
@@ -58,6 +88,7 @@ impl Part {
             arguments: Vec::new(),
             response: None,
             engine: None,
+            host: None,
         };
         match &planned.kind {
             StageKind::Image(config) => {
@@ -92,7 +123,13 @@ impl Part {
                 let response = service.response.clone().map(|PythonResponse { status, media_type, description }| {
                     DeclaredResponse { status, media_type, description }
                 });
-                let process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
+                let mut process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
+                process.methods = methods_of(plan, name);
+                let streams = service.streams;
+                if let Some(host) = host.as_ref().filter(|host| host.streams != streams) {
+                    let (_, method) = keys.class_and_method();
+                    return Err(cannot_share(plan, planned, method, host.streams));
+                }
                 let (mut input, output) = (typed(service.input), typed(service.output));
                 if let Some(PythonRawBody { field, media_types }) = service.raw_body {
                     input = input.with_raw_body(RawBody { field, media_types });
@@ -101,26 +138,49 @@ impl Part {
                     input = input.with_parameters(callboard_codec::Parameters { names, is_value: service.is_value });
                 }
                 let stage = processes.stage(name, &process);
+                let stage = with_knobs(stage, planned);
                 let stage = stage.replica_settings(replica_settings(keys.device.as_deref(), &keys.settings));
-                if !service.streams {
-                    return Ok(Self { calls, arguments, response, ..part(stage, input, output) });
-                }
-                let settings = with_knobs(stage, planned).settings().clone();
-                let stage = processes.stream_stage(name, &process).map_settings(|_| settings);
-                let needs = Some(Needs { input, example: None });
-                Ok(Self {
-                    code: Planned::Stream(stage.into()),
-                    needs,
-                    output,
-                    calls,
-                    arguments,
-                    response,
-                    engine: None,
-                })
+                let (code, replicas) = if streams {
+                    let settings = stage.settings().clone();
+                    let stage = processes.stream_stage(name, &process).map_settings(|_| settings);
+                    let stage = host.iter().fold(stage, |stage, host| stage.hosted_by(&host.replicas));
+                    (Planned::Stream(stage.clone().into()), stage.as_host())
+                } else {
+                    let stage = host.iter().fold(stage, |stage, host| stage.hosted_by(&host.replicas));
+                    (Planned::Single(stage.clone().into()), stage.as_host())
+                };
+                let (needs, host) = (Some(Needs { input, example: None }), Some(Host { replicas, streams }));
+                Ok(Self { code, needs, output, calls, arguments, response, engine: None, host })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
     }
+}
+
+/// The methods that the replicas of this stage run beside its own, by the names of their stages.
+#[cfg(feature = "process")]
+fn methods_of(plan: &Plan, host: &str) -> BTreeMap<String, ProcessMethod> {
+    let hosted = plan.stages.iter().enumerate().filter(|(index, _)| plan.uses(*index));
+    let method = |(_, stage): (usize, &StagePlan)| match &stage.kind {
+        StageKind::Python(keys) if keys.replicas_of.as_deref() == Some(host) => {
+            let name = keys.class_and_method().1.to_owned();
+            Some((stage.name.value.clone(), ProcessMethod { name, timeout: stage.timeout.value }))
+        }
+        _ => None,
+    };
+    hosted.filter_map(method).collect()
+}
+
+/// One replica has streams or single outputs.
+#[cfg(feature = "process")]
+fn cannot_share(plan: &Plan, planned: &StagePlan, method: &str, host_streams: bool) -> BuildError {
+    let place = plan.place(&planned.name.source, format!("stage `{}`: replicas_of", planned.name.value));
+    let host = planned.replicas_of().unwrap_or_default();
+    let (own, other) = if host_streams { ("one output", "a stream") } else { ("a stream", "one output") };
+    let message = format!(
+        "`{method}` answers with {own}, and stage `{host}` with {other}: such methods cannot share replicas; remove it"
+    );
+    ConfigError::Rejected { place, message }.into()
 }
 
 #[cfg(feature = "process")]
@@ -174,6 +234,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         arguments: Vec::new(),
         response: None,
         engine: None,
+        host: None,
     }
 }
 
@@ -318,6 +379,7 @@ mod model {
             arguments: Vec::new(),
             response: None,
             engine: Some(model.runs_on()),
+            host: None,
         })
     }
 

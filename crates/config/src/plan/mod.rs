@@ -223,9 +223,11 @@ impl Plan {
         route.steps.value.map(&|index| self.stages[*index].outline())
     }
 
-    /// Whether a route uses the stage of this index.
+    /// Whether a route uses the stage of this index, or its replicas.
     pub fn uses(&self, index: usize) -> bool {
-        self.routes.iter().any(|route| route.steps.value.stages().contains(&&index))
+        let name = Some(&*self.stages[index].name.value);
+        let is_used = |used: &usize| *used == index || self.stages[*used].replicas_of() == name;
+        self.routes.iter().any(|route| route.steps.value.stages().into_iter().any(is_used))
     }
 }
 

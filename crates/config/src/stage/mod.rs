@@ -1,5 +1,7 @@
 //! The stages of a plan: the result of each `[[stage]]` of the file.
 
+#[cfg(feature = "process")]
+mod hosts;
 mod keys;
 
 use callboard_core::Contract;
@@ -22,6 +24,30 @@ static OF_THREADS: [&str; 3] = [TIMEOUT.key, MAX_ABANDONED_THREADS.key, AFFINITY
 
 /// The keys of stages whose items have rows.
 static OF_ROWS: [&str; 2] = [COST.key, MAX_COST.key];
+
+/// The keys of the replicas of a stage: they have no effect on one that the replicas of another stage run. Behind those
+/// of all kinds come those of kind `python`.
+static OF_REPLICAS: [&str; 19] = [
+    REPLICAS.key,
+    SCALE_DELAY.key,
+    IDLE.key,
+    PINNED.key,
+    MEMORY.key,
+    AFFINITY.key,
+    MAX_ABANDONED_THREADS.key,
+    "python",
+    "device",
+    "settings",
+    "env",
+    "start_timeout",
+    "stop_timeout",
+    "max_batch_bytes",
+    "memory_limit",
+    "spare",
+    "shared_memory",
+    "concurrency",
+    "warm",
+];
 
 /// The cost of one entry, for [`StagePlan::max_cost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +88,19 @@ impl OwnKey {
 }
 
 impl StagePlan {
+    /// The stage whose replicas run it, if they are not its own.
+    #[must_use]
+    pub fn replicas_of(&self) -> Option<&str> {
+        self.kind.replicas_of()
+    }
+
     /// Whether the key does anything on a stage of this kind. Without an effect it cannot be set, and is not shown.
     pub(crate) fn has_effect(&self, key: &str) -> bool {
         let kind = &self.kind;
         let is_useless = kind.is_remote() && without_effect_on_remote(key).is_some()
             || !kind.has_threads() && OF_THREADS.contains(&key)
-            || !kind.has_rows() && OF_ROWS.contains(&key);
+            || !kind.has_rows() && OF_ROWS.contains(&key)
+            || self.replicas_of().is_some() && OF_REPLICAS.contains(&key);
         !is_useless
     }
 }
@@ -82,6 +115,8 @@ pub(crate) fn read_all(root: &Section<'_>, queue: &Sourced<usize>) -> Result<Vec
         }
         stages.push(stage);
     }
+    #[cfg(feature = "process")]
+    hosts::check(root.sections("stage")?, &stages)?;
     Ok(stages)
 }
 

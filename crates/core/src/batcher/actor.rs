@@ -1,29 +1,28 @@
 //! The thin shell around queue and policy: feeds them with messages and time, and hands batches to free workers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
+use super::methods::Methods;
 use crate::clock::{self, Instant};
 use crate::error::CallError;
 use crate::metrics::DiscardPlace;
 use crate::pool::{BatchRun, BatcherMessage, FailedStart, Pool, ReplicaHandle, WorkerMessage};
-use crate::queue::{
-    Entry, EntryKey, LifeId, QueueState, Release, SessionQueues, SuspectGroup, Suspects, Suspicion, inbox,
-};
+use crate::queue::{Entry, EntryKey, LifeId, Release, SuspectGroup, Suspects, Suspicion, inbox};
 use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
-/// The actor of one stage's queue.
+/// The actor of the queue in front of a stage's replicas.
 pub(crate) struct BatcherActor;
 
 pub(crate) struct BatcherState {
+    /// The pool with the replicas.
     pool: Arc<Pool>,
     /// Why there is no replica.
     failed_start: Option<FailedStart>,
     /// Entries from the inbox; empty between two messages.
     arrived: Vec<Entry>,
-    queue: SessionQueues<Box<Entry>>,
+    methods: Methods,
     /// Entries that wait again; only where batches are handed ahead, and some may have left.
     returned: Vec<EntryKey>,
     /// `None` while there are none.
@@ -31,14 +30,8 @@ pub(crate) struct BatcherState {
     workers: Vec<Arc<ReplicaHandle>>,
     /// Batches that were handed over.
     batches: u64,
-    last_batch: usize,
-    last_cost: u64,
-    /// The batcher has yielded its turn: `Yielded` is on its way.
-    is_yielding: bool,
-    /// The number of waiting entries at the last yield.
-    yielded_at: usize,
-    /// Yields in a row during which no entry arrived; see [`QueueState`].
-    empty_yields: u32,
+    /// The stage for whose callers the batcher has yielded its turn: `Yielded` is on its way.
+    yielding: Option<usize>,
     /// The armed delay, so that no second timer is armed for the same moment.
     due_at: Option<Instant>,
     is_draining: bool,
@@ -59,6 +52,12 @@ struct Held {
     until: Instant,
 }
 
+/// What a stage does with a free replica.
+enum Turn {
+    Release(ReleaseReason),
+    Yield,
+}
+
 impl Actor for BatcherActor {
     type Msg = BatcherMessage;
     type State = BatcherState;
@@ -70,7 +69,7 @@ impl Actor for BatcherActor {
         pool: Arc<Pool>,
     ) -> Result<BatcherState, ActorProcessingErr> {
         Ok(BatcherState {
-            queue: SessionQueues::new(pool.policy().ageing),
+            methods: Methods::new(&pool),
             pool,
             failed_start: None,
             arrived: Vec::new(),
@@ -78,11 +77,7 @@ impl Actor for BatcherActor {
             isolation: None,
             workers: Vec::new(),
             batches: 0,
-            last_batch: 0,
-            last_cost: 0,
-            is_yielding: false,
-            yielded_at: 0,
-            empty_yields: 0,
+            yielding: None,
             due_at: None,
             is_draining: false,
             is_closed: false,
@@ -100,7 +95,7 @@ impl Actor for BatcherActor {
             BatcherMessage::Submitted => {}
             BatcherMessage::Abandon(key) => {
                 if let Some(entry) = state.remove(key) {
-                    state.pool.discard(entry, clock::now(), DiscardPlace::Queue);
+                    state.discard(entry, clock::now());
                 }
             }
             // The order to leave may overtake this message.
@@ -125,8 +120,8 @@ impl Actor for BatcherActor {
             BatcherMessage::Yielded => state.end_yield(),
             BatcherMessage::Due => state.due_at = None,
             BatcherMessage::RefuseUntil(failed) => {
-                let (pool, now) = (Arc::clone(&state.pool), clock::now());
-                state.answer_all(|| pool.not_started(&failed, now));
+                let now = clock::now();
+                state.answer_all(|pool| pool.not_started(&failed, now));
                 state.failed_start = Some(failed);
             }
             BatcherMessage::Close => state.is_closed = true,
@@ -134,12 +129,11 @@ impl Actor for BatcherActor {
             BatcherMessage::Drain => state.is_draining = true,
         }
         if state.is_closed {
-            let pool = Arc::clone(&state.pool);
-            state.answer_all(|| pool.unavailable());
+            state.answer_all(Pool::unavailable);
         }
-        state.pool.note_queued(state.queue.load());
+        state.methods.note_queued();
         // During a yield, entries only gather; `Yielded` handles them all.
-        if !state.is_yielding && state.dispatch(&myself) {
+        if state.yielding.is_none() && state.dispatch(&myself) {
             tokio::task::yield_now().await;
             // After all messages that arrived in that turn.
             myself.cast(BatcherMessage::Yielded)?;
@@ -152,7 +146,7 @@ impl BatcherState {
     /// Queues the entries that arrived since the last look.
     fn admit_arrived(&mut self) {
         let mut arrived = std::mem::take(&mut self.arrived);
-        self.pool.entrance.inbox.take(&mut arrived);
+        self.pool.entrance.inbox().take(&mut arrived);
         for entry in arrived.drain(..) {
             self.admit(entry);
         }
@@ -161,31 +155,33 @@ impl BatcherState {
 
     /// Queues an entry, or refuses it at once if it would miss its deadline.
     fn admit(&mut self, entry: Entry) {
-        match self.missing_replica().or_else(|| self.pool.refusal(&entry, &self.queue, self.last_cost)) {
-            None => self.push(entry),
+        let Some(method) = self.methods.find(&entry) else { return };
+        match self.missing_replica(method).or_else(|| self.methods.refusal(method, &entry)) {
+            None => self.push(method, entry),
             Some(error) => {
-                entry.note_end(self.pool.name(), entry.enqueued_at, RunEnd::Refused);
+                entry.note_end(self.methods.pool(method).name(), entry.enqueued_at, RunEnd::Refused);
                 entry.refuse(error);
             }
         }
     }
 
     /// The refusal of an entry while no replica is there and none is started.
-    fn missing_replica(&self) -> Option<CallError> {
+    fn missing_replica(&self, method: usize) -> Option<CallError> {
         let failed = self.failed_start.as_ref()?;
         let now = clock::now();
-        (now < failed.until).then(|| self.pool.not_started(failed, now))
+        (now < failed.until).then(|| self.methods.pool(method).not_started(failed, now))
     }
 
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, method: usize, entry: Entry) {
         // Boxed: the queue moves what it holds as it grows.
-        self.queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, Box::new(entry));
+        let queue = self.methods.queues.of_mut(method);
+        queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, Box::new(entry));
     }
 
     /// The replicas have changed: assigns each session to a running replica.
     fn update_sessions(&mut self) {
         let held = self.isolation.iter().flat_map(|isolation| &isolation.held).map(|held| &held.worker);
-        self.queue.set_replicas(self.workers.iter().chain(held).map(|worker| worker.index()));
+        self.methods.queues.set_replicas(self.workers.iter().chain(held).map(|worker| worker.index()));
     }
 
     /// Hands out batches while the policy says so. Returns whether to yield first.
@@ -202,39 +198,55 @@ impl BatcherState {
         }
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.
         let mut from = 0;
-        while self.queue.len() > 0 {
+        while self.methods.queues.len() > 0 {
             let Some((position, worker)) = self.take_free_worker(from) else {
                 self.hand_ahead();
                 return false;
             };
             let now = clock::now();
-            let waiting = self.waiting(worker.index());
-            match self.pool.policy().decide(now, &waiting) {
-                Release::Now(reason) => {
-                    self.release(&worker, now, reason);
-                    self.empty_yields = 0;
+            match self.decide(myself, &worker, now) {
+                Some((method, Turn::Release(reason))) => {
+                    self.release(method, &worker, now, reason);
+                    self.methods.decided(method);
                 }
-                Release::Yield => {
+                Some((method, Turn::Yield)) => {
                     worker.give_back();
-                    self.is_yielding = true;
-                    self.yielded_at = self.queue.len();
+                    self.yielding = Some(method);
+                    self.methods.begin_yield(method);
                     return true;
                 }
-                Release::At(at) => {
-                    worker.give_back();
-                    self.arm(myself, now, at);
-                    from = position + 1;
-                }
-                Release::Nothing => {
+                None => {
                     worker.give_back();
                     from = position + 1;
                 }
             }
-            if from > 0 && !self.queue.has_sessions() {
+            if from > 0 && !self.methods.queues.has_sessions() {
                 return false;
             }
         }
         false
+    }
+
+    /// The first stage, in the order of their next entries, that does not wait for more of them. A timer is armed for
+    /// those before it.
+    fn decide(
+        &mut self,
+        myself: &ActorRef<BatcherMessage>,
+        worker: &ReplicaHandle,
+        now: Instant,
+    ) -> Option<(usize, Turn)> {
+        let mut method = None;
+        loop {
+            let next = self.methods.queues.next(worker.index(), now, method)?;
+            let waiting = self.methods.waiting(next, worker.index(), self.is_draining);
+            match self.methods.pool(next).policy().decide(now, &waiting) {
+                Release::Now(reason) => return Some((next, Turn::Release(reason))),
+                Release::Yield => return Some((next, Turn::Yield)),
+                Release::At(at) => self.arm(myself, now, at),
+                Release::Nothing => {}
+            }
+            method = Some(next);
+        }
     }
 
     /// Hands out the groups under isolation. Returns whether the queue is next: false while a group waits that any
@@ -302,7 +314,7 @@ impl BatcherState {
             for entry in &mut entries {
                 entry.permit = None;
             }
-            self.pool.metrics.isolations.inc();
+            self.pool_of(&entries).metrics.isolations.inc();
             self.hand_over(worker, entries, suspicion, now, None);
         }
     }
@@ -310,7 +322,7 @@ impl BatcherState {
     /// No replica is there: asks for one if entries wait, and none is held.
     fn ask_for_replica(&self) {
         let is_one_held = self.isolation.as_ref().is_some_and(|isolation| !isolation.held.is_empty());
-        if !is_one_held && (self.queue.len() > 0 || self.isolation.is_some()) {
+        if !is_one_held && (self.methods.queues.len() > 0 || self.isolation.is_some()) {
             self.pool.demand.wake();
         }
     }
@@ -320,47 +332,32 @@ impl BatcherState {
         if !self.pool.settings().hands_ahead() {
             return;
         }
-        let (now, estimate) = (clock::now(), self.pool.cost.line().batch(self.last_cost));
+        let now = clock::now();
         self.forget_the_taken();
         for index in 0..self.workers.len() {
-            let worker = Arc::clone(&self.workers[index]);
+            let (worker, has_returned) = (Arc::clone(&self.workers[index]), !self.returned.is_empty());
             let replica = worker.index();
-            let (first_deadline, has_returned) = (self.queue.first_deadline(replica), !self.returned.is_empty());
-            let waiting = QueueState { first_deadline, estimate, has_returned, ..self.waiting(replica) };
-            if self.pool.policy().hands_ahead(now, &waiting, self.workers.len()) && worker.try_take_ahead() {
-                self.release(&worker, now, ReleaseReason::Full);
+            let Some(method) = self.methods.queues.next(replica, now, None) else { continue };
+            if self.methods.hands_ahead(method, replica, now, has_returned, self.workers.len())
+                && worker.try_take_ahead()
+            {
+                self.release(method, &worker, now, ReleaseReason::Full);
             }
         }
     }
 
-    /// The yield is over: counts it if no entry arrived meanwhile.
     fn end_yield(&mut self) {
-        self.is_yielding = false;
-        self.empty_yields = if self.queue.len() > self.yielded_at { 0 } else { self.empty_yields + 1 };
-    }
-
-    /// The entries that wait for this replica.
-    fn waiting(&self, replica: usize) -> QueueState {
-        let has_delay = !self.pool.policy().max_delay.is_zero();
-        let load = self.queue.load_for(replica);
-        QueueState {
-            load,
-            oldest_arrival: if has_delay { self.queue.oldest_arrival(replica) } else { None },
-            first_deadline: if has_delay { self.queue.first_deadline(replica) } else { None },
-            estimate: if has_delay { self.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
-            last_batch: self.last_batch,
-            empty_yields: self.empty_yields,
-            is_draining: self.is_draining,
-            has_returned: false,
+        if let Some(method) = self.yielding.take() {
+            self.methods.end_yield(method);
         }
     }
 
     /// Takes a slot of a worker that has entries to run, from this position on.
     fn take_free_worker(&self, from: usize) -> Option<(usize, Arc<ReplicaHandle>)> {
-        let sessions = self.queue.has_sessions();
+        let (sessions, queues) = (self.methods.queues.has_sessions(), &self.methods.queues);
         let mut workers = self.workers.iter().enumerate().skip(from);
-        let (position, worker) = workers
-            .find(|(_, worker)| (!sessions || self.queue.load_for(worker.index()).entries > 0) && worker.try_take())?;
+        let (position, worker) =
+            workers.find(|(_, worker)| (!sessions || queues.has_entries_for(worker.index())) && worker.try_take())?;
         Some((position, Arc::clone(worker)))
     }
 
@@ -372,15 +369,14 @@ impl BatcherState {
     }
 
     /// Forms a batch for a worker whose slot was taken, and hands it over.
-    fn release(&mut self, worker: &ReplicaHandle, now: Instant, reason: ReleaseReason) {
-        let entries = self.form(worker.index(), now);
+    fn release(&mut self, method: usize, worker: &ReplicaHandle, now: Instant, reason: ReleaseReason) {
+        let entries = self.form(method, worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
             return;
         }
-        self.last_batch = entries.len();
-        self.last_cost = entries.iter().map(|entry| entry.cost).sum();
-        self.pool.metrics.released(reason, entries.len());
+        self.methods.released(method, entries.len(), entries.iter().map(|entry| entry.cost).sum());
+        self.methods.pool(method).metrics.released(reason, entries.len());
         self.hand_over(worker, entries, Suspicion::default(), now, Some(reason));
     }
 
@@ -397,38 +393,45 @@ impl BatcherState {
         self.pool.demand.note_batch(now);
         let (id, size, replica) = (self.batches, entries.len(), worker.index());
         let facts = BatchFacts { id, size, replica, reason, span: None };
+        let pool = Arc::clone(self.pool_of(&entries));
         for entry in &entries {
-            entry.note_taken(self.pool.name(), now, facts);
+            entry.note_taken(pool.name(), now, facts);
         }
-        let run = BatchRun::new(Arc::clone(&self.pool), entries, now, facts, suspicion);
+        let run = BatchRun::new(pool, entries, now, facts, suspicion);
         if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
             // The worker died after its slot was taken. The dropped run brings its entries back.
             worker.retire();
         }
     }
 
-    /// Takes up to a full batch of entries for this replica; drops those without a waiting caller.
-    fn form(&mut self, replica: usize, now: Instant) -> Vec<Entry> {
-        let (max, max_cost) = self.pool.policy().bounds();
-        let mut entries = Vec::with_capacity(max.min(self.queue.len()));
+    /// The stage of a batch.
+    fn pool_of(&self, entries: &[Entry]) -> &Arc<Pool> {
+        entries.first().map_or(&self.pool, |entry| self.methods.pool_of(entry))
+    }
+
+    /// Takes up to a full batch of a stage's entries for this replica; drops those without a waiting caller.
+    fn form(&mut self, method: usize, replica: usize, now: Instant) -> Vec<Entry> {
+        let (pool, queue) = self.methods.of_mut(method);
+        let (max, max_cost) = pool.policy().bounds();
+        let mut entries = Vec::with_capacity(max.min(queue.len()));
         let mut cost = 0;
         // One that waits alone overtakes nobody.
-        if self.queue.len() > 1 {
-            self.queue.age(replica, now);
+        if queue.len() > 1 {
+            queue.age(replica, now);
         }
         while entries.len() < max {
-            let Some(head) = self.queue.head(replica) else { break };
+            let Some(head) = queue.head(replica) else { break };
             cost += head.cost();
             if cost > max_cost && !entries.is_empty() {
                 break;
             }
-            let mut entry = self.queue.take(head);
+            let mut entry = queue.take(head);
             entry.permit = None;
             if entry.flight.is_wanted(now) {
                 entries.push(*entry);
             } else {
                 cost -= entry.cost;
-                self.pool.discard(*entry, now, DiscardPlace::Queue);
+                pool.discard(*entry, now, DiscardPlace::Queue);
             }
         }
         entries
@@ -436,7 +439,7 @@ impl BatcherState {
 
     /// Removes a waiting entry from the queue or from the bisection.
     fn remove(&mut self, key: EntryKey) -> Option<Entry> {
-        if let Some(entry) = self.queue.remove(key) {
+        if let Some(entry) = self.methods.queues.remove(key) {
             return Some(*entry);
         }
         self.isolation.as_mut()?.suspects.remove(|entry| entry.key() == key)
@@ -449,13 +452,17 @@ impl BatcherState {
             self.forget_the_taken();
             self.returned.extend(entries.iter().map(Entry::key));
         }
-        entries.into_iter().for_each(|entry| self.push(entry));
+        for entry in entries {
+            if let Some(method) = self.methods.find(&entry) {
+                self.push(method, entry);
+            }
+        }
     }
 
     /// Forgets entries that came back and have left the queue since.
     fn forget_the_taken(&mut self) {
-        let Self { returned, queue, .. } = self;
-        returned.retain(|key| queue.contains(*key));
+        let Self { returned, methods, .. } = self;
+        returned.retain(|key| methods.queues.contains(*key));
     }
 
     /// Gives returning entries a permit, and discards those whose callers have left: no message will name them again.
@@ -464,10 +471,10 @@ impl BatcherState {
         let mut waiting = Vec::with_capacity(entries.len());
         for mut entry in entries {
             if entry.flight.is_wanted(now) {
-                entry.permit = Some(self.pool.entrance.permits.take_again());
+                entry.permit = Some(self.methods.pool_of(&entry).entrance.permits.take_again());
                 waiting.push(entry);
             } else {
-                self.pool.discard(entry, now, DiscardPlace::Queue);
+                self.discard(entry, now);
             }
         }
         waiting
@@ -490,17 +497,23 @@ impl BatcherState {
         myself.send_after(at.saturating_duration_since(now), || BatcherMessage::Due);
     }
 
+    fn discard(&self, entry: Entry, now: Instant) {
+        let pool = Arc::clone(self.methods.pool_of(&entry));
+        pool.discard(entry, now, DiscardPlace::Queue);
+    }
+
     /// Refuses all waiting entries.
-    fn answer_all(&mut self, error: impl Fn() -> CallError) {
-        let refuse = |entry: Entry| {
-            entry.note_end(self.pool.name(), clock::now(), RunEnd::Closed);
-            entry.refuse(error());
+    fn answer_all(&mut self, error: impl Fn(&Pool) -> CallError) {
+        let refuse = |methods: &Methods, entry: Entry| {
+            let pool = methods.pool_of(&entry);
+            entry.note_end(pool.name(), clock::now(), RunEnd::Closed);
+            entry.refuse(error(pool));
         };
         if let Some(isolation) = &mut self.isolation {
-            isolation.suspects.drain().for_each(refuse);
+            isolation.suspects.drain().for_each(|entry| refuse(&self.methods, entry));
         }
-        while let Some(entry) = self.queue.pop_any() {
-            refuse(*entry);
+        while let Some(entry) = self.methods.queues.pop_any() {
+            refuse(&self.methods, *entry);
         }
     }
 }
@@ -508,6 +521,6 @@ impl BatcherState {
 impl Drop for BatcherState {
     /// The actor has ended, for whatever reason: the inbox has no reader any more.
     fn drop(&mut self) {
-        self.pool.entrance.inbox.close();
+        self.pool.entrance.inbox().close();
     }
 }

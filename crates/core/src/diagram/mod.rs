@@ -6,6 +6,7 @@ mod tests;
 
 use crate::app::App;
 use crate::description::{Description, PipelinePlan, StageOutline};
+use crate::id::StageName;
 
 use self::drawing::{Drawing, Shape};
 
@@ -80,8 +81,8 @@ fn draw_steps(
         id
     };
     match plan {
-        PipelinePlan::Stage(StageOutline::Local { name, replicas, max_batch_size }) => {
-            let label = stage_label(name.as_str(), *replicas, *max_batch_size);
+        PipelinePlan::Stage(StageOutline::Local { name, replicas, max_batch_size, replicas_of }) => {
+            let label = stage_label(name, *replicas, *max_batch_size, replicas_of.as_ref());
             let id = step(drawing, Shape::Box, &label, from);
             match used.iter_mut().find(|(other, _)| *other == label) {
                 Some((_, before)) => drawing.same(std::mem::replace(before, id), id),
@@ -117,10 +118,12 @@ fn draw_steps(
 }
 
 /// A stage in a few words; only what differs from one replica and no batches.
-fn stage_label(name: &str, replicas: usize, max_batch_size: usize) -> String {
-    let mut label = name.to_owned();
-    if replicas > 1 {
-        label.push_str(&format!(" · {replicas} replicas"));
+fn stage_label(name: &StageName, replicas: usize, max_batch_size: usize, replicas_of: Option<&StageName>) -> String {
+    let mut label = name.to_string();
+    match replicas_of {
+        Some(host) => label.push_str(&format!(" · replicas of {host}")),
+        None if replicas > 1 => label.push_str(&format!(" · {replicas} replicas")),
+        None => {}
     }
     if max_batch_size > 1 {
         label.push_str(&format!(" · batches of {max_batch_size}"));
@@ -138,7 +141,10 @@ fn draw_node(node: &Description) -> Drawing {
         id
     };
     for stage in &node.stages {
-        let label = format!("{} · {} · {} waiting", stage.health.name, stage.health.state, stage.queued);
+        let mut label = format!("{} · {} · {} waiting", stage.health.name, stage.health.state, stage.queued);
+        if let Some(host) = &stage.replicas_of {
+            label.push_str(&format!(" · replicas of {host}"));
+        }
         let id = under(&mut drawing, root, Shape::Box, label);
         for replica in &stage.replicas {
             let doing = match (replica.leaving, replica.busy) {

@@ -192,6 +192,8 @@ pub struct StageDescription {
     /// What operators should know of it, such as why it runs items one by one; see
     /// [`StageSettings::note`](crate::StageSettings::note).
     pub note: Option<String>,
+    /// The stage whose replicas run it, if it has none of its own.
+    pub replicas_of: Option<StageName>,
     /// Entries waiting.
     pub queued: usize,
     /// The bound of the queue.
@@ -366,12 +368,14 @@ impl NodeState {
             // The revisions of a stage share its series.
             let all = || table.stages().filter(|other| other.name() == name).map(|other| &other.pool);
             let queued = all().map(|pool| pool.queued()).sum();
-            let replicas = all().map(|pool| pool.replicas.all().len()).sum();
-            let abandoned: usize = all().map(|pool| pool.replicas.abandoned_threads()).sum();
+            // Replicas are counted once, with the stage that has them.
+            let own = || all().filter(|pool| pool.host.is_none());
+            let replicas = own().map(|pool| pool.replicas.all().len()).sum();
+            let abandoned: usize = own().map(|pool| pool.replicas.abandoned_threads()).sum();
             pool.metrics.abandoned_threads.set(abandoned as i64);
-            let wanted: usize = all().map(|pool| pool.replicas.target()).sum();
+            let wanted: usize = own().map(|pool| pool.replicas.target()).sum();
             pool.metrics.replicas_wanted.set(wanted as i64);
-            set_replica_states(&pool.metrics, &all().flat_map(|pool| pool.replicas.all()).collect::<Vec<_>>(), wanted);
+            set_replica_states(&pool.metrics, &own().flat_map(|pool| pool.replicas.all()).collect::<Vec<_>>(), wanted);
             let cached = all().map(|pool| pool.cached_bytes()).sum();
             pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()), cached);
         }
@@ -435,6 +439,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         revision: stage.revision,
         part: part_of(table, stage),
         note: pool.settings().note().map(str::to_owned),
+        replicas_of: pool.settings().replicas_of().cloned(),
         queued: pool.queued(),
         queue_limit: pool.settings().queue().get(),
         max_batch_size: pool.policy().max_batch_size.get(),
@@ -445,12 +450,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         mean_batch_size: pool.metrics.released_entries() as f64 / pool.metrics.batches().max(1) as f64,
         releases: pool.metrics.releases().to_vec(),
         restarts: pool.metrics.restarts.get(),
-        last_restarts: pool
-            .replicas
-            .last_restarts()
-            .into_iter()
-            .map(|restart| describe_restart(restart, now))
-            .collect(),
+        last_restarts: describe_restarts(pool, now),
         scaling: describe_scaling(pool, now),
         replicas: describe_replicas(pool, now),
     }
@@ -490,9 +490,16 @@ fn oldest_calls(gateway: &Gateway, table: &Table, now: Instant) -> Vec<CallDescr
     oldest.into_sorted_vec().into_iter().map(describe).collect()
 }
 
-fn describe_restart(restart: Restart, now: Instant) -> RestartDescription {
-    let Restart { replica, at, reason } = restart;
-    RestartDescription { replica, age: now.saturating_duration_since(at), reason }
+/// The last restarts of the replicas that the stage has itself.
+fn describe_restarts(pool: &Pool, now: Instant) -> Vec<RestartDescription> {
+    if pool.host.is_some() {
+        return Vec::new();
+    }
+    let describe = |restart| {
+        let Restart { replica, at, reason } = restart;
+        RestartDescription { replica, age: now.saturating_duration_since(at), reason }
+    };
+    pool.replicas.last_restarts().into_iter().map(describe).collect()
 }
 
 fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
@@ -510,7 +517,11 @@ fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
     }
 }
 
+/// The replicas that the stage has itself.
 fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
+    if pool.host.is_some() {
+        return Vec::new();
+    }
     let describe = |handle: &Arc<ReplicaHandle>| ReplicaDescription {
         index: handle.index(),
         generation: handle.generation(),

@@ -112,6 +112,8 @@ pub enum StageOutline {
         replicas: usize,
         /// The largest batch.
         max_batch_size: usize,
+        /// The stage whose workers these are, if they are not its own.
+        replicas_of: Option<StageName>,
     },
     /// A stage that runs on other nodes only.
     Remote(StageName),
@@ -196,6 +198,7 @@ impl<S> Graph<S> {
                     name: name.clone(),
                     replicas: settings.replicas().get(),
                     max_batch_size: settings.batching().max_batch_size.get(),
+                    replicas_of: settings.replicas_of().cloned(),
                 })
             }
             Self::Remote(stage) => PipelinePlan::Stage(StageOutline::Remote(stage.name.clone())),

@@ -1,7 +1,7 @@
 //! The entrance of a stage's queue: the permits that bound it, the inbox, and the address of the batcher.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ractor::ActorRef;
 
@@ -12,42 +12,49 @@ use crate::queue::{Entry, Inbox, QueuePermits};
 #[derive(Debug)]
 pub(crate) struct QueueEntrance {
     pub(crate) permits: QueuePermits,
-    pub(crate) inbox: Inbox,
-    /// Set before the stage accepts its first entry.
-    batcher: OnceLock<ActorRef<BatcherMessage>>,
-    sequence: AtomicU64,
+    /// What the stages of the same replicas share.
+    line: Arc<WaitingLine>,
     /// The cost of the queue, as the batcher last reported it; only where the stage has a cost function.
     queued_cost: AtomicU64,
 }
 
+/// The way of entries to one batcher.
+#[derive(Debug, Default)]
+struct WaitingLine {
+    inbox: Inbox,
+    /// Set before the stage accepts its first entry.
+    batcher: OnceLock<ActorRef<BatcherMessage>>,
+    sequence: AtomicU64,
+}
+
 impl QueueEntrance {
-    pub(super) fn new(entries: usize) -> Self {
-        Self {
-            permits: QueuePermits::new(entries),
-            inbox: Inbox::default(),
-            batcher: OnceLock::new(),
-            sequence: AtomicU64::new(0),
-            queued_cost: AtomicU64::new(0),
-        }
+    /// For this many entries. With the entrance of another stage, they wait for the same batcher.
+    pub(super) fn new(entries: usize, of: Option<&Self>) -> Self {
+        let line = of.map_or_else(Arc::default, |entrance| Arc::clone(&entrance.line));
+        Self { permits: QueuePermits::new(entries), line, queued_cost: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn inbox(&self) -> &Inbox {
+        &self.line.inbox
     }
 
     pub(crate) fn set_batcher(&self, batcher: ActorRef<BatcherMessage>) {
-        let _ = self.batcher.set(batcher);
+        let _ = self.line.batcher.set(batcher);
     }
 
     /// Sends a message to the batcher. False: it is gone, and its queue with it.
     pub(super) fn tell_batcher(&self, message: BatcherMessage) -> bool {
-        self.batcher.get().is_some_and(|batcher| batcher.send_message(message).is_ok())
+        self.line.batcher.get().is_some_and(|batcher| batcher.send_message(message).is_ok())
     }
 
     /// The number of the next entry: its place among entries that are otherwise equal.
     pub(super) fn next_sequence(&self) -> u64 {
-        self.sequence.fetch_add(1, Ordering::Relaxed)
+        self.line.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Puts an entry into the inbox; the first one there sends a message. False: the batcher is gone.
     pub(super) fn put(&self, entry: Entry) -> bool {
-        match self.inbox.put(entry) {
+        match self.line.inbox.put(entry) {
             Ok(true) => self.tell_batcher(BatcherMessage::Submitted),
             Ok(false) => true,
             Err(_unqueued) => false,

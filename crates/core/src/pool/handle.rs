@@ -14,12 +14,13 @@ use super::replica::ReplicaHandle;
 use super::replica_set::ReplicaSet;
 use super::rerun_budget::RerunBudget;
 use super::response_cache::ResponseCache;
+use super::sharing::Hosted;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::log_limit::{LogLimit, LogRate};
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
-use crate::queue::{BatchPolicy, Entry, Load, SharedCost};
+use crate::queue::{BatchPolicy, Entry, Load, MethodId, SharedCost};
 use crate::remote::Cluster;
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::RunEnd;
@@ -38,10 +39,15 @@ pub(crate) struct Pool {
     pub(crate) spec: Arc<StageSpec>,
     /// The other nodes, where the stage may run as well.
     pub(crate) cluster: Cluster,
-    pub(crate) health: Health,
+    pub(crate) health: Arc<Health>,
     pub(crate) entrance: QueueEntrance,
-    pub(crate) replicas: ReplicaSet,
-    pub(crate) demand: Demand,
+    pub(crate) replicas: Arc<ReplicaSet>,
+    pub(crate) demand: Arc<Demand>,
+    /// The pool whose replicas run it, if they are not its own.
+    pub(crate) host: Option<Arc<Self>>,
+    pub(super) hosted: Hosted,
+    /// Its number among the stages of its host; 0 without a host.
+    pub(crate) method: MethodId,
     /// How long batches take, as measured.
     pub(crate) cost: SharedCost,
     pub(crate) metrics: StageMetrics,
@@ -51,20 +57,36 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(spec: Arc<StageSpec>, cluster: Cluster, metrics: &NodeMetrics) -> Self {
-        Self {
+    /// `host` is the pool of the stage's [host](StageSpec::host), if it has one.
+    pub(crate) fn new(
+        spec: Arc<StageSpec>,
+        cluster: Cluster,
+        host: Option<Arc<Self>>,
+        metrics: &NodeMetrics,
+    ) -> Arc<Self> {
+        let of_host = host.as_deref();
+        let method = of_host.map_or(0, |host| host.hosted.next());
+        let replicas = || Arc::new(ReplicaSet::new(spec.settings().scaling().min()));
+        let pool = Arc::new(Self {
             cluster,
-            health: Health::default(),
-            entrance: QueueEntrance::new(spec.settings().queue().get()),
-            replicas: ReplicaSet::new(spec.settings().scaling().min()),
-            demand: Demand::new(),
+            health: of_host.map_or_else(Arc::default, |host| Arc::clone(&host.health)),
+            entrance: QueueEntrance::new(spec.settings().queue().get(), of_host.map(|host| &host.entrance)),
+            replicas: of_host.map_or_else(replicas, |host| Arc::clone(&host.replicas)),
+            demand: of_host.map_or_else(|| Arc::new(Demand::new()), |host| Arc::clone(&host.demand)),
+            hosted: Hosted::default(),
+            method,
             cost: SharedCost::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
             crash_log: Mutex::new(LogLimit::new(CRASH_LINES)),
             cache: spec.cache().map(ResponseCache::new),
+            host,
             spec,
+        });
+        if let Some(host) = &pool.host {
+            host.hosted.add(method, &pool);
         }
+        pool
     }
 
     pub(crate) fn name(&self) -> &StageName {
@@ -84,9 +106,9 @@ impl Pool {
         self.entrance.permits.taken()
     }
 
-    /// Whether entries wait or run.
+    /// Whether entries wait for its replicas, or run there.
     pub(crate) fn has_calls(&self) -> bool {
-        self.queued() > 0 || self.replicas.all().iter().any(|replica| replica.running() > 0)
+        self.queued_by_all() > 0 || self.replicas.all().iter().any(|replica| replica.running() > 0)
     }
 
     /// The entries that its replicas hold when all of them run full batches. A stage without a replica gets one for its
@@ -112,6 +134,7 @@ impl Pool {
         }
         if !state.accepts_entries() {
             self.entrance.permits.wake_all();
+            self.others().iter().for_each(|pool| pool.entrance.permits.wake_all());
         }
         // Without the lock: a log subscriber may ask for the state.
         if before != state {
@@ -211,7 +234,7 @@ impl Pool {
     }
 
     fn tell_of_free_slot(&self) {
-        if self.queued() > 0 {
+        if self.queued() > 0 || self.is_shared() {
             self.tell_batcher(BatcherMessage::Free);
         }
     }

@@ -21,6 +21,7 @@ mod replica_set;
 mod rerun_budget;
 mod response_cache;
 mod run;
+mod sharing;
 mod submission;
 
 pub use lifecycle::StageState;

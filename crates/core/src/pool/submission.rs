@@ -24,7 +24,7 @@ use crate::containment::{contain, drop_contained};
 use crate::error::{CallError, ErrorKind, ErrorReason, Failure, RETRY_AFTER};
 use crate::metrics::EntryRefusal;
 use crate::queue::{
-    AdmissionDecision, CONFIRMED_FOR, ContainedPayload, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
+    AdmissionDecision, CONFIRMED_FOR, ContainedPayload, CostLine, DeadlineCheck, Entry, EntryKey, EntryOutcome, Load,
     OutcomePort, QueuePermit, SessionQueues,
 };
 use crate::worker::OutputSender;
@@ -126,7 +126,7 @@ impl Pool {
 
     fn check_origin(&self, origin: &Origin, flight: &Flight) -> Result<(), CallError> {
         origin.check()?;
-        if flight.is_inside(self.name()) {
+        if self.is_inside_itself(flight) {
             let message =
                 format!("the stage `{}` is called from within itself: it would wait for its own workers", self.name());
             let error = CallError::new(ErrorKind::Failed, message).with_reason(ErrorReason::LoopDetected);
@@ -149,6 +149,7 @@ impl Pool {
         let (reply, outcome) = OutcomePort::pair();
         let entry = Entry {
             sequence,
+            method: self.method,
             cost,
             payload: ContainedPayload::new(payload),
             flight: Arc::clone(flight),
@@ -181,9 +182,16 @@ impl Pool {
         }
     }
 
-    /// The refusal of an entry that would miss its deadline in the queue, if so. `last_cost` is the cost of the batches
-    /// that run.
-    pub(crate) fn refusal<T>(&self, entry: &Entry, queue: &SessionQueues<T>, last_cost: u64) -> Option<CallError> {
+    /// The refusal of an entry that would miss its deadline in the queue, if so. `running` is the cost of the batches
+    /// that run, with the durations of such batches; `others` is how long entries of other stages take that leave
+    /// before it.
+    pub(crate) fn refusal<T>(
+        &self,
+        entry: &Entry,
+        queue: &SessionQueues<T>,
+        running: (CostLine, u64),
+        others: Duration,
+    ) -> Option<CallError> {
         let line = self.cost.warm_line()?;
         let now = entry.enqueued_at;
         let remaining = entry.flight.deadline.remaining(now);
@@ -192,7 +200,8 @@ impl Pool {
             remaining,
             cost: entry.cost,
             before: queue.load(),
-            running: Some(last_cost),
+            running: Some(running),
+            others,
             slots: 1,
         };
         // Nearly every call has time enough even in the worst case; then nothing more is computed.
@@ -201,7 +210,7 @@ impl Pool {
         }
         let (slots, free) = self.replicas.slots_and_free();
         let (before, only) = queue.before(entry.flight.session, entry.key());
-        let running = (!free).then_some(last_cost);
+        let running = (!free).then_some(running);
         let check = DeadlineCheck { before, running, slots: only.unwrap_or(slots), ..worst };
         let decision = check.judge(self.policy());
         if decision != AdmissionDecision::Queue && check.is_first() {
@@ -243,8 +252,14 @@ impl Pool {
     }
 
     /// The time that the queue needs at the measured rate, with the replicas that are up. `None` before the first batch
-    /// was measured.
+    /// was measured. Where the replicas run several stages, it is the time that their queues need together.
     pub(crate) fn queue_delay(&self) -> Option<Duration> {
+        let others = self.others();
+        let delays = others.iter().filter_map(|pool| pool.own_queue_delay());
+        self.own_queue_delay().into_iter().chain(delays).reduce(Duration::saturating_add)
+    }
+
+    fn own_queue_delay(&self) -> Option<Duration> {
         let line = self.cost.line();
         if !line.is_known() {
             return None;

@@ -30,8 +30,10 @@ pub(crate) struct DeadlineCheck {
     pub(crate) cost: u64,
     /// The load of the entries that leave the queue before it.
     pub(crate) before: Load,
-    /// The cost of each running batch, if no worker is free.
-    pub(crate) running: Option<u64>,
+    /// The cost of each running batch, with the durations of such batches, if no worker is free.
+    pub(crate) running: Option<(CostLine, u64)>,
+    /// The time that the entries of other stages take which leave before it, where replicas run several.
+    pub(crate) others: Duration,
     /// The number of batches that run at once.
     pub(crate) slots: usize,
 }
@@ -68,14 +70,14 @@ impl DeadlineCheck {
 
     /// Whether it would run at once.
     pub(crate) fn is_first(&self) -> bool {
-        self.before.entries == 0 && self.running.is_none()
+        self.before.entries == 0 && self.running.is_none() && self.others.is_zero()
     }
 
     /// The end of the entry's batch, in nanoseconds from now.
     fn finish(&self, policy: &BatchPolicy) -> f64 {
         let slots = self.slots.max(1) as f64;
         // The first of n batches that began at random times is expected to end after 1/(n + 1) of its duration.
-        let first_free = self.running.map_or(0.0, |cost| self.line.at(cost as f64) / (slots + 1.0));
+        let first_free = self.running.map_or(0.0, |(line, cost)| line.at(cost as f64) / (slots + 1.0));
         let batches = self.before.batches(policy);
         let (start, own) = if batches < 1.0 {
             (0.0, (self.before.cost + self.cost) as f64)
@@ -84,7 +86,7 @@ impl DeadlineCheck {
             let full = self.before.cost as f64 / batches;
             (batches.floor() * self.line.at(full) / slots, full.max(self.cost as f64))
         };
-        first_free + start + self.line.at(own)
+        first_free + self.others.as_nanos() as f64 + start + self.line.at(own)
     }
 }
 
@@ -126,7 +128,8 @@ mod tests {
             remaining,
             cost: 1,
             before: Load::new(before, before as u64),
-            running,
+            running: running.map(|cost| (line(), cost)),
+            others: Duration::ZERO,
             slots: replicas,
         }
     }
@@ -226,7 +229,15 @@ mod tests {
                 let deadline = Deadline::after(now, Duration::from_millis(150));
                 let key = EntryKey { priority: Priority::Normal, deadline, sequence };
                 let (before, remaining) = (queue.before(key), deadline.remaining(now));
-                let check = DeadlineCheck { line, remaining, cost: 1, before, running: Some(8), slots: 1 };
+                let check = DeadlineCheck {
+                    line,
+                    remaining,
+                    cost: 1,
+                    before,
+                    running: Some((line, 8)),
+                    others: Duration::ZERO,
+                    slots: 1,
+                };
                 if !admits || check.judge(&policy) == AdmissionDecision::Queue {
                     queue.push(key, now, 1, deadline);
                 }

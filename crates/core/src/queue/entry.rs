@@ -35,6 +35,9 @@ impl EntryReply {
 
 pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 
+/// A stage among those that the same replicas run. 0 is the stage that has the replicas, and most have no other.
+pub(crate) type MethodId = u32;
+
 /// The port for an entry's outcome: straight to its waiting caller.
 ///
 /// It can be used once. Dropped unused (its worker or batcher died with it), it tells the caller that the worker was
@@ -91,6 +94,8 @@ impl Drop for ContainedPayload {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) sequence: u64,
+    /// Its stage among those that the replicas run: 0 for the stage that has them.
+    pub(crate) method: MethodId,
     /// Its cost by the stage's cost function; 1 where there is none.
     pub(crate) cost: u64,
     /// Empty after the begin of a run that does not keep its inputs.

@@ -80,7 +80,9 @@ mod tests {
         let flight = Arc::new(Flight::new(Deadline::after(now, Duration::from_secs(1)), Priority::Normal));
         let (reply, outcome) = OutcomePort::pair();
         let payload = ContainedPayload::default();
-        let entry = Entry { sequence, cost: 1, payload, flight, enqueued_at: now, reply, outputs: None, permit: None };
+        let (enqueued_at, method) = (now, 0);
+        let entry =
+            Entry { sequence, method, cost: 1, payload, flight, enqueued_at, reply, outputs: None, permit: None };
         (entry, outcome)
     }
 

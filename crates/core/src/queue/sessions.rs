@@ -30,8 +30,8 @@ pub(crate) struct SessionQueues<T> {
     own_load: Load,
 }
 
-/// The next entry for one replica.
-#[derive(Clone, Copy, Debug)]
+/// The next entry for one replica. Its order is that in which entries leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LaneHead {
     head: Head,
     /// In the queue of this replica's sessions.

@@ -180,18 +180,24 @@ impl RouterState {
             // A change has replaced the stage.
             Work::Renew(dead) if self.is_stopping || !self.table.is_routed(&dead) => return,
             Work::Renew(dead) => {
-                (vec![(dead.pool.replicas.target(), Arc::clone(dead.spec()))], Work::Renew(dead), None)
+                let target = dead.pool.replicas.target();
+                let lost = [Arc::clone(&dead)].into_iter().chain(self.table.hosted_by(&dead));
+                let specs = lost.map(|stage| (target, Arc::clone(stage.spec()))).collect();
+                (specs, Work::Renew(dead), None)
             }
         };
-        let (counts, stages): (Vec<_>, Vec<_>) =
-            specs.into_iter().map(|(count, spec)| (count, self.table.deploy(spec, &self.parts.metrics))).unzip();
-        self.table.start(&stages);
+        let mut stages = Vec::with_capacity(specs.len());
+        for (count, spec) in specs {
+            let stage = self.table.deploy(spec, &self.parts.metrics);
+            self.table.start(std::slice::from_ref(&stage));
+            stages.push((count, stage));
+        }
         self.publish();
         self.current = Some(work);
 
         let mut starts = Vec::with_capacity(stages.len());
-        for (count, stage) in counts.into_iter().zip(&stages) {
-            starts.push((stage.name().clone(), self.deploy(stage, count).await));
+        for (count, stage) in stages {
+            starts.push((stage.name().clone(), self.deploy(&stage, count).await));
         }
         let myself = myself.clone();
         tokio::spawn(async move {
@@ -208,6 +214,11 @@ impl RouterState {
 
     async fn deploy(&self, stage: &Arc<DeployedStage>, replicas: usize) -> Result<FirstStart, ChangeError> {
         let (started, outcome) = oneshot::channel();
+        if stage.pool.host.is_some() {
+            // Its host says whether it has started.
+            let _ = started.send(Ok(()));
+            return Ok(outcome);
+        }
         stage.pool.replicas.set_target(replicas);
         let args = DeploymentArgs {
             pool: Arc::clone(&stage.pool),

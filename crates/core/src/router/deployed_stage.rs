@@ -7,9 +7,7 @@ use ractor::{ActorId, ActorRef};
 use tokio::sync::oneshot;
 
 use crate::id::StageName;
-use crate::metrics::NodeMetrics;
 use crate::pool::{Pool, StageState};
-use crate::remote::Cluster;
 use crate::stage::StageSpec;
 use crate::supervisor::DeploymentMessage;
 
@@ -19,13 +17,12 @@ pub(crate) struct DeployedStage {
     pub(crate) pool: Arc<Pool>,
     /// The number of the change that started it.
     pub(crate) revision: u64,
-    /// Set once the supervisor is spawned.
+    /// Set once the supervisor is spawned. A stage that another one hosts has none.
     supervisor: OnceLock<ActorRef<DeploymentMessage>>,
 }
 
 impl DeployedStage {
-    pub(super) fn new(spec: Arc<StageSpec>, revision: u64, cluster: Cluster, metrics: &NodeMetrics) -> Arc<Self> {
-        let pool = Arc::new(Pool::new(spec, cluster, metrics));
+    pub(super) fn new(pool: Arc<Pool>, revision: u64) -> Arc<Self> {
         Arc::new(Self { pool, revision, supervisor: OnceLock::new() })
     }
 
@@ -35,6 +32,11 @@ impl DeployedStage {
 
     pub(super) fn spec(&self) -> &Arc<StageSpec> {
         &self.pool.spec
+    }
+
+    /// Whether its replicas are those of this stage, and not its own.
+    pub(super) fn is_hosted_by(&self, other: &Self) -> bool {
+        self.pool.host.as_ref().is_some_and(|host| Arc::ptr_eq(host, &other.pool))
     }
 
     pub(super) fn has_failed(&self) -> bool {

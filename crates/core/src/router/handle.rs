@@ -118,7 +118,7 @@ impl Router {
             if replicas == 0 && !found.pool.settings().scaling().may_be_zero() {
                 return Err(ChangeError::BadReplicaCount { asked: replicas });
             }
-            let supervisor = found.supervisor().cloned();
+            let supervisor = table.with_replicas(found).supervisor().cloned();
             let supervisor = supervisor.ok_or_else(|| ChangeError::NoSuchStage { stage: stage.into() })?;
             (Arc::clone(&found.pool), supervisor)
         };

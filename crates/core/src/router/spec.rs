@@ -278,10 +278,11 @@ impl fmt::Debug for RouteSpec {
     }
 }
 
-/// Each stage once, in the order of first use.
+/// Each stage once, in the order of first use; a host before the stages that its replicas run.
 pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec>) -> Vec<Arc<StageSpec>> {
     let mut stages: Vec<Arc<StageSpec>> = Vec::new();
-    for spec in routes.into_iter().flat_map(|route| route.graph.stages()) {
+    let used = routes.into_iter().flat_map(|route| route.graph.stages());
+    for spec in used.flat_map(|spec| spec.host().into_iter().chain([spec])) {
         if !stages.iter().any(|seen| Arc::ptr_eq(seen, spec)) {
             stages.push(Arc::clone(spec));
         }

@@ -56,7 +56,21 @@ impl Table {
 
     /// A life of this stage, of the change that is planned.
     pub(super) fn deploy(&self, spec: Arc<StageSpec>, metrics: &NodeMetrics) -> Arc<DeployedStage> {
-        DeployedStage::new(spec, self.next_revision(), self.cluster.clone(), metrics)
+        let host = spec.host().map(|host| {
+            let host = self.deployed(host).expect("a host is deployed before the stages that its replicas run");
+            Arc::clone(&host.pool)
+        });
+        DeployedStage::new(Pool::new(spec, self.cluster.clone(), host, metrics), self.next_revision())
+    }
+
+    /// The stage with the replicas that run this one.
+    pub(super) fn with_replicas<'a>(&'a self, stage: &'a Arc<DeployedStage>) -> &'a Arc<DeployedStage> {
+        self.stages().find(|other| stage.is_hosted_by(other)).unwrap_or(stage)
+    }
+
+    /// The serving stages that the replicas of this one run beside it.
+    pub(super) fn hosted_by(&self, host: &DeployedStage) -> Vec<Arc<DeployedStage>> {
+        self.serving.iter().filter(|stage| stage.is_hosted_by(host)).cloned().collect()
     }
 
     /// The route of this name, or the one whose name with parameters takes it.
@@ -419,9 +433,10 @@ impl Table {
         Some(kept)
     }
 
-    /// Replaces a stage whose supervisor died by its new life. Returns the closed routes.
+    /// Replaces a stage whose supervisor died, and those that it hosts, by their new lives. Returns the closed routes.
     pub(super) fn renew(&mut self, dead: &Arc<DeployedStage>, metrics: &NodeMetrics) -> Vec<Arc<Route>> {
-        self.serving.retain(|stage| !Arc::ptr_eq(stage, dead));
+        let lost: Vec<_> = self.hosted_by(dead).into_iter().chain([Arc::clone(dead)]).collect();
+        self.serving.retain(|stage| !contains(&lost, stage));
         self.serving.append(&mut self.starting);
         let mut closed = Vec::new();
         for position in 0..self.routes.len() {
@@ -429,9 +444,10 @@ impl Table {
             if !uses(&old, dead) {
                 continue;
             }
-            let graph = old.graph().map(&mut |pool| match self.deployed(dead.spec()) {
-                Some(stage) if Arc::ptr_eq(pool, &dead.pool) => Arc::clone(&stage.pool),
-                _ => Arc::clone(pool),
+            let graph = old.graph().map(&mut |pool| {
+                let lost = lost.iter().find(|stage| Arc::ptr_eq(pool, &stage.pool));
+                let renewed = lost.and_then(|stage| self.deployed(stage.spec()));
+                Arc::clone(renewed.map_or(pool, |stage| &stage.pool))
             });
             let (name, parts) = (old.id().clone(), old.parts().clone());
             self.routes[position] = self.new_route(old.revision(), name, parts, graph, metrics);
@@ -519,8 +535,10 @@ fn closed_names(change: &RouteChange) -> Vec<&RouteName> {
     change.replace.iter().map(|route| &route.name).chain(&change.remove).collect()
 }
 
+/// Whether a stage, or its replicas, are those of the route.
 fn uses(route: &Route, stage: &DeployedStage) -> bool {
-    route.graph().stages().iter().any(|pool| Arc::ptr_eq(pool, &stage.pool))
+    let is_stage = |pool: &Arc<Pool>| Arc::ptr_eq(pool, &stage.pool);
+    route.graph().stages().into_iter().any(|pool| is_stage(pool) || pool.host.as_ref().is_some_and(is_stage))
 }
 
 fn contains(stages: &[Arc<DeployedStage>], stage: &Arc<DeployedStage>) -> bool {

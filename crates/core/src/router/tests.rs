@@ -293,6 +293,21 @@ async fn a_stage_whose_supervisor_dies_restarts_with_the_same_number_of_replicas
 }
 
 #[tokio::test]
+async fn the_stages_that_replicas_run_come_back_with_them() {
+    let each = |n: Arc<u64>| async move { Ok(*n) };
+    let host = Stage::each_async("echo", each);
+    let hosted = Stage::each_async("hosted", each).hosted_by(&host.as_host());
+    let node = App::new().route("/echo", host).route("/hosted", hosted).start().await.unwrap();
+    let before = life(&node);
+    kill_supervisor(&node);
+    until("another life of the stages serves", || life(&node) != before).await;
+    assert_eq!(node.client().call::<u64, u64>("/hosted", 5).await.unwrap(), 5);
+    assert_eq!(node.client().call::<u64, u64>("/echo", 6).await.unwrap(), 6);
+    until("the dead lives are gone", || node.describe().stages.len() == 2).await;
+    assert!(node.health().ready && node.health().live);
+}
+
+#[tokio::test]
 async fn a_stage_whose_supervisor_dies_too_often_fails_and_other_stages_continue() {
     let steady = Stage::each("steady", |n: &u64| Ok(*n));
     let node = App::new().route("/echo", echo()).route("/steady", steady).start().await.unwrap();

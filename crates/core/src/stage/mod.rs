@@ -51,6 +51,10 @@ pub(crate) enum Factory {
     Async(Arc<BuildFn<Arc<dyn DynAsyncWorker>>>),
 }
 
+/// A stage whose replicas run other stages as well; see [`Stage::hosted_by`].
+#[derive(Clone, Debug)]
+pub struct ReplicaHost(Arc<StageSpec>);
+
 /// A stage without its types: what a node starts.
 #[derive(Clone)]
 pub(crate) struct StageSpec {
@@ -62,6 +66,8 @@ pub(crate) struct StageSpec {
     /// Its batches have one item, whatever the settings say.
     is_one_by_one: bool,
     types: StageTypes,
+    /// The stage whose replicas run it, if they are not its own.
+    host: Option<Arc<Self>>,
 }
 
 impl StageSpec {
@@ -91,6 +97,11 @@ impl StageSpec {
         // A sent output cannot be taken back. Only between nodes it is known that none was sent: there the contract of
         // the settings counts until the first output.
         if self.is_streaming { Contract::AtMostOnce } else { self.settings.contract() }
+    }
+
+    /// The stage whose replicas run it, if they are not its own.
+    pub(crate) fn host(&self) -> Option<&Arc<Self>> {
+        self.host.as_ref()
     }
 
     /// Its response cache, if it may have one.
@@ -136,7 +147,7 @@ impl fmt::Display for StageSpec {
 
 impl fmt::Debug for StageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, settings, sizing, factory: _, is_streaming, is_one_by_one, types } = self;
+        let Self { name, settings, sizing, factory: _, is_streaming, is_one_by_one, types, host } = self;
         f.debug_struct("StageSpec")
             .field("name", name)
             .field("settings", settings)
@@ -144,6 +155,7 @@ impl fmt::Debug for StageSpec {
             .field("is_streaming", is_streaming)
             .field("is_one_by_one", is_one_by_one)
             .field("types", types)
+            .field("host", &host.as_ref().map(|host| host.name()))
             .finish_non_exhaustive()
     }
 }
@@ -322,7 +334,8 @@ impl<In: Data, Out: Data> Stage<In, Out> {
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: false, is_one_by_one: false, types })
+        let (is_streaming, is_one_by_one, host) = (false, false, None);
+        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming, is_one_by_one, types, host })
     }
 
     /// Defines what an input costs, in a unit that time and memory depend on: rows, tokens, bytes. Without it every

@@ -42,6 +42,50 @@ macro_rules! common_setters {
                 self.with_settings(settings)
             }
 
+            /// This stage as the host of others; see [`hosted_by`](Self::hosted_by). Change its settings before.
+            #[must_use]
+            pub fn as_host(&self) -> ReplicaHost {
+                ReplicaHost(Arc::clone(&self.spec))
+            }
+
+            /// Runs it by the replicas of another stage, whose worker is asynchronous: one worker for both, which
+            /// [`Batch::stage`](crate::Batch::stage) tells whose items it has. A batch has items of one stage only.
+            /// Each keeps its own queue length, batches, timeout, contract and metrics. The entry that is next in
+            /// order decides which of them gets a free replica. The settings of replicas are those of the host.
+            ///
+            /// ```
+            /// # #[tokio::main(flavor = "current_thread")]
+            /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// use callboard_core::{App, AsyncWorker, Batch, Failure, Stage};
+            ///
+            /// struct Words;
+            ///
+            /// impl AsyncWorker for Words {
+            ///     type In = String;
+            ///     type Out = String;
+            ///
+            ///     async fn call(&self, texts: Batch<String>) -> Vec<Result<String, Failure>> {
+            ///         let is_upper = texts.stage().as_str() == "upper";
+            ///         let run = |text: &String| if is_upper { text.to_uppercase() } else { text.to_lowercase() };
+            ///         texts.iter().map(|text| Ok(run(text))).collect()
+            ///     }
+            /// }
+            ///
+            /// let upper = Stage::async_worker("upper", |_| Ok(Words)).replicas(2);
+            /// let lower = Stage::async_worker("lower", |_| Ok(Words)).hosted_by(&upper.as_host());
+            /// let node = App::new().route("/upper", upper).route("/lower", lower).start().await?;
+            /// assert_eq!(node.client().call::<_, String>("/lower", "Ada".to_owned()).await?, "ada");
+            /// # Ok(())
+            /// # }
+            /// ```
+            #[must_use]
+            pub fn hosted_by(self, host: &ReplicaHost) -> Self {
+                let ReplicaHost(host) = host;
+                let settings = self.spec.settings.clone().with_replicas_of(&host.name, &host.settings);
+                let (factory, host) = (host.factory.clone(), Some(Arc::clone(host)));
+                Self::from_spec(StageSpec { settings, factory, host, ..StageSpec::clone(&self.spec) })
+            }
+
             /// The revision of the stage; see [`StageSettings::revision`].
             #[must_use]
             pub fn revision(self, revision: u64) -> Self {

@@ -9,6 +9,7 @@ use callboard_codec::Map;
 use super::cache::CacheSettings;
 use super::contract::Contract;
 use super::scaling::Scaling;
+use crate::id::StageName;
 use crate::queue::BatchPolicy;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
@@ -54,6 +55,8 @@ pub struct StageSettings {
     note: Option<Arc<str>>,
     /// The stage runs in a test whose clock may be paused.
     has_virtual_time: bool,
+    /// The stage whose replicas run it, if they are not its own.
+    replicas_of: Option<StageName>,
 }
 
 impl StageSettings {
@@ -111,6 +114,7 @@ impl StageSettings {
             replica_settings: Arc::default(),
             note: None,
             has_virtual_time: false,
+            replicas_of: None,
         }
     }
 
@@ -180,6 +184,29 @@ impl StageSettings {
     pub fn with_pinned(mut self, is_pinned: bool) -> Self {
         self.is_pinned = is_pinned;
         self
+    }
+
+    /// The stage whose replicas run it, if they are not its own; see [`Stage::hosted_by`](crate::Stage::hosted_by).
+    #[must_use]
+    pub fn replicas_of(&self) -> Option<&StageName> {
+        self.replicas_of.as_ref()
+    }
+
+    /// The same settings with those of replicas from the stage whose replicas run this one.
+    pub(super) fn with_replicas_of(self, name: &StageName, host: &Self) -> Self {
+        Self {
+            replicas_of: Some(name.clone()),
+            scaling: host.scaling,
+            is_pinned: false,
+            memory: 0,
+            placement: host.placement,
+            stop_timeout: host.stop_timeout,
+            concurrency: host.concurrency,
+            hands_ahead: host.hands_ahead,
+            affinity: Arc::clone(&host.affinity),
+            has_virtual_time: host.has_virtual_time,
+            ..self
+        }
     }
 
     /// Whether it counts against the node's limits of loaded stages.

@@ -11,7 +11,7 @@ use futures_util::Stream;
 
 use super::setters::common_setters;
 use super::settings::at_least_one;
-use super::{Factory, Placement, Scaling, Sizing, StageSettings, StageSpec, StageTypes};
+use super::{Factory, Placement, ReplicaHost, Scaling, Sizing, StageSettings, StageSpec, StageTypes};
 use crate::call::{CallContext, Flight};
 use crate::error::Failure;
 use crate::id::StageName;
@@ -138,7 +138,8 @@ impl<In: Data, Out: Data> StreamStage<In, Out> {
     fn build_by(name: StageName, placement: Placement, factory: Factory) -> Self {
         let settings = StageSettings::new(placement);
         let (sizing, types) = (Sizing::default(), StageTypes::for_types::<In, Out>());
-        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming: true, is_one_by_one: false, types })
+        let (is_streaming, is_one_by_one, host) = (true, false, None);
+        Self::from_spec(StageSpec { name, settings, sizing, factory, is_streaming, is_one_by_one, types, host })
     }
 }
 

@@ -187,7 +187,7 @@ impl DeploymentState {
         let is_gone = self.pool.replicas.target() == 0
             && self.scale.starting == 0
             && self.pool.replicas.all().is_empty()
-            && (self.pool.queued() == 0 || self.scale.place.as_ref().is_some_and(is_leaving));
+            && (self.pool.queued_by_all() == 0 || self.scale.place.as_ref().is_some_and(is_leaving));
         if is_gone {
             self.scale.place = None;
         }
@@ -382,7 +382,7 @@ fn replica_load(pool: &Pool) -> ReplicaLoad {
     let busy = busy.map(|handle| f64::from(handle.running()) / handle.slots() as f64).sum();
     ReplicaLoad {
         target: pool.replicas.target(),
-        queued: pool.queued(),
+        queued: pool.queued_by_all(),
         delay: pool.queue_delay(),
         busy,
         last_batch: pool.demand.last_batch(),

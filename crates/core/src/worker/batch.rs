@@ -40,6 +40,13 @@ impl<In> Batch<In> {
         self
     }
 
+    /// The stage of the items: another one than the worker's own, if its replicas run the stages of others; see
+    /// [`Stage::hosted_by`](crate::Stage::hosted_by).
+    #[must_use]
+    pub fn stage(&self) -> &StageName {
+        &self.stage
+    }
+
     /// Its turn, for workers that get batches ahead.
     #[must_use]
     pub fn take_turn(&mut self) -> Turn {

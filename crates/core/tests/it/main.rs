@@ -23,6 +23,7 @@ mod drain;
 mod encodings;
 mod errors;
 mod functions;
+mod hosted;
 mod hung;
 mod inner_calls;
 mod isolation;

@@ -132,7 +132,7 @@ impl Messages {
         };
         match message::decode(&frame.head).map_err(ServeWorkerError::protocol)? {
             ToChild::Start(start) if !self.has_started => return Ok(Some(self.take_start(start))),
-            ToChild::Batch { id, items } if self.has_started => {
+            ToChild::Batch { id, items, method: None } if self.has_started => {
                 if frame.parts.len() != items.len() {
                     return Err(ServeWorkerError::protocol("a batch has another count of items than of parts"));
                 }

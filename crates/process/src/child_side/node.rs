@@ -67,7 +67,7 @@ impl Node {
     pub(super) fn ready(&self, shared_memory: bool, max_batches: usize, ahead: usize) -> Result<(), ServeWorkerError> {
         self.0.writer.lock().memories = shared_memory.then(Outgoing::default);
         let worker = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
-        let ready = ReadyMessage { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead };
+        let ready = ReadyMessage { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead, methods: false };
         self.send(&FromChild::Ready(ready), &[])
     }
 

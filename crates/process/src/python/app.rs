@@ -41,6 +41,8 @@ pub struct PythonService {
     pub target: String,
     /// The path of its route.
     pub route: String,
+    /// The stage whose replicas run it, if they are not its own: another method of its class.
+    pub replicas_of: Option<String>,
     /// The JSON schema of its input.
     pub input: Json,
     /// The parameter that a body without fields is.
@@ -261,7 +263,21 @@ impl PythonApp {
         }
         // What names the callers of an app does so for each part of it.
         kept.services.extend(self.services.extract_if(.., |service| service.is_private()));
+        kept.give_replicas();
         (!kept.pipelines.is_empty() || !kept.services.is_empty()).then_some(kept)
+    }
+
+    /// Gives methods whose replicas are those of a service that is not there to the first of them.
+    fn give_replicas(&mut self) {
+        let names: Vec<String> = self.services.iter().map(PythonService::stage_name).collect();
+        let mut given: Vec<(String, String)> = Vec::new();
+        for (service, name) in self.services.iter_mut().zip(&names) {
+            let Some(host) = service.replicas_of.take_if(|host| !names.contains(host)) else { continue };
+            match given.iter().find(|(gone, _)| *gone == host) {
+                Some((_, first)) => service.replicas_of = Some(first.clone()),
+                None => given.push((host, name.clone())),
+            }
+        }
     }
 }
 
@@ -312,6 +328,42 @@ pub(super) mod tests {
         let mut app = app();
         app.services[3].route = "@auth".to_owned();
         assert_eq!(names(&app.only("app.py", "more").unwrap()), "auth n", "what names the callers stays");
+    }
+
+    #[test]
+    fn methods_that_are_served_without_the_first_one_have_the_replicas_of_the_next() {
+        let service = |name: &str, route: &str, host: &str, depends: &str| {
+            format!(
+                r#"{{"target": "app.py:{name}", "route": "/{route}", "input": {{}}, "output": {{}},
+                    "replicas_of": {host}, "replicas": 3, "depends": [{depends}]}}"#
+            )
+        };
+        let services = [
+            service("Model", "model", "null", ""),
+            service("Model.embed", "embed", "\"model\"", ""),
+            service("Model.rank", "rank", "\"model\"", ""),
+            service(
+                "Search",
+                "search",
+                "null",
+                r#"{"attribute": "e", "route": "/embed"}, {"attribute": "r", "route": "/rank"}"#,
+            ),
+        ];
+        let app: PythonApp = serde_json::from_str(&format!("{{\"services\": [{}]}}", services.join(","))).unwrap();
+        let hosts = |app: &PythonApp| {
+            let host = |service: &PythonService| (service.stage_name(), service.replicas_of.clone());
+            app.services.iter().map(host).collect::<Vec<_>>()
+        };
+        let named = |name: &str, host: Option<&str>| (name.to_owned(), host.map(str::to_owned));
+        let model = Some("model");
+        assert_eq!(
+            hosts(&app.clone().only("app.py", "Model").unwrap()),
+            [named("model", None), named("embed", model), named("rank", model)]
+        );
+        let used = app.only("app.py", "Search").unwrap();
+        assert_eq!(hosts(&used), [named("search", None), named("embed", None), named("rank", Some("embed"))]);
+        let text = used.configuration();
+        assert_eq!((text.matches("replicas = 3").count(), text.matches("replicas_of = \"embed\"").count()), (2, 1));
     }
 
     #[test]

@@ -26,21 +26,16 @@ impl PythonApp {
             let mut line = |key: &str, value: Option<String>| {
                 let _ = value.map(|value| writeln!(text, "{key} = {value}"));
             };
+            line("replicas_of", service.replicas_of.as_deref().map(quoted));
             line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
-            line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
-            let replicas = service.replicas.filter(|replicas| *replicas != PythonReplicas::Fixed(1));
-            line("replicas", replicas.map(|replicas| replicas.to_string()));
             let millis = |time: u64| format!("\"{time}ms\"");
             line("timeout", service.timeout_ms.map(millis));
             line("max_delay", service.max_delay_ms.map(millis));
             line("queue", service.queue.map(|entries| entries.to_string()));
-            line("start_timeout", service.start_timeout_ms.map(millis));
-            line("memory_limit", service.memory_limit.as_deref().map(quoted));
-            let variables = service.env.iter().map(|(name, value)| format!("{} = {}", key_of(name), quoted(value)));
-            let variables = variables.collect::<Vec<_>>().join(", ");
-            line("env", (!variables.is_empty()).then(|| format!("{{ {variables} }}")));
             line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
-            line("warm", (!service.warm).then(|| "false".to_owned()));
+            if service.replicas_of.is_none() {
+                text.push_str(&replica_keys(service));
+            }
             if !service.is_step {
                 let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
                 let summary = service.description.as_deref().filter(|text| !text.is_empty());
@@ -80,6 +75,24 @@ impl PythonApp {
         }
         text
     }
+}
+
+/// The keys of the replicas of a service.
+fn replica_keys(service: &PythonService) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: Option<String>| {
+        let _ = value.map(|value| writeln!(text, "{key} = {value}"));
+    };
+    line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
+    let replicas = service.replicas.filter(|replicas| *replicas != PythonReplicas::Fixed(1));
+    line("replicas", replicas.map(|replicas| replicas.to_string()));
+    line("start_timeout", service.start_timeout_ms.map(|time| format!("\"{time}ms\"")));
+    line("memory_limit", service.memory_limit.as_deref().map(quoted));
+    let variables = service.env.iter().map(|(name, value)| format!("{} = {}", key_of(name), quoted(value)));
+    let variables = variables.collect::<Vec<_>>().join(", ");
+    line("env", (!variables.is_empty()).then(|| format!("{{ {variables} }}")));
+    line("warm", (!service.warm).then(|| "false".to_owned()));
+    text
 }
 
 /// The keys of a route for what the code of its services reads of a request.

@@ -54,7 +54,8 @@ impl ModelWorld {
             remaining: Duration::from_nanos(plan.timeout),
             cost: plan.cost,
             before,
-            running: (!free).then_some(self.last_cost),
+            running: (!free).then_some((line, self.last_cost)),
+            others: Duration::ZERO,
             slots: only.unwrap_or_else(|| working().count()),
         };
         let decision = check.judge(&self.script.policy);

@@ -1,0 +1,162 @@
+//! The stages whose entries one batcher has: that of its pool, and those that the same replicas run. What each of them
+//! has shown of its callers and its costs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::error::CallError;
+use crate::pool::Pool;
+use crate::queue::{CostLine, Entry, MethodQueues, QueueState, SessionQueues};
+
+/// The stages, by their indices. The first is that of the batcher's pool.
+pub(super) struct Methods {
+    pub(super) queues: MethodQueues<Box<Entry>>,
+    states: Vec<Method>,
+    /// The stage of the last batch, and the cost of that batch.
+    last: usize,
+    last_cost: u64,
+}
+
+struct Method {
+    pool: Arc<Pool>,
+    last_batch: usize,
+    /// The number of waiting entries at the last yield.
+    yielded_at: usize,
+    /// Yields in a row during which no entry arrived; see [`QueueState`].
+    empty_yields: u32,
+}
+
+impl Method {
+    fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, last_batch: 0, yielded_at: 0, empty_yields: 0 }
+    }
+}
+
+impl Methods {
+    pub(super) fn new(pool: &Arc<Pool>) -> Self {
+        let queues = MethodQueues::new(pool.policy().ageing);
+        Self { queues, states: vec![Method::new(Arc::clone(pool))], last: 0, last_cost: 0 }
+    }
+
+    /// The stage of an index.
+    pub(super) fn pool(&self, method: usize) -> &Arc<Pool> {
+        &self.states[method].pool
+    }
+
+    /// The stage of an index, with its queue.
+    pub(super) fn of_mut(&mut self, method: usize) -> (&Pool, &mut SessionQueues<Box<Entry>>) {
+        (&self.states[method].pool, self.queues.of_mut(method))
+    }
+
+    /// The stage of an entry that was [found](Self::find) before.
+    pub(super) fn pool_of(&self, entry: &Entry) -> &Arc<Pool> {
+        self.pool(self.known(entry).unwrap_or(0))
+    }
+
+    fn known(&self, entry: &Entry) -> Option<usize> {
+        if entry.method == 0 {
+            return Some(0);
+        }
+        self.states.iter().position(|state| state.pool.method == entry.method)
+    }
+
+    /// The index of an entry's stage. `None`: the stage has ended, and with it the caller.
+    pub(super) fn find(&mut self, entry: &Entry) -> Option<usize> {
+        self.known(entry).or_else(|| {
+            let pool = self.states[0].pool.hosted(entry.method)?;
+            let method = self.queues.add(pool.policy().ageing);
+            self.states.push(Method::new(pool));
+            Some(method)
+        })
+    }
+
+    /// The refusal of an entry that would miss its deadline behind what waits and runs.
+    pub(super) fn refusal(&self, method: usize, entry: &Entry) -> Option<CallError> {
+        let running = (self.pool(self.last).cost.line(), self.last_cost);
+        self.pool(method).refusal(entry, self.queues.of(method), running, self.others(method, entry))
+    }
+
+    /// How long the entries of other stages take that leave before this one.
+    fn others(&self, method: usize, entry: &Entry) -> Duration {
+        if self.states.len() == 1 {
+            return Duration::ZERO;
+        }
+        let slots = self.pool(0).replicas.slots();
+        let others = self.states.iter().enumerate().filter(|(other, _)| *other != method);
+        let drain = |(other, state): (usize, &Method)| {
+            let (before, _) = self.queues.of(other).before(entry.flight.session, entry.key());
+            state.pool.cost.line().drain(before, state.pool.policy(), slots)
+        };
+        others.map(drain).fold(Duration::ZERO, Duration::saturating_add)
+    }
+
+    /// What waits of a stage for this replica.
+    pub(super) fn waiting(&self, method: usize, replica: usize, is_draining: bool) -> QueueState {
+        let (state, queue) = (&self.states[method], self.queues.of(method));
+        let has_delay = !state.pool.policy().max_delay.is_zero();
+        let load = queue.load_for(replica);
+        QueueState {
+            load,
+            oldest_arrival: if has_delay { queue.oldest_arrival(replica) } else { None },
+            first_deadline: if has_delay { queue.first_deadline(replica) } else { None },
+            estimate: if has_delay { state.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
+            last_batch: state.last_batch,
+            empty_yields: state.empty_yields,
+            is_draining,
+            has_returned: false,
+        }
+    }
+
+    /// Whether a busy replica gets the next batch of this stage ahead.
+    pub(super) fn hands_ahead(
+        &self,
+        method: usize,
+        replica: usize,
+        now: Instant,
+        has_returned: bool,
+        replicas: usize,
+    ) -> bool {
+        let pool = self.pool(method);
+        let running = self.pool(self.last).cost.line().batch(self.last_cost);
+        // The batch that would run after it is of this stage, and may take longer.
+        let estimate = if method == self.last { running } else { running.max(self.longest(pool.cost.line(), method)) };
+        let first_deadline = self.queues.of(method).first_deadline(replica);
+        let waiting = QueueState { first_deadline, estimate, has_returned, ..self.waiting(method, replica, false) };
+        pool.policy().hands_ahead(now, &waiting, replicas)
+    }
+
+    /// The duration of a batch of all that waits of a stage, up to a full one.
+    fn longest(&self, line: CostLine, method: usize) -> Duration {
+        let (load, (max, max_cost)) = (self.queues.of(method).load(), self.pool(method).policy().bounds());
+        line.batch(load.cost.min(max_cost).min(max as u64))
+    }
+
+    /// A batch of this size and cost leaves.
+    pub(super) fn released(&mut self, method: usize, entries: usize, cost: u64) {
+        (self.last, self.last_cost) = (method, cost);
+        self.states[method].last_batch = entries;
+    }
+
+    /// A decision to form a batch was carried out.
+    pub(super) fn decided(&mut self, method: usize) {
+        self.states[method].empty_yields = 0;
+    }
+
+    pub(super) fn begin_yield(&mut self, method: usize) {
+        self.states[method].yielded_at = self.queues.of(method).len();
+    }
+
+    /// The yield is over: counts it if no entry arrived meanwhile.
+    pub(super) fn end_yield(&mut self, method: usize) {
+        let (state, waiting) = (&mut self.states[method], self.queues.of(method).len());
+        state.empty_yields = if waiting > state.yielded_at { 0 } else { state.empty_yields + 1 };
+    }
+
+    /// Notes the load of each queue.
+    pub(super) fn note_queued(&self) {
+        for (method, state) in self.states.iter().enumerate() {
+            state.pool.note_queued(self.queues.of(method).load());
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The stages that the same replicas run: the one that has the replicas, their host, and those that it hosts.
+//!
+//! A hosted stage has a pool of its own, with its own permits, batches, costs, cache and metrics. The host's health,
+//! replicas, demand, inbox and batcher are those of all of them, so its supervisor serves them all.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::handle::Pool;
+use crate::call::Flight;
+use crate::queue::MethodId;
+
+/// The stages that a pool hosts. Weak: each of them has its host.
+#[derive(Debug, Default)]
+pub(super) struct Hosted {
+    /// Most pools host nothing: they read this instead of taking the lock.
+    is_any: AtomicBool,
+    pools: Mutex<HostedPools>,
+}
+
+#[derive(Debug, Default)]
+struct HostedPools {
+    last: MethodId,
+    known: Vec<(MethodId, Weak<Pool>)>,
+}
+
+impl Hosted {
+    /// The number of the next stage.
+    pub(super) fn next(&self) -> MethodId {
+        let mut pools = self.pools.lock();
+        pools.last += 1;
+        pools.last
+    }
+
+    pub(super) fn add(&self, method: MethodId, pool: &Arc<Pool>) {
+        let mut pools = self.pools.lock();
+        pools.known.retain(|(_, pool)| pool.strong_count() > 0);
+        pools.known.push((method, Arc::downgrade(pool)));
+        self.is_any.store(true, Ordering::Release);
+    }
+}
+
+impl Pool {
+    /// The pool with the replicas.
+    fn with_replicas(&self) -> &Self {
+        self.host.as_deref().unwrap_or(self)
+    }
+
+    /// Whether its replicas run other stages as well.
+    pub(super) fn is_shared(&self) -> bool {
+        self.host.is_some() || self.hosted.is_any.load(Ordering::Acquire)
+    }
+
+    /// The hosted stage of this number; `None` after its end.
+    pub(crate) fn hosted(&self, method: MethodId) -> Option<Arc<Self>> {
+        let pools = self.hosted.pools.lock();
+        pools.known.iter().find(|(known, _)| *known == method).and_then(|(_, pool)| pool.upgrade())
+    }
+
+    /// The other stages that the same replicas run.
+    pub(super) fn others(&self) -> Vec<Arc<Self>> {
+        if !self.is_shared() {
+            return Vec::new();
+        }
+        let hosted = self.with_replicas().hosted.pools.lock().known.clone();
+        let hosted = hosted.into_iter().filter_map(|(_, pool)| pool.upgrade());
+        self.host.iter().cloned().chain(hosted).filter(|pool| !std::ptr::eq(&raw const **pool, self)).collect()
+    }
+
+    /// The entries in the queues of all stages that the same replicas run.
+    pub(crate) fn queued_by_all(&self) -> usize {
+        self.queued() + self.others().iter().map(|pool| pool.queued()).sum::<usize>()
+    }
+
+    /// Whether one of the outer calls is in a stage of the same replicas.
+    pub(super) fn is_inside_itself(&self, flight: &Flight) -> bool {
+        flight.is_inside(self.name())
+            || flight.outer().is_some() && self.others().iter().any(|pool| flight.is_inside(pool.name()))
+    }
+}
