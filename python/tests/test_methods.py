@@ -138,7 +138,7 @@ def served(target: str | Path) -> Iterator[Client]:
     with pytest.MonkeyPatch.context() as variables:
         variables.setenv("PATH", f"{Path(PROGRAM).parent}{os.pathsep}{os.environ['PATH']}")
         variables.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-        with cb.start(str(target)) as node, node.client(timeout=LIMIT) as client:
+        with cb.start(str(target), drain_delay="0s") as node, node.client(timeout=LIMIT) as client:
             yield client
 
 
