@@ -164,6 +164,15 @@ class Options:
 
 
 @cb.service
+class PlainOptions:
+    size = cb.depends(size)
+
+    def predict(self, texts: list[str]) -> list[int]:
+        found: list[int] = self.size.with_options(retries=1).map(texts)
+        return found
+
+
+@cb.service
 class Both:
     """Waits for two calls. The first that fails cancels the other."""
 

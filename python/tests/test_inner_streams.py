@@ -219,6 +219,29 @@ def test_a_refused_call_is_made_again_as_often_as_it_may_be() -> None:
         assert node.outcomes()[0][0]["kind"] == "overloaded"
 
 
+def test_a_refused_call_of_a_map_is_made_again() -> None:
+    with Node("streamed.py:PlainOptions").ready() as node:
+        node.batch([["a", "b"]])
+        first, second = begun(node), begun(node)
+        refusal = {"message": "full", "kind": "overloaded", "retryable": True}
+        node.send({"type": "result", "id": first["id"], "error": refusal})
+        node.send({"type": "result", "id": second["id"]}, [2])
+        node.send({"type": "result", "id": begun(node)["id"]}, [1])
+        assert node.outcomes()[0] == [[1, 2]]
+
+
+@RELAYS
+def test_a_refused_stream_is_begun_again_but_not_after_its_first_output(relay: str) -> None:
+    refusal = {"message": "full", "kind": "overloaded", "retryable": True}
+    with Node(f"streamed.py:{relay}", max_batches=8, credit=100).ready(8 if relay == "Relay" else 1) as node:
+        node.batch([{"options": {"retries": 3}}])
+        node.send({"type": "result", "id": begun(node)["id"], "error": refusal})
+        call = begun(node)
+        send_outputs(node, call, 1)
+        node.send({"type": "result", "id": call["id"], "error": refusal})
+        assert node.outcomes() == ([None], [(0, 1), (0, ["overloaded", None, "OverloadedError"])])
+
+
 def test_the_first_call_that_fails_lets_its_code_cancel_the_others() -> None:
     with Node("streamed.py:Both").ready() as node:
         node.batch([["a", "b"]])
