@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
 import signal
@@ -176,6 +177,23 @@ def test_a_map_over_an_iterable_that_raises_gives_its_error_and_leaves_the_clien
                 assert [each async for each in client.map("/echo", [1])] == [1]
 
         asyncio.run(asynchronous())
+
+
+def test_an_interrupt_ends_a_map_and_leaves_the_client_well() -> None:
+    """As that of the cell of a notebook."""
+    release = threading.Event()
+
+    def answer(request: Request) -> bytes | None:
+        if decode(request.body) == 3:
+            _thread.interrupt_main()
+            release.wait(LIMIT)
+        return value(1)
+
+    with Node(answer) as node, Client(node.url) as client:
+        with pytest.raises(KeyboardInterrupt):
+            list(client.map("/echo", range(100), in_flight=4))
+        assert client.call("/echo", 1) == 1 and list(client.map("/echo", [1, 2])) == [1, 1]
+        release.set()
 
 
 def test_a_map_over_many_items_takes_no_memory_for_each() -> None:
