@@ -169,7 +169,12 @@ def test_a_failed_call_in_a_test_keeps_nothing(name: str) -> None:
     app = getattr(failures, name)
     with cb.test_client(app) as client:
         # A test reads the traceback of an error, whose frames may refer to it by code of the service itself.
-        for call in (client.call, lambda how: client.client().call(f"/{name}", how)):
+        as_client = client.client().call
+        for call in (
+            client.call,
+            lambda how: as_client(f"/{name}", how),
+            lambda how: as_client(f"/{name}", how, timeout=60),
+        ):
             with contextlib.suppress(ValueError, cb.CallError):
                 call("simply")
             assert len(failures.HELD) == held

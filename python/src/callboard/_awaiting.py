@@ -45,6 +45,27 @@ def wait(run: Callable[[Any], Any], awaitable: Awaitable[Any]) -> Any:
             thread.submit(contextvars.copy_context().run, run, _put(outcomes, awaitable)).result()
     else:
         run(_put(outcomes, awaitable))
+    return _taken(outcomes)
+
+
+async def in_time(awaitable: Awaitable[Any], seconds: float | None, late: Callable[[], Exception]) -> Any:
+    """The result of an awaitable, which is cancelled after this time: then it is the error `late`."""
+    if seconds is None:
+        return await awaitable
+    outcomes: list[tuple[Any, Exception | None]] = []
+    task = asyncio.ensure_future(_put(outcomes, awaitable))
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise late()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    # Cancelled by itself, it has put nothing.
+    return _taken(outcomes) if outcomes else task.result()
+
+
+def _taken(outcomes: list[tuple[Any, Exception | None]]) -> Any:
     value, error = outcomes.pop()
     try:
         if error is not None:

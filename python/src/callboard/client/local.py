@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from callboard._awaiting import in_time
 from callboard._context import Context
 from callboard._envelope import Buffer, decode, encode
 from callboard._errors import call_error
@@ -86,8 +87,9 @@ class AsyncLocalTransport:
         """The output; of a pipeline that streams all `Outputs`."""
         try:
             running = self._app.call(value, method, context, as_client=True)
-            # The engine of a pipeline keeps the time of its calls.
-            output = await (_in_time(running, context) if found is not None and self._app.waits else running)
+            # The engine of a pipeline keeps the time of its calls, and code that does not wait goes on, as on a node.
+            limit = context.remaining() if found is not None and self._app.waits else None
+            output = await in_time(running, limit, _late)
             if context.remaining() == 0.0:
                 raise _late()
             return output
@@ -149,19 +151,6 @@ class ThreadedTransport:
 
     async def aclose(self) -> None:
         """Nothing is open."""
-
-
-async def _in_time(running: Coroutine[Any, Any, Any], context: Context) -> Any:
-    """The result of asynchronous code, which is cancelled at its deadline. Other code goes on, as on a node."""
-    task = asyncio.ensure_future(running)
-    try:
-        await asyncio.wait({task}, timeout=context.remaining())
-        if not task.done():
-            raise _late()
-        return task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _late() -> Failure:
