@@ -190,6 +190,8 @@ def test_work_after_an_answer_runs_in_the_replica(node: Served, tmp_path: Path, 
     assert answer.status_code == 200
     go.touch()
     until(lambda: notes.exists() and sorted(notes.read_text().split()) == lines)
+    if route == "/after":
+        until(lambda: 'after_failures_total{stage="after"} 1' in httpx.get(f"{node.http}/metrics").text)
 
 
 def test_a_node_that_ends_waits_for_work_after_answers(tmp_path: Path) -> None:

@@ -191,3 +191,44 @@ def test_a_batch_of_arrays_is_stacked_and_divided() -> None:
     with cb.test_client(twice) as client:
         outputs = client.batch([np.ones((4, 3), np.float32)] * 2)
     assert [(each.shape, each.dtype, each.max()) for each in outputs] == [((4, 3), np.float32, 2.0)] * 2
+
+
+def test_a_default_that_one_call_changes_is_new_in_the_next_one() -> None:
+    @cb.function
+    def collect(item: int, found: list[int] = []) -> list[int]:  # noqa: B006 - this is the question
+        found.append(item)
+        return found
+
+    with cb.test_client(collect) as client:
+        assert [client.call({"item": 1}), client.call({"item": 2})] == [[1], [2]]
+        assert client.call({"item": 3, "found": [0]}) == [0, 3]
+
+
+class Price(TypedDict):
+    euros: float
+
+
+@dataclass
+class Cup:
+    name: str
+    prices: list[Price]
+
+
+@pytest.mark.parametrize(
+    ("hint", "output", "wrong"),
+    [
+        (Cup, {"name": "tea", "prices": [{"euros": "3"}]}, "Expected `float`, got `str` - at `$.prices[0].euros`"),
+        (Cup | None, {"prices": []}, "Object missing required field `name` - at `$.name`"),
+        (Price, {"euros": None}, "Expected `float`, got `null` - at `$.euros`"),
+    ],
+)
+def test_a_map_in_the_place_of_a_class_fails_with_its_fields(hint: Any, output: Any, wrong: str) -> None:
+    def give(good: bool) -> Any:
+        return {"name": "tea", "prices": [{"euros": 3}], "euros": 3} if good else output
+
+    give.__annotations__["return"] = hint
+    with cb.test_client(cb.function(give)) as client:
+        assert client.call(True)
+        with pytest.raises(TypeError) as raised:
+            client.call(False)
+    assert str(raised.value).endswith(f"says: {wrong}")

@@ -9,7 +9,7 @@ use std::time::Duration;
 use callboard_codec::Payload;
 use serde::Serialize;
 
-use crate::call::{CallOptions, Flight, PayloadReplies, Reply, SessionKey};
+use crate::call::{CallOptions, Flight, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::error::CallError;
 use crate::id::StageName;
 use crate::offload::CodecBudget;
@@ -165,19 +165,28 @@ pub struct StageReply {
     pub node: Option<String>,
     /// Why the next stage did not run there: the caller's error if the output cannot go back.
     pub refused: Option<CallError>,
+    /// What the code of these stages has chosen for the answer.
+    pub response: Option<ResponseFields>,
 }
 
 impl StageReply {
     /// The outcome of this number of stages.
     #[must_use]
     pub fn new(reply: Reply, stages: usize) -> Self {
-        Self { reply, stages, node: None, refused: None }
+        Self { reply, stages, node: None, refused: None, response: None }
     }
 
     /// Adds the error of the next stage, which refused.
     #[must_use]
     pub fn with_refusal(mut self, refusal: CallError) -> Self {
         self.refused = Some(refusal);
+        self
+    }
+
+    /// Adds what the code of the stages has chosen for the answer.
+    #[must_use]
+    pub fn with_response(mut self, response: Option<ResponseFields>) -> Self {
+        self.response = response;
         self
     }
 

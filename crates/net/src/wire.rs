@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::wire::{Call, Fail, Load, Origin, Times};
+use callboard_codec::wire::{Call, Fail, Load, Origin, ResponseHead, Times};
 use callboard_codec::{DecodeLimits, Envelope, Format, Value};
 use callboard_core::edge::{ErrorParts, RequestFields, Route};
 use callboard_core::timeline::SpanId;
 use callboard_core::{
-    CallError, CallOptions, Deadline, ErrorKind, ErrorReason, Instant, Priority, SessionKey, StageName, Timing,
+    CallError, CallOptions, Deadline, ErrorKind, ErrorReason, Instant, Priority, ResponseFields, SessionKey, StageName,
+    Timing,
 };
 
 use crate::offload;
@@ -143,6 +144,17 @@ pub(crate) fn options(call: &Call, now: Instant) -> CallOptions {
 pub(crate) fn times(timing: Timing) -> Times {
     let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     Times { queue: micros(timing.queue), batch: micros(timing.batch), compute: micros(timing.compute) }
+}
+
+/// What user code has chosen for an answer.
+pub(crate) fn response_head(fields: ResponseFields) -> Box<ResponseHead> {
+    Box::new(ResponseHead { status: fields.status().unwrap_or_default(), headers: fields.headers().to_vec() })
+}
+
+/// The same; the sender may have any limits.
+pub(crate) fn response_fields(head: ResponseHead) -> ResponseFields {
+    let fields = ResponseFields::new().with_status(head.status);
+    head.headers.into_iter().fold(fields, |fields, (name, value)| fields.with_header(name, value))
 }
 
 pub(crate) fn timing(times: Times) -> Timing {

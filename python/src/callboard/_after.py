@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from callboard._exceptions import HTTPException
+from callboard.metrics import metric
 
 # A function with its arguments.
 Work = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -118,6 +119,12 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
+def count_failures(count: int) -> None:
+    """Counts functions that have failed, or are cut."""
+    metric("after_failures", help="Functions after answers that failed or were cut.").inc(count)
+
+
 def _tell(fn: Any, error: BaseException, request_id: str | None) -> None:
+    count_failures(1)
     name = getattr(fn, "__qualname__", repr(fn))
     log.error("after the answer of %s: %s failed", request_id or "a call", name, exc_info=error)

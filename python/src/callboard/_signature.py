@@ -7,6 +7,7 @@ A hint may be a builtin type, a dataclass, a TypedDict, a `msgspec.Struct`, a mo
 from __future__ import annotations
 
 import collections.abc
+import copy
 import functools
 import inspect
 import operator
@@ -33,6 +34,7 @@ from callboard._unions import is_union
 
 _LISTS = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 _ITERATORS = (collections.abc.Iterator, collections.abc.Generator)
+_UNCHANGEABLE = (str, int, float, bool, bytes, type(None))
 _ASYNC_ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncGenerator)
 
 
@@ -134,8 +136,10 @@ class Signature:
         fields: list[Any] = []
         for name, hint in self.hints.items():
             if name in self.defaults:
-                constant = functools.partial(_identity, self.defaults[name])
-                fields.append((name, hint, msgspec.field(default_factory=constant)))
+                # A default that can be changed is that of one call.
+                default = self.defaults[name]
+                make = _identity if isinstance(default, _UNCHANGEABLE) else copy.deepcopy
+                fields.append((name, hint, msgspec.field(default_factory=functools.partial(make, default))))
             else:
                 fields.append((name, hint))
         return msgspec.defstruct("Input", fields, forbid_unknown_fields=True, kw_only=True)

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from callboard import _context, _depends
-from callboard._after import PENDING
+from callboard._after import PENDING, count_failures
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
 from callboard._context import SetupContext
@@ -462,6 +462,7 @@ class Worker:
     def _wait_after(self, seconds: float) -> None:
         """Waits for work after answers, and tells how much of it is cut."""
         if PENDING.pending and (cut := PENDING.wait(seconds)):
+            count_failures(cut)
             log.error("%d functions after answers did not end within %.1f s (stop_timeout) and are cut", cut, seconds)
 
     def _checked(self, total: int) -> int:

@@ -150,6 +150,21 @@ pub struct Done {
     /// The load of the node.
     #[serde(skip_serializing_if = "is_default")]
     pub load: Load,
+    /// What user code chose for the answer of its edge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<Box<ResponseHead>>,
+}
+
+/// The status and headers that user code chose for a successful answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ResponseHead {
+    /// The HTTP-like status; 0 for none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub status: u16,
+    /// Names and values, at most [`MAX_PAIRS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    pub headers: Vec<(String, String)>,
 }
 
 /// One output of a streaming call. Its body is the output as an envelope.
@@ -257,7 +272,7 @@ pub fn cancel(entry: u16) -> Bytes {
 /// [`Welcome`] has the number.
 pub const MAX_STAGES: usize = 64;
 
-/// The most pairs of a kind in an [`Origin`]: 48 bytes are allocated for each, even if it has three bytes.
+/// The most pairs of a kind in an [`Origin`] or a [`ResponseHead`]: 48 bytes are allocated for each, even if it has three bytes.
 pub const MAX_PAIRS: usize = 64;
 
 fn stage_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {

@@ -49,7 +49,7 @@ pub use code::ResetCode;
 pub use error::WireError;
 pub use frame::{FrameHead, FrameKind, FrameRun, LooseFrame, PRELUDE_BYTES, VERSION, frame_head};
 pub use header::{
-    Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, MAX_PAIRS, MAX_STAGES, Offer, Origin, Times, Welcome,
-    cancel as cancel_frame,
+    Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, MAX_PAIRS, MAX_STAGES, Offer, Origin, ResponseHead,
+    Times, Welcome, cancel as cancel_frame,
 };
 pub use reader::{FrameLimits, FramePart, FrameReader};

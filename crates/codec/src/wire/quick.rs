@@ -247,6 +247,7 @@ mod tests {
             stages,
             times: Times { queue, batch, compute },
             load: Load { in_flight, queued },
+            response: None,
         })
     }
 

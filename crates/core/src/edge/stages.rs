@@ -203,6 +203,7 @@ impl EdgeHandle<'_> {
             outcome = run(&admission.pools, payload, &flight) => {
                 // The call has ended, and no work for it is left.
                 admission.admission.settle();
+                let outcome = outcome.map(|ran| ran.with_response(flight.response()));
                 outcome.map_err(|error| flight.with_timing(error, clock::now()))
             }
             () = tokio::time::sleep_until(deadline) => {

@@ -175,7 +175,12 @@ async fn leave(cluster: &dyn RemoteStages, call: StageCall, flight: &Flight) -> 
     let outcome = cluster.run(call).await;
     let there = outcome.as_ref().ok().and_then(|ran| Some((ran.node.clone()?, ran.reply.timing)));
     record.end(outcome.as_ref().map_or(1, |ran| ran.stages), there);
-    outcome.map(|ran| (ran.reply, ran.stages))
+    outcome.map(|ran| {
+        if let Some(fields) = ran.response {
+            flight.set_response(fields);
+        }
+        (ran.reply, ran.stages)
+    })
 }
 
 /// Runs stages on another node. A call that waits for capacity asks again until a node has some, or its time is up.

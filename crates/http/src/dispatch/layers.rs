@@ -171,7 +171,8 @@ impl EdgeState {
             return ControlFlow::Break(Err(error));
         }
         let Some(policy) = &self.policy else { return ControlFlow::Continue(Admitted::Known(None)) };
-        if let Some(permission) = policy.preflight(request) {
+        let routes = || self.node.get().map(|node| node.client.routes()).unwrap_or_default();
+        if let Some(permission) = policy.preflight(request, routes) {
             return ControlFlow::Break(Ok(permission));
         }
         match policy.admit(request, |request| self.protocols.admits_all(request)) {

@@ -3,13 +3,16 @@
 //! Without it browsers hide responses from pages of other origins, the safe default. Cookies are never used: a page
 //! sets the key in a header, so `access-control-allow-credentials` is not sent.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, HeaderValue, ORIGIN, VARY,
 };
+use callboard_core::edge::Route;
 use thiserror::Error;
 
 /// The origins whose pages may read answers.
@@ -73,11 +76,15 @@ impl Cors {
         }
     }
 
-    /// Adds the further headers of the response to a preflight.
-    pub(super) fn permit(&self, request: &HeaderMap, headers: &mut HeaderMap) {
+    /// Adds the further headers of the response to a preflight. A page may set the headers that a route reads.
+    pub(super) fn permit(&self, request: &HeaderMap, routes: &[Arc<Route>], headers: &mut HeaderMap) {
         if self.allowed(request).is_some() {
+            let read = routes.iter().filter_map(|route| route.request_fields()).flat_map(|fields| &fields.headers);
+            let names: BTreeSet<&str> = SETTABLE.split(", ").chain(read.map(|name| &**name)).collect();
+            let names = names.into_iter().collect::<Vec<_>>().join(", ");
+            let settable = HeaderValue::try_from(names).unwrap_or(HeaderValue::from_static(SETTABLE));
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
-            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(SETTABLE));
+            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, settable);
             headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
         }
     }

@@ -15,6 +15,7 @@ mod loopback_guard;
 mod proxies;
 mod rate_limit;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -22,6 +23,7 @@ use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
+use callboard_core::edge::Route;
 
 use self::keyring::Keyring;
 use crate::error::ApiError;
@@ -102,15 +104,15 @@ impl AccessPolicy {
         }
     }
 
-    /// The response to a CORS preflight.
-    pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Response> {
+    /// The response to a CORS preflight. `routes` are those that pages may call.
+    pub(crate) fn preflight<B>(&self, request: &Request<B>, routes: impl Fn() -> Vec<Arc<Route>>) -> Option<Response> {
         if request.method() != Method::OPTIONS || !cors::is_preflight(request.headers()) {
             return None;
         }
         let cors = self.cors.as_ref()?;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        cors.permit(request.headers(), response.headers_mut());
+        cors.permit(request.headers(), &routes(), response.headers_mut());
         Some(response)
     }
 

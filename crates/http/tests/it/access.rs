@@ -410,3 +410,16 @@ async fn user_code_sees_the_listed_query_parameters_and_the_path_and_no_others()
         answer.json()
     );
 }
+
+#[tokio::test]
+async fn a_listed_page_may_set_the_headers_that_a_route_reads() {
+    let same = RouteSpec::new("/same", Stage::each("same", |n: &u64| Ok(*n))).headers(["X-City"]);
+    let cors = config(|config| config.cors = Some(Cors::parse(["https://app.example.org"]).unwrap()));
+    let server = Server::for_app(App::new().mount(same), cors).await;
+    let mut client = server.connect().await;
+    let head = "OPTIONS /same HTTP/1.1\r\nhost: test\r\norigin: https://app.example.org\r\n";
+    client.send(format!("{head}access-control-request-method: POST\r\n\r\n")).await;
+    let allowed = client.answer().await;
+    let names: Vec<&str> = allowed.header("access-control-allow-headers").unwrap().split(", ").collect();
+    assert!(names.contains(&"x-city") && names.contains(&"x-api-key"), "{names:?}");
+}

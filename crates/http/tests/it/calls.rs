@@ -238,3 +238,13 @@ async fn a_page_of_another_site_starts_no_call_by_a_safe_method_on_loopback() {
         assert_eq!(answer.status, status, "{headers:?}");
     }
 }
+
+#[tokio::test]
+async fn a_declared_route_over_a_file_is_not_called_without_one() {
+    let size = Stage::each("size", |file: &callboard_codec::Media| Ok(file.bytes().len() as u64));
+    let app = App::new().mount(RouteSpec::new("/size/{name}", size).methods(["POST"]));
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    assert_eq!(client.post("/size/a", &[], "").await.status, 415);
+    assert_eq!(client.post("/size/a", &[("content-type", "application/octet-stream")], "abc").await.text(), "3");
+}

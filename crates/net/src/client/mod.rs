@@ -25,7 +25,7 @@ use callboard_codec::{Data, DecodeLimits, Envelope, Payload, Value};
 use callboard_core::edge::{ErrorParts, PayloadReplies};
 use callboard_core::{
     CallError, CallOptions, CallStream, Caller, Deadline, ErrorKind, FunctionCall, Instant, NoPreprocess, Prepare,
-    Replies, RetryBudget, RetryPolicy, Timing,
+    Replies, ResponseFields, RetryBudget, RetryPolicy, Timing,
 };
 use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -98,6 +98,9 @@ pub struct Response<Out> {
     pub timing: Timing,
     /// The encoded length of the output, in bytes.
     pub received_bytes: u64,
+    /// The status and headers that user code has chosen for an answer over HTTP; `None` if it chose nothing, and for
+    /// outputs of a stream.
+    pub fields: Option<ResponseFields>,
 }
 
 impl Inner {
@@ -179,7 +182,8 @@ impl Client {
         drop(prepared.envelope);
         let received_bytes = body.total_bytes().unwrap_or_default() as u64;
         let output = Form::read(body, &prepared.call.route).await?;
-        Ok(Response { output, timing: wire::timing(done.times), received_bytes })
+        let fields = done.response.map(|head| wire::response_fields(*head));
+        Ok(Response { output, timing: wire::timing(done.times), received_bytes, fields })
     }
 
     /// Calls a streaming route, and yields its outputs with their lengths. An error is the last item.

@@ -129,7 +129,7 @@ impl StreamedCall {
             // Fails if the node has sent everything and reads no more; its outputs can still be read.
             let _ = exchange.outgoing.write(&mut [head]).await;
         }
-        Ok(Some(Response { output, timing: Timing::default(), received_bytes }))
+        Ok(Some(Response { output, timing: Timing::default(), received_bytes, fields: None }))
     }
 
     /// Sends the call, without retries: streams are seldom small, and their reader decides.

@@ -119,7 +119,8 @@ impl Inner {
         // 0 means that all of them ran.
         let ran = if done.stages > 0 { stages.min(done.stages as usize) } else { stages };
         let reply = Reply::new(Payload::new(value), wire::timing(done.times));
-        Ok(StageReply::new(reply, ran).with_node(node))
+        let response = done.response.map(|head| wire::response_fields(*head));
+        Ok(StageReply::new(reply, ran).with_node(node).with_response(response))
     }
 
     pub(super) async fn stream(&self, mut call: StageCall) -> Result<StageOutputs, CallError> {

@@ -7,7 +7,7 @@ use callboard_codec::wire::{Done, FrameKind, FrameRun, Item, Load, WireError};
 use callboard_codec::{Account, Envelope, Payload};
 use callboard_core::edge::{LARGE_BYTES, Pace, PaceLimits};
 use callboard_core::remote::StageReply;
-use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, Timing};
+use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient, ResponseFields, Timing};
 
 use super::NetConfig;
 use super::fault::{StreamFault, StreamRefusal};
@@ -19,6 +19,7 @@ pub(super) struct EncodedOutput {
     envelope: Envelope,
     timing: Timing,
     stages: usize,
+    response: Option<ResponseFields>,
     /// Holds the bytes of the envelope.
     held: Arc<dyn Account>,
 }
@@ -60,10 +61,10 @@ pub(super) async fn answered(
     ran: Result<StageReply, CallError>,
 ) -> Result<EncodedOutput, CallError> {
     let ran = ran?;
-    let (timing, stages) = (ran.reply.timing, ran.stages);
+    let (timing, stages, response) = (ran.reply.timing, ran.stages, ran.response);
     let encoded = encode(node, deadline, ran.reply.payload).await;
     let (envelope, held) = encoded.map_err(|error| ran.refused.unwrap_or(error))?;
-    Ok(EncodedOutput { envelope, timing, stages, held })
+    Ok(EncodedOutput { envelope, timing, stages, response, held })
 }
 
 /// Encodes a value. Returns the account that holds its bytes until they are sent.
@@ -97,10 +98,11 @@ pub(super) fn put_outcome(
 ) -> Option<Arc<dyn Account>> {
     let mut holding = None;
     let put = match outcome {
-        Ok(EncodedOutput { envelope, timing, stages, held }) => {
+        Ok(EncodedOutput { envelope, timing, stages, response, held }) => {
             holding = Some(held);
             let stages = u32::try_from(stages).unwrap_or(u32::MAX);
-            let done = Done { stages, times: wire::times(timing), load };
+            let response = response.map(wire::response_head);
+            let done = Done { stages, times: wire::times(timing), load, response };
             frames.push(FrameKind::Done, entry, &done, envelope.parts())
         }
         Err(error) if sends_traces => put_error(frames, entry, error, load),

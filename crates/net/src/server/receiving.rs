@@ -381,7 +381,8 @@ impl CallTarget {
                 let outcome = match ran {
                     Ok((reply, unwritten)) => {
                         // A call of a route counts no stages.
-                        let outcome = answered(&node, deadline, Ok(StageReply::new(reply, 0))).await;
+                        let ran = StageReply::new(reply, 0).with_response(unwritten.response());
+                        let outcome = answered(&node, deadline, Ok(ran)).await;
                         unwritten.end(outcome.as_ref().map(|_| ()).map_err(CallError::kind));
                         outcome
                     }

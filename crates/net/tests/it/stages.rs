@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_codec::{DecodeLimits, Encoded, Format, Tensor, Value};
+use callboard_codec::{DecodeLimits, Encoded, Format, Payload, Tensor, Value};
 use callboard_core::{
-    App, CallOptions, Caller, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, Stage, StreamStage,
+    App, CallContext, CallOptions, Caller, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, ResponseFields,
+    Stage, StreamStage,
 };
 use futures_util::StreamExt;
 use schemars::JsonSchema;
@@ -563,4 +564,25 @@ async fn a_typed_stage_for_a_peer_is_read_straight_into_its_type() {
     let gateway = Member::start(app, &[&worker.edge]).await;
     gateway.until_offered("direct").await;
     assert_eq!(gateway.call(ReadFrom(String::new())).await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_answer_that_a_stage_on_another_node_chooses_reaches_the_edge_of_its_caller() {
+    let named = |name: &str, value: &'static str| {
+        Stage::each_with_context(name, move |n: &i64, context: &CallContext| {
+            context.set_response(ResponseFields::new().with_status(201).with_header("x-model", value));
+            Ok(*n)
+        })
+    };
+    let worker = ServingNode::start(App::new().route("/there", named("there", "far"))).await;
+    let pipeline = Pipeline::from(named("here", "near")).then(Pipeline::<i64, i64>::remote("there"));
+    let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
+    gateway.until_offered("there").await;
+    let client = gateway.served.node.client();
+    let admission = client.edge().admit(&client.route("/run").unwrap(), 0).unwrap();
+    let (_, unwritten) =
+        client.edge().submit_unwritten(admission, Payload::new(1_i64), CallOptions::new()).await.unwrap();
+    let expected = ResponseFields::new().with_status(201).with_header("x-model", "far");
+    assert_eq!(unwritten.response(), Some(expected));
+    unwritten.end(Ok(()));
 }
