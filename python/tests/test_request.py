@@ -197,7 +197,9 @@ def test_methods_call_a_route_as_it_declares(node: Served) -> None:
     assert ask("GET", "/items/7", headers={"content-type": "application/json"}).json() == [7, 10, [], ""]
     assert ask("HEAD", "/items/7").status_code == 200
     assert ask("DELETE", "/items/latest").json() == ask("GET", "/items/latest").json() == "latest"
-    assert ask("POST", "/names/a%2fb/of/%E9", json=5).json() == [5, "a/b", "\ufffd"]
+    assert ask("POST", "/names/a%2fb/of/%C3%A9", json=5).json() == [5, "a/b", "é"]
+    refused = ask("POST", "/names/a/of/%E9", json=5)
+    assert (refused.status_code, "`group` is no text in UTF-8" in refused.text) == (422, True)
     assert ask("GET", "/words/ab/letters", headers={"accept": "application/x-ndjson"}).text.split() == ['"a"', '"b"']
     wanted = {"args": [], "kwargs": {}}
     assert ask("POST", "/v1/call/items/7", json=wanted).json() == [7, 10, [], ""]

@@ -108,7 +108,7 @@ pub(super) fn for_calls(components: &mut Components) -> Value {
                 JSON: { "schema": reference, "example": { "args": [], "kwargs": {} }, ALSO: also },
             },
         },
-        "responses": responses_with("What the function returns.", outcome),
+        "responses": responses_with(200, "What the function returns.", outcome),
     })
 }
 
@@ -236,17 +236,12 @@ fn responses(route: &Route, audience: Audience, components: &mut Components) -> 
     for form in files.filter(|_| audience == Audience::People && !route.streams()) {
         content.insert(form.media_type().to_owned(), json!({ "schema": binary() }));
     }
-    let Some(declared) = route.response() else { return responses_with(description, content) };
+    let Some(declared) = route.response() else { return responses_with(200, description, content) };
     if let Some(media_type) = &declared.media_type {
         content = Map::from_iter([(media_type.clone(), json!({ "schema": text_or_bytes(output) }))]);
     }
-    let status = declared.status.map_or_else(|| OK.to_owned(), |status| status.to_string());
-    let mut responses = responses_with(declared.description.as_deref().unwrap_or(description), content);
-    let success = responses.as_object_mut().and_then(|responses| Some((responses.remove(OK)?, responses)));
-    if let Some((success, responses)) = success {
-        responses.insert(status, success);
-    }
-    responses
+    let description = declared.description.as_deref().unwrap_or(description);
+    responses_with(declared.status.unwrap_or(200), description, content)
 }
 
 /// The schema of an output in a media type of its own.
@@ -254,12 +249,10 @@ fn text_or_bytes(output: &DataType) -> Value {
     if is_file(output.schema()) { binary() } else { json!({ "type": "string" }) }
 }
 
-const OK: &str = "200";
-
-fn responses_with(description: &str, content: Map<String, Value>) -> Value {
+fn responses_with(status: u16, description: &str, content: Map<String, Value>) -> Value {
     let mut responses = Map::new();
     responses.insert(
-        OK.to_owned(),
+        status.to_string(),
         json!({
             "description": description,
             "headers": HEADERS.map(|(name, ..)| (name, json!({ "$ref": format!("#/components/headers/{name}") })))
