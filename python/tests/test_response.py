@@ -249,5 +249,10 @@ def test_a_declaration_that_no_answer_can_have_is_refused() -> None:
     def rows() -> Iterator[str]:
         yield "a"
 
+    def create(name: str, response: cb.Response) -> str:
+        return name
+
+    with pytest.raises(TargetError, match=r"the answer is `context\.response`, of a parameter"):
+        routes_of(create, "app.py:create")
     with pytest.raises(TargetError, match="rows: media_type: a stream has the one that its client accepts"):
         routes_of(rows, "app.py:rows")

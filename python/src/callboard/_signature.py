@@ -103,6 +103,8 @@ class Signature:
         if _is_context(hint) or (name == "context" and hint is Any):
             self.context = name
             return
+        if isinstance(hint, type) and issubclass(hint, Response):
+            raise TypeError(f"{place}: the answer is `context.response`, of a parameter `context: cb.Context`")
         part, hint = split(hint)
         if part is None and name in path_parameters(self._path):
             part = PathParameter(self._path)
