@@ -62,13 +62,6 @@ impl PayloadReplies {
     pub fn response(&self) -> Option<&ResponseFields> {
         self.response.as_deref()
     }
-
-    /// The same outputs, of another node's call with this choice.
-    #[must_use]
-    pub fn with_response(mut self, response: Option<ResponseFields>) -> Self {
-        self.response = response.map(Box::new);
-        self
-    }
 }
 
 impl Stream for PayloadReplies {
