@@ -53,7 +53,7 @@ class Faulty(Worker):
 
     def _finish(self, batch: Batch, results: list[Any], runner: Any, unwell: str | None) -> None:
         if self.fault == "count":
-            results = results[:31]
+            results, batch.contexts = results[:31], batch.contexts[:31]
         if self.fault == "order" and len(results) > 1:
             results[0], results[1] = results[1], results[0]
         if self.fault == "fail":
@@ -64,10 +64,10 @@ class Faulty(Worker):
                     result["a"][1] = 1
         super()._finish(batch, results, runner, unwell)
 
-    def _inputs(self, batch: Batch) -> list[Any]:
+    def _inputs(self, batch: Batch, runner: Any) -> list[Any]:
         if self.fault == "keeps":
             self.kept = batch.parts
-        return super()._inputs(batch)
+        return super()._inputs(batch, runner)
 
     def _ready(self) -> None:
         self._may_call = self.fault == "silent"

@@ -280,6 +280,21 @@ def test_a_call_that_comes_back_to_its_stage_fails_as_on_a_node(monkeypatch: pyt
         async def stream(self, count: int) -> AsyncIterator[int]:
             yield await self.again(count)
 
+    @cb.service(route="/twins")
+    class Twins:
+        other = cb.depends("/twins/other")
+
+        async def predict(self, count: int) -> int:
+            return await self.other(count)  # type: ignore[no-any-return]
+
+        @cb.route("/twins/other")
+        async def number(self, count: int) -> int:
+            return count
+
+    monkeypatch.setitem(vars(sys.modules[__name__]), "Twins", Twins)
+    # Both run in the same replicas.
+    with cb.test_client(Twins) as client, pytest.raises(FailedError, match="the stage `twins-other` is called from"):
+        client.call(1)
     monkeypatch.setitem(vars(sys.modules[__name__]), "Loop", Loop)
     with cb.test_client(Loop) as client:
         for method in ("predict", "stream"):

@@ -19,7 +19,7 @@ use callboard_core::{CallContext, CallError, CallOptions, Deadline, ErrorKind, I
 use futures_util::StreamExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
-use crate::message::{CallMessage, ItemError, ToChild};
+use crate::message::{CallMessage, ItemError, MAX_CREDIT, ToChild};
 use crate::open::{InnerCall, OpenBatch, OpenBatches, RepeatableCall, SharedBatches};
 use crate::room::OutputRoom;
 use crate::writer::OutgoingFrame;
@@ -27,9 +27,6 @@ use crate::writer::OutgoingFrame;
 /// The most calls of one child at the same time. Each is charged to its item's call; this bounds what waits for a child
 /// that does not read.
 pub(crate) const MAX_OPEN: usize = 1_024;
-
-/// The most outputs of one call that a child may have asked for and not received.
-pub(crate) const MAX_CREDIT: usize = 1_024;
 
 /// The most outputs of all calls of a child that it does not read; of large ones, fewer.
 pub(crate) const MAX_UNWRITTEN: usize = 256;

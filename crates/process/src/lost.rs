@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use callboard_core::{Failure, WorkerExit};
 
-use crate::calls::MAX_CREDIT;
 use crate::child::ChildProcess;
 use crate::config::ProcessConfig;
+use crate::message::MAX_CREDIT;
 use crate::program::STAGE_VARIABLE;
 
 /// The time that a child has to end after it announced its end.

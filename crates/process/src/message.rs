@@ -23,6 +23,9 @@ pub(crate) const MAX_ITEMS: usize = 4_096;
 /// The outputs of one item that a child with several open batches may send ahead of their reader.
 pub(crate) const CREDIT: usize = 16;
 
+/// The most outputs of one call that a child may have asked for and not received.
+pub(crate) const MAX_CREDIT: usize = 1_024;
+
 /// The batches ahead of a child with one batch at a time, so that it does not wait for the next.
 pub(crate) const AHEAD: usize = 1;
 

@@ -46,8 +46,9 @@ class Cancelled(Exception):
 
 
 def stage_of(route: Route) -> Any:
-    """What calls of one stage have in common."""
-    return id(route.owner), route.attribute
+    """What calls have in common that run in the same replicas."""
+    host = route.host or route
+    return id(host.owner), host.attribute
 
 
 class Runner:
