@@ -30,7 +30,7 @@ APP = """
 import asyncio, os
 import callboard as cb
 
-@cb.auth(timeout="1s")
+@cb.auth(timeout="30s")
 async def who(request: cb.Request) -> cb.Caller:
     match request.bearer:
         case "gold":
@@ -106,6 +106,49 @@ def test_a_function_is_found_wherever_it_is_imported_from(tmp_path: Path, monkey
     write(tmp_path, text + "@cb.auth\ndef other(request): ...\n", "two_of_auth.py")
     with pytest.raises(TargetError, match="are both called `auth`"):
         load_app(str(tmp_path / "two_of_auth.py"))
+
+
+WRAPPED = """
+def logged(fn):
+    def call(request: cb.Request) -> cb.Caller:
+        return fn(request)
+    return call
+
+@logged
+@cb.auth
+def who(request): ...
+"""
+IN_A_CLASS = """
+class Security:
+    @staticmethod
+    @cb.auth
+    def who(request): ...
+"""
+IN_A_FACTORY = """
+def secure():
+    @cb.auth
+    def who(request): ...
+secure()
+"""
+
+
+@pytest.mark.parametrize("text", ["import guard_of_auth\n", WRAPPED, IN_A_CLASS, IN_A_FACTORY])
+def test_a_function_that_would_not_be_asked_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "guard_of_auth", raising=False)
+    write(tmp_path, "import callboard as cb\n@cb.auth\ndef who(request): ...\n", "guard_of_auth.py")
+    served = "import callboard as cb\n@cb.function\ndef f() -> int: return 1\n"
+    with pytest.raises(TargetError, match=r"@auth `.*who` of the module `.*` is not found in .*: import the function"):
+        load_app(write(tmp_path, served + text))
+
+
+def test_a_function_below_a_decorator_with_wraps_is_asked(tmp_path: Path) -> None:
+    wrapped = WRAPPED.replace("    def call", "    @functools.wraps(fn)\n    def call")
+    text = "import functools\nimport callboard as cb\n@cb.function\ndef f() -> int: return 1\n" + wrapped
+    services = load_app(write(tmp_path, text)).describe()["services"]
+    assert [each["route"] for each in services] == ["/f", "@auth"]
 
 
 # ---- On a node -------------------------------------------------------------------------------------------------------

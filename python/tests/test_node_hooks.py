@@ -17,6 +17,7 @@ from node import ENVIRONMENT
 import callboard as cb
 from callboard import _hooks
 from callboard._app import load_app
+from callboard._target import TargetError
 from callboard.hooks import READY
 
 ROOT = Path(__file__).parents[2]
@@ -166,6 +167,77 @@ def test_a_long_start_says_what_it_waits_for(tmp_path: Path) -> None:
             assert process.stdout.readline().startswith("on_start: `download` has run for ")
         finally:
             process.kill()
+
+
+def test_an_interrupt_in_one_of_the_end_does_not_skip_the_others(tmp_path: Path) -> None:
+    text = """
+import asyncio
+import callboard as cb
+
+@cb.on_start
+def redirect():
+    import os
+    os.dup2(2, 1)
+
+@cb.on_stop
+async def cancelled():
+    raise asyncio.CancelledError
+
+@cb.on_stop
+def interrupted():
+    raise KeyboardInterrupt
+
+@cb.on_stop
+def last():
+    open("log", "w").write("last")
+"""
+    with started(write(tmp_path, text), "hooked.py") as process:
+        assert process.stdout is not None
+        # Its own standard output is another one by now.
+        assert process.stdout.readline() == f"{READY}\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1 and (tmp_path / "log").read_text() == "last"
+    for name in ("cancelled", "interrupted"):
+        assert f"callboard.hooks: on_stop `{name}`: " in err
+
+
+@pytest.mark.parametrize("body", ["async def late(): await asyncio.sleep(3600)", "def late(): time.sleep(3600)"])
+def test_each_function_has_its_own_timeout(tmp_path: Path, body: str) -> None:
+    text = f"import asyncio, time\nimport callboard as cb\n@cb.on_start(timeout='100ms')\n{body}\n"
+    with started(write(tmp_path, text), "hooked.py") as process:
+        out, err = process.communicate(timeout=LIMIT)
+    assert (process.returncode, out) == (1, "")
+    assert "callboard.hooks: on_start `late`: " in err.splitlines()[-1]
+    assert err.endswith("it took longer than its timeout of 0.1 s\n")
+
+
+def test_a_cancelled_start_is_told_as_a_failure(tmp_path: Path) -> None:
+    text = "import asyncio\nimport callboard as cb\n@cb.on_start\nasync def f(): raise asyncio.CancelledError\n"
+    with started(write(tmp_path, text), "hooked.py") as process:
+        _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("callboard.hooks: on_start `f`: ") and last.endswith("CancelledError"), err
+
+
+def test_a_function_of_a_module_that_is_only_imported_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "database_of_hooks.py").write_text("import callboard as cb\n@cb.on_start\ndef connect(): ...\n")
+    service = "import callboard as cb\n@cb.function\ndef f() -> int: return 1\n"
+    write(tmp_path, "import database_of_hooks\n" + service)
+    message = "@on_start `connect` of the module `database_of_hooks` is not found in "
+    with started(tmp_path, "hooked.py") as process:
+        _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1 and err.splitlines()[-1].startswith(f"callboard.hooks: {message}hooked.py: import ")
+    with pytest.raises(TargetError, match=message):
+        load_app(str(tmp_path / "hooked.py"))
+    # By its name it is found.
+    monkeypatch.delitem(sys.modules, "database_of_hooks")
+    write(tmp_path, "from database_of_hooks import connect\n" + service)
+    assert "hooks" in load_app(str(tmp_path / "hooked.py")).describe()
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")

@@ -43,6 +43,9 @@ METHOD = "__callboard_method__"
 AUTH_ROUTE = "@auth"
 ON_START = "__callboard_on_start__"
 ON_STOP = "__callboard_on_stop__"
+# The functions that `auth`, `on_start` and `on_stop` have decorated in this process, after the names of these. One that
+# an app imports and does not have would silently do nothing.
+NOTED: list[tuple[str, Any]] = []
 _MAX_QUEUE = 1_000_000
 
 
@@ -422,6 +425,7 @@ def auth(fn: Any = None, /, *, timeout: str | float = "5s", replicas: int = 1, m
         setattr(fn, SERVICE, dataclasses.replace(found, route=AUTH_ROUTE))
         if inspect.iscoroutinefunction(fn):
             _method(fn).concurrency = positive("max", max)
+        NOTED.append(("auth", fn))
         return fn
 
     return decorate if fn is None else decorate(fn)
@@ -440,8 +444,8 @@ def on_start(fn: Any = None, /, *, timeout: str | float = "10m") -> Any:
 
     It takes no arguments and may be `async`. A failure ends the start of the node. It runs in a process of its own,
     with the variables of the node, in the directory of the file: services see the files and the like that it makes, and
-    none of its objects. Several functions of a file run in the order in which they are written, within the sum of their
-    timeouts. If the process dies, the node starts it again, and the functions run again.
+    none of its objects. Several functions of a file run in the order in which they are written, each within its
+    `timeout`. If the process dies, the node starts it again, and the functions run again.
 
     Raises `TypeError` for anything but such a function, and `ValueError` for a wrong `timeout`.
     """
@@ -460,8 +464,8 @@ def on_stop(fn: Any = None, /, *, timeout: str | float = "5s") -> Any:
     """The function runs once per node, at its end after all calls and services: `@on_stop` or `@on_stop(timeout="9s")`.
 
     It runs in the process of the functions with `on_start`, in the same event loop, and sees what those have left in
-    the module. A function that takes longer than all timeouts together is killed. It does not run if the start has
-    failed, or if the node is killed.
+    the module. A function that takes longer than its `timeout` is cancelled; one that blocks ends the process, without
+    the functions behind it. None runs if the start of the node has failed or was interrupted, or if it is killed.
 
     Raises `TypeError` for anything but a function without arguments, and `ValueError` for a wrong `timeout`.
     """
@@ -478,6 +482,7 @@ def _node_hook(name: str, attribute: str, fn: Any, timeout: str | float) -> Any:
         if needed:
             raise TypeError(f"@{name}: `{fn.__name__}` has the parameter `{needed[0]}`, and gets no arguments")
         setattr(fn, attribute, millis)
+        NOTED.append((name, fn))
         return fn
 
     return decorate if fn is None else decorate(fn)

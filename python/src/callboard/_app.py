@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from callboard._api import AUTH_ROUTE, SERVICE
+from callboard._api import AUTH_ROUTE, NOTED, SERVICE
 from callboard._compose import AnyStep, NodeStage, Step, parts, tree, walk
 from callboard._depends import depends_of
 from callboard._fit import Misfit, check
-from callboard._hooks import NodeHooks
+from callboard._hooks import NodeHooks, not_found
 from callboard._options import hyphened
 from callboard._target import Route, TargetError, load_module, main_route, named, routes_of, split
 
@@ -60,10 +60,14 @@ class App:
 def load_app(target: str) -> App:
     """The app of a file or module, or of one name in it."""
     source, name = split(target)
+    noted_before = len(NOTED)
     module = load_module(source)
     builder = _Builder(source, module)
     try:
-        return builder.build([(name, named(module, name))] if name else list(builder.served()))
+        app = builder.build([(name, named(module, name))] if name else list(builder.served()))
+        if not name:
+            builder.check_noted(app, NOTED[noted_before:])
+        return app
     except TypeError as error:
         raise TargetError(str(error)) from error
 
@@ -94,6 +98,15 @@ class _Builder:
     def hooks(self) -> dict[str, Any] | None:
         hooks = NodeHooks([self._module])
         return hooks.describe(self._source) if hooks.start or hooks.stop else None
+
+    def check_noted(self, app: App, noted: list[tuple[str, Any]]) -> None:
+        """Each function that the import has decorated does what it is there for."""
+        NodeHooks([self._module]).check(noted, self._source)
+        # Of several functions that name callers an app chooses one.
+        names_callers = any(route.path == AUTH_ROUTE for route in app.routes)
+        for word, function in noted:
+            if word == "auth" and not names_callers:
+                raise TargetError(not_found(word, function, self._source))
 
     def build(self, served: list[tuple[str, Any]]) -> App:
         composed = [(name, value) for name, value in served if isinstance(value, Step)]

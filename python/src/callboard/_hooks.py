@@ -23,7 +23,7 @@ from callboard._envelope import decode, encode
 from callboard._errors import forget
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._said import said
-from callboard._target import Route
+from callboard._target import Route, TargetError
 
 log = logging.getLogger("callboard")
 
@@ -112,6 +112,14 @@ _IMPORT_MS = 60_000
 _END_MS = 1000
 
 
+def not_found(word: str, function: Any, source: str) -> str:
+    """What a decorated function needs that an app does not have."""
+    return (
+        f"@{word} `{function.__qualname__}` of the module `{function.__module__}` is not found in {source}: import the "
+        "function there by its name, and have `functools.wraps` in a decorator above it"
+    )
+
+
 class NodeHooks:
     """The functions of modules that run once per node, in the order in which they are written."""
 
@@ -121,6 +129,13 @@ class NodeHooks:
         self.start = [each for each in functions if hasattr(each, ON_START)]
         self.stop = [each for each in functions if hasattr(each, ON_STOP)]
         self.wait = any(map(inspect.iscoroutinefunction, self.start + self.stop))
+
+    def check(self, noted: Iterable[tuple[str, Any]], source: str) -> None:
+        """Raises `TargetError` for a function that was decorated and is not of the modules."""
+        found = {inspect.unwrap(each) for each in self.start + self.stop}
+        for word, function in noted:
+            if word != "auth" and inspect.unwrap(function) not in found:
+                raise TargetError(not_found(word, function, source))
 
     async def run(self, functions: Iterable[Callable[[], Any]]) -> None:
         """Runs functions of this in their order, in a test."""
