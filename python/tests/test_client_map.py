@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import gc
+import json
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from http_node import LIMIT, Node, Request, echo, problem, unused_port, value
 from node import ENVIRONMENT, PROGRAM
@@ -133,6 +135,36 @@ def test_columns_of_polars_and_pyarrow_give_columns() -> None:
         assert client.map("/number", pa.array([0, 1, 2]), errors="raise").to_pylist() == numbers
         numbers[1] = "two"
         assert client.map("/number", pl.Series([0, 1, 2])).to_list() == numbers
+
+
+def test_a_frame_holds_all_outputs_and_rounds_no_integer() -> None:
+    pd, pl, pa = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
+    outputs: list[Any] = []
+    large = 2**53 + 1
+    with Node(lambda request: value(outputs[decode(request.body)])) as node, Client(node.url) as client:
+
+        def mapped(column: Any, *made: Any) -> Any:
+            outputs[:] = made
+            return client.map("/output", column, errors="raise")
+
+        inputs = pd.Series([0, 1]), pl.Series([0, 1]), pa.array([0, 1])
+        for first, second in ([large, None], [large, 0.5], [2**63, None], [5, True], [0.5, 1]):
+            of_pandas, of_polars, of_arrow = (mapped(column, first, second) for column in inputs)
+            of_pandas = [None if pd.isna(each) else each for each in of_pandas]
+            assert of_pandas == of_polars.to_list() == [first, second]
+            of_arrow = of_arrow.to_pylist()
+            assert of_arrow in (
+                [first, second],
+                [None if each is None else json.dumps(each) for each in (first, second)],
+            )
+        assert mapped(inputs[0], large, None).dtype == "Int64" and mapped(inputs[1], 0.5, 1).dtype == pl.Float64
+        assert mapped(inputs[2], 1, {"a": [None]}).to_pylist() == ["1", '{"a":[null]}']
+        assert mapped(inputs[2], np.ones((1, 2)), None).to_pylist() == [[[1.0, 1.0]], None]
+        outputs[:] = {"id": large, "call_error": "own"}, {"id": None, "call_error": "own"}
+    with Node(lambda request: value(outputs[decode(request.body)["n"]])) as node, Client(node.url) as client:
+        table = client.map("/output", pd.DataFrame({"n": [0, 1]}))
+        assert table["id"][0] == large and list(table["call_error"]) == ["own", "own"]
+        assert table["call_error_"].isna().all()
 
 
 def test_a_frame_whose_columns_cannot_be_the_names_of_a_record_is_refused() -> None:

@@ -127,8 +127,8 @@ def test_an_operator_pulls_no_more_than_it_has_room_for_and_ends_its_source(name
     assert next(operated) in (0, "0")
     operated.close()
     assert closed.wait(LIMIT)
-    # What was handed over, what lies in the queue, what waits for room, and what was pulled at the end.
-    assert len(pulled) <= 8
+    # What was handed over, and what the operator holds.
+    assert len(pulled) <= 5
 
     async def asynchronous() -> None:
         pulled.clear()
@@ -146,7 +146,7 @@ def test_an_operator_pulls_no_more_than_it_has_room_for_and_ends_its_source(name
         async with stream.buffer(4) if name == "buffer" else stream.parmap(str, workers=4) as operated:
             assert await anext(operated) in (0, "0")
             await asyncio.sleep(0.01)
-        assert left.is_set() and len(pulled) <= 7
+        assert left.is_set() and len(pulled) <= 5
 
     asyncio.run(asynchronous())
 
@@ -233,3 +233,113 @@ def test_a_source_that_waits_for_what_was_cancelled_ends_its_buffer() -> None:
             await asyncio.wait_for(anext(stream), LIMIT)
 
     asyncio.run(check())
+
+
+def test_what_a_function_of_a_parmap_cancels_is_a_result_and_a_cancelled_reader_is_cancelled() -> None:
+    async def waits(item: int) -> int:
+        task = asyncio.ensure_future(asyncio.sleep(LIMIT if item else 0))
+        if item == 1:
+            task.cancel()
+        await task
+        return item
+
+    async def check() -> None:
+        stream = AsyncStream(range(3)).parmap(waits, workers=3)
+        assert await anext(stream) == 0
+        assert isinstance(await anext(stream), asyncio.CancelledError)
+        reading = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.01)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(check())
+
+    def cancelled(_: int) -> None:
+        raise asyncio.CancelledError
+
+    assert [type(each) for each in Stream([1]).parmap(cancelled)] == [asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("name", ["batch", "buffer", "parmap"])
+def test_an_operator_that_has_not_begun_closes_what_is_before_it(name: str) -> None:
+    closed: list[str] = []
+
+    def source(kind: str) -> Iterator[int]:
+        try:
+            yield from range(3)
+        finally:
+            closed.append(kind)
+
+    async def asynchronous_source() -> AsyncIterator[int]:
+        try:
+            for number in range(3):
+                yield number
+        finally:
+            closed.append("task")
+
+    def operated(stream: Any) -> Any:
+        return stream.parmap(str) if name == "parmap" else getattr(stream, name)(2)
+
+    begun = Stream(source("thread"))
+    assert next(begun) == 0
+    operated(operated(begun)).close()
+
+    async def check() -> None:
+        begun = AsyncStream(asynchronous_source())
+        assert await anext(begun) == 0
+        await operated(operated(begun)).aclose()
+        assert closed == ["thread", "task"]
+
+    asyncio.run(check())
+
+
+def test_to_close_an_operator_ends_the_calls_in_flight_of_a_client() -> None:
+    waits, release = threading.Event(), threading.Event()
+
+    def slow(request: Any) -> bytes:
+        waits.set()
+        release.wait(2 * LIMIT)
+        return echo(request)
+
+    before = set(threading.enumerate())
+    with Node(slow) as node, Client(node.url) as client:
+        stream = client.map("/echo", range(100), in_flight=2).buffer(4).parmap(str)
+        reading = threading.Thread(target=lambda: list(stream))
+        reading.start()
+        assert waits.wait(LIMIT)
+        pullers = [each for each in threading.enumerate() if each not in before and each.name == "callboard-stream"]
+        stream.close()
+        for each in (reading, *pullers):
+            each.join(LIMIT)
+            assert not each.is_alive()
+        assert len(pullers) == 2
+        release.set()
+
+
+def test_a_branch_of_a_tee_that_another_thread_waits_in_ends_when_it_is_closed() -> None:
+    release, closed, is_pulling = threading.Event(), threading.Event(), threading.Event()
+
+    def source() -> Iterator[int]:
+        try:
+            is_pulling.set()
+            release.wait(LIMIT)
+            yield 0
+        finally:
+            closed.set()
+
+    one, other = Stream(source()).tee()
+    found: dict[str, list[int]] = {}
+    pulling = threading.Thread(target=lambda: found.update(one=list(one)))
+    pulling.start()
+    assert is_pulling.wait(LIMIT)
+    waiting = threading.Thread(target=lambda: found.update(other=list(other)))
+    waiting.start()
+    other.close()
+    waiting.join(LIMIT)
+    assert found == {"other": []}
+    # The source is in use, so it is closed by the thread that waits for it.
+    one.close()
+    release.set()
+    pulling.join(LIMIT)
+    assert found == {"other": [], "one": []} and closed.is_set()

@@ -17,6 +17,7 @@ from callboard._schema import schema
 from callboard._target import routes_of
 
 Pixels: TypeAlias = np.ndarray[tuple[int, Literal[3, 4]], np.dtype[np.float32]]
+Scalar: TypeAlias = np.ndarray[tuple[()], np.dtype[np.float32]]
 
 
 @dataclass
@@ -50,7 +51,18 @@ def test_inputs_are_converted_to_their_hints() -> None:
     assert accepts(NDArray[np.float64], []).shape == (0,)
     assert accepts(np.ndarray, [[1], [2]]).shape == (2, 1)
     assert accepts(Pixels, [[1, 2, 3]]).shape == (1, 3)
+    assert accepts(Scalar, 2.0).shape == () and schema(Scalar)["type"] == "number"
     assert accepts(NDArray[np.str_], ["a", "b"]).tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "axis", [Literal["x"], Literal[None], Literal[-1], Literal[True], Literal[3] | Literal[4], str]
+)
+def test_an_axis_that_is_no_length_is_refused_with_the_text_of_its_hint(axis: Any) -> None:
+    hint = np.ndarray[tuple[int, axis], np.dtype[np.float32]]  # type: ignore[valid-type]
+    with pytest.raises(TypeError, match="an axis is an `int` or a `Literal` of lengths") as refused:
+        schema(hint)
+    assert f"the type `{hint}`" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +76,7 @@ def test_inputs_are_converted_to_their_hints() -> None:
         (NDArray[np.float32], {"a": 1}, "Expected an array of numbers - at `$`"),
         (Pixels, [[1, 2]], "Expected an array of shape (n, 3 or 4), got (1, 2) - at `$`"),
         (Pixels, np.ones(3, np.float32), "Expected an array of shape (n, 3 or 4), got (3,) - at `$`"),
+        (Scalar, [1.0], "Expected an array of shape (), got (1,) - at `$`"),
         (list[Pixels], [[[1, 2, 3]], [1]], "Expected an array of shape (n, 3 or 4), got (1,) - at `$[1]`"),
         (Box, {"corners": [1, 2], "mask": [], "names": []}, "Expected `object`, got `array` - at `$.names`"),
     ],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, TypeAlias, get_args, get_origin
+from typing import Any, Literal, NewType, TypeAlias, TypeVar, get_args, get_origin
 
 import numpy as np
 
@@ -91,10 +91,21 @@ def array_dtype(hint: Any) -> Any:
 def array_axes(hint: Any) -> Axes | None:
     """The axes of `np.ndarray[tuple[Literal[8], int], np.dtype[np.float32]]`; None if any shape will do."""
     arguments = get_args(hint)
-    axes = get_args(arguments[0]) if arguments else ()
-    if not axes or Ellipsis in axes:
+    shape = arguments[0] if arguments else Any
+    axes = get_args(shape)
+    if get_origin(shape) is not tuple or Ellipsis in axes:
         return None
-    return tuple(get_args(axis) if get_origin(axis) is Literal else None for axis in axes)
+    # That of Python 3.10 for `tuple[()]`.
+    return () if axes == ((),) else tuple(_lengths(axis, hint) for axis in axes)
+
+
+def _lengths(axis: Any, hint: Any) -> tuple[int, ...] | None:
+    lengths = get_args(axis)
+    if get_origin(axis) is Literal and all(type(each) is int and each >= 0 for each in lengths):
+        return lengths
+    if axis is Any or isinstance(axis, (TypeVar, NewType)) or (isinstance(axis, type) and issubclass(axis, int)):
+        return None
+    raise TypeError(f"the type `{hint}`: an axis is an `int` or a `Literal` of lengths, and not `{axis}`")
 
 
 def shape_text(axes: Axes) -> str:

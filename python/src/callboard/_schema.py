@@ -45,7 +45,7 @@ def _named_arrays(hint: Any) -> Any:
         shape = (2,) if axes is None else tuple(2 if each is None else each[0] for each in axes)
         is_shown = isinstance(one.item(), bool | int | float) and math.prod(shape) <= _SHOWN
         examples = [np.broadcast_to(one, shape).tolist()] if is_shown else None
-        extra = None if axes is None else _nested(axes)
+        extra = None if axes is None else _nested(axes) if axes else _schema_hook(scalar or np.float64)
         return Annotated[np.ndarray, msgspec.Meta(description=description, examples=examples, extra_json_schema=extra)]
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(_named_arrays(each) for each in arguments)] if arguments else hint

@@ -154,6 +154,7 @@ class BackgroundCalls:
         self._begun: deque[tuple[Sequence[Buffer], Options, Outcome]] = deque()
         # Whether the event loop will look at them.
         self._is_awaited = False
+        self._is_closed = False
 
     def begin(self, pieces: Sequence[Buffer], options: Options) -> Outcome:
         """Begins a call. To cancel its outcome ends the wait for it."""
@@ -172,7 +173,8 @@ class BackgroundCalls:
         self._pass_on(self._calls.finish)
 
     def close(self) -> None:
-        """Ends all calls."""
+        """Ends all calls, and those that begin later."""
+        self._is_closed = True
         self._pass_on(lambda: self._loop.create_task(self._calls.aclose()))
 
     def _pass_on(self, what: Callable[[], object]) -> None:
@@ -184,7 +186,11 @@ class BackgroundCalls:
     def _begin_all(self) -> None:
         self._is_awaited = False
         while self._begun:
-            self._calls.begin(*self._begun.popleft())
+            pieces, options, outcome = self._begun.popleft()
+            if self._is_closed:
+                outcome.cancel()
+            else:
+                self._calls.begin(pieces, options, outcome)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -176,8 +176,11 @@ class Client(BaseClient):
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         shared = self._options(given, timeout=window.timeout, is_of_stream=True)
         hint = self._hint(returns)
-        made = self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
-        return Stream(made)
+        # For another thread than the one in the stream.
+        ends = contextlib.ExitStack()
+        path = route_path(route)
+        made = self._stream(path, inputs, hint, window, stop_at_error, with_inputs, progress, shared, ends)
+        return Stream(made, leave=ends.close)
 
     def map(
         self,
@@ -217,11 +220,13 @@ class Client(BaseClient):
         with_inputs: bool,
         progress: bool,
         shared: Options,
+        ends: contextlib.ExitStack,
     ) -> Generator[Any, None, None]:
         bar = Bar(inputs, progress, route)
         pending: deque[tuple[Any, Outcome | CallError, Options]] = deque()
         remaining, has_more = iter(inputs), True
         calls, decoder = self._background.calls(route, shared), self._decoder(hint)
+        ends.callback(calls.close)
         try:
             while True:
                 # One at least for each result, so that the window stays full; more while there is nothing to hand over.
@@ -255,7 +260,7 @@ class Client(BaseClient):
             for _, call, _ in pending:
                 if not isinstance(call, CallError):
                     call.cancel()
-            calls.close()
+            ends.close()
 
     def _begin(self, calls: BackgroundCalls, value: Any, options: Options) -> Outcome | CallError:
         try:

@@ -1,7 +1,8 @@
 """Frames as the inputs of calls, and the outputs as a frame again.
 
 A row of a frame is a record, and that of a column is its value. Missing values are None, except NaN in columns of
-floats of NumPy. A frame gives a frame, and a column a column, of the same library, with the index of pandas.
+floats of NumPy. A frame gives a frame, and a column a column, of the same library, with the index of pandas. All calls
+have been made by then, so every list of outputs has a column that holds it, and integers are never rounded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from callboard._arrays import plain
 from callboard._envelope.frames import is_frame_or_series
 from callboard._exceptions import CallError
 
@@ -88,31 +92,34 @@ class Rows:
             names = dict.fromkeys(name for each in well for name in each)
             columns = {name: [None if each is None else each.get(name) for each in outcomes] for name in names}
         if has_errors:
-            if ERROR in columns:
-                raise ValueError(f'the outputs have a field `{ERROR}`, which is that of the errors: errors="raise"')
-            columns[ERROR] = [str(each) if isinstance(each, CallError) else None for each in outputs]
+            error = ERROR
+            while error in columns:
+                error += "_"
+            columns[error] = [str(each) if isinstance(each, CallError) else None for each in outputs]
         return self._table({name: self._column(values, name) for name, values in columns.items()})
 
     def _column(self, values: Sequence[Any], name: Any) -> Any:
+        if self._library == "pyarrow":
+            return _of_arrow(values)
+        has_errors = any(isinstance(each, CallError) for each in values)
+        kind = object if has_errors else _kind_of_numbers(values)
         if self._library == "pandas":
             import pandas
 
-            dtype = object if not values or any(isinstance(each, CallError) for each in values) else None
+            dtype: Any = object if kind is object or not values else None
+            if kind is int and None in values:
+                # By itself, pandas makes them floats.
+                dtype = "Int64" if all(each is None or -(2**63) <= each < 2**63 for each in values) else object
             return pandas.Series(values, index=self._frame.index, name=name, dtype=dtype)
-        if self._library == "polars":
-            import polars
+        import polars
 
-            if not any(isinstance(each, CallError) for each in values):
-                are_numbers = all(each is None or isinstance(each, (int, float)) for each in values)
-                try:
-                    return polars.Series(name, values, strict=not are_numbers)
-                except (TypeError, polars.exceptions.PolarsError):
-                    # They have no common type.
-                    pass
-            return polars.Series(name, values, dtype=polars.Object)
-        import pyarrow
-
-        return pyarrow.array(values)
+        if kind is not object:
+            try:
+                return polars.Series(name, values, strict=kind is not float)
+            except (TypeError, polars.exceptions.PolarsError):
+                # They have no common type.
+                pass
+        return polars.Series(name, values, dtype=polars.Object)
 
     def _table(self, columns: dict[str, Any]) -> Any:
         if self._library == "pandas":
@@ -133,6 +140,32 @@ def _values(column: Any) -> list[Any]:
     if getattr(column.dtype, "kind", "O") in "biuf" and type(column.dtype).__module__.startswith("numpy"):
         return column.tolist()  # type: ignore[no-any-return]
     return [None if gone else each for each, gone in zip(column.astype(object), column.isna(), strict=True)]
+
+
+def _kind_of_numbers(values: Sequence[Any]) -> type | None:
+    """`int` or `float`, or `object` for numbers that neither has exactly. None for other values. Some may be None."""
+    kinds = {type(each) for each in values if each is not None}
+    if not kinds or not kinds <= {int, float}:
+        return None
+    if len(kinds) == 1:
+        return kinds.pop()
+    return float if all(type(each) is not int or abs(each) <= 2**53 for each in values) else object
+
+
+def _of_arrow(values: Sequence[Any]) -> Any:
+    """An array of Arrow: as lists where it takes no arrays, and as texts of JSON where it has no common type."""
+    import pyarrow
+
+    for made in (list, plain):
+        try:
+            return pyarrow.array(made(values))
+        except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
+            pass
+    return pyarrow.array([None if each is None else _json(each) for each in values], pyarrow.string())
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(plain(value), enc_hook=str).decode()
 
 
 def _is_record(value: Any) -> bool:

@@ -5,7 +5,8 @@ keeps the order, and pulls from the one before it, which is then its own.
 
 * **Full:** no operator holds more items than its argument says: what is before it waits until there is room.
 * **Failed:** an exception of a source comes out after the items before it. One of a `parmap` is in its item's place.
-* **Left:** `close`, or the end of a loop over the last stream, closes all before it, and so the calls in flight.
+* **Left:** `close`, or the end of a loop over the last stream, closes all before it, and so the calls in flight. A
+  thread that waits for an item of `replies`, or of a source that is no stream, ends with that wait.
 """
 
 from __future__ import annotations
@@ -39,13 +40,20 @@ WORKERS = 8
 AHEAD = 64
 # The end of a source, in a queue.
 _END: Any = object()
+# A function may wait for what was cancelled, which does not cancel its own call.
+_FAILURES = (Exception, asyncio.CancelledError)
 
 
 class Stream(Iterator[T]):
     """The items of an iterable, one after the other, with operators."""
 
-    def __init__(self, source: Iterable[T]) -> None:
+    def __init__(
+        self, source: Iterable[T], *, before: Stream[Any] | None = None, leave: Callable[[], None] | None = None
+    ) -> None:
         self._source = iter(source)
+        self._before = before
+        # Wakes the threads that wait in the source.
+        self._leave = leave
 
     def __next__(self) -> T:
         return next(self._source)
@@ -57,16 +65,21 @@ class Stream(Iterator[T]):
         self.close()
 
     def close(self) -> None:
-        """Ends the stream, and the calls that it has in flight."""
+        """Ends the stream, and the calls that it has in flight. Another thread may be waiting in it."""
+        if self._leave is not None:
+            self._leave()
+        # A generator that has not begun would close nothing.
+        _close(self._before)
         _close(self._source)
 
     def batch(self, size: int) -> Stream[list[T]]:
         """Lists of `size` items each; the last one may be shorter."""
-        return Stream(_batches(self, positive("size", size)))
+        return Stream(_batches(self, positive("size", size)), before=self)
 
     def buffer(self, size: int) -> Stream[T]:
         """The same items, of which a thread pulls up to `size` ahead of the consumer."""
-        return Stream(_ahead(self, positive("size", size)))
+        lane = _Lane(positive("size", size))
+        return Stream(_ahead(self, lane, lambda item: item), before=self, leave=lane.leave)
 
     def parmap(self, function: Callable[[T], Any], *, workers: int = WORKERS) -> Stream[Any]:
         """What the function returns for each item, by up to `workers` threads, in the order of the items.
@@ -74,7 +87,8 @@ class Stream(Iterator[T]):
         An exception of the function is in the place of its result, and an item that is an exception stays as it is. A
         further thread pulls the items.
         """
-        return Stream(_mapped(self, function, positive("workers", workers)))
+        lane = _Lane(positive("workers", workers))
+        return Stream(_ahead(_begun(self, function, workers), lane, Future.result), before=self, leave=lane.leave)
 
     def tee(self, count: int = 2, *, ahead: int = AHEAD) -> tuple[Stream[T], ...]:
         """`count` streams that have all items each.
@@ -89,8 +103,16 @@ class Stream(Iterator[T]):
 class AsyncStream(AsyncIterator[T]):
     """`Stream` for tasks: `async for`, and `aclose`."""
 
-    def __init__(self, source: AsyncIterable[T] | Iterable[T]) -> None:
+    def __init__(
+        self,
+        source: AsyncIterable[T] | Iterable[T],
+        *,
+        before: AsyncStream[Any] | None = None,
+        leave: Callable[[], None] | None = None,
+    ) -> None:
         self._source = aiter(source) if isinstance(source, AsyncIterable) else _of_iterable(source)
+        self._before = before
+        self._leave = leave
 
     def __anext__(self) -> Awaitable[T]:
         return self._source.__anext__()
@@ -103,19 +125,24 @@ class AsyncStream(AsyncIterator[T]):
 
     async def aclose(self) -> None:
         """As `Stream.close`."""
+        if self._leave is not None:
+            self._leave()
         await _aclose(self._source)
+        await _aclose(self._before)
 
     def batch(self, size: int) -> AsyncStream[list[T]]:
         """As `Stream.batch`."""
-        return AsyncStream(_async_batches(self, positive("size", size)))
+        return AsyncStream(_async_batches(self, positive("size", size)), before=self)
 
     def buffer(self, size: int) -> AsyncStream[T]:
         """As `Stream.buffer`, with a task."""
-        return AsyncStream(_async_ahead(self, positive("size", size)))
+        lane = _AsyncLane(positive("size", size))
+        return AsyncStream(_async_ahead(self, lane), before=self, leave=lane.leave)
 
     def parmap(self, function: Callable[[T], Any], *, workers: int = WORKERS) -> AsyncStream[Any]:
         """As `Stream.parmap`. The function may be asynchronous: then up to `workers` tasks run it."""
-        return AsyncStream(_async_mapped(self, function, positive("workers", workers)))
+        lane = _AsyncLane(positive("workers", workers))
+        return AsyncStream(_async_mapped(self, function, workers, lane), before=self, leave=lane.leave)
 
     def tee(self, count: int = 2, *, ahead: int = AHEAD) -> tuple[AsyncStream[T], ...]:
         """As `Stream.tee`, for a task each."""
@@ -128,8 +155,15 @@ class AsyncStream(AsyncIterator[T]):
 
 def _close(source: object) -> None:
     # Other iterators, such as files, are their owner's.
-    if isinstance(source, (Generator, Stream, _Branch)):
+    if isinstance(source, (Stream, _Branch)):
         source.close()
+    elif isinstance(source, Generator):
+        try:
+            source.close()
+        except ValueError:
+            # Another thread is in it, and closes it afterwards.
+            if not getattr(source, "gi_running", False):
+                raise
 
 
 def _batches(source: Iterator[T], size: int) -> Generator[list[T], None, None]:
@@ -150,65 +184,72 @@ def _batches(source: Iterator[T], size: int) -> Generator[list[T], None, None]:
         yield batch
 
 
-def _ahead(source: Iterator[T], size: int) -> Generator[T, None, None]:
-    items: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(size)
-    is_left = False
+class _Lane:
+    """The items between a thread that pulls them and the consumer."""
 
-    def pull() -> None:
-        end: tuple[Any, BaseException | None] = (_END, None)
-        try:
-            for item in source:
-                items.put((item, None))
-                if is_left:
-                    break
-        except BaseException as error:
-            end = (_END, error)
-        finally:
-            _close(source)
-        if not is_left:
-            items.put(end)
+    def __init__(self, size: int) -> None:
+        self.items: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        # For items that are being pulled, and those that wait.
+        self.room = threading.Semaphore(size)
+        self.is_left = False
 
-    threading.Thread(target=pull, name="callboard-stream", daemon=True).start()
+    def leave(self) -> None:
+        """Nothing further is wanted. Both sides wake."""
+        self.is_left = True
+        self.room.release()
+        self.items.put((_END, None))
+
+
+def _ahead(source: Iterator[Any], lane: _Lane, read: Callable[[Any], T]) -> Generator[T, None, None]:
+    # Without a reference to this generator, which is closed when nobody has it any more.
+    threading.Thread(target=_pull, args=(source, lane), name="callboard-stream", daemon=True).start()
     try:
-        while True:
-            item, error = items.get()
+        while not lane.is_left:
+            item, error = lane.items.get()
             if error is not None:
                 raise error
             if item is _END:
                 return
-            yield item
+            result = read(item)
+            del item
+            lane.room.release()
+            yield result
     finally:
-        # The thread finds room for what it has, and then no further item.
-        is_left = True
-        with contextlib.suppress(queue.Empty):
-            while True:
-                item, _ = items.get_nowait()
-                if isinstance(item, Future):
-                    item.cancel()
+        lane.leave()
 
 
-def _mapped(source: Iterator[T], function: Callable[[T], Any], workers: int) -> Generator[Any, None, None]:
-    def begun() -> Generator[Future[Any], None, None]:
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="callboard-parmap")
+def _pull(source: Iterator[Any], lane: _Lane) -> None:
+    end: BaseException | None = None
+    try:
         try:
-            for item in source:
-                yield pool.submit(_outcome, function, item)
+            while lane.room.acquire() and not lane.is_left:
+                lane.items.put((next(source), None))
         finally:
             _close(source)
-            # What has begun and is wanted ends; what is not was cancelled.
-            pool.shutdown(wait=False)
+    except StopIteration:
+        pass
+    except BaseException as error:
+        end = error
+    lane.items.put((_END, end))
 
-    with contextlib.closing(_ahead(begun(), workers)) as outcomes:
-        for outcome in outcomes:
-            yield outcome.result()
+
+def _begun(source: Iterator[T], function: Callable[[T], Any], workers: int) -> Generator[Future[Any], None, None]:
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="callboard-parmap")
+    try:
+        for item in source:
+            yield pool.submit(_outcome, function, item)
+    finally:
+        _close(source)
+        # What has begun ends.
+        pool.shutdown(wait=False)
 
 
 def _outcome(function: Callable[[T], Any], item: T) -> Any:
-    if isinstance(item, Exception):
+    if isinstance(item, _FAILURES):
         return item
     try:
         return function(item)
-    except Exception as error:
+    except _FAILURES as error:
         return error
 
 
@@ -248,10 +289,10 @@ class _Branch(Iterator[Any]):
     def __next__(self) -> Any:
         fork, mine = self._fork, self._mine
         while True:
-            if self._is_closed:
-                raise StopIteration
             with fork.changed:
-                fork.changed.wait_for(lambda: mine or fork.end or fork.may_pull())
+                fork.changed.wait_for(lambda: self._is_closed or mine or fork.end or fork.may_pull())
+                if self._is_closed:
+                    raise StopIteration
                 if mine:
                     fork.changed.notify_all()
                     return mine.popleft()
@@ -266,11 +307,15 @@ class _Branch(Iterator[Any]):
                 fork.is_pulling, fork.end = False, end
                 if end is None:
                     fork.add(item)
+                is_left = not fork.waiting
                 fork.changed.notify_all()
+            if is_left:
+                # All branches were closed meanwhile, when the source could not be.
+                _close(fork.source)
 
     def close(self) -> None:
-        self._is_closed = True
         with self._fork.changed:
+            self._is_closed = True
             is_last = self._fork.leave(self._mine)
             self._fork.changed.notify_all()
         if is_last:
@@ -316,56 +361,69 @@ async def _async_batches(source: AsyncIterator[T], size: int) -> AsyncGenerator[
         yield batch
 
 
-async def _async_ahead(source: AsyncIterator[T], size: int) -> AsyncGenerator[T, None]:
-    items: asyncio.Queue[tuple[Any, BaseException | None]] = asyncio.Queue(size)
-    is_left = False
+class _AsyncLane:
+    """As `_Lane`, for tasks."""
 
+    def __init__(self, size: int) -> None:
+        self.items: asyncio.Queue[tuple[Any, BaseException | None]] = asyncio.Queue()
+        self.room = asyncio.Semaphore(size)
+        self.is_left = False
+
+    def leave(self) -> None:
+        self.is_left = True
+        self.items.put_nowait((_END, None))
+
+
+async def _async_ahead(source: AsyncIterator[T], lane: _AsyncLane) -> AsyncGenerator[T, None]:
     async def pull() -> None:
-        end: tuple[Any, BaseException | None] = (_END, None)
+        end: BaseException | None = None
         try:
-            async for item in source:
-                await items.put((item, None))
+            while await lane.room.acquire():
+                lane.items.put_nowait((await anext(source), None))
+        except StopAsyncIteration:
+            pass
         except BaseException as error:
-            # A source may wait for what another has cancelled.
-            if is_left:
-                raise
-            end = (_END, error)
-        await items.put(end)
+            # Also where the source waits for what another has cancelled.
+            end = error
+        lane.items.put_nowait((_END, end))
 
     pulling = asyncio.ensure_future(pull())
     try:
-        while True:
-            item, error = await items.get()
+        while not lane.is_left:
+            item, error = await lane.items.get()
             if error is not None:
                 raise error
             if item is _END:
                 return
+            if isinstance(item, asyncio.Future):
+                # To await it would cancel it together with the consumer.
+                await asyncio.wait((item,))
+                item = item.result()
+            lane.room.release()
             yield item
     finally:
-        is_left = True
+        lane.leave()
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
         await _aclose(source)
 
 
 async def _async_mapped(
-    source: AsyncIterator[T], function: Callable[[T], Any], workers: int
+    source: AsyncIterator[T], function: Callable[[T], Any], workers: int, lane: _AsyncLane
 ) -> AsyncGenerator[Any, None]:
-    room = asyncio.Semaphore(workers)
     running: set[asyncio.Future[Any]] = set()
     pool = None if inspect.iscoroutinefunction(function) else ThreadPoolExecutor(workers)
 
     async def outcome(item: T) -> Any:
-        if isinstance(item, Exception):
+        if isinstance(item, _FAILURES):
             return item
-        async with room:
-            try:
-                if pool is None:
-                    return await function(item)
-                result = await asyncio.get_running_loop().run_in_executor(pool, function, item)
-                return await result if inspect.isawaitable(result) else result
-            except Exception as error:
-                return error
+        try:
+            if pool is None:
+                return await function(item)
+            result = await asyncio.get_running_loop().run_in_executor(pool, function, item)
+            return await result if inspect.isawaitable(result) else result
+        except _FAILURES as error:
+            return error
 
     async def begun() -> AsyncGenerator[asyncio.Future[Any], None]:
         try:
@@ -377,10 +435,10 @@ async def _async_mapped(
         finally:
             await _aclose(source)
 
-    outcomes = _async_ahead(begun(), workers)
+    outcomes = _async_ahead(begun(), lane)
     try:
         async for each in outcomes:
-            yield await each
+            yield each
     finally:
         await _aclose(outcomes)
         for task in list(running):
