@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from node import Node
 
@@ -107,7 +109,13 @@ def test_a_test_client_reads_what_was_counted_since_it_was_opened() -> None:
         (lambda: cb.metric("a", "histogram", buckets=range(51)), "from 1 to 50 numbers"),
         (lambda: (cb.metric("a"), cb.metric("a", "gauge")), "a is a counter already"),
         (lambda: cb.metric("a").inc(-1), "a counter only grows"),
-        (lambda: cb.metric("a").inc(float("nan")), "a counter only grows"),
+        (lambda: cb.metric("a").inc(float("nan")), "a: inc(nan): must be a finite number"),
+        (lambda: cb.metric("a").inc(float("inf")), "a: inc(inf): must be a finite number"),
+        (lambda: cb.metric("a").inc(10**400), "must be a finite number"),
+        (lambda: cb.metric("a", "gauge").dec(float("inf")), "a: dec(inf): must be a finite number"),
+        (lambda: cb.metric("a", "gauge").set(10**400), "must be a finite number"),
+        (lambda: cb.metric("a", "histogram").observe(float("-inf")), "a: observe(-inf): must be a finite number"),
+        (lambda: cb.metric("a", help="\ud800"), "help: '\\ud800' has a character that UTF-8 cannot have"),
         (lambda: cb.metric("a").inc(stage="x"), "a label cannot be called 'stage'"),
         (lambda: cb.metric("a").labels(**{"a-b": 1}), "a label cannot be called 'a-b'"),
         (lambda: cb.metric("a").inc(**{f"l{n}": n for n in range(11)}), "at most 10 labels"),
@@ -117,6 +125,7 @@ def test_a_test_client_reads_what_was_counted_since_it_was_opened() -> None:
 def test_what_a_program_gets_wrong_is_refused(wrong: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         wrong()
+    assert not dict(REGISTRY.values()), "nothing is made"
 
 
 def test_series_beyond_the_limit_are_not_counted_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +138,52 @@ def test_series_beyond_the_limit_are_not_counted_and_told_once(caplog: pytest.Lo
     assert len(found) == 1000 and found['users_total{user="5"}'] == 2.0
     first, second = (record.getMessage() for record in caplog.records)
     assert first.startswith("the metric users does not count some of its values") and "at most 1000 series" in first
-    assert "a value of the label model has more than 200 bytes" in second
+    assert "a value of the label model: " in second and "has more than 200 bytes" in second
+
+
+def test_numbers_of_other_types_and_texts_that_are_not_utf_8_can_be_sent_or_are_not_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Text(str):
+        """As those of NumPy."""
+
+    sent: list[Any] = []
+    three: Any = np.int64(3)
+    half: Any = np.float32(0.5)
+    tokens = cb.metric(Text("tokens"))
+    tokens.inc(three, model=Text("x"))
+    tokens.inc(half, model="x")
+    tokens.inc(model="\ud800")
+    cb.metric("depth", "gauge").inc(half)
+    cb.metric("seconds", "histogram", buckets=[1]).observe(half)
+    REGISTRY.connect(lambda samples: sent.extend(msgspec.msgpack.decode(msgspec.msgpack.encode(samples))))
+    REGISTRY.flush()
+    assert {each["name"]: each.get("add", each.get("set")) for each in sent} == {
+        "tokens": 3.5,
+        "depth": 0.5,
+        "seconds": None,
+    }
+    (record,) = caplog.records
+    assert "a value of the label model: '\\ud800' has a character that UTF-8 cannot have" in record.getMessage()
+
+
+def test_samples_that_cannot_be_sent_end_neither_the_thread_nor_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+
+    def send(samples: list[Any]) -> None:
+        if not any(each["name"] == "good" for each in samples):
+            raise TypeError("not for MessagePack")
+        sent.extend(samples)
+
+    REGISTRY.connect(send)
+    for _ in range(2):
+        cb.metric("bad").inc()
+        REGISTRY.flush()
+    cb.metric("good").inc()
+    REGISTRY.flush()
+    assert [each["name"] for each in sent] == ["good"]
+    (record,) = caplog.records
+    assert record.getMessage() == "some metrics were not sent to the node"
 
 
 def test_a_forked_process_begins_its_counters_again_and_keeps_its_gauges() -> None:
@@ -223,7 +277,7 @@ def test_the_page_of_a_node_sums_replicas_also_those_that_have_ended(
 
 
 def test_the_limits_of_a_process_are_within_those_of_a_node() -> None:
-    source = (ROOT / "crates/core/src/metrics/reported.rs").read_text()
+    source = (ROOT / "crates/core/src/metrics/reported/mod.rs").read_text()
     limits = {
         name: int(value.replace("_", "")) for name, value in re.findall(r"const MAX_(\w+): usize = ([\d_]+)", source)
     }

@@ -7,6 +7,7 @@ up what its processes send. A process without a node, such as that of a test, ke
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -76,6 +77,8 @@ class _Registry:
         self._has_changed = threading.Event()
         self._send: Send | None = None
         self._thread: threading.Thread | None = None
+        # Whether the log has that something was not sent.
+        self._is_told = False
 
     def _forked(self) -> None:
         """The counts belong to the process that was forked; its gauges are those of both."""
@@ -114,8 +117,10 @@ class _Registry:
 
     def _refusal(self, family: _Family, labels: Labels) -> str | None:
         for name, value in labels:
-            if len(value.encode(errors="replace")) > _MAX_NAME_BYTES:
-                return f"a value of the label {name} has more than {_MAX_NAME_BYTES} bytes"
+            try:
+                _check_bytes(f"a value of the label {name}", value, _MAX_NAME_BYTES)
+            except ValueError as error:
+                return str(error)
         if sum(len(each.series) for each in self.families.values()) >= _MAX_SERIES:
             return f"the metrics of a process have at most {_MAX_SERIES} series, which is one for each set of labels"
         return None
@@ -134,7 +139,15 @@ class _Registry:
             time.sleep(_SEND_SECONDS)
 
     def flush(self) -> None:
-        """Sends what has changed, in this thread."""
+        """Sends what has changed, in this thread. Never fails: the log says once that something was not sent."""
+        try:
+            self._flush()
+        except Exception:
+            if not self._is_told:
+                self._is_told = True
+                log.exception("some metrics were not sent to the node")
+
+    def _flush(self) -> None:
         with self.lock:
             send, changed = self._send, list(self._changed)
             if send is None or not changed:
@@ -205,6 +218,13 @@ class _Metric:
             raise ValueError(f"{self._family.name}: a series has at most {_MAX_LABELS} labels")
         return tuple(sorted(found.items()))
 
+    def _number(self, call: str, value: float, *, or_infinite: bool = False) -> float:
+        """A number that can be sent, as those of NumPy cannot. An infinite one would make a sum infinite for ever."""
+        with contextlib.suppress(OverflowError):
+            if math.isfinite(value) or or_infinite:
+                return float(value)
+        raise ValueError(f"{self._family.name}: {call}({value!r}): must be a finite number")
+
     def _add(self, amount: float, labels: dict[str, object]) -> None:
         def add(series: _Series) -> None:
             series.value += amount
@@ -216,18 +236,19 @@ class Counter(_Metric):
     """A number that only grows, such as of tokens. On the page its name ends in `_total`."""
 
     def inc(self, amount: float = 1, **labels: object) -> None:
-        """Adds to it. Raises `ValueError` for less than nothing."""
-        if not amount >= 0:
+        """Adds to it. Raises `ValueError` for less than nothing, and for no finite number."""
+        number = self._number("inc", amount)
+        if number < 0:
             raise ValueError(f"{self._family.name}: inc({amount!r}): a counter only grows")
-        self._add(amount, labels)
+        self._add(number, labels)
 
 
 class Gauge(_Metric):
     """A number that goes up and down. Each replica has its own, which ends with it."""
 
     def set(self, value: float, **labels: object) -> None:
-        """Sets it."""
-        number = float(value)
+        """Sets it. Raises `ValueError` for a number beyond those of a `float`."""
+        number = self._number("set", value, or_infinite=True)
 
         def change(series: _Series) -> None:
             series.value = number
@@ -235,26 +256,25 @@ class Gauge(_Metric):
         REGISTRY.update(self._family, self._with(labels), change)
 
     def inc(self, amount: float = 1, **labels: object) -> None:
-        """Adds to it."""
-        self._add(amount, labels)
+        """Adds to it. Raises `ValueError` for no finite number."""
+        self._add(self._number("inc", amount), labels)
 
     def dec(self, amount: float = 1, **labels: object) -> None:
-        """Takes from it."""
-        self._add(-amount, labels)
+        """Takes from it. Raises `ValueError` for no finite number."""
+        self._add(-self._number("dec", amount), labels)
 
 
 class Histogram(_Metric):
     """How often values were in which range, and their sum."""
 
     def observe(self, value: float, **labels: object) -> None:
-        """Counts a value. Raises `ValueError` for one that is no number."""
-        if math.isnan(value):
-            raise ValueError(f"{self._family.name}: observe({value!r})")
-        index = bisect.bisect_left(self._family.buckets, value)
+        """Counts a value. Raises `ValueError` for no finite number."""
+        number = self._number("observe", value)
+        index = bisect.bisect_left(self._family.buckets, number)
 
         def change(series: _Series) -> None:
             series.counts[index] += 1
-            series.value += value
+            series.value += number
 
         REGISTRY.update(self._family, self._with(labels), change)
 
@@ -286,8 +306,8 @@ def metric(
 
     The node sums counters and histograms over all replicas, also those that have ended; a gauge ends with its replica.
     What has changed arrives within a second or so, and at the end of a replica; a crash loses that second. A process
-    has at most 200 metrics with 1,000 series together, one for each set of labels: further ones are not counted, and
-    the log says so once.
+    has at most 200 metrics with 1,000 series together, one for each set of labels: further ones, and labels that are
+    not UTF-8, are not counted, and the log says so once.
 
     Raises `ValueError` for a name, kind, help or buckets that are not possible, and for a name with another kind.
     """
@@ -325,7 +345,11 @@ def _bounds(buckets: Sequence[float]) -> tuple[float, ...]:
 
 
 def _check_bytes(what: str, text: str, most: int) -> None:
-    if len(text.encode(errors="replace")) > most:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{what}: {text[:32]!r} has a character that UTF-8 cannot have") from None
+    if size > most:
         raise ValueError(f"{what}: {text[:32]!r}… has more than {most} bytes")
 
 

@@ -128,17 +128,17 @@ pub(super) const MAX_ENDED: usize = 64;
 
 /// Names of ended stages or routes, the latest last, each with a count.
 #[derive(Debug, Default)]
-struct EndedNames(VecDeque<(String, u64)>);
+pub(super) struct EndedNames(VecDeque<(String, u64)>);
 
 impl EndedNames {
     /// Adds a name. Returns the oldest if there are too many.
-    fn add(&mut self, name: &str, count: u64) -> Option<(String, u64)> {
+    pub(super) fn add(&mut self, name: &str, count: u64) -> Option<(String, u64)> {
         self.remove(name);
         self.0.push_back((name.to_owned(), count));
         if self.0.len() > MAX_ENDED { self.0.pop_front() } else { None }
     }
 
-    fn remove(&mut self, name: &str) {
+    pub(super) fn remove(&mut self, name: &str) {
         self.0.retain(|(ended, _)| ended != name);
     }
 }

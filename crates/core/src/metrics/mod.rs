@@ -2,7 +2,7 @@
 //!
 //! Every node has its own registry, so two nodes in one process do not mix. Handles are made once per stage and route
 //! and kept; labels are route and stage names and small enumerations, never data of a request. What user code of other
-//! processes counts is bounded in `reported.rs`.
+//! processes counts is bounded in `reported/`.
 
 mod extra;
 mod families;

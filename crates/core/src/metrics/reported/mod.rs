@@ -1,22 +1,30 @@
 //! The families of user code in other processes: their samples come as changes, and are added up here.
 //!
-//! A counter or histogram is the sum of all reports, so it survives the process that reports. A gauge is that of one
-//! replica, and goes with it. Beyond a limit, or where a sample does not fit its family, it is left out, and the log
-//! says so once.
+//! A counter or histogram is the sum of all reports of a stage, so it survives the process that reports. A gauge is that
+//! of one process, and goes with it. Beyond a limit of its stage, or where a sample does not fit its family, it is left
+//! out, and the log says so once.
 
-use std::collections::{BTreeMap, HashSet};
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::families::EndedNames;
 use crate::id::StageName;
 
-/// The most families of a node: more than people read.
+/// The most families of a stage: more than people read.
 const MAX_FAMILIES: usize = 200;
 
-/// The most series of all families: a label with a value for each user is refused here, and not by the memory.
+/// The most series of a stage, each a line of the page: a label with a value for each user is refused here, and not by
+/// the memory.
 const MAX_SERIES: usize = 10_000;
+
+/// The most bytes of the names and labels of a stage's series, in all their lines.
+const MAX_BYTES: usize = 1 << 20;
 
 /// The longest name of a family or label, and the longest value of a label.
 const MAX_NAME_BYTES: usize = 200;
@@ -88,7 +96,7 @@ impl SampleReporter {
         let name = quoted(&sample.name);
         let Err(reason) = state.add(self, sample) else { return };
         let reason = format!("{name}: {reason}");
-        if state.told.len() < MAX_TOLD && state.told.insert(reason.clone()) {
+        if state.told.len() < MAX_TOLD && state.told.insert(format!("{}: {reason}", self.stage)) {
             drop(state);
             let (stage, replica) = (self.stage.as_str(), self.replica);
             tracing::error!(parent: None, stage, replica, "a metric is left out of /metrics: {reason}");
@@ -98,16 +106,15 @@ impl SampleReporter {
 
 impl Drop for SampleReporter {
     fn drop(&mut self) {
-        let State { families, series: total, names, .. } = &mut *self.families.0.lock();
-        families.retain(|name, family| {
-            let before = family.series.len();
-            family.series.retain(|_, series| !matches!(series, Series::Gauge { source, .. } if *source == self.source));
-            *total -= before - family.series.len();
-            if family.series.is_empty() {
-                family.kind.names(name).for_each(|name| _ = names.remove(&name));
+        let mut state = self.families.0.lock();
+        state.retain(self.stage.as_str(), |series| match series {
+            Series::Gauge(values) => {
+                values.remove(&self.source);
+                !values.is_empty()
             }
-            !family.series.is_empty()
+            Series::Counter(_) | Series::Histogram { .. } => true,
         });
+        state.end_process(self.stage.as_str());
     }
 }
 
@@ -118,8 +125,10 @@ pub(crate) struct ReportedFamilies(Mutex<State>);
 #[derive(Default)]
 struct State {
     families: BTreeMap<String, Family>,
-    /// The number of all series.
-    series: usize,
+    /// Those that have a process or series.
+    stages: HashMap<StageName, StageUse>,
+    /// The stages without a process that ended lately, and keep their sums.
+    ended: EndedNames,
     /// The names of all samples, and of their families.
     names: HashSet<String>,
     /// The number of processes so far.
@@ -128,12 +137,21 @@ struct State {
     told: HashSet<String>,
 }
 
-#[derive(Debug)]
+/// What a stage has of its limits.
+#[derive(Default)]
+struct StageUse {
+    processes: usize,
+    families: usize,
+    series: usize,
+    bytes: usize,
+}
+
+#[derive(Clone)]
 struct Family {
     help: String,
     kind: Kind,
-    /// By their labels as the page has them.
-    series: BTreeMap<String, Series>,
+    /// Those of each stage, by their labels as the page has them.
+    stages: BTreeMap<StageName, BTreeMap<Arc<str>, Series>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -143,11 +161,15 @@ enum Kind {
     Histogram { bounds: Vec<f64> },
 }
 
-#[derive(Debug)]
+#[derive(Clone)]
 enum Series {
     Counter(f64),
-    Gauge { source: u64, value: f64 },
-    Histogram { counts: Vec<u64>, sum: f64 },
+    /// By the process. Two revisions of a stage may have the same replica.
+    Gauge(BTreeMap<u64, f64>),
+    Histogram {
+        counts: Vec<u64>,
+        sum: f64,
+    },
 }
 
 impl ReportedFamilies {
@@ -155,18 +177,22 @@ impl ReportedFamilies {
     pub(crate) fn reporter(self: &Arc<Self>, stage: &StageName, replica: usize) -> SampleReporter {
         let mut state = self.0.lock();
         state.sources += 1;
+        state.stages.entry(stage.clone()).or_default().processes += 1;
+        state.ended.remove(stage.as_str());
         SampleReporter { families: Arc::clone(self), source: state.sources, stage: stage.clone(), replica }
     }
 
     /// The families as text in the format of OpenMetrics.
     pub(crate) fn encode(&self) -> String {
         let mut text = String::new();
-        for (name, family) in &self.0.lock().families {
+        // Written without the lock: tasks of the runtime wait for it.
+        let families = self.0.lock().families.clone();
+        for (name, family) in &families {
             if !family.help.is_empty() {
                 let _ = writeln!(text, "# HELP {name} {}", escaped(&family.help));
             }
             let _ = writeln!(text, "# TYPE {name} {}", family.kind);
-            for (labels, series) in &family.series {
+            for (labels, series) in family.stages.values().flatten() {
                 family.write(&mut text, name, labels, series);
             }
         }
@@ -176,7 +202,7 @@ impl ReportedFamilies {
 
 impl fmt::Debug for ReportedFamilies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReportedFamilies").field("series", &self.0.lock().series).finish_non_exhaustive()
+        f.debug_struct("ReportedFamilies").field("count", &self.0.lock().families.len()).finish_non_exhaustive()
     }
 }
 
@@ -190,26 +216,32 @@ impl State {
         };
         let kind = value.kind()?;
         let labels = label_text(labels, reporter, kind == Kind::Gauge)?;
-        if let Some(family) = self.families.get(name) {
-            if family.kind != kind {
+        let family = self.families.get(name);
+        match family {
+            Some(family) if family.kind != kind => {
                 return Err(format!("it is a {} already, or has other buckets", family.kind));
             }
-        } else {
-            self.add_family(name, help, kind)?;
+            Some(_) => {}
+            None => self.check_family(name, &help, &kind)?,
         }
-        // It is there now.
-        let Some(family) = self.families.get_mut(name) else { return Ok(()) };
-        if !family.series.contains_key(&labels) {
-            if self.series == MAX_SERIES {
-                return Err(format!("all metrics together have {MAX_SERIES} series, which is the limit"));
-            }
-            self.series += 1;
+        let stage = reporter.stage.as_str();
+        let others = family.and_then(|family| family.stages.get(stage));
+        // The reporter has entered it.
+        if let Some(usage) = self.stages.get_mut(stage)
+            && others.is_none_or(|series| !series.contains_key(&*labels))
+        {
+            usage.take(usize::from(others.is_none()), kind.lines(), kind.bytes(name, &labels))?;
         }
-        family.add(labels, value, reporter.source);
+        let family = self.families.entry(name.to_owned()).or_insert_with(|| {
+            self.names.extend(kind.names(name));
+            Family { help, kind, stages: BTreeMap::new() }
+        });
+        family.add(&reporter.stage, labels, value, reporter.source);
         Ok(())
     }
 
-    fn add_family(&mut self, name: &str, help: String, kind: Kind) -> Result<(), String> {
+    /// Whether a family is valid and has names of its own.
+    fn check_family(&self, name: &str, help: &str, kind: &Kind) -> Result<(), String> {
         check_name(name, ":")?;
         if name.starts_with(RESERVED_PREFIX) {
             return Err(format!("names that begin with {RESERVED_PREFIX} are the node's"));
@@ -217,15 +249,67 @@ impl State {
         if help.len() > MAX_HELP_BYTES {
             return Err(format!("its help has more than {MAX_HELP_BYTES} bytes"));
         }
-        if self.families.len() == MAX_FAMILIES {
-            return Err(format!("there are {MAX_FAMILIES} metrics, which is the limit"));
+        match kind.names(name).find(|name| self.names.contains(name)) {
+            Some(taken) => Err(format!("another metric has the name {taken}")),
+            None => Ok(()),
         }
-        let names: Vec<String> = kind.names(name).collect();
-        if let Some(taken) = names.iter().find(|name| self.names.contains(*name)) {
-            return Err(format!("another metric has the name {taken}"));
+    }
+
+    /// Counts the end of a process. The sums of its stage stay until as many others have ended as keep theirs.
+    fn end_process(&mut self, stage: &str) {
+        let Some(usage) = self.stages.get_mut(stage) else { return };
+        usage.processes -= 1;
+        if usage.processes > 0 {
+            return;
         }
-        self.names.extend(names);
-        self.families.insert(name.to_owned(), Family { help, kind, series: BTreeMap::new() });
+        if usage.families == 0 {
+            self.stages.remove(stage);
+        } else if let Some((oldest, _)) = self.ended.add(stage, 0) {
+            self.retain(&oldest, |_| false);
+            self.stages.remove(&*oldest);
+        }
+    }
+
+    /// Removes the series of a stage that `keeps` does not keep.
+    fn retain(&mut self, stage: &str, mut keeps: impl FnMut(&mut Series) -> bool) {
+        let Self { families, stages, names, .. } = self;
+        let Some(usage) = stages.get_mut(stage) else { return };
+        families.retain(|name, Family { kind, stages, .. }| {
+            let Some(of_stage) = stages.get_mut(stage) else { return true };
+            of_stage.retain(|labels, series| {
+                let is_kept = keeps(series);
+                if !is_kept {
+                    usage.series -= kind.lines();
+                    usage.bytes -= kind.bytes(name, labels);
+                }
+                is_kept
+            });
+            if of_stage.is_empty() {
+                usage.families -= 1;
+                stages.remove(stage);
+            }
+            if stages.is_empty() {
+                kind.names(name).for_each(|name| _ = names.remove(&name));
+            }
+            !stages.is_empty()
+        });
+    }
+}
+
+impl StageUse {
+    /// Takes room, or says which limit it exceeds.
+    fn take(&mut self, families: usize, series: usize, bytes: usize) -> Result<(), String> {
+        let (families, series, bytes) = (self.families + families, self.series + series, self.bytes + bytes);
+        for (what, count, limit) in [
+            ("metrics", families, MAX_FAMILIES),
+            ("series", series, MAX_SERIES),
+            ("bytes of names and labels", bytes, MAX_BYTES),
+        ] {
+            if count > limit {
+                return Err(format!("its stage has at most {limit} {what}"));
+            }
+        }
+        *self = Self { families, series, bytes, ..*self };
         Ok(())
     }
 }
@@ -234,9 +318,11 @@ impl ReportedValue {
     /// The kind of its family, or what is wrong with it.
     fn kind(&self) -> Result<Kind, String> {
         match self {
-            Self::Counter(added) if *added >= 0.0 => Ok(Kind::Counter),
-            Self::Counter(_) => Err("a counter only grows".to_owned()),
+            // An infinite sum would be one for ever.
+            Self::Counter(added) if *added >= 0.0 && added.is_finite() => Ok(Kind::Counter),
+            Self::Counter(_) => Err("a counter only grows, by finite numbers".to_owned()),
             Self::Gauge(_) => Ok(Kind::Gauge),
+            Self::Histogram { sum, .. } if !sum.is_finite() => Err("the sum of a histogram is finite".to_owned()),
             Self::Histogram { bounds, counts, .. } => {
                 let is_ascending = bounds.windows(2).all(|pair| pair[0] < pair[1]);
                 if bounds.len() > MAX_BOUNDS || !is_ascending || !bounds.iter().all(|bound| bound.is_finite()) {
@@ -261,6 +347,29 @@ impl Kind {
         };
         suffixes.iter().map(move |suffix| format!("{family}{suffix}"))
     }
+
+    /// A series without a report.
+    fn zero(&self) -> Series {
+        match self {
+            Self::Counter => Series::Counter(0.0),
+            Self::Gauge => Series::Gauge(BTreeMap::new()),
+            Self::Histogram { bounds } => Series::Histogram { counts: vec![0; bounds.len() + 1], sum: 0.0 },
+        }
+    }
+
+    /// The lines of a series on the page.
+    fn lines(&self) -> usize {
+        match self {
+            Self::Counter | Self::Gauge => 1,
+            // The bucket of all others, the sum and the count.
+            Self::Histogram { bounds } => bounds.len() + 3,
+        }
+    }
+
+    /// The bytes of names and labels in the lines of a series.
+    fn bytes(&self, name: &str, labels: &str) -> usize {
+        self.lines() * (name.len() + labels.len())
+    }
 }
 
 impl fmt::Display for Kind {
@@ -275,28 +384,26 @@ impl fmt::Display for Kind {
 
 impl Family {
     /// Adds to a series, which has the kind of the family.
-    fn add(&mut self, labels: String, value: ReportedValue, source: u64) {
-        match value {
-            ReportedValue::Gauge(value) => _ = self.series.insert(labels, Series::Gauge { source, value }),
-            ReportedValue::Counter(added) => {
-                if let Series::Counter(total) = self.series.entry(labels).or_insert(Series::Counter(0.0)) {
-                    *total += added;
-                }
+    fn add(&mut self, stage: &StageName, labels: String, value: ReportedValue, source: u64) {
+        let series = self.stages.entry(stage.clone()).or_default().entry(labels.into());
+        match (value, series.or_insert_with(|| self.kind.zero())) {
+            (ReportedValue::Counter(added), Series::Counter(total)) => *total = (*total + added).min(f64::MAX),
+            (ReportedValue::Gauge(value), Series::Gauge(values)) => _ = values.insert(source, value),
+            (ReportedValue::Histogram { counts: added, sum: more, .. }, Series::Histogram { counts, sum }) => {
+                counts.iter_mut().zip(added).for_each(|(count, added)| *count = count.saturating_add(added));
+                *sum = (*sum + more).clamp(f64::MIN, f64::MAX);
             }
-            ReportedValue::Histogram { counts: added, sum: more, .. } => {
-                let none = || Series::Histogram { counts: vec![0; added.len()], sum: 0.0 };
-                if let Series::Histogram { counts, sum } = self.series.entry(labels).or_insert_with(none) {
-                    counts.iter_mut().zip(added).for_each(|(count, added)| *count = count.saturating_add(added));
-                    *sum += more;
-                }
-            }
+            _ => {}
         }
     }
 
     fn write(&self, text: &mut String, name: &str, labels: &str, series: &Series) {
         let _ = match (series, &self.kind) {
             (Series::Counter(total), _) => writeln!(text, "{name}_total{{{labels}}} {}", Number(*total)),
-            (Series::Gauge { value, .. }, _) => writeln!(text, "{name}{{{labels}}} {}", Number(*value)),
+            (Series::Gauge(values), _) => values.last_key_value().map_or(Ok(()), |(_, newest)| {
+                // That of the process that started last.
+                writeln!(text, "{name}{{{labels}}} {}", Number(*newest))
+            }),
             (Series::Histogram { counts, sum }, Kind::Histogram { bounds }) => {
                 let (mut total, infinite) = (0_u64, f64::INFINITY);
                 for (bound, count) in bounds.iter().chain([&infinite]).zip(counts) {
@@ -372,103 +479,4 @@ fn escaped(text: &str) -> String {
 /// The beginning of a text from outside.
 fn quoted(text: &str) -> String {
     format!("{:?}", text.chars().take(MAX_NAME_BYTES).collect::<String>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sample(name: &str, labels: &[(&str, &str)], value: ReportedValue) -> ReportedSample {
-        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        ReportedSample { name: name.to_owned(), help: format!("Help of {name}"), labels, value }
-    }
-
-    fn reason(reporter: &SampleReporter, sample: ReportedSample) -> String {
-        reporter.families.0.lock().add(reporter, sample).unwrap_err()
-    }
-
-    #[test]
-    fn counters_and_histograms_outlive_their_process_and_gauges_do_not() {
-        let families = Arc::<ReportedFamilies>::default();
-        let stage = StageName::from("s");
-        let first = families.reporter(&stage, 0);
-        let observed =
-            |counts: &[u64], sum| ReportedValue::Histogram { bounds: vec![0.5, 2.0], counts: counts.to_vec(), sum };
-        let model = [("model", "a\"\\\n")];
-        first.report(sample("tokens", &model, ReportedValue::Counter(3.0)));
-        first.report(sample("size", &[], ReportedValue::Gauge(7.5)));
-        first.report(sample("seconds", &[], observed(&[1, 0, 2], 9.0)));
-        let second = families.reporter(&stage, 0);
-        second.report(sample("size", &[], ReportedValue::Gauge(f64::NEG_INFINITY)));
-        drop(first);
-        second.report(sample("tokens_total", &model, ReportedValue::Counter(0.25)));
-        second.report(sample("seconds", &[], observed(&[0, 1, 0], 1.0)));
-        assert_eq!(
-            families.encode(),
-            "# HELP seconds Help of seconds\n# TYPE seconds histogram\n\
-             seconds_bucket{le=\"0.5\",stage=\"s\"} 1\nseconds_bucket{le=\"2.0\",stage=\"s\"} 2\n\
-             seconds_bucket{le=\"+Inf\",stage=\"s\"} 4\nseconds_sum{stage=\"s\"} 10.0\nseconds_count{stage=\"s\"} 4\n\
-             # HELP size Help of size\n# TYPE size gauge\nsize{stage=\"s\",replica=\"0\"} -Inf\n\
-             # HELP tokens Help of tokens\n# TYPE tokens counter\n\
-             tokens_total{model=\"a\\\"\\\\\\n\",stage=\"s\"} 3.25\n",
-            "the gauge of the new process stays when the old one ends"
-        );
-        drop(second);
-        assert!(!families.encode().contains("size{"), "{}", families.encode());
-        assert_eq!(families.0.lock().series, 2);
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused_with_the_limit() {
-        let families = Arc::<ReportedFamilies>::default();
-        let reporter = families.reporter(&"s".into(), 0);
-        let counter = |name: &str, labels: &[(&str, &str)]| sample(name, labels, ReportedValue::Counter(1.0));
-        reporter.report(counter("taken", &[]));
-        let long = "x".repeat(201);
-        let labels: Vec<_> = (0..11).map(|n| format!("l{n}")).collect();
-        let labels: Vec<_> = labels.iter().map(|name| (&**name, "")).collect();
-        let histogram =
-            |bounds: Vec<f64>, counts| sample("h", &[], ReportedValue::Histogram { bounds, counts, sum: 0.0 });
-        for (sample, expected) in [
-            (counter("a-b", &[]), "at most 200 ASCII letters"),
-            (counter("", &[]), "at most 200 ASCII letters"),
-            (counter(&long, &[]), "at most 200 ASCII letters"),
-            (counter("callboard_x", &[]), "names that begin with callboard_ are the node's"),
-            (counter("x", &[("stage", "t")]), "the label stage is the node's"),
-            (counter("x", &[("a:b", "t")]), "at most 200 ASCII letters"),
-            (counter("x", &[("a", "1"), ("a", "2")]), "a label twice"),
-            (counter("x", &[("a", &long)]), "a value of the label a has more than 200 bytes"),
-            (counter("x", &labels), "at most 10 labels"),
-            (sample("x", &[], ReportedValue::Counter(-1.0)), "a counter only grows"),
-            (sample("x", &[], ReportedValue::Counter(f64::NAN)), "a counter only grows"),
-            (sample("taken", &[], ReportedValue::Gauge(1.0)), "it is a counter already"),
-            (sample("taken_total", &[], ReportedValue::Gauge(1.0)), "another metric has the name taken_total"),
-            (histogram(vec![1.0; 2], vec![0; 3]), "at most 50 finite bounds in ascending order"),
-            (histogram(vec![1.0], vec![0; 3]), "a bucket more than bounds"),
-        ] {
-            let found = reason(&reporter, sample);
-            assert!(found.contains(expected), "{found}");
-        }
-        assert_eq!(
-            families.encode(),
-            "# HELP taken Help of taken\n# TYPE taken counter\ntaken_total{stage=\"s\"} 1.0\n"
-        );
-    }
-
-    #[test]
-    fn the_numbers_of_families_and_series_are_bounded() {
-        let families = Arc::<ReportedFamilies>::default();
-        let reporter = families.reporter(&"s".into(), 0);
-        let user = |n: usize| sample("users", &[("user", &n.to_string())], ReportedValue::Gauge(1.0));
-        (0..MAX_SERIES).for_each(|n| reporter.report(user(n)));
-        assert_eq!(reason(&reporter, user(MAX_SERIES)), "all metrics together have 10000 series, which is the limit");
-        reporter.families.0.lock().add(&reporter, user(0)).unwrap();
-        for n in 1..MAX_FAMILIES {
-            let _ = reporter.families.0.lock().add(&reporter, sample(&format!("m{n}"), &[], ReportedValue::Gauge(1.0)));
-        }
-        let more = sample("more", &[], ReportedValue::Gauge(1.0));
-        assert_eq!(reason(&reporter, more), "there are 200 metrics, which is the limit");
-        drop(reporter);
-        assert_eq!(families.0.lock().series, 0, "the room of gauges is free again");
-    }
 }
