@@ -2,7 +2,8 @@
 //!
 //! * **Full:** unread outputs pause the child; results that the child does not read end it.
 //! * **Late:** a child whose batch exceeds the stage's timeout is killed after its callers were answered. A child that
-//!   works on several batches is killed if it is silent for as long, even after a ping.
+//!   works on several batches is killed if it is silent for as long, even after a ping; what other threads of
+//!   it may send does not count.
 //! * **Ended:** batches that began are lost with the reason; the others are given back.
 
 use std::sync::Arc;
@@ -148,10 +149,7 @@ impl Reader {
             }
             let is_silent = matches!(received, Ok(None));
             let taken = match received {
-                Ok(Some(frame)) => {
-                    silence = SilenceTimer::default();
-                    self.take(frame).await
-                }
+                Ok(Some(frame)) => self.take(frame, &mut silence).await,
                 Ok(None) => Ok(()),
                 Err(lost) => Err(lost),
             };
@@ -202,8 +200,13 @@ impl Reader {
         Ok(())
     }
 
-    async fn take(&mut self, mut frame: Frame) -> Result<(), LostReason> {
-        match head(&frame)? {
+    async fn take(&mut self, mut frame: Frame, silence: &mut SilenceTimer) -> Result<(), LostReason> {
+        let message = head(&frame)?;
+        // Other threads of a child whose work has stopped may still send these.
+        if !matches!(message, FromChild::Log(_) | FromChild::Metrics(_) | FromChild::Starting(_)) {
+            *silence = SilenceTimer::default();
+        }
+        match message {
             FromChild::Output(OutputMessage { id, item, response }) => {
                 let [part] = <[_; 1]>::try_from(frame.parts).map_err(|_| LostReason::unexpected_answer())?;
                 if !self.is_streaming {

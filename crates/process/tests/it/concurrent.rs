@@ -176,14 +176,16 @@ async fn a_call_that_takes_too_long_is_cancelled_and_its_child_lives() {
 }
 
 #[tokio::test]
-async fn a_child_that_answers_no_ping_is_killed() {
-    let node = started(worker().timeout(Duration::from_millis(300))).await;
-    let first = pid(&node).await;
-    let error = call(&node, "block").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
-    until_gone(first).await;
-    until("the replica is back", || restarts(&node) == 1).await;
-    assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+async fn a_child_that_answers_no_ping_is_killed_also_if_another_thread_of_it_logs_and_counts() {
+    for item in ["block", "block beside a thread"] {
+        let node = started(worker().timeout(Duration::from_millis(300))).await;
+        let first = pid(&node).await;
+        let error = call(&node, item).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded, "{error}");
+        until_gone(first).await;
+        until("the replica is back", || restarts(&node) == 1).await;
+        assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+    }
 }
 
 #[tokio::test]

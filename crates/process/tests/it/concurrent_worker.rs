@@ -31,7 +31,7 @@ struct Worker {
 
 fn main() -> io::Result<()> {
     let socket = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut worker = Worker { socket, open: BTreeMap::new(), cancelled: 0, calls: Vec::new() };
+    let mut worker = Worker::new(socket);
     loop {
         let (head, part) = worker.read()?;
         let id = head["id"].as_u64().unwrap_or_default();
@@ -55,6 +55,18 @@ fn main() -> io::Result<()> {
 }
 
 impl Worker {
+    fn new(socket: File) -> Self {
+        Self { socket, open: BTreeMap::new(), cancelled: 0, calls: Vec::new() }
+    }
+
+    fn log_and_count(&mut self) -> io::Result<()> {
+        loop {
+            self.send(json!({ "type": "log", "level": "debug", "message": "it works" }), None)?;
+            self.send(json!({ "type": "metrics", "samples": [{ "name": "work", "add": 1 }] }), None)?;
+            thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
     fn run(&mut self, id: u64, item: Value) -> io::Result<()> {
         match item.as_str() {
             Some("wait") => _ = self.open.insert(id, Open::Waiting),
@@ -70,6 +82,11 @@ impl Worker {
             Some("abort") => abort(),
             Some(item) if item.starts_with("deadly ") || item.starts_with("beside ") => self.run_beside(id, item)?,
             Some("block") => block(),
+            Some("block beside a thread") => {
+                let mut other = Self::new(self.socket.try_clone()?);
+                thread::spawn(move || other.log_and_count());
+                block()
+            }
             Some(route) if route.starts_with('/') => {
                 let head = json!({ "type": "call", "id": self.calls.len(), "batch": id, "item": 0, "route": route });
                 self.calls.push(id);
