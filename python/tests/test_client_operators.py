@@ -343,3 +343,55 @@ def test_a_branch_of_a_tee_that_another_thread_waits_in_ends_when_it_is_closed()
     release.set()
     pulling.join(LIMIT)
     assert found == {"other": [], "one": []} and closed.is_set()
+
+
+def test_tasks_that_are_items_of_a_buffer_stay_tasks() -> None:
+    async def check() -> None:
+        tasks = [asyncio.ensure_future(asyncio.sleep(0, number)) for number in range(3)]
+        async with AsyncStream(tasks).buffer(2) as stream:
+            assert await anext(stream) is tasks[0]
+        assert await asyncio.gather(*tasks) == [0, 1, 2]
+
+    asyncio.run(check())
+
+
+def test_branches_of_an_asynchronous_tee_that_other_tasks_wait_in_end_when_they_are_closed() -> None:
+    async def check() -> None:
+        closed: list[bool] = []
+
+        async def source() -> AsyncIterator[int]:
+            try:
+                await asyncio.sleep(2 * LIMIT)
+                yield 0
+            finally:
+                closed.append(True)
+
+        branches = AsyncStream(source()).tee()
+        reading = [asyncio.ensure_future(anext(each, "end")) for each in branches]
+        await asyncio.sleep(0.01)
+        for branch, read in zip(reversed(branches), reversed(reading), strict=True):
+            await branch.aclose()
+            assert await asyncio.wait_for(read, LIMIT) == "end" == await anext(branch, "end")
+        assert closed == [True]
+
+    asyncio.run(check())
+
+
+def test_a_parmap_that_is_open_when_its_event_loop_ends_is_closed_without_trouble(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = []
+
+    async def check() -> None:
+        async def later(item: int) -> int:
+            try:
+                await asyncio.sleep(2 * LIMIT * item)
+            finally:
+                await asyncio.sleep(0)
+            return item
+
+        kept.append(AsyncStream(range(10)).parmap(later))
+        assert await anext(kept[0]) == 0
+
+    asyncio.run(check())
+    assert not caplog.records

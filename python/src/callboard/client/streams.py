@@ -31,6 +31,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from callboard._options import positive
+from callboard.client._calls import ended
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -137,12 +138,13 @@ class AsyncStream(AsyncIterator[T]):
     def buffer(self, size: int) -> AsyncStream[T]:
         """As `Stream.buffer`, with a task."""
         lane = _AsyncLane(positive("size", size))
-        return AsyncStream(_async_ahead(self, lane), before=self, leave=lane.leave)
+        return AsyncStream(_async_ahead(self, lane, of_tasks=False), before=self, leave=lane.leave)
 
     def parmap(self, function: Callable[[T], Any], *, workers: int = WORKERS) -> AsyncStream[Any]:
         """As `Stream.parmap`. The function may be asynchronous: then up to `workers` tasks run it."""
         lane = _AsyncLane(positive("workers", workers))
-        return AsyncStream(_async_mapped(self, function, workers, lane), before=self, leave=lane.leave)
+        tasks = _async_begun(self, function, workers)
+        return AsyncStream(_async_ahead(tasks, lane, of_tasks=True), before=self, leave=lane.leave)
 
     def tee(self, count: int = 2, *, ahead: int = AHEAD) -> tuple[AsyncStream[T], ...]:
         """As `Stream.tee`, for a task each."""
@@ -374,7 +376,7 @@ class _AsyncLane:
         self.items.put_nowait((_END, None))
 
 
-async def _async_ahead(source: AsyncIterator[T], lane: _AsyncLane) -> AsyncGenerator[T, None]:
+async def _async_ahead(source: AsyncIterator[Any], lane: _AsyncLane, *, of_tasks: bool) -> AsyncGenerator[Any, None]:
     async def pull() -> None:
         end: BaseException | None = None
         try:
@@ -388,6 +390,7 @@ async def _async_ahead(source: AsyncIterator[T], lane: _AsyncLane) -> AsyncGener
         lane.items.put_nowait((_END, end))
 
     pulling = asyncio.ensure_future(pull())
+    item: Any = None
     try:
         while not lane.is_left:
             item, error = await lane.items.get()
@@ -395,55 +398,42 @@ async def _async_ahead(source: AsyncIterator[T], lane: _AsyncLane) -> AsyncGener
                 raise error
             if item is _END:
                 return
-            if isinstance(item, asyncio.Future):
+            if of_tasks:
                 # To await it would cancel it together with the consumer.
                 await asyncio.wait((item,))
-                item = item.result()
             lane.room.release()
-            yield item
+            yield item.result() if of_tasks else item
     finally:
         lane.leave()
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
         await _aclose(source)
+        if of_tasks:
+            waiting = [item, *(lane.items.get_nowait()[0] for _ in range(lane.items.qsize()))]
+            await ended(*(each for each in waiting if isinstance(each, asyncio.Future)))
 
 
-async def _async_mapped(
-    source: AsyncIterator[T], function: Callable[[T], Any], workers: int, lane: _AsyncLane
-) -> AsyncGenerator[Any, None]:
-    running: set[asyncio.Future[Any]] = set()
+async def _async_begun(
+    source: AsyncIterator[T], function: Callable[[T], Any], workers: int
+) -> AsyncGenerator[asyncio.Future[Any], None]:
     pool = None if inspect.iscoroutinefunction(function) else ThreadPoolExecutor(workers)
 
-    async def outcome(item: T) -> Any:
+    async def outcome(called: Future[Any] | None, item: T) -> Any:
         if isinstance(item, _FAILURES):
             return item
         try:
-            if pool is None:
-                return await function(item)
-            result = await asyncio.get_running_loop().run_in_executor(pool, function, item)
+            result = function(item) if called is None else await asyncio.wrap_future(called)
             return await result if inspect.isawaitable(result) else result
         except _FAILURES as error:
             return error
 
-    async def begun() -> AsyncGenerator[asyncio.Future[Any], None]:
-        try:
-            async for item in source:
-                task = asyncio.ensure_future(outcome(item))
-                running.add(task)
-                task.add_done_callback(running.discard)
-                yield task
-        finally:
-            await _aclose(source)
-
-    outcomes = _async_ahead(begun(), lane)
     try:
-        async for each in outcomes:
-            yield each
+        async for item in source:
+            # Here, as the pool takes no more once the source has ended.
+            called = None if pool is None or isinstance(item, _FAILURES) else pool.submit(function, item)
+            yield asyncio.ensure_future(outcome(called, item))
     finally:
-        await _aclose(outcomes)
-        for task in list(running):
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await _aclose(source)
         if pool is not None:
             pool.shutdown(wait=False)
 
