@@ -31,7 +31,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from callboard._options import positive
-from callboard.client._calls import ended
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -409,8 +408,11 @@ async def _async_ahead(source: AsyncIterator[Any], lane: _AsyncLane, *, of_tasks
         await asyncio.gather(pulling, return_exceptions=True)
         await _aclose(source)
         if of_tasks:
-            waiting = [item, *(lane.items.get_nowait()[0] for _ in range(lane.items.qsize()))]
-            await ended(*(each for each in waiting if isinstance(each, asyncio.Future)))
+            begun = [item, *(lane.items.get_nowait()[0] for _ in range(lane.items.qsize()))]
+            tasks = [each for each in begun if isinstance(each, asyncio.Future)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _async_begun(
