@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from node import ENVIRONMENT
 
 import callboard as cb
 from callboard._app import load_app
@@ -195,10 +197,12 @@ def test_a_node_asks_the_function_who_calls(address: str) -> None:
     ("token", "status"), [("bug", 500), ("wrong", 500), ("hangs", 503), ("dies", 503), ("blocks", 503)]
 )
 def test_a_function_that_fails_lets_nobody_in_and_tells_nothing(address: str, token: str, status: int) -> None:
-    found, body, _ = call(address, token)
+    # What hangs is asked for as long as its client waits.
+    waits = {"x-request-timeout-ms": "500"} if status == 503 and token != "dies" else {}
+    found, body, _ = call(address, token, **waits)
     assert found == status and "caller" in body["message"] and "1234" not in json.dumps(body), body
     # A process that has died, or says nothing for the timeout, is replaced.
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + 2 * LIMIT
     while call(address, "gold")[0] != 200:
         assert time.monotonic() < end
 
@@ -226,3 +230,23 @@ def test_calls_at_the_same_time_are_all_asked_about(address: str) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(calls, range(8))) == 2000
+
+
+@needs_program
+def test_a_stage_of_a_file_whose_callers_nobody_asks_for_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    stage = '[[stage]]\nname = "seen"\nkind = "python"\napp = "app.py:seen"\n'
+    config = stage + '[[route]]\npath = "/seen"\nstages = "seen"\n'
+    found = run(tmp_path, "openapi", write(tmp_path, config, "callboard.toml"))
+    assert found.returncode != 0 and "`app.py:who` names the callers of its file, and is not asked" in found.stderr
+    guard = stage.replace("seen", "who") + '[[route]]\npath = "@auth"\nstages = "who"\n'
+    found = run(tmp_path, "openapi", write(tmp_path, config + guard, "callboard.toml"))
+    assert "securitySchemes" in found.stdout, found.stderr
+    found = run(tmp_path, "examples", "--lang", "curl", write(tmp_path, config + guard, "callboard.toml"))
+    assert "$API_KEY" in found.stdout, found.stderr
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**ENVIRONMENT, "VIRTUAL_ENV": sys.prefix}
+    command = [str(PROGRAM), *arguments]
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=LIMIT)

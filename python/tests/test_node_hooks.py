@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,12 @@ def test_a_hook_is_a_function_without_arguments(wrong: Any, message: str) -> Non
 def started(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "callboard.hooks", *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=directory, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(command, cwd=directory, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+    # A line that does not come is a failure, not a wait.
+    limit = threading.Timer(LIMIT, process.kill)
+    limit.daemon = True
+    limit.start()
+    return process
 
 
 def test_the_process_starts_says_so_and_stops_all_in_order(tmp_path: Path) -> None:
@@ -264,3 +270,13 @@ def test_a_node_whose_start_function_fails_ends_and_says_why(tmp_path: Path) -> 
     *lines, last = ended.stderr.splitlines()
     reason = "the process exited with code 1; on_start `connect`: ConnectionError: there is no database"
     assert last.endswith(reason) and any("Traceback" in line for line in lines), ended.stderr
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")
+@pytest.mark.parametrize("command", [["openapi"], ["examples", "--lang", "curl"]])
+def test_a_description_of_the_app_runs_none_of_them(tmp_path: Path, command: list[str]) -> None:
+    environment = {**ENVIRONMENT, "VIRTUAL_ENV": sys.prefix}
+    write(tmp_path)
+    words = [str(PROGRAM), *command, "hooked.py"]
+    subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, timeout=LIMIT, check=True)
+    assert (tmp_path / "log").read_text().split() == ["setup"]

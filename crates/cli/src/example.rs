@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use callboard_config::{AdminAddress, Plan};
 use callboard_core::LocalClient;
+use callboard_http::AUTH_ROUTE;
 
 use crate::admin::DEFAULT_ADDRESS;
 use crate::service::{example_file, title};
@@ -20,7 +21,7 @@ pub(crate) fn welcome(
     elapsed: Duration,
 ) -> String {
     let base = base_of(plan, address);
-    let needs_key = plan.settings.api_keys.value.is_some();
+    let needs_key = plan.settings.api_keys.value.is_some() || client.route(AUTH_ROUTE).is_some();
     let mut text = format!(
         "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
         env!("CARGO_PKG_VERSION"),

@@ -140,8 +140,8 @@ fn carry_out(
             serve::run(plan, app, reload, watches, info, log)
         }
         CliCommand::Check => check::run(Service::new(with_one_replica(plan), app)?),
-        CliCommand::OpenApi { output } => openapi::run(Service::new(plan, app)?, &info, output.as_deref()),
-        CliCommand::Examples(language) => examples::run(Service::new(plan, app)?, language),
+        CliCommand::OpenApi { output } => openapi::run(Service::described(plan, app)?, &info, output.as_deref()),
+        CliCommand::Examples(language) => examples::run(Service::described(plan, app)?, language),
         CliCommand::Explain(_)
         | CliCommand::Bench(_)
         | CliCommand::Call(_)

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use callboard_config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
 use callboard_core::{App, Limits, Node};
-use callboard_http::{ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
+use callboard_http::{AUTH_ROUTE, ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
 use callboard_server::own_protocols;
 
 use crate::error::CliError;
@@ -41,10 +41,28 @@ impl Service {
         Ok(Self { app: app.limits(limits), plan, engines })
     }
 
+    /// For what a document says of the app: it starts without the processes of its hooks, which belong to a node.
+    #[cfg_attr(not(feature = "process"), expect(unused_mut, reason = "there are no hooks"))]
+    pub(crate) fn described(mut plan: Plan, app: Option<App>) -> Result<Self, CliError> {
+        #[cfg(feature = "process")]
+        plan.helpers.retain(|helper| helper.keys.hooks.is_none());
+        Self::new(plan, app)
+    }
+
+    /// Whether callers show a key, or something else that the app knows them by.
+    pub(crate) fn needs_key(&self) -> bool {
+        self.plan.settings.api_keys.value.is_some() || has_auth(&self.app)
+    }
+
     /// Starts the app on the current runtime.
     pub(crate) async fn start(app: App) -> Result<Node, CliError> {
         app.start().await.map_err(|error| CliError::because("not started", &error))
     }
+}
+
+/// Whether the app names its callers.
+pub(crate) fn has_auth(app: &App) -> bool {
+    app.routes().iter().any(|route| route.name() == AUTH_ROUTE)
 }
 
 /// The name of the target in messages.

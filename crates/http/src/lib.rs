@@ -84,7 +84,7 @@
 //! # Access
 //!
 //! Without [`HttpConfig::api_keys`] every client may call. With them a request needs `authorization: Bearer …` or
-//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds the rate of each key (429), [`HttpConfig::cors`] the web
+//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds the rate of each key or named caller (429), [`HttpConfig::cors`] the web
 //! pages that may read responses, [`HttpConfig::hosts`] the host names of a server on loopback, and [`HttpConfig::tls`]
 //! encrypts. [`Admin`] is a listener for operators, on its own socket.
 //!
@@ -99,7 +99,8 @@
 //! that closes its sending side before the response (`nc -N`, `shutdown(SHUT_WR)`) counts as having left: TCP does not
 //! tell the two apart.
 //!
-//! Any client may request the priority `high`. If clients are not trusted, let a proxy drop or set the header.
+//! Any client may request the priority `high`, but for a caller to whom the app [gives](AuthCaller::priority) another
+//! one. If clients are not trusted, let a proxy drop or set the header.
 //!
 //! # Limits
 //!

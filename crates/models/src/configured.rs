@@ -127,7 +127,8 @@ impl ConfiguredRoutes {
             let is_served = is_served(route.0.name());
             change = take_over(change, route, is_served);
         }
-        for route in self.routes().iter().filter(|route| !all.contains(route) && is_served(route)) {
+        let former = self.loaded().routes.1.clone();
+        for route in former.iter().filter(|route| !all.contains(route) && is_served(route)) {
             change = change.remove_route(route);
         }
         self.node.change(change).await?;
@@ -146,7 +147,8 @@ impl ConfiguredRoutes {
 
 impl ModelRepository for ConfiguredRoutes {
     fn routes(&self) -> Vec<String> {
-        self.loaded().routes.1.clone()
+        // A private route is no model.
+        self.loaded().routes.1.iter().filter(|route| !route.starts_with('@')).cloned().collect()
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {
@@ -291,6 +293,15 @@ mod tests {
         configured.load("/b").await.unwrap();
         let revisions: HashSet<u64> = revisions(&node).into_iter().map(|(_, revision)| revision).collect();
         assert_eq!(revisions.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_private_route_is_no_model_and_is_removed_with_its_configuration() {
+        let (node, configured, file) = node(text(&[("/a", "\"one\""), ("@auth", "\"two\"")])).await;
+        assert_eq!(configured.routes(), ["/a"]);
+        *file.lock().unwrap() = text(&[("/a", "\"one\"")]);
+        configured.load_all().await.unwrap();
+        assert!(node.client().route("@auth").is_none());
     }
 
     #[tokio::test]

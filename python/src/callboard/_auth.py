@@ -46,4 +46,4 @@ class Caller(msgspec.Struct, frozen=True):
     tags: dict[str, str] = {}
     """What services find in `Context.tags`."""
     priority: Literal["high", "normal", "low"] | None = None
-    """The priority of its calls, where the request says none."""
+    """The priority of its calls. A request may ask for a lower one."""

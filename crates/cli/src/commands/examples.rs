@@ -11,6 +11,7 @@ use crate::snippet::{Language, snippet};
 
 /// Starts the app, because a model's example is known once it is loaded. Prints the program and stops the app.
 pub(crate) fn run(service: Service, language: Language) -> Result<(), CliError> {
+    let needs_key = service.needs_key();
     let Service { app, plan, .. } = service;
     let base = base_of(&plan, plan.settings.http.value);
     let program = block_on(async {
@@ -18,7 +19,6 @@ pub(crate) fn run(service: Service, language: Language) -> Result<(), CliError> 
         let routes = node.client().routes();
         let with_files: Vec<(&Route, _)> =
             routes.iter().map(|route| (&**route, example_file(&plan, route.name()))).collect();
-        let needs_key = plan.settings.api_keys.value.is_some();
         let program = snippet(language, &with_files, &base, needs_key);
         node.abort();
         Ok(program)

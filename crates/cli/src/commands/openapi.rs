@@ -12,9 +12,10 @@ use crate::service::Service;
 
 /// Starts the app, because a model's schema is known once it is loaded; asks for the document; stops again.
 pub(crate) fn run(service: Service, info: &ApiInfo, output: Option<&Path>) -> Result<(), CliError> {
+    let info = ApiInfo { needs_key: info.needs_key || service.needs_key(), ..info.clone() };
     let document = block_on(async {
         let node = Service::start(service.app).await?;
-        let document = callboard_http::openapi(&node.client().routes(), info, &own_protocols());
+        let document = callboard_http::openapi(&node.client().routes(), &info, &own_protocols());
         node.abort();
         Ok(document)
     })?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use callboard_config::{FoundModel, Plan, Source, Target};
 use callboard_core::{App, Drained};
-use callboard_http::{AUTH_ROUTE, AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
+use callboard_http::{AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
 use callboard_models::{ConfiguredRoutes, ModelDirectory, ReadAgain};
 use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
 use callboard_server::{Server, ServerBuilder, StartingServer};
@@ -28,7 +28,7 @@ use crate::example;
 use crate::identity::identity;
 use crate::logging::Log;
 use crate::reload::{self, WatchedFiles, watch};
-use crate::service::{Service, file_of, http_config};
+use crate::service::{Service, file_of, has_auth, http_config};
 use crate::signals::{INTERRUPT, Signals};
 
 /// Serves until stopped.
@@ -55,8 +55,8 @@ async fn serve(
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
     let mut config = http_config(&plan)?;
     config.auth = match &app {
-        Some(app) => app.routes().iter().any(|route| route.name() == AUTH_ROUTE),
-        None => plan.routes.iter().any(|route| route.path.value == AUTH_ROUTE),
+        Some(app) => has_auth(app),
+        None => plan.names_callers,
     };
     config.access_log = if plan.settings.access_log.value { log.access() } else { AccessLog::Off };
     // The port is bound first: a port in use should be known before a model is loaded, and probes need an answer

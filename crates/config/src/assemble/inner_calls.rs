@@ -88,6 +88,7 @@ mod tests {
             arguments: Vec::new(),
             response: None,
             calls: routes.iter().map(|route| ("embed".to_owned(), (*route).to_owned())).collect(),
+            auth: None,
             engine: None,
             host: None,
         };

@@ -115,7 +115,23 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
         parts[index] = Some(Part::build(plan, stage, &processes, host)?);
     }
     inner_calls::check(plan, &parts)?;
+    check_callers(plan, &parts)?;
     Ok(parts)
+}
+
+/// A function that names the callers of a file lets in everybody where no route asks it.
+fn check_callers(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigError> {
+    let unasked = plan.stages.iter().zip(parts).filter(|_| !plan.names_callers);
+    for (stage, part) in unasked {
+        let Some(auth) = part.as_ref().and_then(|part| part.auth.as_ref()) else { continue };
+        let place = plan.place(&stage.name.source, format!("stage `{}`", stage.name.value));
+        let message = format!(
+            "`{auth}` names the callers of its file, and is not asked: add a stage with `app = \"{auth}\"` under a route \
+             with `path = \"@auth\"`"
+        );
+        return Err(ConfigError::Rejected { place, message });
+    }
+    Ok(())
 }
 
 fn routes_of(plan: &Plan, parts: &[Option<Part>]) -> Result<Vec<RouteSpec>, BuildError> {

@@ -42,6 +42,8 @@ pub(super) struct Part {
     pub(super) output: DataType,
     /// The routes that its code calls, by the attributes that name them.
     pub(super) calls: Vec<(String, String)>,
+    /// The function of its file that names callers.
+    pub(super) auth: Option<String>,
     /// What its code takes of a request beside its input.
     pub(super) arguments: Vec<RequestArgument>,
     /// What it says of its answers, if it is the last one that does.
@@ -85,6 +87,7 @@ impl Part {
             needs: Some(Needs { input, example: None }),
             output,
             calls: Vec::new(),
+            auth: None,
             arguments: Vec::new(),
             response: None,
             engine: None,
@@ -123,6 +126,7 @@ impl Part {
                 let response = service.response.clone().map(|PythonResponse { status, media_type, description }| {
                     DeclaredResponse { status, media_type, description }
                 });
+                let auth = service.auth.clone();
                 let mut process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 process.methods = methods_of(plan, name);
                 let streams = service.streams;
@@ -150,7 +154,7 @@ impl Part {
                     (Planned::Single(stage.clone().into()), stage.as_host())
                 };
                 let (needs, host) = (Some(Needs { input, example: None }), Some(Host { replicas, streams }));
-                Ok(Self { code, needs, output, calls, arguments, response, engine: None, host })
+                Ok(Self { code, needs, output, calls, auth, arguments, response, engine: None, host })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
@@ -231,6 +235,7 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         needs,
         output: known("gives"),
         calls: Vec::new(),
+        auth: None,
         arguments: Vec::new(),
         response: None,
         engine: None,
@@ -376,6 +381,7 @@ mod model {
             needs: Some(Needs { input: model.input_type(), example: zeros(model.signature()) }),
             output: model.output_type(),
             calls: Vec::new(),
+            auth: None,
             arguments: Vec::new(),
             response: None,
             engine: Some(model.runs_on()),

@@ -9,6 +9,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use callboard_core::description::{PipelinePlan, StageOutline};
+use callboard_http::AUTH_ROUTE;
 
 use super::document::{Document, Section};
 use super::error::{ConfigError, Place};
@@ -19,11 +20,12 @@ use super::kind::StageKind;
 use super::layers::{Environment, Flags, Layers};
 use super::models::{self, listing::FoundModel, settings::ModelDefaults};
 use super::route::{self, RoutePlan};
-use super::setting::{ALL, JOIN, MAX_LOADED, QUIC};
+use super::setting::{ALL, JOIN, MAX_LOADED, QUIC, RATE_LIMIT};
 use super::source::{Source, Sourced};
 use super::stage::{self, PINNED, SPLIT, StagePlan};
 
 pub use self::settings::Settings;
+use self::settings::described;
 
 /// The target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +100,8 @@ pub struct Plan {
     pub stages: Vec<StagePlan>,
     /// The routes, in the order of the file.
     pub routes: Vec<RoutePlan>,
+    /// Whether the target has a route that [names the callers](AUTH_ROUTE), also if `routes` is a part of its routes.
+    pub names_callers: bool,
     /// The processes that start before the stages, in the order of the file.
     #[cfg(feature = "process")]
     pub helpers: Vec<HelperPlan>,
@@ -137,6 +141,7 @@ impl Plan {
         #[cfg(feature = "process")]
         settings.show_output_of(&stages);
         let plan = Self {
+            names_callers: routes.iter().any(|route| route.path.value == AUTH_ROUTE),
             target,
             settings,
             stages,
@@ -144,6 +149,7 @@ impl Plan {
             #[cfg(feature = "process")]
             helpers,
         };
+        plan.check_rate_limit()?;
         plan.check_alone()?;
         plan.check_pinned()?;
         Ok(plan)
@@ -157,9 +163,23 @@ impl Plan {
             settings: self.settings.clone(),
             stages: vec![stage],
             routes: Vec::new(),
+            names_callers: self.names_callers,
             #[cfg(feature = "process")]
             helpers: Vec::new(),
         }
+    }
+
+    /// The limit of each caller needs callers with names. Those of a program are known to the HTTP edge.
+    fn check_rate_limit(&self) -> Result<(), ConfigError> {
+        let Settings { rate_limit, api_keys, .. } = &self.settings;
+        let is_program = matches!(self.target, Target::Program { .. });
+        if rate_limit.value.is_none() || api_keys.value.is_some() || self.names_callers || is_program {
+            return Ok(());
+        }
+        Err(ConfigError::NotHere {
+            what: described(&RATE_LIMIT, rate_limit),
+            why: "it is a limit of each key or caller: http.api_keys is not set, and no route is `@auth`",
+        })
     }
 
     /// A remote stage or a split needs other nodes; it is refused on a node without peers, where it would have no

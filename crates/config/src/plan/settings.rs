@@ -165,12 +165,6 @@ impl Settings {
         {
             self.check_admin_beyond_loopback()?;
         }
-        if self.rate_limit.value.is_some() && self.api_keys.value.is_none() {
-            return Err(ConfigError::NotHere {
-                what: described(&RATE_LIMIT, &self.rate_limit),
-                why: "it is a limit of each key, and http.api_keys is not set",
-            });
-        }
         let is_secure = self.otlp_endpoint.value.as_ref().is_some_and(Origin::is_secure);
         if !is_secure && self.otlp_ca_file.value.is_some() {
             return Err(ConfigError::NotHere {
@@ -232,6 +226,6 @@ impl Settings {
     }
 }
 
-fn described<F: Form>(setting: &Setting<F>, value: &Sourced<F::Value>) -> String {
+pub(super) fn described<F: Form>(setting: &Setting<F>, value: &Sourced<F::Value>) -> String {
     format!("{} = {} ({})", setting.name.key, setting.form.show(&value.value), value.source)
 }

@@ -113,7 +113,8 @@ pub struct HttpConfig {
     /// *Threat*: a revoked key that is still accepted.
     pub api_keys_reload_interval: Duration,
 
-    /// The rate limit of keys without their own. Default no limit. Answered with 429 and `retry-after`.
+    /// The rate limit of keys without their own, and of each caller that the app names. Default no limit. Answered with
+    /// 429 and `retry-after`.
     ///
     /// *Threat*: one client that takes the capacity of all. The node's permits protect the node; this protects the
     /// other clients. Every call counts: each call of a stream, which waits for its turn at most for the timeout of a
@@ -313,7 +314,7 @@ impl HttpConfig {
         if window > MOST_WINDOW_BYTES {
             return Err(HttpConfigError::TooLarge { field: "http2_stream_window_bytes", most: MOST_WINDOW_BYTES });
         }
-        if self.rate_limit.is_some() && self.api_keys.is_none() {
+        if self.rate_limit.is_some() && self.api_keys.is_none() && !self.auth {
             return Err(HttpConfigError::Without { field: "rate_limit", other: "api_keys" });
         }
         Ok(())

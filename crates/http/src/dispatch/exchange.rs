@@ -7,8 +7,8 @@ use axum::body::HttpBody;
 use axum::http::header::{CONNECTION, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{Request, StatusCode, Version};
 use axum::response::Response;
-use callboard_core::Instant;
 use callboard_core::edge::{CaughtPanic, Route};
+use callboard_core::{CallOptions, Deadline, Instant};
 
 use super::destination::Target;
 use super::{EdgeState, NOSNIFF, ServedNode};
@@ -16,11 +16,11 @@ use crate::call::RequestContext;
 use crate::error::ApiError;
 use crate::error::starting;
 use crate::guard::KeyHolder;
-use crate::guard::auth::caller_of;
 use crate::listener::{CLOSE, PeerInfo, UnreadBody};
 use crate::observe::log_line::PendingLogLine;
 use crate::observe::request_trace::{RequestTrace, TraceHeaders};
 use crate::observe::server_timing::{SERVER_TIMING, error_timing};
+use crate::request::head::RequestHead;
 use crate::request::request_fields::auth_request;
 use crate::request_id::{HAS_REQUEST_IDS, RequestId, X_REQUEST_ID};
 
@@ -83,17 +83,26 @@ impl<'a> Exchange<'a> {
         )
     }
 
-    /// Asks the app who sends the request.
+    /// Asks the app who sends the request, within the time that its client waits.
     pub(super) fn ask_app<B>(
         &self,
         request: &Request<B>,
         peer: Option<PeerInfo>,
-    ) -> Pin<Box<dyn Future<Output = Result<KeyHolder, ApiError>> + Send>> {
-        let Some(node) = self.target.node else { return Box::pin(ready(Err(starting().into()))) };
+    ) -> Pin<Box<dyn Future<Output = Result<KeyHolder, ApiError>> + Send + '_>> {
+        let callers = self.edge.policy.as_ref().and_then(|policy| policy.callers.as_ref());
+        let Some((node, callers)) = self.target.node.zip(callers) else {
+            return Box::pin(ready(Err(starting().into())));
+        };
         let proxies = &self.edge.config.trusted_proxies;
         let client = peer.map(|peer| proxies.client(peer.address, request.headers()));
         let parts = (request.uri(), request.headers(), request.extensions());
-        Box::pin(caller_of(node.client.clone(), auth_request(request.method(), parts, client), self.id.clone()))
+        let asked = auth_request(request.method(), parts, client);
+        // The call itself refuses a head that cannot be read.
+        let timeout = RequestHead::read(request.headers()).ok().and_then(|head| head.timeout);
+        let deadline = timeout.map(|timeout| Deadline::after(self.start, timeout));
+        let options = CallOptions::new().with_request_id(self.id.as_str());
+        let options = deadline.into_iter().fold(options, CallOptions::with_deadline);
+        Box::pin(callers.ask(node.client.clone(), asked, &self.id, options))
     }
 
     /// The context of its call.

@@ -65,10 +65,13 @@ impl HttpEdge {
                 ControlFlow::Break(early) => ControlFlow::Break(early),
                 ControlFlow::Continue(Admitted::Known(holder)) => ControlFlow::Continue(holder),
                 // Boxed: few apps name their callers.
-                ControlFlow::Continue(Admitted::Asks) => match exchange.ask_app(&request, peer).await {
-                    Ok(holder) => ControlFlow::Continue(Some(holder)),
-                    Err(error) => ControlFlow::Break(Err(error)),
-                },
+                ControlFlow::Continue(Admitted::Asks) => {
+                    match edge.until_aborted(pin!(exchange.ask_app(&request, peer)), is_polled).await {
+                        Some(Ok(holder)) => ControlFlow::Continue(Some(holder)),
+                        Some(Err(error)) => ControlFlow::Break(Err(error)),
+                        None => ControlFlow::Break(Err(ApiError::ending())),
+                    }
+                }
             };
             let (outcome, unread): (Outcome, _) = match admitted {
                 ControlFlow::Break(early) => {
@@ -210,10 +213,14 @@ impl EdgeState {
         }
     }
 
-    /// The outcome of a call, or an error when it is aborted. If the connection polls it then, a check on each poll is
-    /// enough.
-    async fn unless_aborted(&self, mut call: Pin<&mut impl Future<Output = Outcome>>, is_polled: bool) -> Outcome {
-        let ended = if is_polled {
+    /// The outcome of a call, or an error when it is aborted.
+    async fn unless_aborted(&self, call: Pin<&mut impl Future<Output = Outcome>>, is_polled: bool) -> Outcome {
+        self.until_aborted(call, is_polled).await.unwrap_or_else(|| Ok(Err(ApiError::ending())))
+    }
+
+    /// `None` when calls in progress are aborted. If the connection polls it then, a check on each poll is enough.
+    async fn until_aborted<F: Future>(&self, mut call: Pin<&mut F>, is_polled: bool) -> Option<F::Output> {
+        if is_polled {
             poll_fn(|cx| match call.as_mut().poll(cx) {
                 Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
                 Poll::Pending if self.life.aborting.has_begun() => Poll::Ready(None),
@@ -223,8 +230,7 @@ impl EdgeState {
         } else {
             // Boxed: the wait would enlarge the future of every call.
             Box::pin(self.life.aborting.unless_begun(call)).await
-        };
-        ended.unwrap_or_else(|| Ok(Err(ApiError::ending())))
+        }
     }
 }
 

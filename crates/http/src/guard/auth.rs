@@ -2,17 +2,23 @@
 //! needs a caller and shows no API key.
 //!
 //! * **Full:** a route without room for one more call is answered with 503, as is the request.
-//! * **Late:** 503 after the timeout of the route.
+//! * **Late:** 503 after the timeout of the route, or of the request.
+//! * **Over its rate:** 429, as for a key. The counts of callers are bounded: see [`MAX_CALLERS`].
 //! * **Failed:** a status that the function chose is passed on with its message; any other failure is 500 or 503, and
-//!   says nothing of it. The log does.
+//!   says nothing of it. The log does, at most at [`FAILURES`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
 
-use callboard_core::{CallError, CallOptions, ErrorKind, LocalClient, Priority};
+use callboard_core::log_limit::{LogLimit, LogRate};
+use callboard_core::{CallError, CallOptions, ErrorKind, Instant, LocalClient, Priority};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::KeyHolder;
+use super::rate_limit::{Limiter, RateLimit};
 use crate::error::ApiError;
 use crate::request_id::RequestId;
 
@@ -57,7 +63,7 @@ pub struct AuthCaller {
     /// Tags for user code; see [`CallOptions::with_tag`].
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
-    /// The priority of its calls, where the request says none.
+    /// The priority of its calls. A request may ask for a lower one.
     #[serde(default)]
     pub priority: Option<Priority>,
 }
@@ -73,32 +79,116 @@ impl AuthCaller {
         let options = self.tags.iter().fold(options.with_caller(&*self.name), |options, (name, value)| {
             options.with_tag(name.as_str(), value.as_str())
         });
-        let priority = self.priority.filter(|_| options.priority().is_none());
+        // The lower of both: the highest class is the smallest, and `None` is below all.
+        let priority = self.priority.max(options.priority());
         priority.into_iter().fold(options, CallOptions::with_priority)
     }
 }
 
-/// Asks the app who sends a request.
-pub(crate) async fn caller_of(client: LocalClient, request: AuthRequest, id: RequestId) -> Result<KeyHolder, ApiError> {
-    let options = CallOptions::new().with_request_id(id.as_str());
-    let asked = client.call_with::<AuthRequest, AuthCaller>(AUTH_ROUTE, request, options).await;
-    let caller = asked.and_then(|caller| {
-        // What is beyond a limit would fail each of its calls, as if the client were at fault.
-        let checked = caller.add_to(CallOptions::new()).check();
-        checked.map(|()| caller).map_err(|error| CallError::new(ErrorKind::Internal, error.message()))
-    });
-    caller.map(KeyHolder::of_caller).map_err(|error| refusal(error, &id))
+/// Strangers cause these lines.
+const FAILURES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
+
+/// The most callers with a count of their own. Those beyond share one until the counts of others are as new.
+const MAX_CALLERS: usize = 10_000;
+
+/// The callers that the app names: how they are asked for, and their rates.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    limits: Option<CallerLimits>,
+    failures: Mutex<LogLimit>,
 }
 
-fn refusal(error: CallError, id: &RequestId) -> ApiError {
-    if error.kind() == ErrorKind::Failed && error.status().is_some() {
-        return error.without_trace().into();
+impl Callers {
+    pub(super) fn new(limit: Option<RateLimit>) -> Self {
+        Self { limits: limit.map(CallerLimits::new), failures: Mutex::new(LogLimit::new(FAILURES)) }
     }
-    tracing::error!(request_id = id.as_str(), %error, "the caller of a request could not be found out");
-    let has_answered = matches!(error.kind(), ErrorKind::Failed | ErrorKind::Internal | ErrorKind::InvalidInput);
-    if has_answered {
-        ApiError::new(ErrorKind::Internal, "the check of the caller has failed")
-    } else {
-        ApiError::new(ErrorKind::Unavailable, "the caller cannot be checked now").retry_after(error.retry_after())
+
+    /// Asks the app who sends a request, which is counted.
+    pub(crate) async fn ask(
+        &self,
+        client: LocalClient,
+        request: AuthRequest,
+        id: &RequestId,
+        options: CallOptions,
+    ) -> Result<KeyHolder, ApiError> {
+        let asked = client.call_with::<AuthRequest, AuthCaller>(AUTH_ROUTE, request, options).await;
+        let caller = asked.and_then(|caller| {
+            // What is beyond a limit would fail each of its calls, as if the client were at fault.
+            let checked = caller.add_to(CallOptions::new()).check();
+            checked.map(|()| caller).map_err(|error| CallError::new(ErrorKind::Internal, error.message()))
+        });
+        let caller = caller.map_err(|error| self.refusal(error, id))?;
+        let limiter = self.limits.as_ref().map(|limits| limits.of(&caller.name));
+        let holder = KeyHolder::of_caller(caller, limiter);
+        holder.take(1).map_err(|over| over.error)?;
+        Ok(holder)
+    }
+
+    fn refusal(&self, error: CallError, id: &RequestId) -> ApiError {
+        if error.kind() == ErrorKind::Failed && error.status().is_some() {
+            return error.without_trace().into();
+        }
+        let (left_out, is_admitted) = {
+            let mut failures = self.failures.lock();
+            (failures.turn(Instant::now()), failures.admit(0))
+        };
+        if left_out > 0 {
+            tracing::warn!(left_out, "lines about callers that could not be found out were left out");
+        }
+        if is_admitted {
+            tracing::error!(request_id = id.as_str(), %error, "the caller of a request could not be found out");
+        }
+        let has_answered = matches!(error.kind(), ErrorKind::Failed | ErrorKind::Internal | ErrorKind::InvalidInput);
+        if has_answered {
+            ApiError::new(ErrorKind::Internal, "the check of the caller has failed")
+        } else {
+            ApiError::new(ErrorKind::Unavailable, "the caller cannot be checked now").retry_after(error.retry_after())
+        }
+    }
+}
+
+/// A count for each name.
+#[derive(Debug)]
+struct CallerLimits {
+    limit: RateLimit,
+    own: Mutex<HashMap<String, Arc<Limiter>>>,
+    shared: Arc<Limiter>,
+}
+
+impl CallerLimits {
+    fn new(limit: RateLimit) -> Self {
+        Self { limit, own: Mutex::default(), shared: Arc::new(Limiter::new(limit)) }
+    }
+
+    fn of(&self, name: &str) -> Arc<Limiter> {
+        let mut own = self.own.lock();
+        if let Some(limiter) = own.get(name) {
+            return Arc::clone(limiter);
+        }
+        if own.len() >= MAX_CALLERS {
+            // A request in progress may count more.
+            own.retain(|_, limiter| Arc::strong_count(limiter) > 1 || !limiter.is_settled());
+        }
+        if own.len() >= MAX_CALLERS {
+            return Arc::clone(&self.shared);
+        }
+        Arc::clone(own.entry(name.to_owned()).or_insert_with(|| Arc::new(Limiter::new(self.limit))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_beyond_the_bound_share_a_count_until_others_have_settled() {
+        let limits = CallerLimits::new(RateLimit::parse("1/h").unwrap());
+        let one = std::num::NonZeroU32::MIN;
+        let take = |name: &str| limits.of(name).take(one).unwrap().is_ok();
+        assert!((0..MAX_CALLERS).all(|caller| take(&caller.to_string())));
+        assert!(!take("0") && take("one more") && !take("another"));
+        let idle = CallerLimits::new(RateLimit::parse("1/h").unwrap());
+        let _ = (0..=MAX_CALLERS).map(|caller| idle.of(&caller.to_string())).count();
+        assert_eq!(idle.own.lock().len(), 1, "counts that are as new are forgotten");
     }
 }

@@ -97,12 +97,12 @@ pub struct KeyHolder(Holder);
 #[derive(Clone, Debug)]
 enum Holder {
     Key { ring: Arc<KeySet>, index: usize },
-    Caller(Arc<AuthCaller>),
+    Caller { caller: Arc<AuthCaller>, limiter: Option<Arc<Limiter>> },
 }
 
 impl KeyHolder {
-    pub(super) fn of_caller(caller: AuthCaller) -> Self {
-        Self(Holder::Caller(Arc::new(caller)))
+    pub(super) fn of_caller(caller: AuthCaller, limiter: Option<Arc<Limiter>>) -> Self {
+        Self(Holder::Caller { caller: Arc::new(caller), limiter })
     }
 
     /// The name of the key or caller. The key itself is not known here.
@@ -110,7 +110,7 @@ impl KeyHolder {
     pub fn name(&self) -> &str {
         match &self.0 {
             Holder::Key { ring, index } => ring.keys.name(*index),
-            Holder::Caller(caller) => &caller.name,
+            Holder::Caller { caller, .. } => &caller.name,
         }
     }
 
@@ -118,15 +118,14 @@ impl KeyHolder {
     pub(crate) fn add_to(&self, options: CallOptions) -> CallOptions {
         match &self.0 {
             Holder::Key { .. } => options.with_caller(self.name()),
-            Holder::Caller(caller) => caller.add_to(options),
+            Holder::Caller { caller, .. } => caller.add_to(options),
         }
     }
 
-    /// That of a key. A function of the app counts as it likes.
     fn limiter(&self) -> Option<&Limiter> {
         match &self.0 {
             Holder::Key { ring, index } => ring.limiters.get(*index)?.as_deref(),
-            Holder::Caller(_) => None,
+            Holder::Caller { limiter, .. } => limiter.as_deref(),
         }
     }
 

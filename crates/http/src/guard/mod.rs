@@ -25,6 +25,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
 use callboard_core::edge::Route;
 
+use self::auth::Callers;
 use self::keyring::Keyring;
 use crate::error::ApiError;
 
@@ -51,8 +52,8 @@ pub(crate) const OPEN_PATHS: [&str; 5] = ["/livez", "/readyz", "/openapi.json", 
 pub(crate) struct AccessPolicy {
     keys: Option<Keyring>,
     cors: Option<Cors>,
-    /// Whether the app names the callers without a key.
-    asks_app: bool,
+    /// Set if the app names the callers without a key.
+    pub(crate) callers: Option<Callers>,
 }
 
 /// What the head of an admitted request says of its caller.
@@ -74,7 +75,8 @@ impl AccessPolicy {
         asks_app: bool,
     ) -> Option<Self> {
         let keys = keys.map(|keys| Keyring::new(keys, rate_limit, reload_interval));
-        (keys.is_some() || cors.is_some() || asks_app).then_some(Self { keys, cors, asks_app })
+        let callers = asks_app.then(|| Callers::new(rate_limit));
+        (keys.is_some() || cors.is_some() || asks_app).then_some(Self { keys, cors, callers })
     }
 
     /// Reloads keys when their file changes. Drop it with the listener.
@@ -89,13 +91,13 @@ impl AccessPolicy {
         request: &Request<B>,
         is_open: impl Fn(&Request<B>) -> bool,
     ) -> Result<Admitted, ApiError> {
-        if (self.keys.is_none() && !self.asks_app) || is_open(request) {
+        if (self.keys.is_none() && self.callers.is_none()) || is_open(request) {
             return Ok(Admitted::Known(None));
         }
         let shown = key_of(request.headers());
         let holder = self.keys.as_ref().zip(shown).and_then(|(keys, key)| keys.find(key));
         match holder {
-            None if self.asks_app => Ok(Admitted::Asks),
+            None if self.callers.is_some() => Ok(Admitted::Asks),
             None => Err(ApiError::unauthenticated(shown.is_some())),
             Some(holder) => {
                 holder.take(1).map_err(|over| over.error)?;

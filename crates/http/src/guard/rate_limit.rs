@@ -1,4 +1,4 @@
-//! The rate limit of a key: the generic cell rate algorithm, one time per key.
+//! The rate limit of a key or caller: the generic cell rate algorithm, one time for each.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -83,6 +83,11 @@ impl Limiter {
 
     pub(super) fn limit(&self) -> RateLimit {
         self.limit
+    }
+
+    /// Whether it is as a new one.
+    pub(super) fn is_settled(&self) -> bool {
+        *self.settled.lock() <= Instant::now()
     }
 }
 

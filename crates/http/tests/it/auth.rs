@@ -6,19 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, CallContext, Failure, Priority, RouteChange, RouteSpec, Stage};
-use callboard_http::{AUTH_ROUTE, ApiInfo, ApiKeys, AuthCaller, AuthRequest, HttpConfig, HttpEdge};
+use callboard_http::{AUTH_ROUTE, ApiInfo, ApiKeys, AuthCaller, AuthRequest, HttpConfig, HttpEdge, RateLimit};
 
-use crate::support::{Answer, Server, config};
+use crate::support::{Answer, Server, TEST_TIMEOUT, config};
 
 /// Says what its code knows of the caller.
 fn app(who: Stage<AuthRequest, AuthCaller>) -> App {
+    app_within(Duration::from_secs(3600), who)
+}
+
+fn app_within(timeout: Duration, who: Stage<AuthRequest, AuthCaller>) -> App {
     let seen = |_: &i64, context: &CallContext| {
         let (caller, tier) = (context.caller().unwrap_or("nobody"), context.tag("tier").unwrap_or("none"));
         Ok(format!("{caller} {tier} {:?}", context.priority()))
     };
     App::new()
         .route("/seen", Stage::each_with_context("seen", seen))
-        .mount(RouteSpec::new(AUTH_ROUTE, who).default_timeout(Duration::from_millis(200)))
+        .mount(RouteSpec::new(AUTH_ROUTE, who).default_timeout(timeout))
 }
 
 /// Knows callers by their bearer tokens.
@@ -30,6 +34,11 @@ fn by_token() -> Stage<AuthRequest, AuthCaller> {
                 let mut caller = AuthCaller::new("ada");
                 caller.tags.insert("tier".to_owned(), "gold".to_owned());
                 caller.priority = Some(Priority::High);
+                Ok(caller)
+            }
+            Some("batch") => {
+                let mut caller = AuthCaller::new("bob");
+                caller.priority = Some(Priority::Low);
                 Ok(caller)
             }
             Some("head") => {
@@ -53,9 +62,17 @@ fn by_token() -> Stage<AuthRequest, AuthCaller> {
 }
 
 async fn call(server: &Server, token: &str) -> Answer {
+    call_with(server, token, ("x-more", "")).await
+}
+
+async fn call_with(server: &Server, token: &str, more: (&str, &str)) -> Answer {
     let bearer = format!("Bearer {token}");
-    let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
+    let headers = [("content-type", "application/json"), ("authorization", &*bearer), more];
     server.connect().await.post("/seen", &headers, "1").await
+}
+
+fn hangs() -> Stage<AuthRequest, AuthCaller> {
+    Stage::each_async("who", |_: Arc<AuthRequest>| pending::<Result<AuthCaller, Failure>>())
 }
 
 #[tokio::test]
@@ -116,10 +133,59 @@ async fn no_edge_serves_or_shows_the_route() {
 
 #[tokio::test]
 async fn a_function_that_hangs_is_503_after_its_timeout_and_never_lets_in() {
-    let who = Stage::each_async("who", |_: Arc<AuthRequest>| pending::<Result<AuthCaller, Failure>>());
-    let server = Server::for_app(app(who), HttpConfig::default()).await;
+    let server = Server::for_app(app_within(Duration::from_millis(200), hangs()), HttpConfig::default()).await;
     let answer = call(&server, "gold").await;
     assert_eq!((answer.status, answer.problem()["message"].as_str()), (503, Some("the caller cannot be checked now")));
+}
+
+#[tokio::test]
+async fn the_function_is_asked_no_longer_than_the_client_waits_or_the_edge_serves() {
+    let mut server = Server::for_app(app(hangs()), config(|c| c.shutdown_grace = Duration::ZERO)).await;
+    let answer = call_with(&server, "gold", ("x-request-timeout-ms", "50")).await;
+    assert_eq!((answer.status, answer.problem()["message"].as_str()), (503, Some("the caller cannot be checked now")));
+    let mut raw = server.connect().await;
+    raw.send("POST /seen HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: 1\r\n\r\n1").await;
+    // The page of metrics has a caller, too.
+    let asked = async {
+        while server.node().client().in_flight() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, asked).await.expect("the function is asked");
+    server.begin_shutdown();
+    assert_eq!(raw.answer().await.status, 503);
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn a_request_has_the_priority_of_its_caller_or_a_lower_one() {
+    let server = Server::for_app(app(by_token()), HttpConfig::default()).await;
+    for (token, asked, expected) in [
+        ("batch", "high", "bob none Low"),
+        ("batch", "low", "bob none Low"),
+        ("gold", "high", "ada gold High"),
+        ("gold", "low", "ada gold Low"),
+        ("head", "high", "POST /seen   127.0.0.1 none High"),
+    ] {
+        let answer = call_with(&server, token, ("x-request-priority", asked)).await;
+        assert_eq!(answer.json(), expected, "{token} {asked}");
+    }
+    let body = r#"{"input":1,"parameters":{"priority":1}}"#;
+    let headers = [("content-type", "application/json"), ("authorization", "Bearer batch")];
+    let answer = server.connect().await.post("/v2/models/seen/generate", &headers, body).await;
+    assert!(String::from_utf8_lossy(&answer.body).contains("Low"), "{}", String::from_utf8_lossy(&answer.body));
+}
+
+#[tokio::test]
+async fn each_caller_that_the_app_names_has_the_rate_limit() {
+    let limit = config(|c| c.rate_limit = Some(RateLimit::parse("2/h").unwrap()));
+    let server = Server::for_app(app(by_token()), limit).await;
+    for status in [200, 200, 429] {
+        let answer = call(&server, "gold").await;
+        assert_eq!((answer.status, answer.header("retry-after").is_some()), (status, status == 429));
+    }
+    assert_eq!(call(&server, "batch").await.status, 200, "another caller has a count of its own");
+    assert_eq!(call(&server, "stranger").await.status, 401);
 }
 
 #[tokio::test]

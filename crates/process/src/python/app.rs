@@ -109,6 +109,9 @@ pub struct PythonService {
     /// Whether it is a step of pipelines, and has no route of its own.
     #[serde(default)]
     pub is_step: bool,
+    /// The target of the function that names the callers of its file, if that has one.
+    #[serde(skip)]
+    pub auth: Option<String>,
 }
 
 /// A parameter that is the whole body of some requests.
