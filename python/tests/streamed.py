@@ -37,6 +37,8 @@ class Words:
                     os._exit(7)
                 made += 1
                 yield made
+            if "begun" in order:
+                Path(order["begun"]).touch()
             if order.get("waits"):
                 await asyncio.sleep(1000)
         except asyncio.CancelledError:

@@ -145,10 +145,14 @@ def test_an_operator_pulls_no_more_than_it_has_room_for_and_ends_its_source(name
         stream = AsyncStream(source())
         async with stream.buffer(4) if name == "buffer" else stream.parmap(str, workers=4) as operated:
             assert await anext(operated) in (0, "0")
-            await asyncio.sleep(0.01)
+            while len(pulled) < 5:
+                await asyncio.sleep(0)
+            # Time for more than that.
+            for _ in range(9):
+                await asyncio.sleep(0)
         assert left.is_set() and len(pulled) <= 5
 
-    asyncio.run(asynchronous())
+    asyncio.run(asyncio.wait_for(asynchronous(), LIMIT))
 
 
 def test_branches_of_a_tee_have_all_items_and_the_slowest_bounds_the_others() -> None:

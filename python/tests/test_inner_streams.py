@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,19 +12,19 @@ from typing import Any
 
 import pytest
 import streamed
-from node import HERE, Node
+from node import HERE, PROGRAM, Node
 
 import callboard as cb
 from callboard.client import DeadlineExceededError, FailedError, OverloadedError
 
-BUILT = [str(HERE.parents[1] / "target" / profile) for profile in ("release", "debug")]
-PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *BUILT)))
+# Longer than any stream takes to begin.
+TIMEOUT = streamed.LIMIT / 4
 
 
 class Here:
     """Runs a service in this process."""
 
-    def outputs(self, service: str, order: dict[str, Any], timeout: float | None = None) -> list[Any]:
+    def outputs(self, service: str, order: dict[str, Any]) -> list[Any]:
         with cb.test_client(getattr(streamed, service)) as client:
             found: list[Any] = client.call(order)
             return found
@@ -38,13 +36,16 @@ class There:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def outputs(self, service: str, order: dict[str, Any], timeout: float | None = None) -> list[Any]:
-        route = "/" + re.sub("(?<=[a-z])(?=[A-Z])", "-", service).lower()
-        with cb.Client(self.url, timeout=timeout or streamed.LIMIT) as client:
+    def outputs(self, service: str, order: dict[str, Any]) -> list[Any]:
+        with cb.Client(self.url, timeout=streamed.LIMIT) as client:
             if service in ("Slow", "ByPath", "PlainByPath"):
-                found: list[Any] = client.call(route, order)
+                found: list[Any] = client.call(route_of(service), order)
                 return found
-            return list(client.replies(route, order))
+            return list(client.replies(route_of(service), order))
+
+
+def route_of(service: str) -> str:
+    return "/" + re.sub("(?<=[a-z])(?=[A-Z])", "-", service).lower()
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_leaving_the_loop_cancels_the_stream(place: Here | There, relay: str, pl
 
 @RELAYS
 def test_a_stream_has_the_time_of_its_call(place: Here | There, relay: str, tmp_path: Path) -> None:
-    order = {"count": 2, "waits": True, "path": str(tmp_path / "note"), "options": {"timeout": "300ms"}}
+    order = {"count": 2, "waits": True, "path": str(tmp_path / "note"), "options": {"timeout": TIMEOUT}}
     assert place.outputs(relay, order) == [1, 2, ["deadline_exceeded", None, "DeadlineExceededError"]]
     assert asyncio.run(streamed.until_noted(order)) == "cancelled"
 
@@ -114,7 +115,7 @@ def test_a_stream_that_is_not_read_pauses(place: Here | There, tmp_path: Path) -
 def test_the_caller_that_leaves_takes_the_inner_stream_with_it(url: str, relay: str, tmp_path: Path) -> None:
     order = {"count": 2, "waits": True, "path": str(tmp_path / "note")}
     with cb.Client(url, timeout=1000) as client:
-        replies = client.replies("/relay" if relay == "Relay" else "/plain-relay", order)
+        replies = client.replies(route_of(relay), order)
         assert [next(replies), next(replies)] == [1, 2]
         replies.close()
         assert asyncio.run(streamed.until_noted(order)) == "cancelled"
@@ -123,8 +124,11 @@ def test_the_caller_that_leaves_takes_the_inner_stream_with_it(url: str, relay: 
 @RELAYS
 def test_the_deadline_of_the_caller_ends_both(url: str, relay: str, tmp_path: Path) -> None:
     order = {"count": 2, "waits": True, "path": str(tmp_path / "note")}
-    with pytest.raises(DeadlineExceededError):
-        There(url).outputs(relay, order, timeout=0.5)
+    with cb.Client(url, timeout=TIMEOUT) as client:
+        replies = client.replies(route_of(relay), order)
+        assert [next(replies), next(replies)] == [1, 2]
+        with pytest.raises(DeadlineExceededError):
+            next(replies)
     assert asyncio.run(streamed.until_noted(order)) == "cancelled"
 
 
@@ -339,10 +343,13 @@ def test_a_stream_is_read_where_an_event_loop_runs() -> None:
 
 def test_a_cancelled_call_of_a_test_cancels_the_inner_stream(tmp_path: Path) -> None:
     async def test() -> None:
-        order = {"count": 2, "waits": True, "path": str(tmp_path / "note")}
+        order = {"count": 2, "waits": True, "path": str(tmp_path / "note"), "begun": str(tmp_path / "begun")}
         async with cb.test_client(streamed.Relay) as client:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(client.call(order), 0.2)
+            call = asyncio.ensure_future(client.call(order))
+            await streamed.until_noted({"path": order["begun"]})
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
             assert await streamed.until_noted(order) == "cancelled"
 
     asyncio.run(test())
