@@ -13,7 +13,7 @@ import callboard as cb
 class Items:
     @cb.route("/items", methods=["POST"])
     def create(self, name: str, context: cb.Context) -> str:
-        context.response.status = 201
+        context.response.status_code = 201
         context.response.headers["location"] = f"/items/{name}"
         context.response.set_cookie("last", name, httponly=True)
         context.response.set_cookie("seen", "1")
@@ -50,20 +50,20 @@ class Chat:
         context.response.headers["x-model"] = "m1"
         for letter in text:
             if letter == "!":
-                context.response.status = 500
+                context.response.status_code = 500
             yield letter
 
 
 @cb.service
 class Count:
     def predict(self, below: int, context: cb.Context) -> Iterator[int]:
-        context.response.status = 203
+        context.response.status_code = 203
         yield from range(below)
 
 
 @cb.function
 def first(name: str, context: cb.Context) -> str:
-    context.response.status = 202
+    context.response.status_code = 202
     context.response.headers["x-first"] = "1"
     context.response.headers["x-both"] = "1"
     return name

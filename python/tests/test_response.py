@@ -121,13 +121,13 @@ def test_the_test_client_gives_the_answer_of_a_node() -> None:
     with cb.test_client(response_app.Items) as client:
         context = cb.Context()
         assert client.call("a", method="create", context=context) == "a"
-        assert (context.response.status, context.response.headers["Location"]) == (201, "/items/a")
+        assert (context.response.status_code, context.response.headers["Location"]) == (201, "/items/a")
         assert client.batch([0, 1], method="batch") == [0, 1]
         assert client.call(method="report", context=context) == b"a,b\n"
         assert context.response.media_type == "text/csv"
     with cb.test_client(response_app.table) as client:
-        assert (client.call(1, context=context), context.response.status) == ("a\n", 201)
-        assert (client.call(0, context=context), context.response.status) == ("none", 404)
+        assert (client.call(1, context=context), context.response.status_code) == ("a\n", 201)
+        assert (client.call(0, context=context), context.response.status_code) == ("none", 404)
     with cb.test_client(response_app.Chat) as client, pytest.raises(RuntimeError, match="the answer has begun"):
         client.call("a!")
 
@@ -154,6 +154,9 @@ def test_what_an_answer_cannot_have_is_refused_where_it_is_chosen(make: Callable
 def test_a_name_of_another_framework_leads_to_the_one_here() -> None:
     with pytest.raises(AttributeError, match="did you mean 'Redirect'"):
         cb.RedirectResponse  # noqa: B018 - it is looked up
+
+
+def test_the_url_and_the_file_name_of_an_answer_are_encoded() -> None:
     assert cb.Redirect("/ä b?c=1").headers["location"] == "/%C3%A4%20b?c=1"
     named = cb.Response("a", filename="ä.csv").headers
     assert named["content-disposition"] == "attachment; filename*=utf-8''%C3%A4.csv"

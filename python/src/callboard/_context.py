@@ -64,7 +64,7 @@ class Context(msgspec.Struct):
 
     @property
     def response(self) -> Response:
-        """The answer over HTTP, without its output: `context.response.status = 201`,
+        """The answer over HTTP, without its output: `context.response.status_code = 201`,
         `context.response.headers["x-model"] = "m1"`. In a stream it is chosen before the first output.
         """
         check_open(self._response is SENT)

@@ -76,7 +76,7 @@ class Response:
     Raises `ValueError` for a status or header that an answer cannot have.
     """
 
-    __slots__ = ("_is_returned", "_is_sent", "_status", "body", "headers")
+    __slots__ = ("_is_returned", "_is_sent", "_status_code", "body", "headers")
 
     def __init__(
         self,
@@ -89,11 +89,11 @@ class Response:
         self._is_sent = False
         # Whether its output was returned in a `Response`, which no hint describes.
         self._is_returned = False
-        self._status: int | None = None
+        self._status_code: int | None = None
         self.body = body
         self.headers = ResponseHeaders(headers)
         if status_code is not None:
-            self.status = status_code
+            self.status_code = status_code
         if filename is not None:
             self.headers["content-disposition"] = _disposition(filename)
             media_type = media_type or mimetypes.guess_type(filename)[0] or BYTES
@@ -101,18 +101,16 @@ class Response:
             self.media_type = media_type
 
     @property
-    def status(self) -> int | None:
+    def status_code(self) -> int | None:
         """The status; None for 200."""
-        return self._status
+        return self._status_code
 
-    @status.setter
-    def status(self, status: int) -> None:
+    @status_code.setter
+    def status_code(self, status_code: int) -> None:
         check_open(self._is_sent)
-        if isinstance(status, bool) or not isinstance(status, int) or not 200 <= status <= 599:
-            raise ValueError(f"the status {status!r} is not an integer from 200 to 599")
-        self._status = int(status)
-
-    status_code = status
+        if isinstance(status_code, bool) or not isinstance(status_code, int) or not 200 <= status_code <= 599:
+            raise ValueError(f"the status {status_code!r} is not an integer from 200 to 599")
+        self._status_code = int(status_code)
 
     @property
     def media_type(self) -> str | None:
@@ -152,12 +150,12 @@ class Response:
         self.set_cookie(key, max_age=0, path=path, domain=domain)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.body!r}, {self._status}, {self.headers.pairs()!r})"
+        return f"{type(self).__name__}({self.body!r}, {self._status_code}, {self.headers.pairs()!r})"
 
     def _replace_by(self, later: Response) -> None:
         """Takes what another one has chosen, in the place of what is chosen under the same names here."""
-        if later.status is not None:
-            self.status = later.status
+        if later.status_code is not None:
+            self.status_code = later.status_code
         kept = self.headers.pairs()
         for name in later.headers:
             kept = _without(kept, name)
@@ -166,7 +164,7 @@ class Response:
     def _head(self) -> dict[str, Any] | None:
         """The answer as the worker protocol has it; None if nothing is chosen. It cannot be changed any more."""
         self._is_sent = self.headers._is_sent = True
-        head: dict[str, Any] = {} if self._status is None else {"status": self._status}
+        head: dict[str, Any] = {} if self._status_code is None else {"status": self._status_code}
         if self.headers:
             head["headers"] = self.headers.pairs()
         return head or None
@@ -226,8 +224,9 @@ def output_of(answer: Response | File, context: Context) -> Any:
         if answer._is_chosen:
             context.response._replace_by(Response(b"", None, None, answer.media_type, answer.name))
         return answer
-    if answer.body is not None and answer.status in _WITHOUT_BODY:
-        raise ValueError(f"the status {answer.status} has no body: return cb.Response(status_code={answer.status})")
+    status_code = answer.status_code
+    if answer.body is not None and status_code in _WITHOUT_BODY:
+        raise ValueError(f"the status {status_code} has no body: return cb.Response(status_code={status_code})")
     context.response._replace_by(answer)
     context.response._is_returned = True
     body = answer.body
