@@ -18,6 +18,8 @@ Work = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 # The most functions that wait or run in one process.
 MAX_PENDING = 1000
+# How long a stop waits for them, if the node does not say.
+_STOP_SECONDS = 4.0
 
 log = logging.getLogger("callboard")
 
@@ -28,7 +30,7 @@ class AfterWork:
     def __init__(self) -> None:
         self.pending = 0
         self._changed = threading.Condition()
-        # Those of the thread that have not begun.
+        # Functions for the thread that have not begun.
         self._waiting: deque[tuple[Work, str | None]] = deque()
         self._thread: threading.Thread | None = None
         # The loop refers to them weakly.
@@ -51,7 +53,14 @@ class AfterWork:
                 self._thread = threading.Thread(target=self._run_all, name="callboard-after", daemon=True)
                 self._thread.start()
 
-    def wait(self, seconds: float | None) -> int:
+    def cut_after(self, timeout_ms: int | None) -> None:
+        """Waits as long as a stop with this timeout may: the rest of it is for `cleanup`. Tells how many are cut."""
+        seconds = _STOP_SECONDS if timeout_ms is None else 0.8 * timeout_ms / 1000
+        if self.pending and (cut := self._wait(seconds)):
+            _count_failures(cut)
+            log.error("%d functions after answers did not end within %.1f s (stop_timeout) and are cut", cut, seconds)
+
+    def _wait(self, seconds: float | None) -> int:
         """Waits until all have ended, and returns how many have not."""
         with self._changed:
             self._changed.wait_for(lambda: not self.pending, seconds)
@@ -98,7 +107,7 @@ async def run_now(works: list[Work], request_id: str | None, *, in_loop: bool) -
             await PENDING.wait_in_loop()
         else:
             PENDING.begin([work], request_id, None)
-            PENDING.wait(None)
+            PENDING._wait(None)
 
 
 def check_room(own: int) -> None:
@@ -119,12 +128,12 @@ async def _awaited(result: Any) -> Any:
     return await result
 
 
-def count_failures(count: int) -> None:
+def _count_failures(count: int) -> None:
     """Counts functions that have failed, or are cut."""
     metric("after_failures", help="Functions after answers that failed or were cut.").inc(count)
 
 
 def _tell(fn: Any, error: BaseException, request_id: str | None) -> None:
-    count_failures(1)
+    _count_failures(1)
     name = getattr(fn, "__qualname__", repr(fn))
     log.error("after the answer of %s: %s failed", request_id or "a call", name, exc_info=error)

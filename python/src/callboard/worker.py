@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from callboard import _context, _depends
-from callboard._after import PENDING, count_failures
+from callboard._after import PENDING
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
 from callboard._context import SetupContext
@@ -61,8 +61,6 @@ from callboard.metrics import REGISTRY
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 _WATCH_SECONDS = 0.05
 _BEAT_MILLIS = 1000
-# How long a stop waits for work after answers, if the node does not say.
-_AFTER_SECONDS = 4.0
 
 _encode_head = msgspec.msgpack.Encoder().encode
 log = logging.getLogger("callboard")
@@ -171,7 +169,7 @@ class Worker:
         self._ready()
         while isinstance(message := self._next(), Batch):
             self._run(message, self._runners[message.method])
-        self._wait_after(_after_seconds(message))
+        PENDING.cut_after(message.timeout_ms if isinstance(message, Stop) else None)
         if hasattr(instance, "cleanup"):
             instance.cleanup()
         return 0
@@ -221,7 +219,7 @@ class Worker:
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
         if PENDING.pending:
-            await asyncio.to_thread(self._wait_after, _after_seconds(message))
+            await asyncio.to_thread(PENDING.cut_after, message.timeout_ms if isinstance(message, Stop) else None)
         if hasattr(instance, "cleanup"):
             await settled(instance.cleanup())
         return 0
@@ -449,7 +447,7 @@ class Worker:
         # With several batches at once, more may be on their way: the node ends this process when all are answered.
         if self._max_batches == 1:
             # Async functions would need the loop, in which this runs.
-            self._wait_after(_AFTER_SECONDS if self._loop is None else 0)
+            PENDING.cut_after(None if self._loop is None else 0)
             self._end(None, 1)
 
     def _begin_after(self, batch: Batch) -> None:
@@ -458,12 +456,6 @@ class Worker:
             if context._after is not None:
                 PENDING.begin(context._after, context.request_id, self._loop)
                 context._after = None
-
-    def _wait_after(self, seconds: float) -> None:
-        """Waits for work after answers, and tells how much of it is cut."""
-        if PENDING.pending and (cut := PENDING.wait(seconds)):
-            count_failures(cut)
-            log.error("%d functions after answers did not end within %.1f s (stop_timeout) and are cut", cut, seconds)
 
     def _checked(self, total: int) -> int:
         if total > self._max_bytes:
@@ -519,12 +511,6 @@ class Worker:
             with contextlib.suppress(Exception):
                 stream.flush()
         os._exit(code)
-
-
-def _after_seconds(message: Start | Batch | Stop) -> float:
-    """How long a stop waits for work after answers: the rest of its time is for `cleanup`."""
-    millis = message.timeout_ms if isinstance(message, Stop) else None
-    return _AFTER_SECONDS if millis is None else 0.8 * millis / 1000
 
 
 def _give_credit(credit: asyncio.Semaphore, outputs: int) -> None:
