@@ -22,7 +22,7 @@ from callboard._envelope import Buffer, Decoder, decode, encode_pieces
 from callboard._errors import error_of
 from callboard._exceptions import CallError
 from callboard._frames import FrameError
-from callboard._inner import CREDIT, Attempts, InnerOptions
+from callboard._inner import CREDIT, InnerAttempts, InnerOptions, Once
 from callboard._messages import Result
 from callboard._target import Route
 
@@ -142,7 +142,7 @@ class WorkerCalls:
         return self._result(path, value, *self._begun(path, value, options))
 
     def map(self, path: str, route: Route | None, values: Iterable[Any], options: InnerOptions) -> list[Any]:
-        begun: deque[tuple[Any, BlockingCall, Attempts | None]] = deque()
+        begun: deque[tuple[Any, BlockingCall, InnerAttempts | Once]] = deque()
         outputs = []
         try:
             for value in values:
@@ -159,7 +159,7 @@ class WorkerCalls:
     async def call_async(self, path: str, route: Route | None, value: Any, options: InnerOptions) -> Any:
         attempts = options.attempts()
         while True:
-            call = self.begin(AwaitedCall(), path, value, _timeout(attempts, options))
+            call = self.begin(AwaitedCall(), path, value, attempts.remaining_ms())
             try:
                 await call.until_come()
             finally:
@@ -167,15 +167,15 @@ class WorkerCalls:
             try:
                 return _decoded(call.result()[0])
             except CallError as error:
-                pause = None if attempts is None else attempts.pause(error)
+                pause = attempts.pause(error)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
 
     def outputs(
         self, path: str, route: Route | None, value: Any, options: InnerOptions, read: Callable[[Any], Any]
-    ) -> Outputs:
-        return Outputs(self, path, value, options, read)
+    ) -> InnerOutputs:
+        return InnerOutputs(self, path, value, options, read)
 
     # ---- For the worker ----------------------------------------------------------------------------------------------
 
@@ -234,11 +234,11 @@ class WorkerCalls:
             self._send(head, [size], pieces)
         return call
 
-    def _begun(self, path: str, value: Any, options: InnerOptions) -> tuple[BlockingCall, Attempts | None]:
+    def _begun(self, path: str, value: Any, options: InnerOptions) -> tuple[BlockingCall, InnerAttempts | Once]:
         attempts = options.attempts()
-        return self.begin(BlockingCall(), path, value, _timeout(attempts, options)), attempts
+        return self.begin(BlockingCall(), path, value, attempts.remaining_ms()), attempts
 
-    def _result(self, path: str, value: Any, call: BlockingCall, attempts: Attempts | None) -> Any:
+    def _result(self, path: str, value: Any, call: BlockingCall, attempts: InnerAttempts | Once) -> Any:
         while True:
             try:
                 self.until_come(call)
@@ -247,11 +247,11 @@ class WorkerCalls:
             try:
                 return _decoded(call.result()[0])
             except CallError as error:
-                pause = None if attempts is None else attempts.pause(error)
+                pause = attempts.pause(error)
                 if pause is None:
                     raise
             time.sleep(pause)
-            call = self.begin(BlockingCall(), path, value, None if attempts is None else attempts.remaining_ms())
+            call = self.begin(BlockingCall(), path, value, attempts.remaining_ms())
 
     def until_come(self, call: BlockingCall) -> None:
         """Waits until something of the call came."""
@@ -273,7 +273,7 @@ class WorkerCalls:
                 call.notify()
 
     def give_credit(self, call: OpenCall, outputs: int) -> None:
-        """The call may send so many outputs more."""
+        """The call may send this number of further outputs."""
         if not call.done:
             self._send({"type": "call_credit", "id": call.ident, "outputs": outputs}, (), ())
 
@@ -291,7 +291,7 @@ class WorkerCalls:
             self.leave(call)
 
 
-class Outputs:
+class InnerOutputs:
     """The outputs of a call of a route that streams: for a plain loop, or `async for` in asynchronous code.
 
     The call begins with the loop, and ends with it: to leave the loop, or to `close` this, cancels the call. Raises
@@ -309,15 +309,15 @@ class Outputs:
         # To make one costs as much as to use it.
         self._decode = Decoder(is_as_sent=True).decode
         self._call: BlockingCall | AwaitedCall | None = None
-        self._attempts: Attempts | None = None
+        self._attempts: InnerAttempts | Once | None = None
         # Outputs that were read since the node was told so.
         self._taken = 0
         self._is_over = False
 
-    def __iter__(self) -> Outputs:
+    def __iter__(self) -> InnerOutputs:
         return self
 
-    def __aiter__(self) -> Outputs:
+    def __aiter__(self) -> InnerOutputs:
         return self
 
     def __next__(self) -> Any:
@@ -372,7 +372,7 @@ class Outputs:
 
     def _begin(self, call: C) -> C:
         self._attempts = self._attempts or self._options.attempts()
-        self._calls.begin(call, self._path, self._value, _timeout(self._attempts, self._options), CREDIT)
+        self._calls.begin(call, self._path, self._value, self._attempts.remaining_ms(), CREDIT)
         self._call = call
         return call
 
@@ -434,7 +434,3 @@ class Outputs:
 
 def _decoded(part: Buffer) -> Any:
     return decode(part, is_as_sent=True)
-
-
-def _timeout(attempts: Attempts | None, options: InnerOptions) -> int | None:
-    return options.timeout_ms if attempts is None else attempts.remaining_ms()

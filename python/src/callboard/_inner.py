@@ -42,12 +42,27 @@ class InnerOptions:
             ends.append(time.monotonic() + self.timeout_ms / 1000)
         return min(ends, default=None)
 
-    def attempts(self) -> Attempts | None:
-        """What decides whether a call is made again. None: it is not."""
-        return Attempts(self) if self.retries else None
+    def attempts(self) -> InnerAttempts | Once:
+        """What decides whether a call is made again."""
+        return InnerAttempts(self) if self.retries else Once(self)
 
 
-class Attempts:
+class Once:
+    """One call that is not made again."""
+
+    __slots__ = ("_timeout_ms",)
+
+    def __init__(self, options: InnerOptions) -> None:
+        self._timeout_ms = options.timeout_ms
+
+    def remaining_ms(self) -> int | None:
+        return self._timeout_ms
+
+    def pause(self, error: CallError) -> float | None:
+        return None
+
+
+class InnerAttempts:
     """One call that may be made again. All attempts have one deadline."""
 
     def __init__(self, options: InnerOptions) -> None:
@@ -57,7 +72,7 @@ class Attempts:
 
         global _budget
         _budget = _budget or policy.RetryBudget()
-        # The node is there.
+        # Inner calls do not wait for an absent node: theirs runs.
         node = policy.Absence(0.0)
         node.answered()
         deadline, now = options.deadline(), time.monotonic()

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Seque
 from typing import Any
 
 from callboard._after import run_now
-from callboard._awaiting import finish, in_loop, settled, wait
+from callboard._awaiting import finish, in_loop, in_time, settled, wait
 from callboard._context import Context, SetupContext
 from callboard._current import CURRENT
 from callboard._envelope import Buffer, Decoder, encode_pieces
@@ -52,7 +52,7 @@ class Local:
             try:
                 return await self._call_once(path, route, value, options)
             except CallError as error:
-                pause = None if attempts is None else attempts.pause(error)
+                pause = attempts.pause(error)
                 if pause is None:
                     raise
             await asyncio.sleep(pause) if in_loop() else time.sleep(pause)
@@ -86,13 +86,8 @@ class Local:
     async def _call_once(self, path: str, route: Route | None, value: Any, options: InnerOptions) -> Any:
         runner, inputs, context = await self._prepared(path, route, value, options)
         running = run_here(runner, inputs, [context], _no_stream)
-        if context.deadline is None or not runner.signature.is_async:
-            (outcome,) = await running
-        else:
-            try:
-                (outcome,) = await asyncio.wait_for(running, context.remaining())
-            except asyncio.TimeoutError:
-                raise _late(path) from None
+        limit = context.remaining() if runner.signature.is_async else None
+        (outcome,) = await in_time(running, limit, lambda: _late(path))
         _check_time(path, context)
         if isinstance(outcome, Failure):
             try:
