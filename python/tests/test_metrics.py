@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,15 +14,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from node import Node
+from node import PROGRAM, Node
 
 import callboard as cb
 from callboard import metrics
 from callboard.metrics import REGISTRY
 
 ROOT = Path(__file__).parents[2]
-BUILT = [str(ROOT / "target" / profile) for profile in ("release", "debug")]
-PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *BUILT)))
 LIMIT = 60
 
 APP = """

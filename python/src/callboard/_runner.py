@@ -24,7 +24,7 @@ from callboard._target import Route
 # Between items and outputs, how often it is asked whether callers have left.
 _LOOK_SECONDS = 0.001
 
-# Outputs that are more than an output.
+# Outputs that need more than encoding: errors and answers.
 _SPECIAL = (BaseException, *ANSWERS)
 
 _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
@@ -46,7 +46,7 @@ class Cancelled(Exception):
 
 
 def stage_of(route: Route) -> Any:
-    """What calls have in common that run in the same replicas."""
+    """The same value for all routes that run in the same replicas."""
     host = route.host or route
     return id(host.owner), host.attribute
 

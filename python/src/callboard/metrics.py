@@ -44,7 +44,7 @@ log = logging.getLogger("callboard")
 
 
 class _Series:
-    """What was not sent yet; of a gauge its value."""
+    """The change since the last message; of a gauge the value."""
 
     def __init__(self, buckets: int) -> None:
         self.value = 0.0

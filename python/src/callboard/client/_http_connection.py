@@ -1,8 +1,8 @@
 """One connection to the node, by the public parts of httpcore and h11.
 
-A connection belongs to one call at a time: a call that did not end well closes it. Those of threads, and those through
-a proxy, are pools of httpcore with one connection each. Those of tasks are h11 over a stream of httpcore: its
-asynchronous pools cost a call more than all else.
+A connection belongs to one call at a time; a call that did not end well closes it. Blocking calls, and all calls
+through a proxy, use a pool of httpcore with one connection. Asynchronous calls use h11 over a stream of httpcore,
+because an asynchronous pool of httpcore costs more than the rest of the call.
 """
 
 from __future__ import annotations
