@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,15 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from node import ENVIRONMENT
+from node import ENVIRONMENT, PROGRAM
 
 import callboard as cb
 from callboard._app import load_app
 from callboard._target import TargetError
 
-ROOT = Path(__file__).parents[2]
-BUILT = [str(ROOT / "target" / profile) for profile in ("release", "debug")]
-PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *BUILT)))
 LIMIT = 60
 
 APP = """

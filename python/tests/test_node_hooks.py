@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node import ENVIRONMENT
+from node import ENVIRONMENT, PROGRAM
 
 import callboard as cb
 from callboard import _hooks
@@ -22,8 +21,6 @@ from callboard._target import TargetError
 from callboard.hooks import READY
 
 ROOT = Path(__file__).parents[2]
-BUILT = [str(ROOT / "target" / profile) for profile in ("release", "debug")]
-PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *BUILT)))
 LIMIT = 60
 
 APP = """
