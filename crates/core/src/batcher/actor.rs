@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
-use super::methods::Methods;
+use super::hosted::HostedStages;
 use crate::clock::{self, Instant};
 use crate::error::CallError;
 use crate::metrics::DiscardPlace;
@@ -22,7 +22,7 @@ pub(crate) struct BatcherState {
     failed_start: Option<FailedStart>,
     /// Entries from the inbox; empty between two messages.
     arrived: Vec<Entry>,
-    methods: Methods,
+    stages: HostedStages,
     /// Entries that wait again; only where batches are handed ahead, and some may have left.
     returned: Vec<EntryKey>,
     /// `None` while there are none.
@@ -52,8 +52,8 @@ struct Held {
     until: Instant,
 }
 
-/// What a stage does with a free replica.
-enum Turn {
+/// What the policy of a stage says of a free replica.
+enum Decision {
     Release(ReleaseReason),
     Yield,
 }
@@ -69,7 +69,7 @@ impl Actor for BatcherActor {
         pool: Arc<Pool>,
     ) -> Result<BatcherState, ActorProcessingErr> {
         Ok(BatcherState {
-            methods: Methods::new(&pool),
+            stages: HostedStages::new(&pool),
             pool,
             failed_start: None,
             arrived: Vec::new(),
@@ -131,7 +131,7 @@ impl Actor for BatcherActor {
         if state.is_closed {
             state.answer_all(Pool::unavailable);
         }
-        state.methods.note_queued();
+        state.stages.note_queued();
         // During a yield, entries only gather; `Yielded` handles them all.
         if state.yielding.is_none() && state.dispatch(&myself) {
             tokio::task::yield_now().await;
@@ -155,33 +155,33 @@ impl BatcherState {
 
     /// Queues an entry, or refuses it at once if it would miss its deadline.
     fn admit(&mut self, entry: Entry) {
-        let Some(method) = self.methods.find(&entry) else { return };
-        match self.missing_replica(method).or_else(|| self.methods.refusal(method, &entry)) {
-            None => self.push(method, entry),
+        let Some(stage) = self.stages.find(&entry) else { return };
+        match self.missing_replica(stage).or_else(|| self.stages.refusal(stage, &entry)) {
+            None => self.push(stage, entry),
             Some(error) => {
-                entry.note_end(self.methods.pool(method).name(), entry.enqueued_at, RunEnd::Refused);
+                entry.note_end(self.stages.pool(stage).name(), entry.enqueued_at, RunEnd::Refused);
                 entry.refuse(error);
             }
         }
     }
 
     /// The refusal of an entry while no replica is there and none is started.
-    fn missing_replica(&self, method: usize) -> Option<CallError> {
+    fn missing_replica(&self, stage: usize) -> Option<CallError> {
         let failed = self.failed_start.as_ref()?;
         let now = clock::now();
-        (now < failed.until).then(|| self.methods.pool(method).not_started(failed, now))
+        (now < failed.until).then(|| self.stages.pool(stage).not_started(failed, now))
     }
 
-    fn push(&mut self, method: usize, entry: Entry) {
+    fn push(&mut self, stage: usize, entry: Entry) {
         // Boxed: the queue moves what it holds as it grows.
-        let queue = self.methods.queues.of_mut(method);
+        let queue = self.stages.queues.of_mut(stage);
         queue.push(entry.flight.session, entry.key(), entry.enqueued_at, entry.cost, Box::new(entry));
     }
 
     /// The replicas have changed: assigns each session to a running replica.
     fn update_sessions(&mut self) {
         let held = self.isolation.iter().flat_map(|isolation| &isolation.held).map(|held| &held.worker);
-        self.methods.queues.set_replicas(self.workers.iter().chain(held).map(|worker| worker.index()));
+        self.stages.queues.set_replicas(self.workers.iter().chain(held).map(|worker| worker.index()));
     }
 
     /// Hands out batches while the policy says so. Returns whether to yield first.
@@ -198,21 +198,21 @@ impl BatcherState {
         }
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.
         let mut from = 0;
-        while self.methods.queues.len() > 0 {
+        while self.stages.queues.len() > 0 {
             let Some((position, worker)) = self.take_free_worker(from) else {
                 self.hand_ahead();
                 return false;
             };
             let now = clock::now();
             match self.decide(myself, &worker, now) {
-                Some((method, Turn::Release(reason))) => {
-                    self.release(method, &worker, now, reason);
-                    self.methods.decided(method);
+                Some((stage, Decision::Release(reason))) => {
+                    self.release(stage, &worker, now, reason);
+                    self.stages.decided(stage);
                 }
-                Some((method, Turn::Yield)) => {
+                Some((stage, Decision::Yield)) => {
                     worker.give_back();
-                    self.yielding = Some(method);
-                    self.methods.begin_yield(method);
+                    self.yielding = Some(stage);
+                    self.stages.begin_yield(stage);
                     return true;
                 }
                 None => {
@@ -220,7 +220,7 @@ impl BatcherState {
                     from = position + 1;
                 }
             }
-            if from > 0 && !self.methods.queues.has_sessions() {
+            if from > 0 && !self.stages.queues.has_sessions() {
                 return false;
             }
         }
@@ -234,18 +234,18 @@ impl BatcherState {
         myself: &ActorRef<BatcherMessage>,
         worker: &ReplicaHandle,
         now: Instant,
-    ) -> Option<(usize, Turn)> {
-        let mut method = None;
+    ) -> Option<(usize, Decision)> {
+        let mut stage = None;
         loop {
-            let next = self.methods.queues.next(worker.index(), now, method)?;
-            let waiting = self.methods.waiting(next, worker.index(), self.is_draining);
-            match self.methods.pool(next).policy().decide(now, &waiting) {
-                Release::Now(reason) => return Some((next, Turn::Release(reason))),
-                Release::Yield => return Some((next, Turn::Yield)),
+            let next = self.stages.queues.next(worker.index(), now, stage)?;
+            let waiting = self.stages.waiting(next, worker.index(), self.is_draining);
+            match self.stages.pool(next).policy().decide(now, &waiting) {
+                Release::Now(reason) => return Some((next, Decision::Release(reason))),
+                Release::Yield => return Some((next, Decision::Yield)),
                 Release::At(at) => self.arm(myself, now, at),
                 Release::Nothing => {}
             }
-            method = Some(next);
+            stage = Some(next);
         }
     }
 
@@ -322,7 +322,7 @@ impl BatcherState {
     /// No replica is there: asks for one if entries wait, and none is held.
     fn ask_for_replica(&self) {
         let is_one_held = self.isolation.as_ref().is_some_and(|isolation| !isolation.held.is_empty());
-        if !is_one_held && (self.methods.queues.len() > 0 || self.isolation.is_some()) {
+        if !is_one_held && (self.stages.queues.len() > 0 || self.isolation.is_some()) {
             self.pool.demand.wake();
         }
     }
@@ -337,24 +337,23 @@ impl BatcherState {
         for index in 0..self.workers.len() {
             let (worker, has_returned) = (Arc::clone(&self.workers[index]), !self.returned.is_empty());
             let replica = worker.index();
-            let Some(method) = self.methods.queues.next(replica, now, None) else { continue };
-            if self.methods.hands_ahead(method, replica, now, has_returned, self.workers.len())
-                && worker.try_take_ahead()
+            let Some(stage) = self.stages.queues.next(replica, now, None) else { continue };
+            if self.stages.hands_ahead(stage, replica, now, has_returned, self.workers.len()) && worker.try_take_ahead()
             {
-                self.release(method, &worker, now, ReleaseReason::Full);
+                self.release(stage, &worker, now, ReleaseReason::Full);
             }
         }
     }
 
     fn end_yield(&mut self) {
-        if let Some(method) = self.yielding.take() {
-            self.methods.end_yield(method);
+        if let Some(stage) = self.yielding.take() {
+            self.stages.end_yield(stage);
         }
     }
 
     /// Takes a slot of a worker that has entries to run, from this position on.
     fn take_free_worker(&self, from: usize) -> Option<(usize, Arc<ReplicaHandle>)> {
-        let (sessions, queues) = (self.methods.queues.has_sessions(), &self.methods.queues);
+        let (sessions, queues) = (self.stages.queues.has_sessions(), &self.stages.queues);
         let mut workers = self.workers.iter().enumerate().skip(from);
         let (position, worker) =
             workers.find(|(_, worker)| (!sessions || queues.has_entries_for(worker.index())) && worker.try_take())?;
@@ -369,14 +368,14 @@ impl BatcherState {
     }
 
     /// Forms a batch for a worker whose slot was taken, and hands it over.
-    fn release(&mut self, method: usize, worker: &ReplicaHandle, now: Instant, reason: ReleaseReason) {
-        let entries = self.form(method, worker.index(), now);
+    fn release(&mut self, stage: usize, worker: &ReplicaHandle, now: Instant, reason: ReleaseReason) {
+        let entries = self.form(stage, worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
             return;
         }
-        self.methods.released(method, entries.len(), entries.iter().map(|entry| entry.cost).sum());
-        self.methods.pool(method).metrics.released(reason, entries.len());
+        self.stages.released(stage, entries.len(), entries.iter().map(|entry| entry.cost).sum());
+        self.stages.pool(stage).metrics.released(reason, entries.len());
         self.hand_over(worker, entries, Suspicion::default(), now, Some(reason));
     }
 
@@ -406,12 +405,12 @@ impl BatcherState {
 
     /// The stage of a batch.
     fn pool_of(&self, entries: &[Entry]) -> &Arc<Pool> {
-        entries.first().map_or(&self.pool, |entry| self.methods.pool_of(entry))
+        entries.first().map_or(&self.pool, |entry| self.stages.pool_of(entry))
     }
 
     /// Takes up to a full batch of a stage's entries for this replica; drops those without a waiting caller.
-    fn form(&mut self, method: usize, replica: usize, now: Instant) -> Vec<Entry> {
-        let (pool, queue) = self.methods.of_mut(method);
+    fn form(&mut self, stage: usize, replica: usize, now: Instant) -> Vec<Entry> {
+        let (pool, queue) = self.stages.of_mut(stage);
         let (max, max_cost) = pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(queue.len()));
         let mut cost = 0;
@@ -439,7 +438,7 @@ impl BatcherState {
 
     /// Removes a waiting entry from the queue or from the bisection.
     fn remove(&mut self, key: EntryKey) -> Option<Entry> {
-        if let Some(entry) = self.methods.queues.remove(key) {
+        if let Some(entry) = self.stages.queues.remove(key) {
             return Some(*entry);
         }
         self.isolation.as_mut()?.suspects.remove(|entry| entry.key() == key)
@@ -453,16 +452,16 @@ impl BatcherState {
             self.returned.extend(entries.iter().map(Entry::key));
         }
         for entry in entries {
-            if let Some(method) = self.methods.find(&entry) {
-                self.push(method, entry);
+            if let Some(stage) = self.stages.find(&entry) {
+                self.push(stage, entry);
             }
         }
     }
 
     /// Forgets entries that came back and have left the queue since.
     fn forget_the_taken(&mut self) {
-        let Self { returned, methods, .. } = self;
-        returned.retain(|key| methods.queues.contains(*key));
+        let Self { returned, stages, .. } = self;
+        returned.retain(|key| stages.queues.contains(*key));
     }
 
     /// Gives returning entries a permit, and discards those whose callers have left: no message will name them again.
@@ -471,7 +470,7 @@ impl BatcherState {
         let mut waiting = Vec::with_capacity(entries.len());
         for mut entry in entries {
             if entry.flight.is_wanted(now) {
-                entry.permit = Some(self.methods.pool_of(&entry).entrance.permits.take_again());
+                entry.permit = Some(self.stages.pool_of(&entry).entrance.permits.take_again());
                 waiting.push(entry);
             } else {
                 self.discard(entry, now);
@@ -498,22 +497,22 @@ impl BatcherState {
     }
 
     fn discard(&self, entry: Entry, now: Instant) {
-        let pool = Arc::clone(self.methods.pool_of(&entry));
+        let pool = Arc::clone(self.stages.pool_of(&entry));
         pool.discard(entry, now, DiscardPlace::Queue);
     }
 
     /// Refuses all waiting entries.
     fn answer_all(&mut self, error: impl Fn(&Pool) -> CallError) {
-        let refuse = |methods: &Methods, entry: Entry| {
-            let pool = methods.pool_of(&entry);
+        let refuse = |stages: &HostedStages, entry: Entry| {
+            let pool = stages.pool_of(&entry);
             entry.note_end(pool.name(), clock::now(), RunEnd::Closed);
             entry.refuse(error(pool));
         };
         if let Some(isolation) = &mut self.isolation {
-            isolation.suspects.drain().for_each(|entry| refuse(&self.methods, entry));
+            isolation.suspects.drain().for_each(|entry| refuse(&self.stages, entry));
         }
-        while let Some(entry) = self.methods.queues.pop_any() {
-            refuse(&self.methods, *entry);
+        while let Some(entry) = self.stages.queues.pop_any() {
+            refuse(&self.stages, *entry);
         }
     }
 }

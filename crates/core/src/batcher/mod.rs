@@ -10,6 +10,6 @@
 //! * **Cancelled:** the caller's guard tells the batcher, which drops the entry and counts it.
 
 mod actor;
-mod methods;
+mod hosted;
 
 pub(crate) use actor::BatcherActor;

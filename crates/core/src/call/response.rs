@@ -1,5 +1,7 @@
 //! What user code chooses of a successful answer beside its output.
 
+use serde::Deserialize;
+
 use crate::error::limit_headers;
 
 /// The status and the headers that user code chooses for a successful answer over HTTP; see
@@ -11,7 +13,7 @@ pub struct ResponseFields {
 }
 
 /// What a route says of its successful answers over HTTP, for its clients. Its code chooses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct DeclaredResponse {
     /// The status; 200 if it says none.
     pub status: Option<u16>,
@@ -55,12 +57,6 @@ impl ResponseFields {
     #[must_use]
     pub fn headers(&self) -> &[(String, String)] {
         &self.headers
-    }
-
-    /// Whether it chooses nothing.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
     }
 
     /// Adds the choice of a later stage: its status, and its headers in the place of those with the same names.

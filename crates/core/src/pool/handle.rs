@@ -20,7 +20,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::log_limit::{LogLimit, LogRate};
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
-use crate::queue::{BatchPolicy, Entry, Load, MethodId, SharedCost};
+use crate::queue::{BatchPolicy, Entry, HostedId, Load, SharedCost};
 use crate::remote::Cluster;
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::RunEnd;
@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     pub(crate) host: Option<Arc<Self>>,
     pub(super) hosted: Hosted,
     /// Its number among the stages of its host; 0 without a host.
-    pub(crate) method: MethodId,
+    pub(crate) hosted_id: HostedId,
     /// How long batches take, as measured.
     pub(crate) cost: SharedCost,
     pub(crate) metrics: StageMetrics,
@@ -65,7 +65,7 @@ impl Pool {
         metrics: &NodeMetrics,
     ) -> Arc<Self> {
         let of_host = host.as_deref();
-        let method = of_host.map_or(0, |host| host.hosted.next());
+        let hosted_id = of_host.map_or(0, |host| host.hosted.next());
         let replicas = || Arc::new(ReplicaSet::new(spec.settings().scaling().min()));
         let pool = Arc::new(Self {
             cluster,
@@ -74,7 +74,7 @@ impl Pool {
             replicas: of_host.map_or_else(replicas, |host| Arc::clone(&host.replicas)),
             demand: of_host.map_or_else(|| Arc::new(Demand::new()), |host| Arc::clone(&host.demand)),
             hosted: Hosted::default(),
-            method,
+            hosted_id,
             cost: SharedCost::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
@@ -84,7 +84,7 @@ impl Pool {
             spec,
         });
         if let Some(host) = &pool.host {
-            host.hosted.add(method, &pool);
+            host.hosted.add(hosted_id, &pool);
         }
         pool
     }

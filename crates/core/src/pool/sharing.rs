@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::handle::Pool;
 use crate::call::Flight;
-use crate::queue::MethodId;
+use crate::queue::HostedId;
 
 /// The stages that a pool hosts. Weak: each of them has its host.
 #[derive(Debug, Default)]
@@ -22,22 +22,22 @@ pub(super) struct Hosted {
 
 #[derive(Debug, Default)]
 struct HostedPools {
-    last: MethodId,
-    known: Vec<(MethodId, Weak<Pool>)>,
+    last: HostedId,
+    known: Vec<(HostedId, Weak<Pool>)>,
 }
 
 impl Hosted {
     /// The number of the next stage.
-    pub(super) fn next(&self) -> MethodId {
+    pub(super) fn next(&self) -> HostedId {
         let mut pools = self.pools.lock();
         pools.last += 1;
         pools.last
     }
 
-    pub(super) fn add(&self, method: MethodId, pool: &Arc<Pool>) {
+    pub(super) fn add(&self, id: HostedId, pool: &Arc<Pool>) {
         let mut pools = self.pools.lock();
         pools.known.retain(|(_, pool)| pool.strong_count() > 0);
-        pools.known.push((method, Arc::downgrade(pool)));
+        pools.known.push((id, Arc::downgrade(pool)));
         self.is_any.store(true, Ordering::Release);
     }
 }
@@ -54,9 +54,9 @@ impl Pool {
     }
 
     /// The hosted stage of this number; `None` after its end.
-    pub(crate) fn hosted(&self, method: MethodId) -> Option<Arc<Self>> {
+    pub(crate) fn hosted(&self, id: HostedId) -> Option<Arc<Self>> {
         let pools = self.hosted.pools.lock();
-        pools.known.iter().find(|(known, _)| *known == method).and_then(|(_, pool)| pool.upgrade())
+        pools.known.iter().find(|(known, _)| *known == id).and_then(|(_, pool)| pool.upgrade())
     }
 
     /// The other stages that the same replicas run.

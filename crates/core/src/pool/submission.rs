@@ -149,7 +149,7 @@ impl Pool {
         let (reply, outcome) = OutcomePort::pair();
         let entry = Entry {
             sequence,
-            method: self.method,
+            hosted_id: self.hosted_id,
             cost,
             payload: ContainedPayload::new(payload),
             flight: Arc::clone(flight),

@@ -36,7 +36,7 @@ impl EntryReply {
 pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 
 /// A stage among those that the same replicas run. 0 is the stage that has the replicas, and most have no other.
-pub(crate) type MethodId = u32;
+pub(crate) type HostedId = u32;
 
 /// The port for an entry's outcome: straight to its waiting caller.
 ///
@@ -95,7 +95,7 @@ impl Drop for ContainedPayload {
 pub(crate) struct Entry {
     pub(crate) sequence: u64,
     /// Its stage among those that the replicas run: 0 for the stage that has them.
-    pub(crate) method: MethodId,
+    pub(crate) hosted_id: HostedId,
     /// Its cost by the stage's cost function; 1 where there is none.
     pub(crate) cost: u64,
     /// Empty after the begin of a run that does not keep its inputs.

@@ -80,9 +80,9 @@ mod tests {
         let flight = Arc::new(Flight::new(Deadline::after(now, Duration::from_secs(1)), Priority::Normal));
         let (reply, outcome) = OutcomePort::pair();
         let payload = ContainedPayload::default();
-        let (enqueued_at, method) = (now, 0);
+        let (enqueued_at, hosted_id) = (now, 0);
         let entry =
-            Entry { sequence, method, cost: 1, payload, flight, enqueued_at, reply, outputs: None, permit: None };
+            Entry { sequence, hosted_id, cost: 1, payload, flight, enqueued_at, reply, outputs: None, permit: None };
         (entry, outcome)
     }
 

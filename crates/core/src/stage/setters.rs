@@ -42,16 +42,20 @@ macro_rules! common_setters {
                 self.with_settings(settings)
             }
 
-            /// This stage as the host of others; see [`hosted_by`](Self::hosted_by). Change its settings before.
+            /// The stage with the replicas of this one, as the host of others: this stage, or its own host. Change its
+            /// settings before.
             #[must_use]
             pub fn as_host(&self) -> ReplicaHost {
-                ReplicaHost(Arc::clone(&self.spec))
+                ReplicaHost(Arc::clone(self.spec.host.as_ref().unwrap_or(&self.spec)))
             }
 
             /// Runs it by the replicas of another stage, whose worker is asynchronous: one worker for both, which
             /// [`Batch::stage`](crate::Batch::stage) tells whose items it has. A batch has items of one stage only.
             /// Each keeps its own queue length, batches, timeout, contract and metrics. The entry that is next in
             /// order decides which of them gets a free replica. The settings of replicas are those of the host.
+            ///
+            /// Both are a [`Stage`](crate::Stage), or both a [`StreamStage`](crate::StreamStage). The worker of the
+            /// host reads all items: an item that does not fit its input type fails alone.
             ///
             /// ```
             /// # #[tokio::main(flavor = "current_thread")]

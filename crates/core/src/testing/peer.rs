@@ -13,16 +13,13 @@ use crate::call::{CallOptions, PayloadReplies, SessionKey};
 use crate::client::LocalClient;
 use crate::clock::{self, Instant};
 use crate::edge::{OfferedStage, StageAdmission};
-use crate::error::{CallError, ErrorKind, ErrorParts};
+use crate::error::{CallError, ErrorKind, ErrorParts, RETRY_AFTER};
 use crate::id::StageName;
 use crate::node::{Node, StartError};
 use crate::remote::{RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget};
 
 /// How long calls wait for a peer that was connected until a moment ago, as over a network.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
-
-/// The retry time in refusals.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A peer for a test: it runs the stages of its app for a node that has them as remote stages, in the same process. It
 /// can be full, or lost while it runs calls. Clones are the same peer.

@@ -228,7 +228,7 @@ async fn a_stage_may_be_hosted_by_one_that_no_route_uses_and_ends_it_with_its_la
     assert_eq!(node.client().call::<u64, String>("/hosted", 1).await.unwrap(), "hosted 1");
     assert_eq!(node.describe().stages.len(), 2);
     // Other lives of both, as after a change of their code.
-    let (log, (host, hosted)) = (Arc::<Log>::default(), stages(&log, &may));
+    let (host, hosted) = stages(&Arc::default(), &may);
     let hosted = hosted.hosted_by(&host.as_host());
     let change =
         RouteChange::new().replace_route(RouteSpec::new("/hosted", hosted)).add_route(RouteSpec::new("/host", host));
@@ -240,7 +240,6 @@ async fn a_stage_may_be_hosted_by_one_that_no_route_uses_and_ends_it_with_its_la
     assert_eq!(node.client().call::<u64, String>("/hosted", 4).await.unwrap(), "hosted 4", "its host stays");
     node.change(RouteChange::new().remove_route("/hosted")).await.unwrap();
     until("both have ended", || node.describe().stages.is_empty()).await;
-    drop(log);
 }
 
 #[tokio::test]
@@ -255,4 +254,19 @@ async fn a_call_of_a_stage_of_the_same_replicas_is_refused() {
     let error = node.client().call_with::<u64, u64>("/outer", 1, options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Failed);
     assert!(error.message().contains("it would wait for its own workers"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stage_hosted_by_a_hosted_one_has_the_replicas_of_the_first() {
+    let (log, may) = (Arc::<Log>::default(), Arc::new(Semaphore::new(100)));
+    let (first, second) = stages(&log, &may);
+    let second = second.hosted_by(&first.as_host());
+    let third = NamedStage::async_worker("third", |_| Err::<Named, _>(Failure::new("never built")));
+    let third = third.hosted_by(&second.as_host());
+    let node = App::new().route("/third", third).start().await.unwrap();
+    assert_eq!(node.client().call::<u64, String>("/third", 1).await.unwrap(), "third 1");
+    let stages = node.describe().stages;
+    let seen =
+        stages.iter().map(|stage| (stage.health.name.as_str(), stage.replicas_of.as_ref().map(|of| of.as_str())));
+    assert_eq!(seen.collect::<Vec<_>>(), [("host", None), ("third", Some("host"))]);
 }

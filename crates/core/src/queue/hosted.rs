@@ -14,12 +14,12 @@ use crate::clock::Instant;
 ///
 /// A queue of a stage that has ended stays, empty, until the replicas end: each is a stage that a change has brought.
 #[derive(Debug)]
-pub(crate) struct MethodQueues<T> {
+pub(crate) struct HostedQueues<T> {
     queues: Vec<SessionQueues<T>>,
     replicas: Vec<usize>,
 }
 
-impl<T> MethodQueues<T> {
+impl<T> HostedQueues<T> {
     /// One queue, whose entries gain a class every `ageing`.
     pub(crate) fn new(ageing: Duration) -> Self {
         Self { queues: vec![SessionQueues::new(ageing)], replicas: Vec::new() }
@@ -34,13 +34,13 @@ impl<T> MethodQueues<T> {
     }
 
     /// The queue of this index.
-    pub(crate) fn of(&self, method: usize) -> &SessionQueues<T> {
-        &self.queues[method]
+    pub(crate) fn of(&self, stage: usize) -> &SessionQueues<T> {
+        &self.queues[stage]
     }
 
     /// The queue of this index.
-    pub(crate) fn of_mut(&mut self, method: usize) -> &mut SessionQueues<T> {
-        &mut self.queues[method]
+    pub(crate) fn of_mut(&mut self, stage: usize) -> &mut SessionQueues<T> {
+        &mut self.queues[stage]
     }
 
     /// See [`SessionQueues::set_replicas`].
@@ -72,10 +72,10 @@ impl<T> MethodQueues<T> {
             return after.is_none().then_some(0);
         }
         self.queues.iter_mut().for_each(|queue| queue.age(replica, now));
-        let after = after.and_then(|method| self.queues[method].head(replica));
-        let heads = self.queues.iter().enumerate().filter_map(|(method, queue)| Some((queue.head(replica)?, method)));
+        let after = after.and_then(|stage| self.queues[stage].head(replica));
+        let heads = self.queues.iter().enumerate().filter_map(|(stage, queue)| Some((queue.head(replica)?, stage)));
         let next = heads.filter(|(head, _)| after.is_none_or(|after| *head > after)).min();
-        next.map(|(_, method)| method)
+        next.map(|(_, stage)| stage)
     }
 
     /// Removes an entry whose caller left.
@@ -103,58 +103,58 @@ mod tests {
     use crate::deadline::Deadline;
     use crate::queue::{BatchPolicy, Load, QueueState, Release};
 
-    /// An entry with its method.
+    /// An entry with its stage.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Waiting {
-        method: usize,
+        stage: usize,
         key: EntryKey,
     }
 
     proptest! {
-        /// Batches leave in the order of their first entries, have entries of one method, no more than that method
-        /// wants and none of the same method that comes later than one left behind.
+        /// Batches leave in the order of their first entries, have entries of one stage, no more than that stage
+        /// wants and none of the same stage that comes later than one left behind.
         #[test]
-        fn batches_of_one_method_leave_in_one_order(
+        fn batches_of_one_stage_leave_in_one_order(
             entries in prop::collection::vec((0usize..3, 0usize..3, 0u64..50), 1..60),
             sizes in prop::array::uniform3(1usize..9),
         ) {
             let now = Instant::now();
-            let mut queues = MethodQueues::new(Duration::from_secs(5));
+            let mut queues = HostedQueues::new(Duration::from_secs(5));
             queues.add(Duration::from_secs(5));
             queues.add(Duration::from_secs(5));
             let mut model: Vec<Waiting> = Vec::new();
-            for (sequence, (method, class, slack_ms)) in entries.into_iter().enumerate() {
+            for (sequence, (stage, class, slack_ms)) in entries.into_iter().enumerate() {
                 let deadline = Deadline::after(now, Duration::from_millis(slack_ms));
                 let key = EntryKey { priority: Priority::ALL[class], deadline, sequence: sequence as u64 };
-                let entry = Waiting { method, key };
-                queues.of_mut(method).push(None, key, now, 1, entry);
+                let entry = Waiting { stage, key };
+                queues.of_mut(stage).push(None, key, now, 1, entry);
                 model.push(entry);
             }
             model.sort_by_key(|entry| entry.key);
             while !model.is_empty() {
                 prop_assert_eq!(queues.len(), model.len());
-                let method = queues.next(0, now, None).unwrap();
-                prop_assert_eq!(method, model[0].method);
+                let stage = queues.next(0, now, None).unwrap();
+                prop_assert_eq!(stage, model[0].stage);
                 let mut batch = Vec::new();
-                while batch.len() < sizes[method]
-                    && let Some(head) = queues.of(method).head(0)
+                while batch.len() < sizes[stage]
+                    && let Some(head) = queues.of(stage).head(0)
                 {
-                    batch.push(queues.of_mut(method).take(head));
+                    batch.push(queues.of_mut(stage).take(head));
                 }
                 let expected: Vec<Waiting> =
-                    model.iter().filter(|entry| entry.method == method).take(sizes[method]).copied().collect();
+                    model.iter().filter(|entry| entry.stage == stage).take(sizes[stage]).copied().collect();
                 prop_assert_eq!(&batch, &expected);
                 model.retain(|entry| !batch.contains(entry));
             }
             prop_assert_eq!(queues.next(0, now, None), None);
         }
 
-        /// However many entries of one method wait, an entry of another leaves after those alone that came before it.
+        /// However many entries of one stage wait, an entry of another leaves after those alone that came before it.
         #[test]
-        fn a_flood_of_one_method_does_not_starve_another(flood in 1usize..200, max in 1usize..33, at in 0usize..200) {
+        fn a_flood_of_one_stage_does_not_starve_another(flood in 1usize..200, max in 1usize..33, at in 0usize..200) {
             let (now, at) = (Instant::now(), at.min(flood));
             let deadline = Deadline::after(now, Duration::from_secs(1));
-            let mut queues = MethodQueues::new(Duration::from_secs(5));
+            let mut queues = HostedQueues::new(Duration::from_secs(5));
             let other = queues.add(Duration::from_secs(5));
             let sequence = |place: usize| if place < at { place } else { place + 1 } as u64;
             for place in 0..flood {
@@ -177,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_waits_for_more_entries_lets_the_next_one_go_first() {
+    fn a_stage_that_waits_for_more_entries_lets_the_next_one_go_first() {
         let now = Instant::now();
-        let mut queues = MethodQueues::new(Duration::from_secs(5));
+        let mut queues = HostedQueues::new(Duration::from_secs(5));
         let patient = queues.add(Duration::from_secs(5));
         let key = |sequence| EntryKey {
             priority: Priority::Normal,
@@ -196,19 +196,19 @@ mod tests {
                 ..BatchPolicy::default()
             },
         ];
-        let decide = |queues: &MethodQueues<()>, method: usize| {
-            let load: Load = queues.of(method).load();
+        let decide = |queues: &HostedQueues<()>, stage: usize| {
+            let load: Load = queues.of(stage).load();
             let state = QueueState {
                 load,
-                oldest_arrival: queues.of(method).oldest_arrival(0),
-                first_deadline: queues.of(method).first_deadline(0),
+                oldest_arrival: queues.of(stage).oldest_arrival(0),
+                first_deadline: queues.of(stage).first_deadline(0),
                 estimate: Duration::ZERO,
                 last_batch: 0,
                 empty_yields: 0,
                 is_draining: false,
                 has_returned: false,
             };
-            policies[method].decide(now, &state)
+            policies[stage].decide(now, &state)
         };
         let first = queues.next(0, now, None).unwrap();
         assert_eq!((first, decide(&queues, first)), (patient, Release::At(now + Duration::from_millis(10))));

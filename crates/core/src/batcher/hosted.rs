@@ -1,5 +1,5 @@
-//! The stages whose entries one batcher has: that of its pool, and those that the same replicas run. What each of them
-//! has shown of its callers and its costs.
+//! The stages of one batcher: that of its pool, and the stages that it hosts. For each: the last batch, and how often a
+//! yield brought no entry. The costs come from its pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::error::CallError;
 use crate::pool::Pool;
-use crate::queue::{CostLine, Entry, MethodQueues, QueueState, SessionQueues};
+use crate::queue::{CostLine, Entry, HostedQueues, QueueState, SessionQueues};
 
 /// The stages, by their indices. The first is that of the batcher's pool.
-pub(super) struct Methods {
-    pub(super) queues: MethodQueues<Box<Entry>>,
-    states: Vec<Method>,
+pub(super) struct HostedStages {
+    pub(super) queues: HostedQueues<Box<Entry>>,
+    states: Vec<HostedStage>,
     /// The stage of the last batch, and the cost of that batch.
     last: usize,
     last_cost: u64,
 }
 
-struct Method {
+struct HostedStage {
     pool: Arc<Pool>,
     last_batch: usize,
     /// The number of waiting entries at the last yield.
@@ -27,26 +27,26 @@ struct Method {
     empty_yields: u32,
 }
 
-impl Method {
+impl HostedStage {
     fn new(pool: Arc<Pool>) -> Self {
         Self { pool, last_batch: 0, yielded_at: 0, empty_yields: 0 }
     }
 }
 
-impl Methods {
+impl HostedStages {
     pub(super) fn new(pool: &Arc<Pool>) -> Self {
-        let queues = MethodQueues::new(pool.policy().ageing);
-        Self { queues, states: vec![Method::new(Arc::clone(pool))], last: 0, last_cost: 0 }
+        let queues = HostedQueues::new(pool.policy().ageing);
+        Self { queues, states: vec![HostedStage::new(Arc::clone(pool))], last: 0, last_cost: 0 }
     }
 
     /// The stage of an index.
-    pub(super) fn pool(&self, method: usize) -> &Arc<Pool> {
-        &self.states[method].pool
+    pub(super) fn pool(&self, stage: usize) -> &Arc<Pool> {
+        &self.states[stage].pool
     }
 
     /// The stage of an index, with its queue.
-    pub(super) fn of_mut(&mut self, method: usize) -> (&Pool, &mut SessionQueues<Box<Entry>>) {
-        (&self.states[method].pool, self.queues.of_mut(method))
+    pub(super) fn of_mut(&mut self, stage: usize) -> (&Pool, &mut SessionQueues<Box<Entry>>) {
+        (&self.states[stage].pool, self.queues.of_mut(stage))
     }
 
     /// The stage of an entry that was [found](Self::find) before.
@@ -55,36 +55,36 @@ impl Methods {
     }
 
     fn known(&self, entry: &Entry) -> Option<usize> {
-        if entry.method == 0 {
+        if entry.hosted_id == 0 {
             return Some(0);
         }
-        self.states.iter().position(|state| state.pool.method == entry.method)
+        self.states.iter().position(|state| state.pool.hosted_id == entry.hosted_id)
     }
 
     /// The index of an entry's stage. `None`: the stage has ended, and with it the caller.
     pub(super) fn find(&mut self, entry: &Entry) -> Option<usize> {
         self.known(entry).or_else(|| {
-            let pool = self.states[0].pool.hosted(entry.method)?;
-            let method = self.queues.add(pool.policy().ageing);
-            self.states.push(Method::new(pool));
-            Some(method)
+            let pool = self.states[0].pool.hosted(entry.hosted_id)?;
+            let stage = self.queues.add(pool.policy().ageing);
+            self.states.push(HostedStage::new(pool));
+            Some(stage)
         })
     }
 
     /// The refusal of an entry that would miss its deadline behind what waits and runs.
-    pub(super) fn refusal(&self, method: usize, entry: &Entry) -> Option<CallError> {
+    pub(super) fn refusal(&self, stage: usize, entry: &Entry) -> Option<CallError> {
         let running = (self.pool(self.last).cost.line(), self.last_cost);
-        self.pool(method).refusal(entry, self.queues.of(method), running, self.others(method, entry))
+        self.pool(stage).refusal(entry, self.queues.of(stage), running, self.others(stage, entry))
     }
 
     /// How long the entries of other stages take that leave before this one.
-    fn others(&self, method: usize, entry: &Entry) -> Duration {
+    fn others(&self, stage: usize, entry: &Entry) -> Duration {
         if self.states.len() == 1 {
             return Duration::ZERO;
         }
         let slots = self.pool(0).replicas.slots();
-        let others = self.states.iter().enumerate().filter(|(other, _)| *other != method);
-        let drain = |(other, state): (usize, &Method)| {
+        let others = self.states.iter().enumerate().filter(|(other, _)| *other != stage);
+        let drain = |(other, state): (usize, &HostedStage)| {
             let (before, _) = self.queues.of(other).before(entry.flight.session, entry.key());
             state.pool.cost.line().drain(before, state.pool.policy(), slots)
         };
@@ -92,8 +92,8 @@ impl Methods {
     }
 
     /// What waits of a stage for this replica.
-    pub(super) fn waiting(&self, method: usize, replica: usize, is_draining: bool) -> QueueState {
-        let (state, queue) = (&self.states[method], self.queues.of(method));
+    pub(super) fn waiting(&self, stage: usize, replica: usize, is_draining: bool) -> QueueState {
+        let (state, queue) = (&self.states[stage], self.queues.of(stage));
         let has_delay = !state.pool.policy().max_delay.is_zero();
         let load = queue.load_for(replica);
         QueueState {
@@ -111,52 +111,52 @@ impl Methods {
     /// Whether a busy replica gets the next batch of this stage ahead.
     pub(super) fn hands_ahead(
         &self,
-        method: usize,
+        stage: usize,
         replica: usize,
         now: Instant,
         has_returned: bool,
         replicas: usize,
     ) -> bool {
-        let pool = self.pool(method);
+        let pool = self.pool(stage);
         let running = self.pool(self.last).cost.line().batch(self.last_cost);
         // The batch that would run after it is of this stage, and may take longer.
-        let estimate = if method == self.last { running } else { running.max(self.longest(pool.cost.line(), method)) };
-        let first_deadline = self.queues.of(method).first_deadline(replica);
-        let waiting = QueueState { first_deadline, estimate, has_returned, ..self.waiting(method, replica, false) };
+        let estimate = if stage == self.last { running } else { running.max(self.longest(pool.cost.line(), stage)) };
+        let first_deadline = self.queues.of(stage).first_deadline(replica);
+        let waiting = QueueState { first_deadline, estimate, has_returned, ..self.waiting(stage, replica, false) };
         pool.policy().hands_ahead(now, &waiting, replicas)
     }
 
     /// The duration of a batch of all that waits of a stage, up to a full one.
-    fn longest(&self, line: CostLine, method: usize) -> Duration {
-        let (load, (max, max_cost)) = (self.queues.of(method).load(), self.pool(method).policy().bounds());
+    fn longest(&self, line: CostLine, stage: usize) -> Duration {
+        let (load, (max, max_cost)) = (self.queues.of(stage).load(), self.pool(stage).policy().bounds());
         line.batch(load.cost.min(max_cost).min(max as u64))
     }
 
     /// A batch of this size and cost leaves.
-    pub(super) fn released(&mut self, method: usize, entries: usize, cost: u64) {
-        (self.last, self.last_cost) = (method, cost);
-        self.states[method].last_batch = entries;
+    pub(super) fn released(&mut self, stage: usize, entries: usize, cost: u64) {
+        (self.last, self.last_cost) = (stage, cost);
+        self.states[stage].last_batch = entries;
     }
 
     /// A decision to form a batch was carried out.
-    pub(super) fn decided(&mut self, method: usize) {
-        self.states[method].empty_yields = 0;
+    pub(super) fn decided(&mut self, stage: usize) {
+        self.states[stage].empty_yields = 0;
     }
 
-    pub(super) fn begin_yield(&mut self, method: usize) {
-        self.states[method].yielded_at = self.queues.of(method).len();
+    pub(super) fn begin_yield(&mut self, stage: usize) {
+        self.states[stage].yielded_at = self.queues.of(stage).len();
     }
 
     /// The yield is over: counts it if no entry arrived meanwhile.
-    pub(super) fn end_yield(&mut self, method: usize) {
-        let (state, waiting) = (&mut self.states[method], self.queues.of(method).len());
+    pub(super) fn end_yield(&mut self, stage: usize) {
+        let (state, waiting) = (&mut self.states[stage], self.queues.of(stage).len());
         state.empty_yields = if waiting > state.yielded_at { 0 } else { state.empty_yields + 1 };
     }
 
     /// Notes the load of each queue.
     pub(super) fn note_queued(&self) {
-        for (method, state) in self.states.iter().enumerate() {
-            state.pool.note_queued(self.queues.of(method).load());
+        for (stage, state) in self.states.iter().enumerate() {
+            state.pool.note_queued(self.queues.of(stage).load());
         }
     }
 }
