@@ -42,12 +42,12 @@ pub(crate) struct Caller {
     pub(crate) unwritten: OutputRoom,
 }
 
-/// Whether a child may take so many outputs of a new call.
+/// Whether a child may ask for this number of outputs of a new call.
 pub(crate) fn is_credit(outputs: usize) -> bool {
     (1..=MAX_CREDIT).contains(&outputs)
 }
 
-/// Lets a call send so many outputs more. False: the child asked for too many.
+/// Adds to the credit of a call. False: the child has asked for too many outputs.
 pub(crate) fn give_credit(credit: &Semaphore, outputs: usize) -> bool {
     let fits = is_credit(outputs.saturating_add(credit.available_permits())) && outputs > 0;
     if fits {
@@ -151,7 +151,7 @@ impl Caller {
             let frame = OutgoingFrame::new(&ToChild::CallOutput { id }, vec![output]).in_room(room);
             let Some(frames) = self.frames.upgrade() else { return Ok(()) };
             let mut open = self.open.lock();
-            // Whoever ends the call stops this task, which may run at that moment.
+            // The end of the call aborts this task, which may run at that moment.
             let Some(made) = open.made.get_mut(&id) else { return Ok(()) };
             made.again = None;
             open.send(&frames, frame);

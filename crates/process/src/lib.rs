@@ -56,8 +56,8 @@ pub use isolate::{Isolate, isolated_stage};
 pub use log_limit::OUTPUT_TARGET;
 pub use memory::{MemoryLimit, default_memory_limit};
 pub use python::{
-    HOOKS_READY, PythonApp, PythonConfig, PythonDependency, PythonError, PythonHooks, PythonRawBody, PythonReplicas,
-    PythonRequestArgument, PythonRequestPlace, PythonResponse, PythonService, is_module_in, python_files,
+    HOOKS_READY, PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas,
+    PythonRequestArgument, PythonRequestPlace, PythonService, is_module_in, python_files,
 };
 pub use ready::{HttpUrl, Readiness};
 pub use stage::{ForkServers, stage, stream_stage};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room for outputs, in units of some bytes. Each output takes at least one.
+/// Room for outputs, counted in units of `unit` bytes. Each output takes at least one.
 #[derive(Clone)]
 pub(crate) struct OutputRoom {
     room: Arc<Semaphore>,
@@ -13,7 +13,7 @@ pub(crate) struct OutputRoom {
 }
 
 impl OutputRoom {
-    /// Room for this many bytes, in units of so many.
+    /// Room for this many bytes, in units of `unit` bytes.
     pub(crate) fn new(bytes: u64, unit: u64) -> Self {
         let unit = unit.max(1);
         let units = u32::try_from(bytes.div_ceil(unit)).unwrap_or(u32::MAX).clamp(1, u32::MAX / 8);

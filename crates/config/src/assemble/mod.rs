@@ -105,7 +105,7 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     // A stage that several routes share is built once: one queue, one pool. A stage that no route uses is not built.
     let processes = Processes::default();
     let mut parts = plan.stages.iter().map(|_| None).collect::<Vec<Option<Part>>>();
-    // Those whose replicas run others are built before these.
+    // A host is built before the stages that its replicas run.
     let mut order: Vec<usize> = (0..parts.len()).filter(|index| plan.uses(*index)).collect();
     order.sort_by_key(|index| plan.stages[*index].replicas_of().is_some());
     for index in order {

@@ -13,7 +13,7 @@ use callboard_core::edge::{DeclaredResponse, RequestArgument};
 use callboard_core::{CacheSettings, Pipeline, Rows as _, Stage};
 #[cfg(feature = "process")]
 use callboard_process::{
-    FilesConfig, ProcessConfig, ProcessMethod, PythonRawBody, PythonRequestArgument, PythonRequestPlace, PythonResponse,
+    FilesConfig, ProcessConfig, ProcessMethod, PythonRawBody, PythonRequestArgument, PythonRequestPlace,
 };
 use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
@@ -46,11 +46,11 @@ pub(super) struct Part {
     pub(super) auth: Option<String>,
     /// What its code takes of a request beside its input.
     pub(super) arguments: Vec<RequestArgument>,
-    /// What it says of its answers, if it is the last one that does.
+    /// What its route declares of successful answers; of several stages the last one counts.
     pub(super) response: Option<DeclaredResponse>,
     /// The engine of its model, if it has one.
     pub(super) engine: Option<String>,
-    /// It as the stage whose replicas run others, if they can.
+    /// Its replicas, for stages with `replicas_of`; `None` where it cannot be a host.
     pub(super) host: Option<Host>,
 }
 
@@ -123,10 +123,7 @@ impl Part {
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
                 let arguments = service.request.iter().map(request_argument).collect();
-                let response = service.response.clone().map(|PythonResponse { status, media_type, description }| {
-                    DeclaredResponse { status, media_type, description }
-                });
-                let auth = service.auth.clone();
+                let (response, auth) = (service.response.clone(), service.auth.clone());
                 let mut process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 process.methods = methods_of(plan, name);
                 let streams = service.streams;
@@ -175,7 +172,7 @@ fn methods_of(plan: &Plan, host: &str) -> BTreeMap<String, ProcessMethod> {
     hosted.filter_map(method).collect()
 }
 
-/// One replica has streams or single outputs.
+/// Refuses `replicas_of` between a stage that streams and one that does not: a replica has one form of worker.
 #[cfg(feature = "process")]
 fn cannot_share(plan: &Plan, planned: &StagePlan, method: &str, host_streams: bool) -> BuildError {
     let place = plan.place(&planned.name.source, format!("stage `{}`: replicas_of", planned.name.value));

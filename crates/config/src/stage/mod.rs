@@ -25,29 +25,9 @@ static OF_THREADS: [&str; 3] = [TIMEOUT.key, MAX_ABANDONED_THREADS.key, AFFINITY
 /// The keys of stages whose items have rows.
 static OF_ROWS: [&str; 2] = [COST.key, MAX_COST.key];
 
-/// The keys of the replicas of a stage: they have no effect on one that the replicas of another stage run. Behind those
-/// of all kinds come those of kind `python`.
-static OF_REPLICAS: [&str; 19] = [
-    REPLICAS.key,
-    SCALE_DELAY.key,
-    IDLE.key,
-    PINNED.key,
-    MEMORY.key,
-    AFFINITY.key,
-    MAX_ABANDONED_THREADS.key,
-    "python",
-    "device",
-    "settings",
-    "env",
-    "start_timeout",
-    "stop_timeout",
-    "max_batch_bytes",
-    "memory_limit",
-    "spare",
-    "shared_memory",
-    "concurrency",
-    "warm",
-];
+/// The common keys of the replicas of a stage: without effect on a stage with `replicas_of`.
+static OF_REPLICAS: [&str; 7] =
+    [REPLICAS.key, SCALE_DELAY.key, IDLE.key, PINNED.key, MEMORY.key, AFFINITY.key, MAX_ABANDONED_THREADS.key];
 
 /// The cost of one entry, for [`StagePlan::max_cost`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

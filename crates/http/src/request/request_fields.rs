@@ -35,9 +35,7 @@ pub(crate) fn add(
             options = options.with_header(name.clone(), text);
         }
     }
-    for part in uri.query().unwrap_or_default().split('&') {
-        let (name, value) = part.split_once('=').unwrap_or((part, ""));
-        let name = decoded(name);
+    for (name, value) in query_pairs(uri) {
         if fields.has_query(&name) {
             options = options.with_query(name, decoded(value));
         }
@@ -54,9 +52,8 @@ pub(crate) fn auth_request(
     client: Option<IpAddr>,
 ) -> AuthRequest {
     let mut query = BTreeMap::<_, Vec<_>>::new();
-    for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
-        let (name, value) = part.split_once('=').unwrap_or((part, ""));
-        query.entry(decoded(name).into_owned()).or_default().push(decoded(value).into_owned());
+    for (name, value) in query_pairs(uri) {
+        query.entry(name.into_owned()).or_default().push(decoded(value).into_owned());
     }
     let header = |name: &HeaderName| Some((name.as_str().to_owned(), joined(headers, name.as_str())?));
     AuthRequest {
@@ -66,6 +63,12 @@ pub(crate) fn auth_request(
         headers: headers.keys().filter_map(header).collect(),
         client: client.map(|client| client.to_string()),
     }
+}
+
+/// The decoded names of the query's parameters, with the values as written.
+fn query_pairs(uri: &Uri) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
+    let parts = uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty());
+    parts.map(|part| part.split_once('=').unwrap_or((part, ""))).map(|(name, value)| (decoded(name), value))
 }
 
 /// The lines of a header as one text; `None` without any that is text.

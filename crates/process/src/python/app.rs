@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use callboard_core::description::PipelinePlan;
+use callboard_core::edge::DeclaredResponse;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -102,7 +103,7 @@ pub struct PythonService {
     #[serde(default)]
     pub request: Vec<PythonRequestArgument>,
     /// What it says of its successful answers.
-    pub response: Option<PythonResponse>,
+    pub response: Option<DeclaredResponse>,
     /// The routes that its code calls.
     #[serde(default)]
     pub depends: Vec<PythonDependency>,
@@ -135,17 +136,6 @@ pub struct PythonRequestArgument {
     pub required: bool,
     /// The JSON schema of its value.
     pub schema: Json,
-}
-
-/// What a service says of its successful answers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct PythonResponse {
-    /// Their status.
-    pub status: Option<u16>,
-    /// The media type of a text or bytes.
-    pub media_type: Option<String>,
-    /// A line for people.
-    pub description: Option<String>,
 }
 
 /// The place of an argument in a request.
@@ -188,7 +178,7 @@ pub struct PythonApp {
 
 /// That an app has functions that run once per node, and how long they may take.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct PythonHooks {
+pub(super) struct PythonHooks {
     /// The file or module.
     pub(super) target: String,
     pub(super) start_timeout_ms: u64,

@@ -4,8 +4,8 @@ mod app;
 mod configuration;
 
 pub use app::{
-    PythonApp, PythonDependency, PythonHooks, PythonRawBody, PythonReplicas, PythonRequestArgument, PythonRequestPlace,
-    PythonResponse, PythonService,
+    PythonApp, PythonDependency, PythonRawBody, PythonReplicas, PythonRequestArgument, PythonRequestPlace,
+    PythonService,
 };
 
 use std::collections::BTreeMap;
