@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import callboard as cb
 
@@ -133,3 +135,105 @@ class After:
         for path, context in zip(paths, contexts, strict=True):
             context.after(note, path, "batch")
         return paths
+
+
+@cb.function
+def who(context: cb.Context) -> str | None:
+    return context.caller
+
+
+async def ask(who: Any, path: str) -> None:
+    await until_free(path)
+    try:
+        note(path, str(await who()))
+    except cb.CallError as error:
+        note(path, error.message)
+
+
+def ask_plain(who: Any, path: str) -> None:
+    while not Path(f"{path}.go").exists():
+        time.sleep(0.01)
+    try:
+        note(path, str(who()))
+    except cb.CallError as error:
+        note(path, error.message)
+
+
+async def until_free(path: str) -> None:
+    while not Path(f"{path}.go").exists():
+        await asyncio.sleep(0.01)
+
+
+@cb.service
+class Asks:
+    who = cb.depends(who)
+
+    @cb.concurrent(max=8)
+    async def predict(self, path: str, context: cb.Context) -> None:
+        if context.caller == "alice":
+            context.after(ask, self.who, path)
+        elif path:
+            await until_free(f"{path}.end")
+
+
+@cb.service
+class PlainAsks:
+    who = cb.depends(who)
+
+    def predict(self, path: str, context: cb.Context) -> None:
+        if context.caller == "alice":
+            context.after(ask_plain, self.who, path)
+        while path and context.caller != "alice" and not Path(f"{path}.end.go").exists():
+            time.sleep(0.01)
+
+
+@cb.service
+class Many:
+    """Has more work after its answers than there is room for."""
+
+    @cb.batched(max_batch_size=40)
+    def predict(self, counts: list[int], contexts: list[cb.Context]) -> list[int]:
+        return [self.noted(count, context) for count, context in zip(counts, contexts, strict=True)]
+
+    def noted(self, count: int, context: cb.Context) -> int:
+        for number in range(count):
+            try:
+                context.after(time.sleep, 0)
+            except cb.HTTPException:
+                return number
+        return count
+
+
+@cb.service
+class Late:
+    """Names work after the answer of an earlier call, and ends its process in work after an answer."""
+
+    kept: cb.Context | None = None
+
+    async def predict(self, path: str, context: cb.Context) -> str:
+        if self.kept is not None:
+            try:
+                self.kept.after(print)
+            except RuntimeError as error:
+                return str(error)
+        self.kept = context
+        context.after(leave)
+        return "first"
+
+
+async def leave() -> None:
+    sys.exit(3)
+
+
+@cb.service
+class UnwellAfter:
+    async def predict(self, path: str, context: cb.Context) -> None:
+        context.after(note_soon, path)
+
+    def health(self) -> bool:
+        return False
+
+
+async def note_soon(path: str) -> None:
+    await asyncio.sleep(0.05)
+    note(path, "done")

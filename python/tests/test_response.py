@@ -244,6 +244,78 @@ def test_a_replica_has_room_for_a_thousand_functions_after_answers(monkeypatch: 
         context.after(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("service", ["Asks", "PlainAsks"])
+def test_work_after_an_answer_calls_nothing_as_another_caller(tmp_path: Path, service: str) -> None:
+    notes, go, end = (tmp_path / name for name in ("notes", "notes.go", "notes.end.go"))
+    refused = "/who cannot be called after the answer: its call is over; call it in `predict`, or by a `Client`\n"
+    with Node(f"response_app.py:{service}", max_batches=8) as node:
+        node.receive()
+        node.batch([str(notes)], items=[{"caller": "alice"}])
+        node.outcomes()
+        node.batch([str(notes)], ident=2, items=[{"caller": "bob"}])
+        go.touch()
+        until(notes.exists)
+        end.touch()
+        # It is no call.
+        assert node.receive()[0]["type"] == "outcomes"
+    assert notes.read_text() == refused
+    with cb.test_client(getattr(response_app, service)) as client:
+        client.call(str(notes), context=cb.Context(caller="alice"))
+    assert notes.read_text() == 2 * refused
+
+
+def test_the_calls_of_a_batch_share_the_room_for_functions_after_answers() -> None:
+    with Node("response_app.py:Many").ready() as node:
+        assert node.call(*[300] * 4) == [300, 300, 300, 100]
+        # Each function that has ended leaves its room.
+        until(lambda: node.call(1) == [1])
+
+
+def test_work_for_a_call_that_has_its_answer_is_refused_and_work_that_exits_ends_no_calls() -> None:
+    with Node("response_app.py:Late").ready() as node:
+        assert node.call("a") == ["first"]
+        assert node.call("b") == ["after: the call has its answer: work after it is named before"]
+        assert node.stop()[0] == 0
+        assert any("leave failed" in record["message"] for record in node.logs)
+    with cb.test_client(response_app.Late) as client:
+        assert client.call("a") == "first"
+        assert client.call("b") == "after: the call has its answer: work after it is named before"
+
+
+def test_a_replica_that_is_not_well_waits_for_async_work_after_its_answer(tmp_path: Path) -> None:
+    with Node("response_app.py:UnwellAfter").ready() as node:
+        node.call(str(tmp_path / "notes"))
+        assert node.end()[0] == 1
+    assert (tmp_path / "notes").read_text() == "done\n"
+
+
+def test_a_test_client_does_the_work_after_a_stream_that_fails_or_is_left() -> None:
+    done: list[str] = []
+
+    @cb.service
+    class Words:
+        def predict(self, text: str, context: cb.Context) -> Iterator[str]:
+            context.after(done.append, text)
+            yield text
+            raise ValueError(text)
+
+    class Reads:
+        words = cb.depends(Words)
+
+        def predict(self, text: str) -> str:
+            for word in self.words.predict(text):
+                return str(word)
+            return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "Words", Words)
+        with cb.test_client(Words) as client, pytest.raises(ValueError, match="failed"):
+            client.call("failed")
+        with cb.test_client(Reads) as client:
+            assert client.call("left") == "left"
+    assert done == ["failed", "left"]
+
+
 def test_a_declaration_that_no_answer_can_have_is_refused() -> None:
     with pytest.raises(ValueError, match="the status 99 is not an integer from 200 to 599"):
         cb.function(status_code=99)(routes_of)

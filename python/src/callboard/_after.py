@@ -7,14 +7,13 @@ import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
+from callboard._awaiting import apart, is_own_cancellation
+from callboard._context import OVER, Context, Work
+from callboard._current import running
 from callboard._exceptions import HTTPException
 from callboard.metrics import metric
-
-# A function with its arguments.
-Work = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 # The most functions that wait or run in one process.
 MAX_PENDING = 1000
@@ -28,26 +27,40 @@ class AfterWork:
     """The functions of all calls of this process. Those of async code run in its loop, the others in one thread."""
 
     def __init__(self) -> None:
-        self.pending = 0
+        # Those that wait or run, and those of calls of this worker that have no answer yet.
+        self.pending = self._noted = 0
         self._changed = threading.Condition()
         # Functions for the thread that have not begun.
-        self._waiting: deque[tuple[Work, str | None]] = deque()
+        self._waiting: deque[tuple[Work, Context]] = deque()
         self._thread: threading.Thread | None = None
         # The loop refers to them weakly.
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, works: list[Work], request_id: str | None, loop: asyncio.AbstractEventLoop | None) -> None:
+    def note(self, context: Context) -> None:
+        """Counts one more function of a call that has no answer. Raises `HTTPException` if there is no room for it."""
+        # Nobody tells when a call is over whose context a test has made.
+        own = 0 if context._place else len(context._after or ())
+        with self._changed:
+            if self.pending + self._noted + own >= MAX_PENDING:
+                raise HTTPException(503, f"after: {MAX_PENDING} functions wait in this replica already")
+            self._noted += context._place is not None
+
+    def begin(self, context: Context, loop: asyncio.AbstractEventLoop | None) -> None:
         """Starts the functions of a call that has its answer."""
+        works, context._after = context._after or [], None
+        with self._changed:
+            self.pending += len(works)
+            self._noted -= len(works) if context._place else 0
+        # They call nothing as this call.
+        context._place = OVER
         for work in works:
-            with self._changed:
-                self.pending += 1
             if loop is not None and inspect.iscoroutinefunction(work[0]):
-                task = loop.create_task(_run_in_loop(work, request_id))
+                task = loop.create_task(_run_in_loop(work, context))
                 self._tasks.add(task)
                 task.add_done_callback(self._task_ended)
                 continue
             with self._changed:
-                self._waiting.append((work, request_id))
+                self._waiting.append((work, context))
                 self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run_all, name="callboard-after", daemon=True)
@@ -74,16 +87,17 @@ class AfterWork:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                (fn, args, kwargs), request_id = self._waiting.popleft()
+                (fn, args, kwargs), context = self._waiting.popleft()
             try:
-                result = fn(*args, **kwargs)
-                if inspect.isawaitable(result):
-                    asyncio.run(_awaited(result))
+                with running(context):
+                    result = fn(*args, **kwargs)
+                    if inspect.isawaitable(result):
+                        asyncio.run(_awaited(result))
             except BaseException as error:
-                _tell(fn, error, request_id)
+                _tell(fn, error, context.request_id)
             finally:
                 # What it refers to is free while the next one is awaited.
-                del fn, args, kwargs
+                del fn, args, kwargs, context
                 self._ended()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -99,29 +113,30 @@ class AfterWork:
 PENDING = AfterWork()
 
 
-async def run_now(works: list[Work], request_id: str | None, *, in_loop: bool) -> None:
+async def run_now(context: Context, *, in_loop: bool) -> None:
     """Runs the functions of a call in this process, without a node, and waits for them."""
+    works, context._after = context._after or [], None
     for work in works:
+        context._after, context._place = [work], None
         if in_loop and inspect.iscoroutinefunction(work[0]):
-            PENDING.begin([work], request_id, asyncio.get_running_loop())
+            PENDING.begin(context, asyncio.get_running_loop())
             await PENDING.wait_in_loop()
         else:
-            PENDING.begin([work], request_id, None)
+            PENDING.begin(context, None)
             PENDING._wait(None)
+    context._place = OVER
 
 
-def check_room(own: int) -> None:
-    """Raises `HTTPException` if a call with this many functions cannot have one more."""
-    if PENDING.pending + own >= MAX_PENDING:
-        raise HTTPException(503, f"after: {MAX_PENDING} functions wait in this replica already")
-
-
-async def _run_in_loop(work: Work, request_id: str | None) -> None:
+async def _run_in_loop(work: Work, context: Context) -> None:
     fn, args, kwargs = work
     try:
-        await fn(*args, **kwargs)
-    except Exception as error:
-        _tell(fn, error, request_id)
+        with running(context):
+            await apart(fn)(*args, **kwargs)
+    except BaseException as error:
+        # `sys.exit` in it ends no calls of others.
+        if is_own_cancellation(error):
+            raise
+        _tell(fn, error, context.request_id)
 
 
 async def _awaited(result: Any) -> Any:

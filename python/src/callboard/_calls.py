@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from callboard._awaiting import in_loop
+from callboard._context import OVER
 from callboard._current import CURRENT
 from callboard._depends import MAP_CALLS
 from callboard._envelope import Buffer, Decoder, decode, encode_pieces
 from callboard._errors import error_of
 from callboard._exceptions import CallError
 from callboard._frames import FrameError
-from callboard._inner import CREDIT, InnerAttempts, InnerOptions, Once
+from callboard._inner import CREDIT, InnerAttempts, InnerOptions, Once, after_error
 from callboard._messages import Result
 from callboard._target import Route
 
@@ -214,6 +215,8 @@ class WorkerCalls:
         # Code of no item in particular calls for the batch that runs, or for the oldest of several.
         batch = next(iter(self._running), None) if place is None else place[0]
         if batch is None or batch not in self._running:
+            if place == OVER:
+                raise after_error(path)
             when = "no call of this service runs" if self.is_ready else "other services may not be ready in `setup`"
             raise CallError(f"{path} cannot be called now: {when}; call it in `predict`", kind="unavailable")
         pieces = encode_pieces(value)
@@ -294,8 +297,8 @@ class WorkerCalls:
 class InnerOutputs:
     """The outputs of a call of a route that streams: for a plain loop, or `async for` in asynchronous code.
 
-    The call begins with the loop, and ends with it: to leave the loop, or to `close` this, cancels the call. Raises
-    `CallError` where the stream ends with an error.
+    The call begins with the loop. To `close` this cancels it, and so does to leave the loop if nothing else refers to
+    this. Raises `CallError` where the stream ends with an error.
     """
 
     def __init__(

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from callboard._after import Work, check_room
 from callboard._response import SENT, Response, check_open
 
 
@@ -19,6 +18,12 @@ def _nothing() -> None: ...
 
 # Reads the cancellations that arrived. The worker of this process sets it.
 look: Callable[[], None] = _nothing
+
+# A function with its arguments.
+Work = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+# The place of a call that has its answer.
+OVER = (-1, 0)
 
 
 class Context(msgspec.Struct):
@@ -76,14 +81,19 @@ class Context(msgspec.Struct):
         """Calls a function in this replica when the call has its answer, whatever that is.
 
         An async function runs in the event loop of async code, any other one in a thread: one after the other. Its
-        exceptions are logged. A node that ends waits for it until the `stop_timeout` of the stage. Raises
-        `HTTPException` with status 503 if 1,000 of them wait in the replica.
+        exceptions are logged. A node that ends waits for it until the `stop_timeout` of the stage. It calls other
+        services through a `Client` only: the call that it belongs to is over. Raises `HTTPException` with status 503 if
+        1,000 of them wait in the replica, and `RuntimeError` if the call has its answer.
         """
         if not callable(fn):
             raise TypeError(f"after: {fn!r} cannot be called: write context.after(fn, argument)")
-        if self._after is None:
-            self._after = []
-        check_room(len(self._after))
+        if is_over(self):
+            raise RuntimeError("after: the call has its answer: work after it is named before")
+        # It needs the context.
+        from callboard._after import PENDING
+
+        PENDING.note(self)
+        self._after = self._after or []
         self._after.append((fn, args, kwargs))
 
     @property
@@ -92,6 +102,14 @@ class Context(msgspec.Struct):
         if not self._cancelled:
             look()
         return self._cancelled
+
+
+def _has_over(context: Context) -> bool:
+    return context._place == OVER
+
+
+# Whether a call has its answer. The worker of this process sets it.
+is_over: Callable[[Context], bool] = _has_over
 
 
 @dataclasses.dataclass

@@ -47,6 +47,12 @@ class InnerOptions:
         return InnerAttempts(self) if self.retries else Once(self)
 
 
+def after_error(path: str) -> CallError:
+    """The error of a call that work after an answer makes: it would have no caller, or that of another call."""
+    message = f"{path} cannot be called after the answer: its call is over; call it in `predict`, or by a `Client`"
+    return CallError(message, kind="unavailable")
+
+
 class Once:
     """One call that is not made again."""
 

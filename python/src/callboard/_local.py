@@ -16,12 +16,12 @@ from typing import Any
 
 from callboard._after import run_now
 from callboard._awaiting import finish, in_loop, in_time, settled, wait
-from callboard._context import Context, SetupContext
+from callboard._context import OVER, Context, SetupContext
 from callboard._current import CURRENT
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import call_error, error_of, let_go
 from callboard._exceptions import CallError
-from callboard._inner import CREDIT, InnerOptions
+from callboard._inner import CREDIT, InnerOptions, after_error
 from callboard._runner import Emit, EmitAsync, Failure, Runner, setup_arguments, stage_of
 from callboard._said import said
 from callboard._target import Route, TargetError
@@ -118,9 +118,11 @@ class Local:
             while (output := own.run(_next, outputs)) is not _END:
                 _check_time(path, context)
                 yield self._received(runner, output, context)
-            await _work_after(runner, [context])
         finally:
-            own.run(outputs.close)
+            try:
+                own.run(outputs.close)
+            finally:
+                await _work_after(runner, [context])
 
     async def _steps_async(
         self, path: str, runner: Runner, inputs: list[Any], context: Context
@@ -254,6 +256,8 @@ def _has_async_setup(owner: Any) -> bool:
 def _inner_context(route: Route, deadline: float | None) -> Context:
     """The context of a call that code of another call makes. It has what a node would give it."""
     outer = CURRENT.get() or Context()
+    if outer._place == OVER:
+        raise after_error(route.path)
     more = {name: getattr(outer, name) for name in ("caller", "headers", "query", "path", "tags")}
     return Context(
         request_id=outer.request_id, traceparent=outer.traceparent, route=route.path, deadline=deadline, **more
@@ -309,8 +313,7 @@ async def _run_async_here(
 
 async def _work_after(runner: Runner, contexts: list[Context]) -> None:
     for context in contexts:
-        if context._after is not None:
-            await run_now(context._after, context.request_id, in_loop=runner.signature.is_async)
+        await run_now(context, in_loop=runner.signature.is_async)
 
 
 def _steps(runner: Runner, item: Any, context: Context) -> Generator[Any, None, None]:

@@ -30,7 +30,7 @@ from callboard import _context, _depends
 from callboard._after import PENDING
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
-from callboard._context import SetupContext
+from callboard._context import Context, SetupContext
 from callboard._envelope import Buffer, Decoder
 from callboard._errors import error_map, failed, forget, said_in_line, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
@@ -117,7 +117,7 @@ class Worker:
     def main(self) -> int:
         """Serves until `stop`, and returns the exit code."""
         threading.Thread(target=self._watch, name="callboard-watcher", daemon=True).start()
-        _context.look = self._look
+        _context.look, _context.is_over = self._look, self._is_over
         start = self._next()
         if not isinstance(start, Start):
             self._end("the first frame is not `start`", 1)
@@ -213,6 +213,9 @@ class Worker:
             runner = self._runners[message.method]
             if self._max_batches == 1:
                 await self._run_in_loop(message, runner, loop)
+                if self._unwell is not None:
+                    await asyncio.to_thread(PENDING.cut_after, None)
+                    self._end(None, 1)
                 continue
             task = asyncio.create_task(self._run_in_loop(message, runner, loop))
             tasks.add(task)
@@ -445,17 +448,18 @@ class Worker:
         self._send({**head, "last": True}, lengths, parts)
         self._begin_after(batch)
         # With several batches at once, more may be on their way: the node ends this process when all are answered.
-        if self._max_batches == 1:
-            # Async functions would need the loop, in which this runs.
-            PENDING.cut_after(None if self._loop is None else 0)
+        if self._max_batches == 1 and self._loop is None:
+            PENDING.cut_after(None)
             self._end(None, 1)
+
+    def _is_over(self, context: Context) -> bool:
+        return context._place is not None and context._place[0] not in self._running
 
     def _begin_after(self, batch: Batch) -> None:
         """Starts the work after the answers of a batch."""
         for context in batch.contexts:
             if context._after is not None:
-                PENDING.begin(context._after, context.request_id, self._loop)
-                context._after = None
+                PENDING.begin(context, self._loop)
 
     def _checked(self, total: int) -> int:
         if total > self._max_bytes:
