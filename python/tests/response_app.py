@@ -237,3 +237,17 @@ class UnwellAfter:
 async def note_soon(path: str) -> None:
     await asyncio.sleep(0.05)
     note(path, "done")
+
+
+@cb.service
+class Busy:
+    """Chooses the statuses of refusals for its outputs."""
+
+    def predict(self, path: str, status: int) -> cb.Response:
+        note(path, "busy")
+        return cb.Redirect("/other", status) if status < 400 else cb.Response("later", status)
+
+    @cb.route("/busy/stream")
+    def stream(self, status: int, context: cb.Context) -> Iterator[str]:
+        context.response.status_code = status
+        yield "later"

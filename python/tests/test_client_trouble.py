@@ -105,6 +105,18 @@ def test_an_answer_503_of_a_proxy_is_repeated_only_if_the_call_may_run_twice(kin
 
 
 @both
+@pytest.mark.parametrize("status", [303, 404, 429])
+def test_an_answer_of_a_node_that_is_no_problem_document_was_chosen_by_code_that_has_run(
+    kind: Any, status: int
+) -> None:
+    page = response(b"<html>", status, "text/html", x_request_id="r-1")
+    with Node(lambda _: page) as node, kind(node.url) as client:
+        with pytest.raises(CallError) as raised:
+            client.call("/echo", 1)
+        assert (raised.value.was_started, raised.value.retryable, len(node.requests)) == (True, False, 1)
+
+
+@both
 def test_a_server_that_is_gone_between_two_calls_and_back_at_the_same_port(kind: Any) -> None:
     with Node(echo) as node:
         client = kind(node.url)

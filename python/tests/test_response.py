@@ -63,6 +63,21 @@ def test_a_client_reads_the_outputs_of_such_answers(node: Served) -> None:
             client.call("/items/old")
 
 
+def test_a_status_that_code_chose_is_no_refusal(node: Served, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with cb.Client(node.http) as client:
+        assert client.call("/busy", {"path": str(notes), "status": 429}) == "later"
+        assert client.call("/busy", {"path": str(notes), "status": 503}) == "later"
+        assert client.call("/busy", {"path": str(notes), "status": 404}) == "later"
+        assert list(client.replies("/busy/stream", 429)) == ["later"]
+        assert list(client.replies("/busy", {"path": str(notes), "status": 429})) == ["later"]
+        with pytest.raises(cb.CallError, match="redirects to /other") as moved:
+            client.call("/busy", {"path": str(notes), "status": 303})
+        assert moved.value.was_started and not moved.value.retryable  # type: ignore[attr-defined]
+    # Each call has run once.
+    assert notes.read_text() == "busy\n" * 5
+
+
 def test_the_header_of_a_server_fails_the_call_by_its_name(node: Served) -> None:
     failed = httpx.get(f"{node.http}/items/wrong")
     assert failed.status_code == 500
@@ -143,6 +158,9 @@ def test_the_test_client_gives_the_answer_of_a_node() -> None:
         (lambda: cb.Response(headers=[("x-a", "1")] * 17), "the headers of an answer are at most 16"),
         (lambda: cb.Response(headers={"x-a": "b" * 2048}), "with 2048 bytes in all"),
         (lambda: cb.Response().set_cookie("a b"), "the cookie 'a b'"),
+        (lambda: cb.Response().set_cookie("a", path="/; Domain=b"), "path='/; Domain=b' has a semicolon"),
+        (lambda: cb.Response().set_cookie("a", domain="b\x01"), "the cookie 'a': domain='b\\x01' has a semicolon"),
+        (lambda: cb.Response().set_cookie("a", samesite="lax; Secure"), "samesite='lax; Secure' is not one of 'lax'"),
         (lambda: cb.Redirect("/", 200), "the status 200 is not from 300 to 399"),
     ],
 )

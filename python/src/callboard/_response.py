@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import http.cookies
 import mimetypes
+import re
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,6 +15,8 @@ from callboard._media import BYTES, File
 
 if TYPE_CHECKING:
     from callboard._context import Context
+
+_NOT_IN_COOKIES = re.compile(r"[;,\x00-\x1f\x7f]")
 
 # The statuses of an answer without a body.
 _WITHOUT_BODY = (204, 205, 304)
@@ -135,7 +138,14 @@ class Response:
         httponly: bool = False,
         samesite: str | None = "lax",
     ) -> None:
-        """Adds a header `set-cookie`. `max_age` is in seconds; None ends the cookie with the session of a browser."""
+        """Adds a header `set-cookie`. `max_age` is in seconds; None ends the cookie with the session of a browser.
+        `samesite` is `"lax"`, `"strict"` or `"none"`."""
+        if samesite is not None and samesite.lower() not in ("lax", "strict", "none"):
+            raise ValueError(f"the cookie {key!r}: samesite={samesite!r} is not one of 'lax', 'strict' and 'none'")
+        for name, part in (("path", path), ("domain", domain)):
+            # It would be read as more attributes, or as a header.
+            if part is not None and _NOT_IN_COOKIES.search(part):
+                raise ValueError(f"the cookie {key!r}: {name}={part!r} has a semicolon, comma or control character")
         try:
             cookie: http.cookies.SimpleCookie = http.cookies.SimpleCookie({key: value})
         except http.cookies.CookieError as error:

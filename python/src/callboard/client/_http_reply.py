@@ -43,10 +43,10 @@ class Reply:
     def __init__(self, response: httpx.Response, max_bytes: int) -> None:
         self.status = response.status_code
         self.headers = response.headers
-        self.media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.media_type = _media_type(response)
         # An answer without a body is a None.
         self._has_no_body = response.status_code in (204, 205)
-        self.is_envelope = self._has_no_body or (response.is_success and self.media_type == ENVELOPE.decode())
+        self.is_envelope = self._has_no_body or (has_outputs(response) and self.media_type == ENVELOPE.decode())
         self._max_bytes = max_bytes
         announced = response.headers.get("content-length", "")
         length = int(announced) if announced.isdecimal() else 0
@@ -81,6 +81,17 @@ class Reply:
             raise Failure("internal", message, request_id=request_id, error_type=REPLY_TOO_LARGE)
 
 
+def has_outputs(response: httpx.Response) -> bool:
+    """Whether an answer has outputs, whatever status the code has chosen: an error of a node is a problem document."""
+    is_ours = _media_type(response) in (ENVELOPE.decode(), STREAM_TYPE.decode())
+    return response.is_success or (is_ours and response.status_code >= 400)
+
+
+def _media_type(response: httpx.Response) -> str:
+    media_type: str = response.headers.get("content-type", "")
+    return media_type.partition(";")[0].strip().lower()
+
+
 def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:
     """The failure in an answer that is no output."""
     body = bytes(reply.body())
@@ -94,12 +105,14 @@ def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:
         if isinstance(problem, dict):
             return failure_of_problem(problem, reply.status, retry_after, request_id)
     shown = reply.media_type or "of no type"
+    # What has the id of a node, and is no error of it, was chosen by code, which has run.
+    has_run = request_id is not None
     if 200 <= reply.status < 300:
         message = f"{endpoint.name} answered in an unknown format ({shown}): is it a node of Callboard?"
         return Failure("internal", message, request_id=request_id, status=reply.status)
     if 300 <= reply.status < 400:
         message = f"{endpoint.name} redirects to {reply.headers.get('location', 'nowhere')}: use that address"
-        return Failure("internal", message, request_id=request_id, status=reply.status, was_started=False)
+        return Failure("internal", message, request_id=request_id, status=reply.status, was_started=has_run)
     kind = _KINDS.get(reply.status, "failed" if reply.status < 500 else "internal")
     text = " ".join(body[:200].decode("utf-8", "replace").split())
     return Failure(
@@ -110,8 +123,8 @@ def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:
         retry_after=retry_after,
         # A proxy answers 502 and 503 also after it has sent the whole call on.
         is_lost=kind == "unavailable",
-        retryable=reply.status == 429,
-        was_started=reply.status >= 500,
+        retryable=reply.status == 429 and not has_run,
+        was_started=reply.status >= 500 or has_run,
     )
 
 
@@ -203,7 +216,7 @@ class FrameReader:
     """The outputs of a stream, in bytes as they come."""
 
     def __init__(self, response: httpx.Response, max_bytes: int) -> None:
-        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        media_type = _media_type(response)
         self._request_id = response.headers.get("x-request-id")
         self._max_bytes = max_bytes
         self._single = media_type == ENVELOPE.decode()

@@ -29,7 +29,14 @@ from callboard.client._calls import CallsApart
 from callboard.client._http_calls import CallStream
 from callboard.client._http_connection import END, AsyncConnection, AsyncProxiedConnection, Connection
 from callboard.client._http_pool import AsyncPooledTransport, PooledTransport
-from callboard.client._http_reply import FrameReader, Reply, failure_of_exception, failure_of_response, late
+from callboard.client._http_reply import (
+    FrameReader,
+    Reply,
+    failure_of_exception,
+    failure_of_response,
+    has_outputs,
+    late,
+)
 from callboard.client._http_request import ENVELOPE, ENVELOPES, Body, Endpoint
 from callboard.client.policy import Absence, Attempts, RetryBudget
 from callboard.client.transport import Calls, Failure, Options, Settings
@@ -134,7 +141,7 @@ class HttpTransport:
 
     def _begin(self, route: str, body: Body, options: Options, attempts: Attempts) -> tuple[httpx.Response, Attempts]:
         response = self._send(route, body, options, attempts, ENVELOPES)
-        if not response.is_success:
+        if not has_outputs(response):
             self._whole(response, attempts)
         attempts.answered()
         return response, attempts
@@ -262,7 +269,7 @@ class AsyncHttpTransport:
         self, route: str, body: Body, options: Options, attempts: Attempts
     ) -> tuple[httpx.Response, Attempts]:
         response = await self._send(route, body, options, attempts, ENVELOPES)
-        if not response.is_success:
+        if not has_outputs(response):
             await self._whole(response, attempts)
         attempts.answered()
         return response, attempts
