@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,36 @@ class Both:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+@cb.service
+class Closes:
+    """Closes a stream for which a task, or another thread, waits."""
+
+    words = cb.depends(Words)
+
+    async def predict(self, order: dict[str, Any]) -> list[int]:
+        outputs = self.words.predict(order)
+        reading = asyncio.ensure_future(_all(outputs))
+        while not Path(order["path"]).exists():
+            await asyncio.sleep(0.01)
+        outputs.close()
+        return await reading
+
+
+async def _all(outputs: Any) -> list[int]:
+    return [output async for output in outputs]
+
+
+@cb.service
+class PlainCloses:
+    words = cb.depends(Words)
+
+    def predict(self, order: dict[str, Any]) -> list[int]:
+        outputs = self.words.predict(order)
+        with ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(list, outputs)
+            while not Path(order["path"]).exists():
+                time.sleep(0.01)
+            outputs.close()
+            return reading.result()

@@ -183,6 +183,18 @@ def test_a_worker_that_leaves_a_stream_cancels_it(relay: str, tmp_path: Path) ->
         assert node.outcomes() == ([None], [])
 
 
+@pytest.mark.parametrize("service", ["Closes", "PlainCloses"])
+def test_a_stream_that_is_closed_ends_for_what_waits_for_it(service: str, tmp_path: Path) -> None:
+    with Node(f"streamed.py:{service}").ready() as node:
+        node.batch([{"path": str(tmp_path / "note")}])
+        call = begun(node)
+        send_outputs(node, call, 1)
+        (tmp_path / "note").touch()
+        assert node.receive()[0] == {"type": "cancel_call", "id": call["id"]}
+        # No other frame wakes the worker.
+        assert node.outcomes()[0] in ([[]], [[1]])
+
+
 def test_a_stream_that_was_not_asked_for_ends_the_worker() -> None:
     with Node("streamed.py:Options").ready() as node:
         node.batch(["text"])

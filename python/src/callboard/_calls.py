@@ -7,8 +7,10 @@ Asynchronous code awaits a future. Of synchronous threads that wait, one reads t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import select
 import threading
 import time
 from collections import deque
@@ -106,23 +108,30 @@ class AwaitedCall(OpenCall):
             await self._future
 
 
+_WAKE_BYTES = 64
+
 C = TypeVar("C", BlockingCall, AwaitedCall)
 
 
 class WorkerCalls:
-    """The calls of one worker. `read` takes one frame of the socket, and `reading` is the right to do so. `is_sending`
+    """The calls of one worker. `read` takes one frame of `socket`, and `reading` is the right to do so. `is_sending`
     tells whether a thread writes a frame."""
 
     def __init__(
         self,
         send: Callable[[dict[str, Any], Sequence[int], Sequence[Buffer]], None],
-        read: Callable[[], object],
+        read: Callable[..., object],
+        socket: int,
         reading: threading.Lock,
         is_sending: Callable[[], bool],
         running: Mapping[int, object],
     ) -> None:
         self._send = send
         self._read = read
+        self._socket = socket
+        # What wakes the thread that reads for a stream, and the stream.
+        self._wake: tuple[int, int] | None = None
+        self._read_for: OpenCall | None = None
         self._reading = reading
         self._is_sending = is_sending
         self._running = running
@@ -261,13 +270,28 @@ class WorkerCalls:
         while not call.has_come:
             if self._reading.acquire(blocking=False):
                 try:
+                    self._read_for = call
                     while not call.has_come:
-                        self._read()
+                        self._read_or_woken() if call.takes_stream else self._read(wait=True)
                 finally:
+                    self._read_for = None
                     self._reading.release()
                     self.wake_another()
             else:
                 call.wait()
+
+    def _read_or_woken(self) -> None:
+        """Takes the next frame, unless another thread leaves the stream that this one reads for."""
+        if self._wake is None:
+            self._wake = os.pipe()
+            os.set_blocking(self._wake[1], False)
+        if not self._read(wait=False):
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            poll.register(self._wake[0], select.POLLIN)
+            # One that comes late wakes the next stream, which looks again.
+            if any(each == self._wake[0] for each, _ in poll.poll()):
+                os.read(self._wake[0], _WAKE_BYTES)
 
     def wake_another(self) -> None:
         """Another waiting thread reads from now on."""
@@ -281,8 +305,12 @@ class WorkerCalls:
             self._send({"type": "call_credit", "id": call.ident, "outputs": outputs}, (), ())
 
     def leave(self, call: OpenCall) -> None:
-        """Nothing waits for the call any more."""
+        """Nothing waits for the call any more: another thread or task that reads its outputs finds their end."""
         if self._open.pop(call.ident, None) is not None:
+            call.end({"message": "nothing reads this call any more", "kind": "cancelled"})
+            if call is self._read_for and self._wake is not None:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._wake[1], b"\0")
             self._send({"type": "cancel_call", "id": call.ident}, (), ())
 
     def leave_unread(self, call: OpenCall) -> None:
@@ -391,6 +419,8 @@ class InnerOutputs:
                 if pause is None:
                     return call
                 time.sleep(pause)
+                if self._is_over:
+                    return call
         except BaseException:
             self.close()
             raise
@@ -406,6 +436,8 @@ class InnerOutputs:
                 if pause is None:
                     return call
                 await asyncio.sleep(pause)
+                if self._is_over:
+                    return call
         except BaseException:
             self.close()
             raise
@@ -423,6 +455,9 @@ class InnerOutputs:
         """The next output, or none at the end."""
         try:
             if not call.outputs:
+                # Another thread or task has closed this.
+                if self._is_over:
+                    return []
                 self._is_over = True
                 return [self._read(self._decode(part)) for part in call.result()]
             self._taken += 1

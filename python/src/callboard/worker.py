@@ -111,7 +111,7 @@ class Worker:
         self._takes_metrics = False
         self._decoder = Decoder()
         self._calls = WorkerCalls(
-            self._send, lambda: self._read(wait=True), self._reading, self._writer.is_sending, self._running
+            self._send, self._read, sock.fileno(), self._reading, self._writer.is_sending, self._running
         )
 
     def main(self) -> int:
