@@ -19,6 +19,7 @@ from node import Node
 
 import callboard as cb
 from callboard import _after
+from callboard._response import output_of
 from callboard._target import TargetError, routes_of
 
 APP = Path(__file__).with_name("response_app.py")
@@ -332,6 +333,13 @@ def test_a_test_client_does_the_work_after_a_stream_that_fails_or_is_left() -> N
         with cb.test_client(Reads) as client:
             assert client.call("left") == "left"
     assert done == ["failed", "left"]
+
+
+def test_an_answer_without_a_body_has_no_declared_media_type() -> None:
+    context = cb.Context()
+    context.response.media_type = "text/html"
+    assert output_of(cb.Redirect("/login", 303), context) is None
+    assert context.response.headers.pairs() == [("location", "/login")]
 
 
 def test_a_declaration_that_no_answer_can_have_is_refused() -> None:

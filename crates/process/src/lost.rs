@@ -11,7 +11,7 @@ use crate::config::ProcessConfig;
 use crate::message::MAX_CREDIT;
 use crate::program::STAGE_VARIABLE;
 
-/// The time that a child has to end after it announced its end.
+/// The time that a child has to end once it has announced that, and closed its socket or used up its time.
 const LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 /// Why a child did not answer.

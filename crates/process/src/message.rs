@@ -1,6 +1,7 @@
 //! The heads of frames.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
@@ -73,6 +74,12 @@ pub(crate) enum ToChild {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         timeout_ms: Option<u64>,
     },
+}
+
+impl ToChild {
+    pub(crate) fn stop(within: Duration) -> Self {
+        Self::Stop { timeout_ms: u64::try_from(within.as_millis()).ok() }
+    }
 }
 
 /// The facts that a child needs before it loads.

@@ -63,6 +63,7 @@ pub(crate) struct Reader {
     pub(crate) last_call: Option<u64>,
     /// The timeout of the stage.
     pub(crate) timeout: Option<Duration>,
+    pub(crate) stop_timeout: Duration,
     pub(crate) exit_port: ExitPort,
     /// Takes what user code of the child counts. Its gauges end with this.
     pub(crate) reporter: SampleReporter,
@@ -107,6 +108,9 @@ impl Reader {
     /// Reads until the end, and publishes its reason.
     pub(crate) async fn run(mut self, ended: watch::Sender<Option<ChildEnd>>) {
         let lost = self.read().await;
+        if matches!(lost, Some(LostReason::Leaving)) {
+            self.let_leave().await;
+        }
         let Self { mut connection, open, writer, exit_port, .. } = self;
         let is_announced = matches!(lost, Some(LostReason::Leaving));
         open.lock().is_leaving = true;
@@ -129,6 +133,21 @@ impl Reader {
         if let Some(exit) = exit {
             exit_port.report(&exit, had_batch);
         }
+    }
+
+    /// Gives a child that has announced its end the time of a stop for its work after answers, and reads what it logs.
+    async fn let_leave(&mut self) {
+        {
+            let mut open = self.open.lock();
+            open.is_leaving = true;
+            // A child with a single batch ends by itself.
+            if !open.is_serial
+                && let Some(frames) = self.frames.upgrade()
+            {
+                open.send(&frames, OutgoingFrame::new(&ToChild::stop(self.stop_timeout), Vec::new()));
+            }
+        }
+        let _ = timeout(self.stop_timeout, self.read()).await;
     }
 
     /// Reads until the child is lost. `None`: the worker has been dropped.

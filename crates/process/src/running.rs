@@ -90,6 +90,7 @@ impl RunningChild {
             unread: OutputRoom::new(max_bytes, UNREAD_UNIT),
             last_call: None,
             timeout: replica.timeout(),
+            stop_timeout: config.stop_timeout,
             exit_port: replica.exit_port(),
             reporter: replica.sample_reporter(),
         };
@@ -152,8 +153,8 @@ impl RunningChild {
 
     /// Lets the child clean up. It is killed when this is dropped.
     pub(crate) async fn stop(&self) {
-        let stop = ToChild::Stop { timeout_ms: u64::try_from(self.stop_timeout.as_millis()).ok() };
-        self.open.lock().send(&self.frames, OutgoingFrame::new(&stop, Vec::new()));
+        let stop = OutgoingFrame::new(&ToChild::stop(self.stop_timeout), Vec::new());
+        self.open.lock().send(&self.frames, stop);
         let _ = timeout(self.stop_timeout, self.end()).await;
     }
 }

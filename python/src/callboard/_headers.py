@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 OWN = (
     "access-control-",
     "alt-svc",
+    "cache-status",
     "clear-site-data",
     "connection",
     "content-",
@@ -28,11 +29,20 @@ OWN = (
     "transfer-encoding",
     "upgrade",
     "vary",
+    "x-accel-buffering",
     "x-callboard-",
+    "x-content-type-options",
     "x-request-id",
 )
-# Those of them that a successful answer may have: of its body, and cookies.
-OF_RESPONSES = ("content-disposition", "content-language", "content-type", "set-cookie")
+# Those of them that a successful answer may have: of its body, for its caches, and cookies.
+OF_RESPONSES = (
+    "content-disposition",
+    "content-language",
+    "content-security-policy",
+    "content-type",
+    "set-cookie",
+    "vary",
+)
 MAX_HEADERS = 16
 MAX_BYTES = 2_048
 

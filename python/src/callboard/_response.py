@@ -240,6 +240,9 @@ def output_of(answer: Response | File, context: Context) -> Any:
     context.response._replace_by(answer)
     context.response._is_returned = True
     body = answer.body
+    if body is None:
+        # That which its route declares is for a body.
+        context.response.headers.pop("content-type", None)
     return output_of(body, context) if isinstance(body, ANSWERS) else body
 
 

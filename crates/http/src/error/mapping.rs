@@ -21,9 +21,10 @@ pub(crate) fn status_of(kind: ErrorKind, chosen: Option<u16>) -> StatusCode {
 /// The headers that user code does not choose, by their beginning: of the connection and of the body, which are the
 /// server's, and of the browser's trust in the whole host, which one service must not change. The Python package has
 /// the same list, in `_headers.py`.
-const OWN_HEADERS: [&str; 22] = [
+const OWN_HEADERS: [&str; 25] = [
     "access-control-",
     "alt-svc",
+    "cache-status",
     "clear-site-data",
     "connection",
     "content-",
@@ -42,12 +43,16 @@ const OWN_HEADERS: [&str; 22] = [
     "transfer-encoding",
     "upgrade",
     "vary",
+    "x-accel-buffering",
     "x-callboard-",
+    "x-content-type-options",
     "x-request-id",
 ];
 
-/// Those of them that a successful response may have: of its body, and cookies. The Python package has the same list.
-const OF_RESPONSES: [&str; 4] = ["content-disposition", "content-language", "content-type", "set-cookie"];
+/// Those of them that a successful response may have: of its body, for its caches, and cookies. The Python package has
+/// the same list.
+const OF_RESPONSES: [&str; 6] =
+    ["content-disposition", "content-language", "content-security-policy", "content-type", "set-cookie", "vary"];
 
 /// A header that user code chose for its failure; `None` if it is invalid or the edge's own.
 pub(crate) fn header_of_call(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {

@@ -4,11 +4,12 @@
 //! the request accepts that type. If not, the output has the form that the request accepts, so a client that asks for
 //! envelopes reads its value. An invalid header, or one that is the edge's own, fails the call.
 
-use axum::body::Body;
-use axum::http::header::{CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue, LAST_MODIFIED, VARY,
+};
 use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
-use callboard_codec::{Format, MediaType};
+use callboard_codec::{Format, MediaType, Payload, Value};
 use callboard_core::{ErrorKind, ResponseFields};
 
 use super::form::{AcceptedForms, ReplyForm};
@@ -16,6 +17,9 @@ use crate::error::{ApiError, header_of_response};
 
 /// The statuses of a response without a body (RFC 9110 §15).
 const WITHOUT_BODY: [StatusCode; 3] = [StatusCode::NO_CONTENT, StatusCode::RESET_CONTENT, StatusCode::NOT_MODIFIED];
+
+/// The headers by which caches keep a response.
+const OF_CACHES: [HeaderName; 4] = [CACHE_CONTROL, ETAG, EXPIRES, LAST_MODIFIED];
 
 /// The choice of user code, checked.
 #[derive(Debug, Default)]
@@ -56,6 +60,12 @@ impl ChosenResponse {
         }
     }
 
+    /// Whether the response has no body. A redirect has one only if its code gives an output.
+    pub(crate) fn is_empty(&self, payload: &Payload) -> bool {
+        let is_null = || matches!(payload.value(), Ok(Some(Value::Null)));
+        self.status.is_some_and(|status| WITHOUT_BODY.contains(&status) || status.is_redirection() && is_null())
+    }
+
     /// The forms of an output in its chosen media type; `None` without one, or if the request does not accept it.
     pub(crate) fn forms(&mut self, accept: Option<&HeaderValue>) -> Option<AcceptedForms> {
         let media_type = self.media_type.as_ref()?.to_str().ok()?;
@@ -82,9 +92,12 @@ impl ChosenResponse {
 
     /// Puts the choice into the response to a call.
     pub(crate) fn apply(self, response: &mut Response) {
-        let status = self.status.unwrap_or_default();
-        *response.status_mut() = status;
+        *response.status_mut() = self.status.unwrap_or_default();
         let headers = response.headers_mut();
+        let varies = self.media_type.is_some() || self.headers.iter().any(|(name, _)| OF_CACHES.contains(name));
+        for (name, _) in self.headers.iter().filter(|(name, _)| name != VARY) {
+            headers.remove(name);
+        }
         for (name, value) in self.headers {
             // The name of a file belongs to its bytes.
             if name != CONTENT_DISPOSITION || self.is_raw {
@@ -94,9 +107,9 @@ impl ChosenResponse {
         if let Some(media_type) = self.media_type.filter(|_| self.is_raw) {
             headers.insert(CONTENT_TYPE, media_type);
         }
-        if WITHOUT_BODY.contains(&status) {
-            remove_body_headers(headers);
-            *response.body_mut() = Body::empty();
+        if varies {
+            // A cache must not give the form that one client accepts to another one.
+            headers.append(VARY, HeaderValue::from_static("accept"));
         }
     }
 }
@@ -104,8 +117,4 @@ impl ChosenResponse {
 /// Whether a request with this `accept` accepts a media type.
 pub(crate) fn accepts(accept: Option<&HeaderValue>, media_type: &str) -> bool {
     accept.is_none_or(|accept| !MediaType::rank(accept.to_str().unwrap_or("-"), &[media_type]).is_empty())
-}
-
-fn remove_body_headers(headers: &mut HeaderMap) {
-    [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_DISPOSITION].iter().for_each(|name| _ = headers.remove(name));
 }

@@ -96,6 +96,14 @@ pub(crate) async fn chosen(
     budget: &CodecBudget<'_>,
 ) -> Result<Response, ApiError> {
     let mut chosen = ChosenResponse::try_new(fields)?;
+    if chosen.is_empty(&payload) {
+        let mut response = Response::new(Body::empty());
+        // A large tree is dropped off this thread.
+        budget.run_outcome(payload.size_up_to(LARGE_BYTES), move || drop(payload.clone())).await?;
+        budget.settle(0)?;
+        chosen.apply(&mut response);
+        return Ok(response);
+    }
     let accept = RequestHead::read(request)?.accept;
     let accepted = chosen.forms(accept.as_deref()).unwrap_or(accepted);
     let whole = whole(payload, accepted, compression, budget).await;

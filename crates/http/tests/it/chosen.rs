@@ -67,6 +67,51 @@ async fn a_status_without_a_body_has_none() {
 }
 
 #[tokio::test]
+async fn a_redirect_or_empty_answer_has_no_media_type() {
+    for (status, media_type) in [(303, Some("text/html")), (303, None), (204, Some("text/html")), (304, None)] {
+        let chosen = fields().with_status(status).with_header("location", "/login");
+        let chosen = media_type.into_iter().fold(chosen, |chosen, name| chosen.with_header("content-type", name));
+        for accept in ["*/*", "application/json"] {
+            let empty = answer(chosen.clone(), Value::Null, accept).await;
+            assert_eq!((empty.status, empty.body.len()), (status, 0), "{accept}: {empty:?}");
+            assert_eq!((empty.header("location"), empty.header("content-type")), (Some("/login"), None));
+        }
+    }
+    let moved = answer(fields().with_status(302).with_header("content-type", "text/html"), "<p>", "*/*").await;
+    assert_eq!((moved.status, moved.text()), (302, "<p>"));
+}
+
+/// The values of a header in all its lines.
+fn all<'a>(answer: &'a Answer, name: &str) -> Vec<&'a str> {
+    let lines = answer.head.lines().filter_map(|line| line.split_once(": "));
+    lines.filter(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
+}
+
+#[tokio::test]
+async fn caches_learn_that_an_answer_depends_on_the_accepted_form() {
+    for (name, value) in [("content-type", "text/csv"), ("cache-control", "max-age=9"), ("etag", "\"1\"")] {
+        let chosen = fields().with_header(name, value).with_header("vary", "cookie");
+        for accept in ["*/*", "application/vnd.callboard.envelope"] {
+            assert_eq!(all(&answer(chosen.clone(), "a", accept).await, "vary"), ["cookie", "accept"], "{name}");
+        }
+    }
+    assert_eq!(all(&answer(fields().with_header("x-a", "1"), "a", "*/*").await, "vary"), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_chosen_header_replaces_that_of_the_edge() {
+    let stage = StreamStage::each_with_context("early", |_: &u64, context: &CallContext| {
+        context
+            .set_response(fields().with_header("cache-control", "max-age=9").with_header("cache-control", "private"));
+        stream::iter([Ok::<_, Failure>(1)])
+    });
+    let (_server, mut client) = server(App::new().route_streaming("/r", stage)).await;
+    let streamed = client.post("/r", &[JSON], "1").await;
+    assert_eq!(all(&streamed, "cache-control"), ["max-age=9", "private"]);
+    assert_eq!(all(&streamed, "x-accel-buffering"), ["no"]);
+}
+
+#[tokio::test]
 async fn a_text_or_bytes_are_sent_in_the_chosen_media_type_if_the_request_accepts_it() {
     let csv = || {
         fields().with_header("content-type", "text/csv; charset=utf-8").with_header("content-disposition", "attachment")
@@ -119,6 +164,9 @@ async fn a_header_of_the_server_or_of_no_http_fails_the_call_by_its_name() {
     for (name, value, words) in [
         ("content-length", "7", "the header `content-length` is the server's own: an answer cannot choose it"),
         ("Transfer-Encoding", "chunked", "the header `transfer-encoding` is the server's own"),
+        ("Cache-Status", "other; hit", "the header `cache-status` is the server's own"),
+        ("X-Accel-Buffering", "yes", "the header `x-accel-buffering` is the server's own"),
+        ("X-Content-Type-Options", "none", "the header `x-content-type-options` is the server's own"),
         ("x-a", "b\r\nset-cookie: c", "has characters that HTTP does not allow"),
         ("x a", "b", "has characters that HTTP does not allow"),
     ] {

@@ -145,11 +145,25 @@ async fn a_child_that_dies_while_it_is_idle_is_started_again_before_the_next_cal
 #[tokio::test]
 async fn a_child_that_says_that_it_leaves_is_replaced_before_the_next_call() {
     for item in ["leave", "leave and stay"] {
-        let node = started(worker()).await;
+        let mut config = config("");
+        config.stop_timeout = Duration::from_millis(500);
+        let node = started(stage("child", &config)).await;
         assert_eq!(call(&node, item).await.unwrap(), Value::from("goodbye"));
         assert_eq!(call(&node, "next").await.unwrap(), Value::from("next"), "{item}");
         assert_eq!(restarts(&node), 1, "{item}");
     }
+}
+
+#[tokio::test]
+async fn a_child_that_leaves_has_the_time_of_a_stop_for_its_work_after_the_answer() {
+    let mut config = config("");
+    config.stop_timeout = Duration::from_secs(60);
+    let node = started(stage("child", &config)).await;
+    let path = std::env::temp_dir().join(format!("callboard-leaves-{}", std::process::id()));
+    let item = format!("leave and write {}", path.display());
+    assert_eq!(call(&node, item).await.unwrap(), Value::from("goodbye"));
+    assert_eq!(call(&node, "next").await.unwrap(), Value::from("next"));
+    std::fs::remove_file(path).expect("the child has written it");
 }
 
 #[tokio::test]
