@@ -1,8 +1,8 @@
 //! The models of a configuration: loading a route builds it again from the configuration file.
 //!
 //! The file is read again each time, so loading a route serves a model that was replaced on disk. Only routes and
-//! stages come from it; settings are those of the start. Routes that share a stage are built and replaced together,
-//! because a stage has one queue and one set of workers.
+//! stages come from it; settings are those of the start. Routes that share a stage or its replicas are built and replaced
+//! together, because a stage has one queue and one set of workers.
 //!
 //! * **Full:** a route has one change at a time, and routes do not wait for each other; a load of all routes waits for
 //!   the loads before it.
@@ -219,11 +219,12 @@ fn reload_routes(reload: &ReadAgain, route: &str, served: &HashSet<String>) -> R
     Ok((all, reloaded))
 }
 
-/// A route, and the served routes that share a stage with it, directly or through others.
+/// A route, and the served routes that share a stage or its replicas with it, directly or through others.
 fn together(plan: &Plan, route: &str, served: &HashSet<String>) -> Option<HashSet<String>> {
     let stages = |name: &str| {
         let route = plan.routes.iter().find(|route| route.path.value == name)?;
-        Some(route.steps.value.stages().into_iter().copied().collect::<HashSet<usize>>())
+        let stages = route.steps.value.stages().into_iter();
+        Some(stages.map(|index| plan.with_replicas(*index)).collect::<HashSet<usize>>())
     };
     let mut used = stages(route)?;
     let mut together = HashSet::from([route.to_owned()]);
@@ -293,6 +294,30 @@ mod tests {
         configured.load("/b").await.unwrap();
         let revisions: HashSet<u64> = revisions(&node).into_iter().map(|(_, revision)| revision).collect();
         assert_eq!(revisions.len(), 1);
+    }
+
+    #[test]
+    #[cfg(feature = "process")]
+    fn routes_whose_stages_run_in_the_same_replicas_change_together() {
+        let stage = |name: &str, rest: &str| format!("[[stage]]\nname = \"{name}\"\nkind = \"python\"\n{rest}\n");
+        let stages = stage("search", "app = \"app.py:Search\"")
+            + &stage("embed", "app = \"app.py:Search.embed\"\nreplicas_of = \"search\"")
+            + &stage("rank", "app = \"app.py:Search.rank\"\nreplicas_of = \"search\"")
+            + &stage("apart", "app = \"app.py:Search.apart\"");
+        let routes = ["search", "embed", "rank", "apart"];
+        let route = |name: &str| format!("[[route]]\npath = \"/{name}\"\nstages = \"{name}\"\n");
+        let plan = plan(stages + &routes.map(route).concat()).unwrap();
+        let together = |route: &str, served: &[&str]| {
+            let served = served.iter().map(|route| (*route).to_owned()).collect();
+            let mut routes: Vec<_> = together(&plan, route, &served).unwrap().into_iter().collect();
+            routes.sort();
+            routes
+        };
+        let all = ["/search", "/embed", "/rank", "/apart"];
+        assert_eq!(together("/search", &all), ["/embed", "/rank", "/search"]);
+        assert_eq!(together("/rank", &all), ["/embed", "/rank", "/search"], "also of a stage that is hosted");
+        assert_eq!(together("/search", &["/rank", "/apart"]), ["/rank", "/search"], "it comes back with those served");
+        assert_eq!(together("/apart", &all), ["/apart"]);
     }
 
     #[tokio::test]

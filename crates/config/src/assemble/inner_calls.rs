@@ -39,7 +39,7 @@ fn stages_of(plan: &Plan, route: &str) -> Option<Vec<usize>> {
 
 /// The stages from `at` to `to`, by calls.
 fn way_back(plan: &Plan, parts: &[Option<Part>], at: usize, to: usize, seen: &mut Vec<usize>) -> Option<Vec<usize>> {
-    if replicas_of(plan, at) == replicas_of(plan, to) {
+    if plan.with_replicas(at) == plan.with_replicas(to) {
         return Some(vec![at]);
     }
     if seen.contains(&at) {
@@ -49,12 +49,6 @@ fn way_back(plan: &Plan, parts: &[Option<Part>], at: usize, to: usize, seen: &mu
     let called = calls(parts, at).iter().filter_map(|(_, route)| stages_of(plan, route)).flatten();
     let rest = called.into_iter().find_map(|next| way_back(plan, parts, next, to, seen))?;
     Some([vec![at], rest].concat())
-}
-
-/// The stage with the replicas that run this one.
-fn replicas_of(plan: &Plan, index: usize) -> &str {
-    let stage = &plan.stages[index];
-    stage.replicas_of().unwrap_or(&stage.name.value)
 }
 
 fn place(plan: &Plan, stage: &StagePlan, attribute: &str) -> crate::Place {

@@ -110,8 +110,7 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     order.sort_by_key(|index| plan.stages[*index].replicas_of().is_some());
     for index in order {
         let stage = &plan.stages[index];
-        let host = plan.stages.iter().position(|other| stage.replicas_of() == Some(&other.name.value));
-        let host = host.and_then(|host| parts[host].as_ref()?.host.clone());
+        let host = parts[plan.with_replicas(index)].as_ref().and_then(|part| part.host.clone());
         parts[index] = Some(Part::build(plan, stage, &processes, host)?);
     }
     inner_calls::check(plan, &parts)?;

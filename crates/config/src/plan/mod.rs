@@ -245,9 +245,15 @@ impl Plan {
 
     /// Whether a route uses the stage of this index, or its replicas.
     pub fn uses(&self, index: usize) -> bool {
-        let name = Some(&*self.stages[index].name.value);
-        let is_used = |used: &usize| *used == index || self.stages[*used].replicas_of() == name;
+        let is_used = |used: &usize| *used == index || self.with_replicas(*used) == index;
         self.routes.iter().any(|route| route.steps.value.stages().into_iter().any(is_used))
+    }
+
+    /// The stage whose replicas run this one, by their indexes: itself without `replicas_of`.
+    #[must_use]
+    pub fn with_replicas(&self, index: usize) -> usize {
+        let host = self.stages[index].replicas_of();
+        host.and_then(|host| self.stages.iter().position(|stage| stage.name.value == host)).unwrap_or(index)
     }
 }
 

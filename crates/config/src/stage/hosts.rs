@@ -22,7 +22,7 @@ pub(super) fn check<'d>(
             let hint = Hint::new(host, stages.iter().map(|stage| &*stage.name.value));
             return Err(ConfigError::UnknownName { place, what, hint, name: host.to_owned() });
         };
-        let class = keys.class_and_method().0;
+        let (class, method) = keys.class_and_method();
         match &found.kind {
             StageKind::Python(other) if other.class_and_method().0 != class => {
                 let message = format!("stage `{host}` is of `{}`: only methods of one class share replicas", other.app);
@@ -39,6 +39,18 @@ pub(super) fn check<'d>(
                     format!("stage `{host}` is of kind `{}`: only methods of one class share replicas", other.name());
                 return refused("replicas_of", message);
             }
+        }
+        // A worker knows a method by its name.
+        let is_same = |other: &&StagePlan| match &other.kind {
+            StageKind::Python(keys) => other.replicas_of() == Some(host) && keys.class_and_method().1 == method,
+            _ => false,
+        };
+        if let Some(first) = stages.iter().find(is_same).filter(|first| !std::ptr::eq(*first, stage)) {
+            let message = format!(
+                "stage `{}` runs `{method}` in the replicas of stage `{host}` already: use it in the routes of both",
+                first.name.value
+            );
+            return refused("replicas_of", message);
         }
         let own = stage.own.iter().map(|own| &*own.key).filter(|key| !["app", "replicas_of"].contains(key));
         if let Some(key) = OF_REPLICAS.into_iter().filter(|key| section.get(key).is_some()).chain(own).next() {
@@ -78,6 +90,15 @@ mod tests {
         let of_embed = shown.split("stage embed").nth(1).unwrap().split("\n\n").next().unwrap();
         assert!(of_embed.contains("replicas_of") && of_embed.contains("max_batch_size"), "{of_embed}");
         assert!(!of_embed.contains("memory_limit") && !of_embed.contains("\n  replicas "), "{of_embed}");
+    }
+
+    #[test]
+    fn a_method_has_one_stage_in_the_replicas_of_its_class() {
+        let embed = "app = \"app.py:Search.embed\"\nreplicas_of = \"search\"\n";
+        let error = plan(&format!("{embed}[[stage]]\nname = \"again\"\nkind = \"python\"\n{embed}")).unwrap_err();
+        let expected =
+            "stage `again`: replicas_of: stage `embed` runs `embed` in the replicas of stage `search` already";
+        assert!(error.contains(expected), "{error}");
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl StageQueue {
     /// The number of waiting entries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.iter().map(|pool| pool.queued()).sum()
+        self.0.iter().map(|pool| pool.queued_by_all()).sum()
     }
 
     /// Whether no entry waits.

@@ -299,7 +299,7 @@ pub(crate) async fn stream_remote(
 
 fn load_of(pool: &Pool) -> StageLoad {
     let (open, revision) = (pool.health.state().accepts_entries(), pool.settings().revision());
-    StageLoad { open, queued: pool.queued(), capacity: pool.capacity(), revision }
+    StageLoad { open, queued: pool.queued_by_all(), capacity: pool.capacity(), revision }
 }
 
 /// A call of the first of these steps, and of the remote stages that follow at once.

@@ -181,7 +181,7 @@ impl Table {
             let of_route = self.serving.iter().filter(|stage| uses(route, stage));
             specs.extend(of_route.map(|stage| (route.id(), Some(route.index()), Arc::clone(stage.spec()))));
         }
-        check_stage_names(&specs)?;
+        check_stage_names(&specs, change)?;
         let is_kept = |spec: &Arc<StageSpec>| specs[first_kept..].iter().any(|(.., other)| Arc::ptr_eq(other, spec));
         let mut to_start = Vec::new();
         for spec in &change_stages {
@@ -550,15 +550,27 @@ type NamedStage<'a> = (&'a RouteName, Option<RouteIndex>, Arc<StageSpec>);
 
 /// A name stands for one stage only, whichever revision of a route is in charge. Two revisions of one route may each
 /// have their own stage of a name.
-fn check_stage_names(specs: &[NamedStage<'_>]) -> Result<(), ChangeError> {
+fn check_stage_names(specs: &[NamedStage<'_>], change: &RouteChange) -> Result<(), ChangeError> {
     let mut named: HashMap<&StageName, Vec<&NamedStage<'_>>> = HashMap::new();
     for stage in specs {
         let (route, revision, spec) = stage;
         let others = named.entry(spec.name()).or_default();
         let clashes =
-            |other: &&NamedStage<'_>| !Arc::ptr_eq(&other.2, spec) && (other.0 != *route || other.1 == *revision);
-        if others.iter().any(clashes) {
-            return Err(ChangeError::DuplicateStage { stage: spec.name().clone() });
+            |other: &&&NamedStage<'_>| !Arc::ptr_eq(&other.2, spec) && (other.0 != *route || other.1 == *revision);
+        if let Some((other, ..)) = others.iter().find(clashes) {
+            let stage = spec.name().clone();
+            let mut rolled_out = change.roll_out.iter().map(|(spec, _)| &spec.name);
+            return Err(match rolled_out.find(|name| [*other, *route].contains(name)) {
+                Some(name) if other != route => {
+                    let other = if name == *route { other } else { route };
+                    let message = format!(
+                        "route `{other}` has a stage `{stage}` as well, and routes that share a stage or its replicas \
+                         change together: replace them, or give each a stage with replicas of its own"
+                    );
+                    ChangeError::BadRollout { route: name.clone(), message }
+                }
+                _ => ChangeError::DuplicateStage { stage },
+            });
         }
         others.push(stage);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_core::{
-    App, AsyncWorker, Batch, CallOptions, Diagram, ErrorKind, Failure, Node, RouteChange, RouteSpec, Stage,
+    App, AsyncWorker, Batch, CallOptions, Diagram, ErrorKind, Failure, Node, Rollout, RouteChange, RouteSpec, Stage,
 };
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -269,4 +269,27 @@ async fn a_stage_hosted_by_a_hosted_one_has_the_replicas_of_the_first() {
     let seen =
         stages.iter().map(|stage| (stage.health.name.as_str(), stage.replicas_of.as_ref().map(|of| of.as_str())));
     assert_eq!(seen.collect::<Vec<_>>(), [("host", None), ("third", Some("host"))]);
+}
+
+#[tokio::test]
+async fn a_route_whose_stage_runs_in_the_replicas_of_another_route_is_not_rolled_out() {
+    let serving = Serving::start(as_is).await;
+    let next = || {
+        let (host, hosted) = stages(&serving.log, &serving.may);
+        let hosted = hosted.hosted_by(&host.as_host());
+        (RouteSpec::new("/host", host), RouteSpec::new("/hosted", hosted))
+    };
+    let canary = || Rollout::canary(0.5);
+    let ((host, _), (_, hosted), both, mixed) = (next(), next(), next(), next());
+    for change in [
+        RouteChange::new().roll_out(host, canary()),
+        RouteChange::new().roll_out(hosted, canary()),
+        RouteChange::new().roll_out(both.0, canary()).roll_out(both.1, canary()),
+        RouteChange::new().roll_out(mixed.0, canary()).replace_route(mixed.1),
+    ] {
+        let error = serving.node.change(change).await.unwrap_err().to_string();
+        assert!(error.contains("routes that share a stage or its replicas change together"), "{error}");
+    }
+    let (host, hosted) = next();
+    serving.node.change(RouteChange::new().replace_route(host).replace_route(hosted)).await.unwrap();
 }

@@ -133,7 +133,12 @@ fn add(runs: &Arc<AtomicUsize>) -> Stage<u64, u64> {
 }
 
 async fn call(node: &Node, n: u64) -> Result<u64, CallError> {
-    node.client().call("/route", n).await
+    call_of(node, "/route", n).await
+}
+
+fn call_of(node: &Node, route: &'static str, n: u64) -> impl Future<Output = Result<u64, CallError>> + use<> {
+    let client = node.client();
+    async move { client.call(route, n).await }
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,6 +155,22 @@ async fn a_call_for_another_node_runs_there_once() {
     let first = cluster.call(0);
     assert_eq!((first.stage(), first.revision, first.credit), ("add", Some(7), StageSettings::DEFAULT_CREDIT));
     assert!(!first.may_run_again && first.can_run_here && !first.is_retry && first.budget().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_load_of_a_stage_has_the_queues_of_all_stages_of_its_replicas() {
+    let cluster = Cluster::new(Script { offers: true, ..Script::default() }, []);
+    let host = add(&Arc::default()).concurrency(1).max_batch_size(1);
+    let hosted = Stage::each_async("hosted", |n: Arc<u64>| async move { Ok(*n) }).hosted_by(&host.as_host());
+    let node = cluster.serve(App::new().route("/route", host).route("/hosted", hosted)).await;
+    let waiting: Vec<_> = (0..3).map(|n| tokio::spawn(call_of(&node, "/route", n))).collect();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    call_of(&node, "/hosted", 1).await.unwrap();
+    let load = *cluster.0.loads.lock().unwrap().last().unwrap();
+    assert_eq!(load.queued, 2, "one of three runs");
+    for call in waiting {
+        call.await.unwrap().unwrap();
+    }
 }
 
 /// Its stages could not read them elsewhere. A stage that no other node can replace runs without them.
