@@ -162,7 +162,8 @@ async fn the_load_of_a_stage_has_the_queues_of_all_stages_of_its_replicas() {
     let cluster = Cluster::new(Script { offers: true, ..Script::default() }, []);
     let host = add(&Arc::default()).concurrency(1).max_batch_size(1);
     let hosted = Stage::each_async("hosted", |n: Arc<u64>| async move { Ok(*n) }).hosted_by(&host.as_host());
-    let node = cluster.serve(App::new().route("/route", host).route("/hosted", hosted)).await;
+    let node = App::new().route("/route", host).route("/hosted", hosted).start().await.unwrap();
+    node.handle().join(cluster.clone()).unwrap();
     let waiting: Vec<_> = (0..3).map(|n| tokio::spawn(call_of(&node, "/route", n))).collect();
     tokio::time::sleep(Duration::from_millis(500)).await;
     call_of(&node, "/hosted", 1).await.unwrap();
