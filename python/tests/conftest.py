@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-BINARY = Path(sys.executable).with_name("callboard")
+from node import PROGRAM
 
 
 class Served:
@@ -31,9 +30,9 @@ class Served:
 @contextlib.contextmanager
 def serving(app: Path | str, state: Path, *flags: str) -> Iterator[Served]:
     """A node that serves a file. Clients find its certificate, also in processes that the tests start."""
-    if not BINARY.exists():
-        pytest.skip("no binary beside the interpreter")
-    command = [BINARY, "serve", app, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", *flags]
+    if PROGRAM is None:
+        pytest.skip("needs the program `callboard`")
+    command = [PROGRAM, "serve", app, "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", *flags]
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
         environment.setenv("VIRTUAL_ENV", sys.prefix)

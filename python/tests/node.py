@@ -17,9 +17,14 @@ from callboard._envelope import decode, encode
 
 HERE = Path(__file__).parent
 TIMEOUT_SECONDS = 20
-_BUILT = [str(HERE.parents[1] / "target" / profile) for profile in ("release", "debug")]
-# The real program, if it is built.
-PROGRAM = shutil.which("callboard", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_BUILT)))
+_BUILT = [HERE.parents[1] / "target" / profile / "callboard" for profile in ("debug", "release")]
+_OWN = Path(sys.executable).with_name("callboard")
+# The real program, if there is one: that of the environment, the last one that was built, or an installed one.
+PROGRAM: str | None = (
+    str(_OWN)
+    if _OWN.exists()
+    else max((str(path) for path in _BUILT if path.exists()), key=os.path.getmtime, default=shutil.which("callboard"))
+)
 # Children find the package without an installation.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
 

@@ -16,7 +16,8 @@ pytest.importorskip("httpx")
 
 import httpx
 import request_app
-from conftest import BINARY, Served
+from conftest import Served
+from node import PROGRAM
 
 import callboard as cb
 from callboard._target import TargetError, routes_of
@@ -254,14 +255,14 @@ def test_paths_and_methods_that_cannot_be_are_refused_with_their_cure() -> None:
 
 
 def test_two_routes_that_take_the_same_paths_are_an_error_at_the_start(tmp_path: Path) -> None:
-    if not BINARY.exists():
-        pytest.skip("no binary beside the interpreter")
+    if PROGRAM is None:
+        pytest.skip("needs the program `callboard`")
     code = "import callboard as cb\n\n"
     for name in ("a", "b"):
         code += f"@cb.function(route='/items/{{{name}}}')\ndef of_{name}({name}: str) -> str:\n    return {name}\n\n"
     (tmp_path / "app.py").write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "VIRTUAL_ENV": sys.prefix}
-    command = [BINARY, "serve", "app.py", "--http", "127.0.0.1:0"]
+    command = [PROGRAM, "serve", "app.py", "--http", "127.0.0.1:0"]
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0
     assert "the routes `/items/{a}` and `/items/{b}` take the same paths" in ended.stdout + ended.stderr

@@ -113,7 +113,7 @@ fn check_and_explain_name_the_processes() {
     assert!(stdout.contains("\nprocess cache\n  command  [\"sh\", \"cache.sh\"]"), "{stdout}");
     let (error, code) =
         failure(callboard(["check", directory_with(&format!("[[process]]\nname = \"a\"{STAGE}")).to_str().unwrap()]));
-    assert!(error.contains("process `a`: missing field `command`"), "{error}");
+    assert!(error.contains("process `a`: `command` is missing"), "{error}");
     assert_eq!(code, 2);
 }
 
