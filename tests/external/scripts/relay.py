@@ -81,7 +81,7 @@ def main(callboard: str) -> None:
         reader = Reader(callboard, directory)
         try:
             reader.serve("callboard serve participant.py")
-            for gateway, expected in cases(f"http://{reader.address}"):
+            for gateway, expected in cases(f"http://{reader.addresses['localhost:8000']}"):
                 result = gateway.run(Path(directory, "out"))
                 found = (result.batches, result.blame, result.error)
                 assert found == expected, f"{gateway.how}: {result}"
@@ -89,7 +89,7 @@ def main(callboard: str) -> None:
             for signal_number, error in ((signal.SIGSTOP, "TooSlow"), (signal.SIGKILL, "ConnectionLost")):
                 reader.serve("callboard serve participant.py")
                 send = threading.Timer(0.5, os.kill, (reader.server.pid, signal_number))
-                result = Late(f"http://{reader.address}", send).run(Path(directory, "out"))
+                result = Late(f"http://{reader.addresses['localhost:8000']}", send).run(Path(directory, "out"))
                 assert (result.batches, result.blame, result.error) == (0, "participant", error), result
                 print(f"{signal_number.name}: {result.message}")
         finally:
