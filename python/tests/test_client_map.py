@@ -214,6 +214,8 @@ def test_a_map_over_an_iterable_that_raises_gives_its_error_and_leaves_the_clien
 def test_an_interrupt_ends_a_map_and_leaves_the_client_well() -> None:
     """As that of the cell of a notebook."""
     release = threading.Event()
+    # A process that a shell began in the background ignores interrupts, and its children with it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def answer(request: Request) -> bytes | None:
         if decode(request.body) == 3:
@@ -226,6 +228,7 @@ def test_an_interrupt_ends_a_map_and_leaves_the_client_well() -> None:
             list(client.map("/echo", range(100), in_flight=4))
         assert client.call("/echo", 1) == 1 and list(client.map("/echo", [1, 2])) == [1, 1]
         release.set()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_map_over_many_items_takes_no_memory_for_each() -> None:

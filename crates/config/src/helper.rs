@@ -212,7 +212,7 @@ mod tests {
         for (keys, expected) in [
             ("command = []", "3: process `redis`: command: expected a program and its arguments"),
             ("comand = [\"x\"]", "3: process `redis`: unknown key `comand`; did you mean `command`?"),
-            ("ready = { file = \"x\" }", "missing `command`"),
+            ("ready = { file = \"x\" }", "process `redis`: `command` is missing"),
             ("hooks = \"a.py\"\ncommand = [\"x\"]", "hooks: expected no `command`, or no `hooks`"),
             ("ready = { tcp = \"6379\" }", "4: process `redis`: ready: expected an address such as \"127.0.0.1:6379\""),
             ("ready = { http = \"https://a/\" }", "ready: expected a URL such as \"http://127.0.0.1:9000/health\""),

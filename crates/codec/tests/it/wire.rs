@@ -6,8 +6,8 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
     Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, FrameRun, Goaway, Hello, Join,
-    Load, LooseFrame, MAX_PAIRS, MAX_STAGES, Offer, Origin, PRELUDE_BYTES, Times, VERSION, Welcome, WireError,
-    cancel_frame, frame_head,
+    Load, LooseFrame, MAX_PAIRS, MAX_STAGES, Offer, Origin, PRELUDE_BYTES, ResponseHead, Times, VERSION, Welcome,
+    WireError, cancel_frame, frame_head,
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use proptest::prelude::*;
@@ -158,7 +158,7 @@ fn fields<H: DeserializeOwned>() -> Vec<&'static str> {
 #[test]
 fn the_page_names_every_field_of_every_header() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire.md")).expect("the page");
-    let of_done = [fields::<Done>(), fields::<Times>(), fields::<Load>()].concat();
+    let of_done = [fields::<Done>(), fields::<Times>(), fields::<Load>(), fields::<ResponseHead>()].concat();
     let kinds = [
         ("hello", fields::<Hello>()),
         ("welcome", [fields::<Welcome>(), fields::<Offer>()].concat()),
