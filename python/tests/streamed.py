@@ -18,9 +18,11 @@ LIMIT = 20
 
 async def until_noted(order: dict[str, Any]) -> str:
     end = time.monotonic() + LIMIT
-    while not os.path.exists(order["path"]) and time.monotonic() < end:
+    path = Path(order["path"])
+    # It is there a moment before its text.
+    while not (path.exists() and path.read_text()) and time.monotonic() < end:
         await asyncio.sleep(0.01)
-    return Path(order["path"]).read_text()
+    return path.read_text()
 
 
 @cb.service

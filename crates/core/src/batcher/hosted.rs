@@ -55,16 +55,16 @@ impl HostedStages {
     }
 
     fn known(&self, entry: &Entry) -> Option<usize> {
-        if entry.hosted_id == 0 {
+        if entry.hosted_id() == 0 {
             return Some(0);
         }
-        self.states.iter().position(|state| state.pool.hosted_id == entry.hosted_id)
+        self.states.iter().position(|state| state.pool.hosted_id == entry.hosted_id())
     }
 
     /// The index of an entry's stage. `None`: the stage has ended, and with it the caller.
     pub(super) fn find(&mut self, entry: &Entry) -> Option<usize> {
         self.known(entry).or_else(|| {
-            let pool = self.states[0].pool.hosted(entry.hosted_id)?;
+            let pool = self.states[0].pool.hosted(entry.hosted_id())?;
             let stage = self.queues.add(pool.policy().ageing);
             self.states.push(HostedStage::new(pool));
             Some(stage)

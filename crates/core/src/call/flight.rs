@@ -2,10 +2,11 @@
 //!
 //! * **Late, cancelled:** noted here. Every part checks this before it begins work for the call.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use callboard_codec::{charged_to, charged_up_to};
+use once_cell::race::OnceBox;
 use parking_lot::Mutex;
 use tracing::Span;
 
@@ -49,10 +50,16 @@ pub(crate) struct Flight {
     ran_once: AtomicBool,
     /// The use of its stages' caches: 0, or the place of a [`CacheUse`] from 1 on.
     cache_use: AtomicU8,
-    /// What its stages have chosen for its answer, if anything.
-    response: OnceLock<Box<Mutex<ResponseFields>>>,
+    /// What few calls have: each waiting call pays for the size of this struct.
+    rare: OnceBox<Rare>,
+}
+
+#[derive(Debug, Default)]
+struct Rare {
     /// The call of which this is one branch.
-    parent: Option<Arc<Self>>,
+    parent: Option<Arc<Flight>>,
+    /// What its stages have chosen for its answer.
+    response: Mutex<Option<ResponseFields>>,
 }
 
 impl Flight {
@@ -72,8 +79,7 @@ impl Flight {
             origin: None,
             ran_once: AtomicBool::new(false),
             cache_use: AtomicU8::new(0),
-            response: OnceLock::new(),
-            parent: None,
+            rare: OnceBox::new(),
         }
     }
 
@@ -111,7 +117,7 @@ impl Flight {
             is_on_candidate: parent.is_on_candidate,
             permit: parent.permit.clone(),
             origin: parent.origin.clone(),
-            parent: Some(Arc::clone(parent)),
+            rare: OnceBox::with_value(Box::new(Rare { parent: Some(Arc::clone(parent)), ..Rare::default() })),
             ..own
         }
     }
@@ -181,9 +187,13 @@ impl Flight {
         self.origin.as_ref()?.recorder.as_ref()
     }
 
+    fn parent(&self) -> Option<&Arc<Self>> {
+        self.rare.get().and_then(|rare| rare.parent.as_ref())
+    }
+
     /// Ends one phase of the call and begins the next. All branches share the account of the call.
     pub(crate) fn enter(&self, phase: Phase, now: Instant) {
-        match &self.parent {
+        match self.parent() {
             Some(parent) => parent.enter(phase, now),
             None => self.account.enter(phase, self.deadline, now),
         }
@@ -191,7 +201,7 @@ impl Flight {
 
     /// A stage may have run for the call on a node that must not run it a second time.
     pub(crate) fn set_ran_once(&self) {
-        match &self.parent {
+        match self.parent() {
             Some(parent) => parent.set_ran_once(),
             None => self.ran_once.store(true, Ordering::Relaxed),
         }
@@ -199,12 +209,12 @@ impl Flight {
 
     /// Whether a stage may have run for the call that must not run a second time, by the node that ran it.
     pub(crate) fn ran_once(&self) -> bool {
-        self.parent.as_ref().map_or_else(|| self.ran_once.load(Ordering::Relaxed), |parent| parent.ran_once())
+        self.parent().map_or_else(|| self.ran_once.load(Ordering::Relaxed), |parent| parent.ran_once())
     }
 
     /// A stage with a cache has answered.
     pub(crate) fn set_cache_use(&self, how: CacheUse) {
-        match &self.parent {
+        match self.parent() {
             Some(parent) => parent.set_cache_use(how),
             None => _ = self.cache_use.fetch_max(how as u8 + 1, Ordering::Relaxed),
         }
@@ -218,17 +228,20 @@ impl Flight {
 
     /// A stage chooses status and headers of the answer. The last stage wins.
     pub(crate) fn set_response(&self, fields: ResponseFields) {
-        match &self.parent {
+        match self.parent() {
             Some(parent) => parent.set_response(fields),
-            None => self.response.get_or_init(Box::default).lock().replace_by(fields),
+            None => {
+                let rare = self.rare.get_or_init(Box::default);
+                rare.response.lock().get_or_insert_default().replace_by(fields);
+            }
         }
     }
 
     /// What its stages have chosen for its answer; `None` if nothing.
     pub(crate) fn response(&self) -> Option<ResponseFields> {
-        match &self.parent {
+        match self.parent() {
             Some(parent) => parent.response(),
-            None => self.response.get().map(|fields| fields.lock().clone()),
+            None => self.rare.get().and_then(|rare| rare.response.lock().clone()),
         }
     }
 
@@ -300,7 +313,7 @@ impl Flight {
 
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
-            || match &self.parent {
+            || match self.parent() {
                 // A branch shares the outer call of its parent.
                 Some(parent) => parent.is_abandoned(),
                 None => self.outer().is_some_and(|outer| outer.flight.is_abandoned()),

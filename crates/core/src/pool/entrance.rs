@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use ractor::ActorRef;
 
 use super::message::BatcherMessage;
-use crate::queue::{Entry, Inbox, QueuePermits};
+use crate::queue::{Entry, HOSTED_BITS, HostedId, Inbox, QueuePermits};
 
 /// The entrance of one stage's queue. The queue itself is the batcher's own.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ impl QueueEntrance {
         self.line.batcher.get().is_some_and(|batcher| batcher.send_message(message).is_ok())
     }
 
-    /// The number of the next entry: its place among entries that are otherwise equal.
-    pub(super) fn next_sequence(&self) -> u64 {
-        self.line.sequence.fetch_add(1, Ordering::Relaxed)
+    /// The number of the next entry of a stage.
+    pub(super) fn next_sequence(&self, stage: HostedId) -> u64 {
+        self.line.sequence.fetch_add(1 << HOSTED_BITS, Ordering::Relaxed) | u64::from(stage)
     }
 
     /// Puts an entry into the inbox; the first one there sends a message. False: the batcher is gone.

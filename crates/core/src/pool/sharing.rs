@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::handle::Pool;
 use crate::call::Flight;
-use crate::queue::HostedId;
+use crate::queue::{HOSTED_BITS, HostedId};
 
 /// The stages that a pool hosts. Weak: each of them has its host.
 #[derive(Debug, Default)]
@@ -30,7 +30,9 @@ impl Hosted {
     /// The number of the next stage.
     pub(super) fn next(&self) -> HostedId {
         let mut pools = self.pools.lock();
-        pools.last += 1;
+        // The first numbers are free again when the last are in use: a million stages later.
+        pools.last = (pools.last + 1) % (1 << HOSTED_BITS);
+        pools.last = pools.last.max(1);
         pools.last
     }
 

@@ -145,11 +145,10 @@ impl Pool {
         flight: &'a Arc<Flight>,
         now: Instant,
     ) -> Result<QueuedEntry<'a>, CallError> {
-        let sequence = self.entrance.next_sequence();
+        let sequence = self.entrance.next_sequence(self.hosted_id);
         let (reply, outcome) = OutcomePort::pair();
         let entry = Entry {
             sequence,
-            hosted_id: self.hosted_id,
             cost,
             payload: ContainedPayload::new(payload),
             flight: Arc::clone(flight),

@@ -35,8 +35,12 @@ impl EntryReply {
 
 pub(crate) type EntryOutcome = Result<EntryReply, CallError>;
 
-/// A stage among those that the same replicas run. 0 is the stage that has the replicas, and most have no other.
+/// A stage among those that the same replicas run, of [`HOSTED_BITS`] bits. 0 is the stage that has the replicas, and
+/// most have no other.
 pub(crate) type HostedId = u32;
+
+/// The low bits of an entry's number that say its stage. Those above count entries: years of them.
+pub(crate) const HOSTED_BITS: u32 = 20;
 
 /// The port for an entry's outcome: straight to its waiting caller.
 ///
@@ -93,9 +97,9 @@ impl Drop for ContainedPayload {
 /// One request's item, waiting in or taken from one stage's queue.
 #[derive(Debug)]
 pub(crate) struct Entry {
+    /// Its place among entries that are otherwise equal, with its [stage](Self::hosted_id) in the low bits: together
+    /// they are as large as one of them.
     pub(crate) sequence: u64,
-    /// Its stage among those that the replicas run: 0 for the stage that has them.
-    pub(crate) hosted_id: HostedId,
     /// Its cost by the stage's cost function; 1 where there is none.
     pub(crate) cost: u64,
     /// Empty after the begin of a run that does not keep its inputs.
@@ -110,6 +114,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Its stage among those that the replicas run: 0 for the stage that has them.
+    pub(crate) fn hosted_id(&self) -> HostedId {
+        (self.sequence & ((1 << HOSTED_BITS) - 1)) as HostedId
+    }
+
     /// Answers an entry that will not run.
     pub(crate) fn refuse(self, error: CallError) {
         // The permit first: the caller may come again at once.

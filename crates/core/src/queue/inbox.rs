@@ -80,9 +80,8 @@ mod tests {
         let flight = Arc::new(Flight::new(Deadline::after(now, Duration::from_secs(1)), Priority::Normal));
         let (reply, outcome) = OutcomePort::pair();
         let payload = ContainedPayload::default();
-        let (enqueued_at, hosted_id) = (now, 0);
-        let entry =
-            Entry { sequence, hosted_id, cost: 1, payload, flight, enqueued_at, reply, outputs: None, permit: None };
+        let enqueued_at = now;
+        let entry = Entry { sequence, cost: 1, payload, flight, enqueued_at, reply, outputs: None, permit: None };
         (entry, outcome)
     }
 

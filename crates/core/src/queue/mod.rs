@@ -19,7 +19,7 @@ pub use policy::BatchPolicy;
 
 pub(crate) use admission::{AdmissionDecision, CONFIRMED_FOR, DeadlineCheck};
 pub(crate) use cost::{CostLine, Load, SharedCost};
-pub(crate) use entry::{ContainedPayload, Entry, EntryOutcome, EntryReply, HostedId, OutcomePort};
+pub(crate) use entry::{ContainedPayload, Entry, EntryOutcome, EntryReply, HOSTED_BITS, HostedId, OutcomePort};
 pub(crate) use hosted::HostedQueues;
 pub(crate) use inbox::Inbox;
 pub(crate) use permits::{QueuePermit, QueuePermits};
