@@ -70,8 +70,10 @@ async fn a_lost_replica_is_replaced_by_the_spare_at_once_and_the_spare_by_anothe
 async fn a_spare_that_has_ended_is_replaced_while_it_waits() {
     let (node, pids) = slow().await;
     let first = pids.nth(2).await;
+    until_it_waits(first).await;
     kill_process(first, Signal::KILL).unwrap();
     let second = pids.nth(3).await;
+    until_it_waits(second).await;
     until_gone(first).await;
     kill_process(pid(&node).await, Signal::KILL).unwrap();
     until("the replica is back", || restarts(&node) == 1).await;
