@@ -26,7 +26,6 @@ mod frame;
 mod guard;
 mod helper;
 mod isolate;
-mod limited;
 mod log_limit;
 mod lost;
 mod memory;

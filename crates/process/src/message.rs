@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::{Map, Value};
+use callboard_codec::{Map, Value, limited};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{ErrorKind, Replica, ResponseFields};
 use serde::de::Error as _;
@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ProcessConfig;
 use crate::details;
-use crate::limited::limited;
 use crate::samples::MetricsMessage;
 
 /// The version of the protocol.

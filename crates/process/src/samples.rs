@@ -1,9 +1,8 @@
 //! The message `metrics`: what user code of a child has counted, for the metrics of its node.
 
+use callboard_codec::limited;
 use callboard_core::{ReportedSample, ReportedValue};
 use serde::{Deserialize, Serialize};
-
-use crate::limited::limited;
 
 /// The most samples of a message.
 const MAX_SAMPLES: usize = 4_096;

@@ -2,14 +2,11 @@
 //!
 //! A field may be added, with a default that keeps the old meaning. No field is renamed or changes its type.
 
-use std::fmt;
-use std::marker::PhantomData;
-
 use bytes::Bytes;
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::frame::{self, FrameKind};
+use crate::limited::limited;
 
 /// The first frame of the side that opened the connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,7 +79,7 @@ pub struct Call {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub route: String,
     /// The called stages, in order, at most [`MAX_STAGES`]; empty if a route is called.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "stage_names")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limited::<_, _, MAX_STAGES>")]
     pub stages: Vec<String>,
     /// The input is a function-style call: arguments by place and by name.
     #[serde(skip_serializing_if = "is_default")]
@@ -127,13 +124,13 @@ pub struct Origin {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
     /// Headers of its request.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limited::<_, _, MAX_PAIRS>")]
     pub headers: Vec<(String, String)>,
     /// Query parameters of its request.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limited::<_, _, MAX_PAIRS>")]
     pub query: Vec<(String, String)>,
     /// Tags that it attached.
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limited::<_, _, MAX_PAIRS>")]
     pub tags: Vec<(String, String)>,
 }
 
@@ -163,7 +160,7 @@ pub struct ResponseHead {
     #[serde(skip_serializing_if = "is_default")]
     pub status: u16,
     /// Names and values, at most [`MAX_PAIRS`].
-    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "pairs")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limited::<_, _, MAX_PAIRS>")]
     pub headers: Vec<(String, String)>,
 }
 
@@ -272,38 +269,9 @@ pub fn cancel(entry: u16) -> Bytes {
 /// [`Welcome`] has the number.
 pub const MAX_STAGES: usize = 64;
 
-/// The most pairs of a kind in an [`Origin`] or a [`ResponseHead`]: 48 bytes are allocated for each, even if it has three bytes.
+/// The most pairs of a kind in an [`Origin`] or a [`ResponseHead`]: 48 bytes are allocated for each, even if it has
+/// three bytes.
 pub const MAX_PAIRS: usize = 64;
-
-fn stage_names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    deserializer.deserialize_seq(AtMost::<_, MAX_STAGES>("names of stages", PhantomData))
-}
-
-fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, String)>, D::Error> {
-    deserializer.deserialize_seq(AtMost::<_, MAX_PAIRS>("pairs", PhantomData))
-}
-
-/// Reads a short list.
-struct AtMost<T, const N: usize>(&'static str, PhantomData<T>);
-
-impl<'de, T: Deserialize<'de>, const N: usize> Visitor<'de> for AtMost<T, N> {
-    type Value = Vec<T>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {N} {}", self.0)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-        let mut elements = Vec::new();
-        while let Some(element) = list.next_element()? {
-            if elements.len() == N {
-                return Err(A::Error::invalid_length(N + 1, &self));
-            }
-            elements.push(element);
-        }
-        Ok(elements)
-    }
-}
 
 fn taken_for_granted() -> bool {
     true

@@ -408,6 +408,6 @@ fn the_number_of_pairs_that_a_call_carries_is_bounded() {
         };
         assert_eq!(read(MAX_PAIRS), Ok(()));
         let error = read(MAX_PAIRS + 1).expect_err("too many");
-        assert!(error.contains(field) && error.contains("at most 64 pairs") && read(20_000).is_err(), "{error}");
+        assert!(error.contains(field) && error.contains("a list of at most 64") && read(20_000).is_err(), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Lists of a message, which are bounded where they are read.
+//! Lists of a message that are bounded where they are read.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,7 +6,12 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error as _, SeqAccess, Visitor};
 
 /// Reads a list of at most this many entries: each takes more memory than it has bytes.
-pub(crate) fn limited<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+///
+/// # Errors
+///
+/// If the list has more, or an entry cannot be read.
+#[doc(hidden)]
+pub fn limited<'de, D, T, const MOST: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
