@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use callboard_config::{AdminAddress, Plan};
 use callboard_core::LocalClient;
-use callboard_core::edge::RequestFields;
 use callboard_http::AUTH_ROUTE;
 
 use crate::admin::DEFAULT_ADDRESS;
@@ -47,7 +46,8 @@ pub(crate) fn welcome(
             None => route.stages().iter().map(ToString::to_string).collect::<Vec<_>>().join(" → "),
         };
         // Writing to a string cannot fail.
-        let _ = write!(text, "\n  {} {}  {stages}", methods(route.request_fields()), route.name());
+        let methods = route.methods().collect::<Vec<_>>().join(", ");
+        let _ = write!(text, "\n  {methods} {}  {stages}", route.name());
         let file = example_file(plan, route.name());
         if let Some(command) = callboard_http::curl(&route, &base, file.as_deref(), needs_key) {
             let _ = write!(text, "\n    {command}");
@@ -60,14 +60,6 @@ pub(crate) fn welcome(
         let _ = write!(text, "\n  stage {} is used by no route and was not started", stage.name.value);
     }
     text
-}
-
-/// The methods that call a route.
-fn methods(fields: Option<&RequestFields>) -> String {
-    match fields.map(|fields| fields.methods.join(", ")).filter(|methods| !methods.is_empty()) {
-        Some(methods) => methods,
-        None => "POST".to_owned(),
-    }
 }
 
 /// The base URL of the server at this address.
@@ -89,15 +81,6 @@ fn base_url(scheme: &str, address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_route_is_shown_with_the_methods_that_call_it() {
-        let mut fields = RequestFields::default();
-        assert_eq!(methods(Some(&fields)), "POST");
-        fields.methods = vec!["GET".into(), "PUT".into()];
-        assert_eq!(methods(Some(&fields)), "GET, PUT");
-        assert_eq!(methods(None), "POST");
-    }
 
     #[test]
     fn a_listener_on_all_interfaces_is_reached_on_loopback() {

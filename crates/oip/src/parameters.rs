@@ -53,8 +53,7 @@ impl Parameters {
     /// Adds priority, session and deadline to the options of a call. The earliest deadline and the lowest priority win:
     /// a caller may have a highest one.
     pub(crate) fn apply(&self, options: CallOptions, admission: &Admission) -> CallOptions {
-        let priority = self.priority.max(options.priority());
-        let options = priority.into_iter().fold(options, CallOptions::with_priority);
+        let options = self.priority.into_iter().fold(options, CallOptions::with_priority_at_most);
         let deadline = self.timeout.map(|timeout| Deadline::after(admission.admitted_at(), timeout));
         let options = deadline.into_iter().fold(options, CallOptions::with_deadline);
         self.session.iter().fold(options, |options, session| options.with_session_key(session.as_str()))

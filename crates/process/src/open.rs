@@ -175,6 +175,12 @@ impl OpenBatches {
         self.batches.is_empty()
     }
 
+    /// The longest time that the child may be silent: that of the batch which may last longest. `None`: no batch is
+    /// open, or one has no timeout.
+    pub(crate) fn longest_timeout(&self) -> Option<Duration> {
+        self.batches.values().map(|batch| batch.timeout).reduce(|one, other| Some(one?.max(other?))).flatten()
+    }
+
     /// The timeout of a batch that runs for longer, and whose callers have been answered.
     pub(crate) fn overdue(&self) -> Option<Duration> {
         let late =

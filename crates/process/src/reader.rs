@@ -2,8 +2,9 @@
 //!
 //! * **Full:** unread outputs pause the child; results that the child does not read end it.
 //! * **Late:** a child whose batch exceeds the stage's timeout is killed after its callers were answered. A child that
-//!   works on several batches is killed if it is silent for as long, even after a ping; what other threads of
-//!   it may send does not count.
+//!   works on several batches is killed if it is silent for the longest of their timeouts, even after a ping; what other
+//!   threads of it may send does not count.
+//! * **Leaving:** a child that has announced its end has the time of a stop for work after its answers; its log is read.
 //! * **Ended:** batches that began are lost with the reason; the others are given back.
 
 use std::sync::Arc;
@@ -108,11 +109,11 @@ impl Reader {
     /// Reads until the end, and publishes its reason.
     pub(crate) async fn run(mut self, ended: watch::Sender<Option<ChildEnd>>) {
         let lost = self.read().await;
-        if matches!(lost, Some(LostReason::Leaving)) {
+        let is_announced = matches!(lost, Some(LostReason::Leaving));
+        if is_announced {
             self.let_leave().await;
         }
         let Self { mut connection, open, writer, exit_port, .. } = self;
-        let is_announced = matches!(lost, Some(LostReason::Leaving));
         open.lock().is_leaving = true;
         // Waits briefly for the exit status.
         let exit = spawn_blocking(move || lost.map(|lost| lost.end(&mut connection.child)));
@@ -212,7 +213,7 @@ impl Reader {
             let late = |limit| format!("its batch has lasted longer than the stage's timeout of {limit:?}");
             return open.overdue().map_or(Ok(()), |limit: Duration| Err(LostReason::Broken(late(limit))));
         }
-        let Some(limit) = self.timeout.filter(|_| !open.is_empty()) else { return Ok(()) };
+        let Some(limit) = open.longest_timeout() else { return Ok(()) };
         if silence.is_too_long(limit, || open.send(frames, OutgoingFrame::new(&ToChild::Ping, Vec::new()))) {
             return Err(LostReason::Broken(format!("it has said nothing for {limit:?}")));
         }

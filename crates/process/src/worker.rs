@@ -44,8 +44,7 @@ impl Starting {
 
     /// The method of the stage that a batch is of; `None` for the child's own stage.
     fn method(&self, stage: &StageName) -> Option<&ProcessMethod> {
-        let methods = &self.children.config.methods;
-        if methods.is_empty() { None } else { methods.get(stage.as_str()) }
+        self.children.config.methods.get(stage.as_str())
     }
 
     async fn cleanup(&self) {

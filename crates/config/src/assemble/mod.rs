@@ -110,8 +110,9 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     order.sort_by_key(|index| plan.stages[*index].replicas_of().is_some());
     for index in order {
         let stage = &plan.stages[index];
-        let host = parts[plan.with_replicas(index)].as_ref().and_then(|part| part.host.clone());
-        parts[index] = Some(Part::build(plan, stage, &processes, host)?);
+        let host = parts[plan.with_replicas(index)].as_ref().and_then(|part| part.host.as_ref());
+        let part = Part::build(plan, stage, &processes, host)?;
+        parts[index] = Some(part);
     }
     inner_calls::check(plan, &parts)?;
     check_callers(plan, &parts)?;

@@ -68,18 +68,14 @@ pub(super) struct Host {
 pub(super) enum Host {}
 
 impl Part {
-    /// Builds the stage and applies its settings from the plan.
-    #[cfg_attr(
-        not(feature = "process"),
-        expect(unused_variables, clippy::needless_pass_by_value, reason = "no stage is a process")
-    )]
-    ///
-    /// `host` is the stage whose replicas run it, if they are not its own.
+    /// Builds the stage and applies its settings from the plan. `host` is the stage whose replicas run it, if they are
+    /// not its own.
+    #[cfg_attr(not(feature = "process"), expect(unused_variables, reason = "no stage is a process"))]
     pub(super) fn build(
         plan: &Plan,
         planned: &StagePlan,
         processes: &Processes,
-        host: Option<Host>,
+        host: Option<&Host>,
     ) -> Result<Self, BuildError> {
         let name = &planned.name.value;
         let part = |stage, input, output| Self {
@@ -127,7 +123,7 @@ impl Part {
                 let mut process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 process.methods = methods_of(plan, name);
                 let streams = service.streams;
-                if let Some(host) = host.as_ref().filter(|host| host.streams != streams) {
+                if let Some(host) = host.filter(|host| host.streams != streams) {
                     let (_, method) = keys.class_and_method();
                     return Err(cannot_share(plan, planned, method, host.streams));
                 }
@@ -144,10 +140,10 @@ impl Part {
                 let (code, replicas) = if streams {
                     let settings = stage.settings().clone();
                     let stage = processes.stream_stage(name, &process).map_settings(|_| settings);
-                    let stage = host.iter().fold(stage, |stage, host| stage.hosted_by(&host.replicas));
+                    let stage = host.into_iter().fold(stage, |stage, host| stage.hosted_by(&host.replicas));
                     (Planned::Stream(stage.clone().into()), stage.as_host())
                 } else {
-                    let stage = host.iter().fold(stage, |stage, host| stage.hosted_by(&host.replicas));
+                    let stage = host.into_iter().fold(stage, |stage, host| stage.hosted_by(&host.replicas));
                     (Planned::Single(stage.clone().into()), stage.as_host())
                 };
                 let (needs, host) = (Some(Needs { input, example: None }), Some(Host { replicas, streams }));

@@ -5,6 +5,7 @@ use crate::document::Section;
 use crate::error::ConfigError;
 use crate::kind::StageKind;
 use crate::nearest::Hint;
+use crate::process::PythonKeys;
 
 /// Checks each `replicas_of`: it names a stage of the same class with replicas of its own, and the stage has no key
 /// that says something of them.
@@ -28,12 +29,11 @@ pub(super) fn check<'d>(
                 let message = format!("stage `{host}` is of `{}`: only methods of one class share replicas", other.app);
                 return refused("replicas_of", message);
             }
-            StageKind::Python(other) => {
-                if let Some(next) = &other.replicas_of {
-                    let message = format!("stage `{host}` has no replicas, it is run by those of stage `{next}`");
-                    return refused("replicas_of", message);
-                }
+            StageKind::Python(PythonKeys { replicas_of: Some(next), .. }) => {
+                let message = format!("stage `{host}` has no replicas, it is run by those of stage `{next}`");
+                return refused("replicas_of", message);
             }
+            StageKind::Python(_) => {}
             other => {
                 let message =
                     format!("stage `{host}` is of kind `{}`: only methods of one class share replicas", other.name());

@@ -497,8 +497,7 @@ impl BatcherState {
     }
 
     fn discard(&self, entry: Entry, now: Instant) {
-        let pool = Arc::clone(self.stages.pool_of(&entry));
-        pool.discard(entry, now, DiscardPlace::Queue);
+        self.stages.pool_of(&entry).discard(entry, now, DiscardPlace::Queue);
     }
 
     /// Refuses all waiting entries.

@@ -128,8 +128,7 @@ impl HostedStages {
 
     /// The duration of a batch of all that waits of a stage, up to a full one.
     fn longest(&self, line: CostLine, stage: usize) -> Duration {
-        let (load, (max, max_cost)) = (self.queues.of(stage).load(), self.pool(stage).policy().bounds());
-        line.batch(load.cost.min(max_cost).min(max as u64))
+        line.batch(self.queues.of(stage).load().of_next_batch(self.pool(stage).policy()))
     }
 
     /// A batch of this size and cost leaves.

@@ -58,8 +58,8 @@ pub(crate) struct Flight {
 struct Rare {
     /// The call of which this is one branch.
     parent: Option<Arc<Flight>>,
-    /// What its stages have chosen for its answer.
-    response: Mutex<Option<ResponseFields>>,
+    /// What its stages have chosen for its answer, and how often.
+    response: Mutex<(u32, ResponseFields)>,
 }
 
 impl Flight {
@@ -232,7 +232,9 @@ impl Flight {
             Some(parent) => parent.set_response(fields),
             None => {
                 let rare = self.rare.get_or_init(Box::default);
-                rare.response.lock().get_or_insert_default().replace_by(fields);
+                let (choices, chosen) = &mut *rare.response.lock();
+                *choices += 1;
+                chosen.replace_by(fields);
             }
         }
     }
@@ -241,7 +243,18 @@ impl Flight {
     pub(crate) fn response(&self) -> Option<ResponseFields> {
         match self.parent() {
             Some(parent) => parent.response(),
-            None => self.rare.get().and_then(|rare| rare.response.lock().clone()),
+            None => {
+                let response = self.rare.get()?.response.lock();
+                (response.0 > 0).then(|| response.1.clone())
+            }
+        }
+    }
+
+    /// How often its stages have chosen.
+    pub(crate) fn choices(&self) -> u32 {
+        match self.parent() {
+            Some(parent) => parent.choices(),
+            None => self.rare.get().map_or(0, |rare| rare.response.lock().0),
         }
     }
 

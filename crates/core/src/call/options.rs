@@ -140,6 +140,14 @@ impl CallOptions {
         self
     }
 
+    /// Sets the priority class, unless a lower one is set.
+    #[must_use]
+    pub fn with_priority_at_most(self, most: Priority) -> Self {
+        // The highest class is the smallest.
+        let lower = self.priority.map_or(most, |set| set.max(most));
+        self.with_priority(lower)
+    }
+
     /// Makes a refused call again by this policy, within its deadline: on this node, over a network in place of the
     /// client's own policy, and each call of a stream. Without it, a call on this node has one attempt, and a stream
     /// has the default policy. A call keeps its input for that until it has its outcome, so a worker that takes its

@@ -34,7 +34,7 @@ impl ExtraFamilies {
         let (node, own) = (node.trim_end_matches(END), own.trim_end_matches(END));
         // Code of the program, so without the lock.
         let parts = self.parts.read().clone();
-        let parts: Vec<String> = parts.iter().map(|part| part()).collect();
+        let parts: Vec<String> = parts.iter().map(|part| part()).filter(|part| !part.is_empty()).collect();
         let mut page = node.to_owned();
         let mut names = FamilyNames::default();
         if !parts.is_empty() {

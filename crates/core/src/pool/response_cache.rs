@@ -113,11 +113,12 @@ impl Pool {
             return self.kept(payload, kept, flight, CacheUse::Hit).await;
         }
         self.tell_cached(flight, CacheUse::Miss);
+        let choices = flight.choices();
         match self.submit_uncached(payload, flight, clock::now())?.await {
             Ok(reply) => {
                 let (output, timing) = reply.into_parts();
-                // A kept answer would lack the status and headers that its code has chosen.
-                if flight.response().is_none()
+                // A kept answer would lack the status and headers that its own code has chosen.
+                if flight.choices() == choices
                     && output.size_up_to(LARGE_BYTES.max(cache.largest() + 1)) <= cache.largest()
                 {
                     let shared = output.clone();

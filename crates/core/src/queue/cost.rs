@@ -67,6 +67,11 @@ impl Load {
             None => by_entries,
         }
     }
+
+    /// The cost of the next batch, as far as all entries cost the same.
+    pub(crate) fn of_next_batch(self, policy: &BatchPolicy) -> u64 {
+        (self.cost as f64 / self.batches(policy).max(1.0)) as u64
+    }
 }
 
 /// The current fit: nanoseconds per unit of cost and per batch, neither negative. The default has no measurement.
@@ -260,6 +265,16 @@ mod tests {
             model.observe(cost, Duration::from_nanos(nanos as u64));
         }
         model
+    }
+
+    #[test]
+    fn the_next_batch_has_its_share_of_the_cost_whatever_an_entry_costs() {
+        let load = |entries, cost| Load { entries, cost };
+        assert_eq!(load(8, 8_000).of_next_batch(&policy(4)), 4_000);
+        assert_eq!(load(2, 2_000).of_next_batch(&policy(4)), 2_000, "not full");
+        let bounded = BatchPolicy { max_cost: NonZeroU64::new(1_000), ..policy(4) };
+        assert_eq!(load(8, 8_000).of_next_batch(&bounded), 1_000);
+        assert_eq!(load(0, 0).of_next_batch(&policy(4)), 0);
     }
 
     #[test]

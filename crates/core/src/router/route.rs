@@ -372,6 +372,12 @@ impl Route {
         self.parts.request_fields.as_deref()
     }
 
+    /// The methods of HTTP that call it, in upper case.
+    pub fn methods(&self) -> impl Iterator<Item = &str> {
+        let declared = self.request_fields().map(|fields| fields.methods.as_slice()).unwrap_or_default();
+        declared.iter().map(|method| &**method).chain(declared.is_empty().then_some("POST"))
+    }
+
     /// Adds the path that a caller has called, for code whose parameters are in it.
     #[must_use]
     pub fn with_called_path(&self, called: &str, options: CallOptions) -> CallOptions {

@@ -60,7 +60,6 @@ impl HttpEdge {
             let mut line = exchange.log_line(&request, peer);
             let unread_body = |request: &Request<B>| UnreadBody::new(request.headers(), request.body(), peer.is_some());
             // Guard: what the head alone can refuse is refused before the body is read.
-            // Destination: one part answers. The unread rest of the body is noted before the request is given away.
             let admitted = match edge.admit(&request, peer) {
                 ControlFlow::Break(early) => ControlFlow::Break(early),
                 ControlFlow::Continue(Admitted::Known(holder)) => ControlFlow::Continue(holder),
@@ -73,6 +72,7 @@ impl HttpEdge {
                     }
                 }
             };
+            // Destination: one part answers. The unread rest of the body is noted before the request is given away.
             let (outcome, unread): (Outcome, _) = match admitted {
                 ControlFlow::Break(early) => {
                     coop::answered_at_once().await;

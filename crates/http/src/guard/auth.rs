@@ -79,9 +79,7 @@ impl AuthCaller {
         let options = self.tags.iter().fold(options.with_caller(&*self.name), |options, (name, value)| {
             options.with_tag(name.as_str(), value.as_str())
         });
-        // The lower of both: the highest class is the smallest, and `None` is below all.
-        let priority = self.priority.max(options.priority());
-        priority.into_iter().fold(options, CallOptions::with_priority)
+        self.priority.into_iter().fold(options, CallOptions::with_priority_at_most)
     }
 }
 
@@ -90,6 +88,9 @@ const FAILURES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration:
 
 /// The most callers with a count of their own. Those beyond share one until the counts of others are as new.
 const MAX_CALLERS: usize = 10_000;
+
+/// How often a full table looks for such counts.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// The callers that the app names: how they are asked for, and their rates.
 #[derive(Debug)]
@@ -151,8 +152,15 @@ impl Callers {
 #[derive(Debug)]
 struct CallerLimits {
     limit: RateLimit,
-    own: Mutex<HashMap<String, Arc<Limiter>>>,
+    own: Mutex<OwnCounts>,
     shared: Arc<Limiter>,
+}
+
+#[derive(Debug, Default)]
+struct OwnCounts {
+    by_name: HashMap<String, Arc<Limiter>>,
+    /// When those that are as new were last looked for: that takes as long as there are callers.
+    swept_at: Option<Instant>,
 }
 
 impl CallerLimits {
@@ -161,18 +169,20 @@ impl CallerLimits {
     }
 
     fn of(&self, name: &str) -> Arc<Limiter> {
-        let mut own = self.own.lock();
-        if let Some(limiter) = own.get(name) {
+        let OwnCounts { by_name, swept_at } = &mut *self.own.lock();
+        if let Some(limiter) = by_name.get(name) {
             return Arc::clone(limiter);
         }
-        if own.len() >= MAX_CALLERS {
+        let now = Instant::now();
+        if by_name.len() >= MAX_CALLERS && swept_at.is_none_or(|at| now.saturating_duration_since(at) >= SWEEP) {
+            *swept_at = Some(now);
             // A request in progress may count more.
-            own.retain(|_, limiter| Arc::strong_count(limiter) > 1 || !limiter.is_settled());
+            by_name.retain(|_, limiter| Arc::strong_count(limiter) > 1 || !limiter.is_settled());
         }
-        if own.len() >= MAX_CALLERS {
+        if by_name.len() >= MAX_CALLERS {
             return Arc::clone(&self.shared);
         }
-        Arc::clone(own.entry(name.to_owned()).or_insert_with(|| Arc::new(Limiter::new(self.limit))))
+        Arc::clone(by_name.entry(name.to_owned()).or_insert_with(|| Arc::new(Limiter::new(self.limit))))
     }
 }
 
@@ -191,6 +201,6 @@ mod tests {
         for caller in 0..=MAX_CALLERS {
             let _ = idle.of(&caller.to_string());
         }
-        assert_eq!(idle.own.lock().len(), 1, "counts that are as new are forgotten");
+        assert_eq!(idle.own.lock().by_name.len(), 1, "counts that are as new are forgotten");
     }
 }

@@ -7,7 +7,7 @@
 //! itself.
 
 mod api_keys;
-pub(crate) mod auth;
+mod auth;
 mod cors;
 mod host;
 mod keyring;

@@ -199,6 +199,18 @@ async fn an_answer_with_a_choice_of_its_own_is_not_kept() {
 }
 
 #[tokio::test]
+async fn an_answer_is_kept_if_an_earlier_stage_has_chosen() {
+    let kept = Stage::each("kept", |value: &Value| Ok(value.clone())).pure().cache(CacheSettings::new(1 << 20));
+    let both = Pipeline::from(choosing(fields().with_status(201), 1)).then(kept);
+    let (_server, mut client) = server(App::new().route("/r", both)).await;
+    for found in ["callboard; fwd=", "callboard; hit"] {
+        let answer = client.post("/r", &[JSON], "null").await;
+        let status = answer.header("cache-status").unwrap_or_default();
+        assert!(answer.status == 201 && status.starts_with(found), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_has_the_status_and_headers_that_were_chosen_before_its_first_output() {
     let early = StreamStage::each_with_context("early", |count: &u64, context: &CallContext| {
         context.set_response(fields().with_status(203).with_header("x-model", "m1"));

@@ -93,9 +93,9 @@ impl SampleReporter {
     /// once.
     pub fn report(&self, sample: ReportedSample) {
         let mut state = self.families.0.lock();
-        let name = quoted(&sample.name);
+        let name = sample.name.clone();
         let Err(reason) = state.add(self, sample) else { return };
-        let reason = format!("{name}: {reason}");
+        let reason = format!("{}: {reason}", quoted(&name));
         if state.told.len() < MAX_TOLD && state.told.insert(format!("{}: {reason}", self.stage)) {
             drop(state);
             let (stage, replica) = (self.stage.as_str(), self.replica);

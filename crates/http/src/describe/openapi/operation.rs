@@ -22,10 +22,7 @@ use crate::respond::{ReplyForm, offers};
 
 /// The methods of a route, in lower case.
 pub(super) fn methods_of(route: &Route) -> Vec<String> {
-    match route.request_fields().map(|fields| fields.methods.as_slice()) {
-        None | Some([]) => vec!["post".to_owned()],
-        Some(methods) => methods.iter().map(|method| method.to_ascii_lowercase()).collect(),
-    }
+    route.methods().map(str::to_ascii_lowercase).collect()
 }
 
 /// One method of a route.
@@ -267,7 +264,7 @@ fn responses_with(status: u16, description: &str, content: Map<String, Value>) -
 /// A stream as events. OpenAPI 3.1 cannot describe the items of a stream, so an extension does.
 fn stream_content(item: &Value, output: &DataType) -> Map<String, Value> {
     let events = StreamForm::Events.media_type();
-    let forms = StreamForm::all_of(output).into_iter().map(StreamForm::media_type);
+    let forms = StreamForm::all_of(output).iter().copied().map(StreamForm::media_type);
     let also: Vec<&str> = forms.filter(|other| *other != events).collect();
     Map::from_iter([(events.to_owned(), json!({ "schema": event(item), "x-item-schema": item, ALSO: also }))])
 }

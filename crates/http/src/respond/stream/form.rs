@@ -32,6 +32,9 @@ pub(crate) enum StreamForm {
     Text,
 }
 
+/// All forms, the default first. The last is for outputs that may be texts.
+static FORMS: [StreamForm; 4] = [StreamForm::Events, StreamForm::Lines, StreamForm::Envelopes, StreamForm::Text];
+
 impl StreamForm {
     /// Its name in `Accept` and `Content-Type`.
     pub(crate) const fn media_type(self) -> &'static str {
@@ -52,17 +55,17 @@ impl StreamForm {
     }
 
     /// The forms of a stream of outputs of this type, the default first.
-    pub(crate) fn all_of(output: &DataType) -> Vec<Self> {
+    pub(crate) fn all_of(output: &DataType) -> &'static [Self] {
         let has_text = plain_types(output).any(|plain| plain == TEXT_PLAIN);
-        [Self::Events, Self::Lines, Self::Envelopes].into_iter().chain(has_text.then_some(Self::Text)).collect()
+        &FORMS[..FORMS.len() - usize::from(!has_text)]
     }
 
     /// The form that `accept` prefers, or a 406 that lists all.
     pub(crate) fn from_accept(accept: Option<&Cow<'_, HeaderValue>>, output: &DataType) -> Result<Self, ApiError> {
         let Some(accept) = accept else { return Ok(Self::Events) };
         let forms = Self::all_of(output);
-        let media_types: Vec<&str> = forms.iter().map(|form| form.media_type()).collect();
-        MediaType::choose_index(accept.to_str().unwrap_or("-"), &media_types)
+        let media_types = &FORMS.map(Self::media_type)[..forms.len()];
+        MediaType::choose_index(accept.to_str().unwrap_or("-"), media_types)
             .map(|index| forms[index])
             .ok_or_else(|| ApiError::not_acceptable(&media_types.join(", ")))
     }
