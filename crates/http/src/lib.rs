@@ -84,9 +84,9 @@
 //! # Access
 //!
 //! Without [`HttpConfig::api_keys`] every client may call. With them a request needs `authorization: Bearer …` or
-//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds the rate of each key or named caller (429), [`HttpConfig::cors`] the web
-//! pages that may read responses, [`HttpConfig::hosts`] the host names of a server on loopback, and [`HttpConfig::tls`]
-//! encrypts. [`Admin`] is a listener for operators, on its own socket.
+//! `x-api-key`, or gets 401. [`HttpConfig::rate_limit`] bounds the rate of each key or named caller (429),
+//! [`HttpConfig::cors`] the web pages that may read responses, [`HttpConfig::hosts`] the host names of a server on
+//! loopback, and [`HttpConfig::tls`] encrypts. [`Admin`] is a listener for operators, on its own socket.
 //!
 //! # Errors
 //!

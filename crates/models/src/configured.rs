@@ -1,8 +1,8 @@
 //! The models of a configuration: loading a route builds it again from the configuration file.
 //!
 //! The file is read again each time, so loading a route serves a model that was replaced on disk. Only routes and
-//! stages come from it; settings are those of the start. Routes that share a stage or its replicas are built and replaced
-//! together, because a stage has one queue and one set of workers.
+//! stages come from it; settings are those of the start. Routes that share a stage or its replicas are built and
+//! replaced together, because a stage has one queue and one set of workers.
 //!
 //! * **Full:** a route has one change at a time, and routes do not wait for each other; a load of all routes waits for
 //!   the loads before it.

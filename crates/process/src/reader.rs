@@ -2,9 +2,10 @@
 //!
 //! * **Full:** unread outputs pause the child; results that the child does not read end it.
 //! * **Late:** a child whose batch exceeds the stage's timeout is killed after its callers were answered. A child that
-//!   works on several batches is killed if it is silent for the longest of their timeouts, even after a ping; what other
-//!   threads of it may send does not count.
-//! * **Leaving:** a child that has announced its end has the time of a stop for work after its answers; its log is read.
+//!   works on several batches is killed if it is silent for the longest of their timeouts, even after a ping; what
+//!   other threads of it may send does not count.
+//! * **Leaving:** a child that has announced its end has the time of a stop for work after its answers; its log is
+//!   read.
 //! * **Ended:** batches that began are lost with the reason; the others are given back.
 
 use std::sync::Arc;

@@ -101,7 +101,8 @@ impl RunningChild {
         Ok(Self { frames, open, room, limits, max_items, ended, timeout, stop_timeout })
     }
 
-    /// Hands a part of a batch to the child, when it has room for it. Without a `method` it is that of the child's stage.
+    /// Hands a part of a batch to the child, when it has room for it. Without a `method` it is that of the child's
+    /// stage.
     ///
     /// # Errors
     ///

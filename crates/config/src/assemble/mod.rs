@@ -111,8 +111,7 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     for index in order {
         let stage = &plan.stages[index];
         let host = parts[plan.with_replicas(index)].as_ref().and_then(|part| part.host.as_ref());
-        let part = Part::build(plan, stage, &processes, host)?;
-        parts[index] = Some(part);
+        parts[index] = Some(Part::build(plan, stage, &processes, host)?);
     }
     inner_calls::check(plan, &parts)?;
     check_callers(plan, &parts)?;
@@ -126,8 +125,8 @@ fn check_callers(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigError>
         let Some(auth) = part.as_ref().and_then(|part| part.auth.as_ref()) else { continue };
         let place = plan.place(&stage.name.source, format!("stage `{}`", stage.name.value));
         let message = format!(
-            "`{auth}` names the callers of its file, and is not asked: add a stage with `app = \"{auth}\"` under a route \
-             with `path = \"@auth\"`"
+            "`{auth}` names the callers of its file, and is not asked: add a stage with `app = \"{auth}\"` under a \
+             route with `path = \"@auth\"`"
         );
         return Err(ConfigError::Rejected { place, message });
     }

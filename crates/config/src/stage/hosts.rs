@@ -55,8 +55,8 @@ pub(super) fn check<'d>(
         let own = stage.own.iter().map(|own| &*own.key).filter(|key| !["app", "replicas_of"].contains(key));
         if let Some(key) = OF_REPLICAS.into_iter().filter(|key| section.get(key).is_some()).chain(own).next() {
             let message = format!(
-                "it has no effect beside `replicas_of`: the replicas are those of stage `{host}`; set it there, or remove \
-                 `replicas_of`"
+                "it has no effect beside `replicas_of`: the replicas are those of stage `{host}`; set it there, or \
+                 remove `replicas_of`"
             );
             return refused(key, message);
         }

@@ -193,14 +193,15 @@ impl CallContext {
 
     /// Chooses status and headers of the answer over HTTP, if the call succeeds. Of several stages the last one that
     /// chooses wins: its status, and its headers in the place of those with the same names. Stages of an ensemble run
-    /// at the same time, so they should not choose the same. For a stream this must be before its first output; later it
-    /// may have no effect. Other edges, callers in this process and the outer call of an inner call do not see it.
+    /// at the same time, so they should not choose the same. For a stream this must be before its first output; later
+    /// it may have no effect. Other edges, callers in this process and the outer call of an inner call do not see it.
     ///
     /// ```
     /// use callboard_core::{CallContext, ResponseFields, Stage};
     ///
     /// let store = Stage::each_with_context("store", |name: &String, context: &CallContext| {
-    ///     context.set_response(ResponseFields::new().with_status(201).with_header("location", format!("/items/{name}")));
+    ///     let place = format!("/items/{name}");
+    ///     context.set_response(ResponseFields::new().with_status(201).with_header("location", place));
     ///     Ok(name.len())
     /// });
     /// ```

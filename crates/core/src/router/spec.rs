@@ -291,8 +291,8 @@ pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec
 }
 
 /// The characters of a route's name: those of a URL path that need no escape. A segment may be a parameter, such as
-/// `{item_id}`, each of another name. A name may also be `@` with one segment: such a route is private, which means that
-/// no edge serves or shows it, and only this process calls it.
+/// `{item_id}`, each of another name. A name may also be `@` with one segment: such a route is private, which means
+/// that no edge serves or shows it, and only this process calls it.
 ///
 /// # Errors
 ///

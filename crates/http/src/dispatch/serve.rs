@@ -139,7 +139,10 @@ pub enum HttpServeError {
     #[error("the http edge already serves a node")]
     AlreadyOpen,
     /// Set [`HttpConfig::auth`] to what the app has.
-    #[error("the setting `auth` of the http edge is {}, and the app has {} route `@auth`", !has_auth, if *has_auth { "the" } else { "no" })]
+    #[error(
+        "the setting `auth` of the http edge is {}, and the app has {} route `@auth`",
+        !has_auth, if *has_auth { "the" } else { "no" }
+    )]
     Auth {
         /// Whether the app has the route.
         has_auth: bool,

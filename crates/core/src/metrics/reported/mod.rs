@@ -1,8 +1,8 @@
 //! The families of user code in other processes: their samples come as changes, and are added up here.
 //!
-//! A counter or histogram is the sum of all reports of a stage, so it survives the process that reports. A gauge is that
-//! of one process, and goes with it. Beyond a limit of its stage, or where a sample does not fit its family, it is left
-//! out, and the log says so once.
+//! A counter or histogram is the sum of all reports of a stage, so it survives the process that reports. A gauge is
+//! that of one process, and goes with it. Beyond a limit of its stage, or where a sample does not fit its family, it is
+//! left out, and the log says so once.
 
 #[cfg(test)]
 mod tests;
