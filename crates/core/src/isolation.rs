@@ -19,6 +19,7 @@ use crate::deadline::Deadline;
 use crate::error::{ErrorParts, Failure};
 use crate::gateway::Limits;
 use crate::id::StageName;
+use crate::metrics::UsagePort;
 use crate::node::BlockingNode;
 use crate::stage::{Factory, Stage, StageSpec, StageTypes, StreamStage};
 use crate::worker::{DynAsyncWorker, DynWorker, ExitPort, Item, ItemOutcome, Replica, Turn, WrongCount, warm_up};
@@ -142,6 +143,7 @@ impl StageCode {
             core: None,
             node: node.client().shared,
             exit: ExitPort::unconnected(),
+            usage: UsagePort::default(),
         };
         let runtime = node.0.runtime().clone();
         let _entered = runtime.enter();

@@ -89,7 +89,7 @@ pub use diagram::Diagram;
 pub use error::{CallError, ErrorKind, ErrorReason, Failure};
 pub use gateway::Limits;
 pub use id::{RouteName, StageName};
-pub use metrics::{CacheUse, ReportedSample, ReportedValue, SampleReporter};
+pub use metrics::{CacheUse, ProcessUsage, ReportedSample, ReportedValue, SampleReporter};
 pub use node::{AlreadyJoined, BlockingNode, Drained, Node, NodeHandle, StartError};
 pub use pipeline::{IntoPipeline, IntoStreamPipeline, MemberError, Members, Pipeline, StreamPipeline};
 pub use queue::BatchPolicy;

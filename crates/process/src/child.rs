@@ -26,6 +26,7 @@ use crate::memory::{MemoryGroup, MemoryLimit, WatchedMemory, default_memory_limi
 use crate::message::LogMessage;
 use crate::program::{self, END_GRACE, LastLines, Program};
 use crate::socket::Inbox;
+use crate::usage::UsageMeter;
 
 /// A running child.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub(crate) struct ChildProcess {
     logged: Mutex<Receiver<()>>,
     log: Arc<ChildLog>,
     memory_limit: Option<u64>,
+    meter: Arc<UsageMeter>,
     /// The memory that is measured, if no limit is set.
     watched: Option<WatchedMemory>,
     /// Whether it has sent a message.
@@ -98,10 +100,11 @@ impl ChildProcess {
         let (last_lines, logged) =
             LastLines::read_on_thread(thread, lines, end, move |line| of_lines.printed(line)).map_err(failed)?;
         let stream = BufReader::new(Inbox::new(ours));
+        let (pid, is_forked) = group.pid();
+        let meter = Arc::new(UsageMeter::new(pid, is_forked, Arc::clone(&has_ended)));
         let watched = (config.memory_limit == MemoryLimit::Share).then(|| {
             let children = replica.count() + usize::from(config.spare);
-            let (pid, is_forked) = group.pid();
-            Some(WatchedMemory::new(pid, default_memory_limit(children)?, is_forked))
+            Some(WatchedMemory::new(Arc::clone(&meter), default_memory_limit(children)?))
         });
         Ok(Self {
             group,
@@ -112,6 +115,7 @@ impl ChildProcess {
             logged: Mutex::new(logged),
             log,
             memory_limit: config.memory_limit.bytes(),
+            meter,
             watched: watched.flatten(),
             has_spoken: false,
             cause: None,
@@ -126,6 +130,11 @@ impl ChildProcess {
     /// Why the child is to end, if it holds too much memory.
     pub(crate) fn excess(&self, is_idle: bool) -> Option<String> {
         self.watched.as_ref()?.excess(is_idle)
+    }
+
+    /// Measures what it uses.
+    pub(crate) fn meter(&self) -> Arc<UsageMeter> {
+        Arc::clone(&self.meter)
     }
 
     /// Logs a record of the child. `is_own` says whether it works on the call with this request id.

@@ -43,6 +43,7 @@ mod socket;
 mod spare;
 mod stage;
 mod start_watch;
+mod usage;
 mod worker;
 mod writer;
 

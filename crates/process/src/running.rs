@@ -68,6 +68,8 @@ impl RunningChild {
     ) -> Result<Self, Failure> {
         let config = &children.config;
         let (connection, writer, agreed) = children.start(replica, is_streaming).await?;
+        let meter = connection.child.meter();
+        replica.measure_usage_by(move || meter.measure());
         let AgreedTerms { max_batches, ahead, .. } = agreed;
         let is_serial = config.concurrency().is_none();
         let (frames, outgoing) = mpsc::channel(FRAMES_OF_BATCH * (max_batches + ahead) + 2 * MAX_OPEN + MAX_UNWRITTEN);

@@ -100,7 +100,8 @@ impl fmt::Display for StatusText<'_> {
             (Some(true), _) => "ready",
             _ => "not ready",
         };
-        let up = Duration::from_secs(self.status["uptime_seconds"].as_u64().unwrap_or_default());
+        let up = self.status["uptime_seconds"].as_f64().unwrap_or_default();
+        let up = Duration::try_from_secs_f64(up).unwrap_or_default();
         let version = text(&self.status["version"]);
         writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
         let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
@@ -182,6 +183,7 @@ impl fmt::Display for StatusText<'_> {
             stages.row(row);
         }
         write!(f, "{stages}")?;
+        self.write_processes(f)?;
         if !items(&node["peers"]).is_empty() {
             let mut peers = Table::new(["peer", "node", "connected for", "stages"]);
             for peer in items(&node["peers"]) {
@@ -222,6 +224,34 @@ impl fmt::Display for StatusText<'_> {
     }
 }
 
+impl StatusText<'_> {
+    /// The replicas with a process of their own.
+    fn write_processes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(["stage", "replica", "process", "up", "batches", "cpu", "memory"]);
+        let mut has_some = false;
+        for stage in items(&self.status["node"]["stages"]) {
+            for replica in items(&stage["replicas"]).iter().filter(|replica| replica["process"].is_object()) {
+                has_some = true;
+                let (age, process) = (span(&replica["age"]), &replica["process"]);
+                let label = (stage["name"].as_str().unwrap_or_default().to_owned(), replica["index"].to_string());
+                let used = self.figures.processor.get(&label);
+                // Of one processor, since the last look or the start of the replica.
+                let share = |used: &f64| used / self.interval.unwrap_or(age).min(age).as_secs_f64().max(1e-3);
+                table.row([
+                    text(&stage["name"]),
+                    text(&replica["index"]),
+                    text(&process["pid"]),
+                    shown_span(age),
+                    text(&replica["batches"]),
+                    used.map_or_else(dash, |used| format!("{:.0} %", share(used) * 100.0)),
+                    process["memory_bytes"].as_u64().map_or_else(dash, shown_bytes),
+                ]);
+            }
+        }
+        if has_some { write!(f, "\n{table}") } else { Ok(()) }
+    }
+}
+
 fn dash() -> String {
     "-".to_owned()
 }
@@ -245,6 +275,10 @@ fn shown_span(span: Duration) -> String {
     }
 }
 
+fn shown_bytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,7 +296,11 @@ mod tests {
                 "stages": [{
                     "name": "digits", "state": "failed", "reason": "no such file", "queued": 2, "queue_limit": 64,
                     "batches": 4, "mean_batch_size": 2.25, "batch_estimate": { "secs": 0, "nanos": 1_500_000 },
-                    "restarts": 7, "replicas": [{ "busy": true }, { "busy": false }],
+                    "restarts": 7, "replicas": [
+                        { "index": 0, "busy": true, "batches": 3, "age": { "secs": 60, "nanos": 0 },
+                          "process": { "pid": 4711, "cpu": { "secs": 9, "nanos": 0 }, "memory_bytes": 157_286_400 } },
+                        { "index": 1, "busy": false, "process": null },
+                    ],
                 }],
                 "peers": [
                     { "address": "10.0.0.2:4433", "node": "second", "connected_for": { "secs": 61, "nanos": 0 },
@@ -281,6 +319,9 @@ route    revision  calls  calls/s  failed  p50     p99     pipeline
 stage   state   replicas  busy  queue  waits p50  waits p99  batches  mean size  batch takes  restarts
 digits  failed  2         1     2/64   0.5 ms     1.0 ms     4        2.2        1.5 ms       7
 
+stage   replica  process  up     batches  cpu   memory
+digits  0        4711     1 min  3        75 %  150.0 MiB
+
 peer           node    connected for  stages
 10.0.0.2:4433  second  1 min          decode, digits
 10.0.0.3:4433  -       disconnected   -
@@ -290,7 +331,8 @@ digits: no such file";
             "callboard_requests_total{route=\"/digits\",outcome=\"ok\"} 44\n\
              callboard_requests_total{route=\"/digits\",outcome=\"failed\"} 1\n\
              callboard_request_duration_seconds_bucket{le=\"0.002\",route=\"/digits\"} 45\n\
-             callboard_stage_queue_seconds_bucket{le=\"0.001\",stage=\"digits\"} 45\n",
+             callboard_stage_queue_seconds_bucket{le=\"0.001\",stage=\"digits\"} 45\n\
+             callboard_replica_cpu_seconds_total{stage=\"digits\",replica=\"0\"} 1.5\n",
         );
         let shown = StatusText { status: &status, figures: &figures, interval: Some(Duration::from_secs(2)) };
         assert_eq!(shown.to_string(), expected);
@@ -300,6 +342,9 @@ digits: no such file";
     fn a_missing_value_is_shown_as_a_dash() {
         let figures = Figures::default();
         let shown = StatusText { status: &json!({}), figures: &figures, interval: None }.to_string();
-        assert!(shown.starts_with("callboard -, not ready"), "{shown}");
+        assert!(shown.starts_with("callboard -, not ready, up 0.0 ms"), "{shown}");
+        let status = json!({ "uptime_seconds": 0.25 });
+        let shown = StatusText { status: &status, figures: &figures, interval: None }.to_string();
+        assert!(shown.starts_with("callboard -, not ready, up 250.0 ms"), "{shown}");
     }
 }

@@ -63,8 +63,7 @@ impl Actor for WorkerActor {
         let settings = pool.settings();
         let (slots, ahead) =
             if pool.spec.is_async() { (settings.concurrency().get(), settings.hands_ahead().into()) } else { (1, 0) };
-        let handle = ReplicaHandle::new(replica.index(), replica.generation(), slots, ahead, myself.clone());
-        let handle = Arc::new(handle);
+        let handle = Arc::new(ReplicaHandle::new(&replica, slots, ahead, myself.clone()));
         replica.exit = exit_port(Arc::clone(&handle));
         let exit = replica.exit.clone();
         let context = ExecutorContext { pool, handle, actor: myself };

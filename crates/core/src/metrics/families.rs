@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{
-    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, ReplicaState,
-    RolloutMetrics, RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
+    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, ProcessUsage,
+    ReplicaState, RolloutMetrics, RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
 };
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
@@ -102,6 +102,10 @@ families! {
         evictions: Family<Labels, Counter> =
             "stage_evictions", "Unloadings because another stage needed the place in memory";
         ready: Family<Labels, Gauge> = "stage_ready", "1 while the stage takes entries, else 0";
+        replica_cpu_seconds: Family<Labels, Counter<f64, AtomicU64>> =
+            "replica_cpu_seconds", "Processor time of a replica's own process since its start";
+        replica_memory_bytes: Family<Labels, Gauge> =
+            "replica_memory_bytes", "Bytes of memory that a replica's own process holds";
         cache: Family<Labels, Counter> = "stage_cache", "Calls of a stage with a response cache, by what the cache did";
         cache_bytes: Family<Labels, Gauge> = "stage_cache_bytes", "Bytes of the answers that a response cache keeps";
     }
@@ -358,12 +362,32 @@ impl NodeMetrics {
         self.turned_away.iter().map(Counter::get).sum()
     }
 
-    /// The text that Prometheus scrapes.
-    pub(crate) fn encode(&self, in_flight: usize, in_flight_bytes: u64) -> String {
+    fn set_processes(&self, processes: &[(StageName, usize, ProcessUsage)]) {
+        let Families { replica_cpu_seconds, replica_memory_bytes, .. } = &self.families;
+        replica_cpu_seconds.clear();
+        replica_memory_bytes.clear();
+        for (stage, index, usage) in processes {
+            let labels = with(&stage_labels(stage.as_str()), "replica", &index.to_string());
+            let cpu = replica_cpu_seconds.get_or_create_owned(&labels);
+            cpu.inner().store(usage.cpu.as_secs_f64().to_bits(), Ordering::Relaxed);
+            replica_memory_bytes.get_or_create_owned(&labels).set(usage.memory_bytes as i64);
+        }
+    }
+
+    /// The text that Prometheus scrapes. `processes` are those of replicas, with stage and index.
+    pub(crate) fn encode(
+        &self,
+        in_flight: usize,
+        in_flight_bytes: u64,
+        processes: &[(StageName, usize, ProcessUsage)],
+    ) -> String {
+        // Of one reader at a time: the series of processes are those of this page.
+        let registry = self.registry.lock();
+        self.set_processes(processes);
         self.families.in_flight.set(in_flight as i64);
         self.families.in_flight_bytes.set(in_flight_bytes as i64);
         let mut text = String::new();
-        if let Err(error) = encode(&mut text, &self.registry.lock()) {
+        if let Err(error) = encode(&mut text, &registry) {
             // Writing into a string does not fail; a metric that cannot be encoded is a defect, and is shown as one.
             let _ = writeln!(text, "# encoding failed: {error}");
         }

@@ -10,6 +10,7 @@ mod handles;
 mod histogram;
 mod reported;
 mod statistics;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use self::histogram::PowerHistogram;
 pub(crate) use self::reported::ReportedFamilies;
 pub use self::reported::{ReportedSample, ReportedValue, SampleReporter};
 pub use self::statistics::{RouteStatistics, StageStatistics};
+pub use self::usage::ProcessUsage;
+pub(crate) use self::usage::UsagePort;
 
 /// Whether the path of a call is counted. Off only in a build that measures the cost of counting: see
 /// `benches/metrics-cost.sh`. Not a feature: a dependent crate must not turn it off.
@@ -184,7 +187,7 @@ mod tests {
         let metrics = NodeMetrics::new();
         let stage = metrics.stage(&"stage".into());
         stage.released(ReleaseReason::Idle, 10_000);
-        let text = metrics.encode(0, 0);
+        let text = metrics.encode(0, 0, &[]);
         let infinite = "callboard_stage_batch_size_bucket{le=\"+Inf\",stage=\"stage\"} 1";
         assert!(text.contains(infinite), "{text}");
         assert!(!text.contains("e308"), "{text}");
@@ -201,7 +204,7 @@ mod tests {
             metrics.stage(&"steady".into()).released(ReleaseReason::Idle, 1);
             metrics.forget_stage(&"steady".into());
         }
-        let text = metrics.encode(0, 0);
+        let text = metrics.encode(0, 0, &[]);
         let has = |stage: &str| text.contains(&format!("callboard_stage_batch_size_count{{stage=\"{stage}\"}} 1\n"));
         assert!(text.contains("callboard_stage_batch_size_count{stage=\"steady\"} 200"), "{text}");
         assert_eq!((0..200).filter(|n| has(&format!("stage-{n}"))).count(), MAX_ENDED - 1);

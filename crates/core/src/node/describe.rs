@@ -12,7 +12,7 @@ use crate::client::{LocalClient, NodeState};
 use crate::clock::{self, Instant};
 use crate::gateway::Gateway;
 use crate::id::{CallId, RouteName, StageName};
-use crate::metrics::{ReplicaState, StageMetrics};
+use crate::metrics::{ProcessUsage, ReplicaState, StageMetrics};
 use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
 use crate::remote::PeerDescription;
 use crate::router::{DeployedStage, RolloutDescription, Route, Table};
@@ -282,6 +282,8 @@ pub struct ReplicaDescription {
     pub leaving: bool,
     /// Batches completed in this life.
     pub batches: u64,
+    /// What its process uses, if its code runs in one of its own and the system tells.
+    pub process: Option<ProcessUsage>,
 }
 
 impl LocalClient {
@@ -379,8 +381,21 @@ impl NodeState {
             let cached = all().map(|pool| pool.cached_bytes()).sum();
             pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()), cached);
         }
-        self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes())
+        self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes(), &process_usages(&table))
     }
+}
+
+/// What the processes of replicas use. Of two revisions of a stage that have the same replica, the younger comes last.
+fn process_usages(table: &Table) -> Vec<(StageName, usize, ProcessUsage)> {
+    let own = table.stages().filter(|stage| stage.pool.host.is_none());
+    let mut replicas: Vec<(&StageName, Arc<ReplicaHandle>)> = own
+        .flat_map(|stage| stage.pool.replicas.all().into_iter().map(move |replica| (stage.name(), replica)))
+        .collect();
+    replicas.sort_by_key(|(_, replica)| replica.since());
+    let measure = |(stage, replica): &(&StageName, Arc<ReplicaHandle>)| {
+        Some(((*stage).clone(), replica.index(), replica.usage()?))
+    };
+    replicas.iter().filter_map(measure).collect()
 }
 
 /// Counts replicas by state.
@@ -529,6 +544,7 @@ fn describe_replicas(pool: &Pool, now: Instant) -> Vec<ReplicaDescription> {
         busy: handle.running() > 0,
         leaving: handle.is_leaving(),
         batches: handle.batches(),
+        process: handle.usage(),
     };
     let mut replicas: Vec<_> = pool.replicas.all().iter().map(describe).collect();
     replicas.sort_unstable_by_key(|replica| (replica.index, replica.generation));

@@ -12,8 +12,10 @@ use ractor::ActorRef;
 use super::in_flight::InFlightBatch;
 use super::message::WorkerMessage;
 use crate::clock::{self, Instant};
+use crate::metrics::{ProcessUsage, UsagePort};
 use crate::queue::LifeId;
 use crate::restart::LifeEnd;
+use crate::worker::Replica;
 
 /// In place of the count of free slots: the replica has ended.
 const GONE: u32 = u32::MAX;
@@ -36,14 +38,15 @@ pub(crate) struct ReplicaHandle {
     /// The batch that runs on the replica's thread or in its actor.
     batch: Mutex<Option<InFlightBatch>>,
     since: Instant,
+    usage: UsagePort,
 }
 
 impl ReplicaHandle {
-    pub(crate) fn new(index: usize, generation: u64, slots: u32, ahead: u32, actor: ActorRef<WorkerMessage>) -> Self {
+    pub(crate) fn new(replica: &Replica, slots: u32, ahead: u32, actor: ActorRef<WorkerMessage>) -> Self {
         let slots = slots.clamp(1, GONE - 1 - ahead);
         Self {
-            index,
-            generation,
+            index: replica.index(),
+            generation: replica.generation(),
             actor,
             slots,
             ahead,
@@ -53,6 +56,7 @@ impl ReplicaHandle {
             ended_in_batch: AtomicBool::new(false),
             batch: Mutex::default(),
             since: clock::now(),
+            usage: replica.usage.clone(),
         }
     }
 
@@ -103,6 +107,11 @@ impl ReplicaHandle {
     /// When this life began.
     pub(crate) fn since(&self) -> Instant {
         self.since
+    }
+
+    /// Measures its process, if it has one of its own.
+    pub(crate) fn usage(&self) -> Option<ProcessUsage> {
+        self.usage.measure()
     }
 
     /// Notes that the replica is leaving.

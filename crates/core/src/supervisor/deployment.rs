@@ -22,6 +22,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::executor::{ReplicaReport, ReportPort, Watchdog, WorkerActor, WorkerArgs};
 use crate::host::HostNode;
+use crate::metrics::UsagePort;
 use crate::pool::{BatcherMessage, Pool, ReplicaHandle, StageState, WakePort};
 use crate::restart::{CrashLoop, LifeEnd, NextStart, RestartDecision, RestartIntensity, RestartWindow};
 use crate::stage::StageSettings;
@@ -230,6 +231,7 @@ impl DeploymentState {
                 core: self.pool.settings().affinity_of(index),
                 node: Arc::clone(&self.node),
                 exit: ExitPort::unconnected(),
+                usage: UsagePort::default(),
             },
             watchdog: Arc::clone(&self.watchdog),
             report: report_port(myself.clone()),

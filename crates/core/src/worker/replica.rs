@@ -8,6 +8,7 @@ use callboard_codec::Map;
 use super::exit::ExitPort;
 use crate::host::HostNode;
 use crate::id::StageName;
+use crate::metrics::{ProcessUsage, UsagePort};
 
 /// The replica that is being built: its stage, its index and its generation.
 #[derive(Clone, Debug)]
@@ -22,6 +23,7 @@ pub struct Replica {
     pub(crate) core: Option<usize>,
     pub(crate) node: Arc<dyn HostNode>,
     pub(crate) exit: ExitPort,
+    pub(crate) usage: UsagePort,
 }
 
 impl Replica {
@@ -66,6 +68,12 @@ impl Replica {
     #[must_use]
     pub fn core(&self) -> Option<usize> {
         self.core
+    }
+
+    /// Shows what the replica's process uses in the description and the metrics of the node, for the rest of this life.
+    /// `measure` is called when one of them is asked for. `None`: the process has ended, or the system does not tell.
+    pub fn measure_usage_by(&self, measure: impl Fn() -> Option<ProcessUsage> + Send + Sync + 'static) {
+        self.usage.connect(measure);
     }
 
     /// The longest that one batch may take; see [`StageSettings::timeout`](crate::StageSettings::timeout).

@@ -27,6 +27,7 @@ mod document;
 mod guard;
 mod models;
 
+use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -38,10 +39,10 @@ use axum::routing::{any, delete, get, post};
 use axum::{Extension, Json, Router};
 use callboard_core::edge::contain_future;
 use callboard_core::{Instant, LocalClient, NodeHandle};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 
 use self::guard::AdminGuard;
 use crate::config::HttpConfig;
@@ -183,11 +184,18 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
 }
 
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
-    let AdminState { node, started_at, .. } = &*admin.0;
-    Json(json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "uptime_seconds": started_at.elapsed().as_secs(),
-        "health": node.health(),
-        "node": node.describe(),
-    }))
+    // Processes of replicas are measured for it.
+    let tree = spawn_blocking(move || {
+        let AdminState { node, started_at, .. } = &*admin.0;
+        Json(json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime_seconds": started_at.elapsed().as_secs_f64(),
+            "health": node.health(),
+            "node": node.describe(),
+        }))
+    });
+    tree.await.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_stopping) => Json(Value::Null),
+    })
 }

@@ -6,10 +6,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::process::Pid;
+
+use crate::usage::{UsageMeter, kibibytes};
 
 /// The children of one stage get three of four parts of the memory. The last part is for the node, for its other
 /// stages, and for the growth of a child between two measurements.
@@ -57,26 +59,17 @@ fn least_of_groups(mount: &Path, groups: &str) -> u64 {
     limits.min().unwrap_or(u64::MAX)
 }
 
-/// A line of a file below `/proc`, such as `MemTotal:  16384 kB`, in bytes.
-fn kibibytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
 /// A process whose memory is looked at from time to time.
 #[derive(Debug)]
 pub(crate) struct WatchedMemory {
-    pid: Pid,
+    meter: Arc<UsageMeter>,
     limit: u64,
-    /// The bytes that it shared with its fork server at its start.
-    inherited: u64,
     measured_at: Mutex<Instant>,
 }
 
 impl WatchedMemory {
-    pub(crate) fn new(pid: Pid, limit: u64, is_forked: bool) -> Self {
-        let inherited = if is_forked { in_use(pid).unwrap_or_default() } else { 0 };
-        Self { pid, limit, inherited, measured_at: Mutex::new(Instant::now()) }
+    pub(crate) fn new(meter: Arc<UsageMeter>, limit: u64) -> Self {
+        Self { meter, limit, measured_at: Mutex::new(Instant::now()) }
     }
 
     /// The reason to end the process, if it holds too much. An idle process is measured less often.
@@ -86,7 +79,7 @@ impl WatchedMemory {
             return None;
         }
         *measured_at = now;
-        let (bytes, limit) = (in_use(self.pid)?.saturating_sub(self.inherited), self.limit);
+        let (bytes, limit) = (self.meter.memory_bytes()?, self.limit);
         (bytes > limit).then(|| {
             format!(
                 "it holds {bytes} bytes of memory, more than its memory limit of {limit} bytes (memory_limit, by \
@@ -94,15 +87,6 @@ impl WatchedMemory {
             )
         })
     }
-}
-
-/// The bytes of memory that a process holds: of its own, shared but of no file, and swapped. Pages of files are the
-/// system's. `None` if it has ended, or the system does not tell.
-fn in_use(pid: Pid) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).ok()?;
-    let own = kibibytes(&status, "RssAnon:")?;
-    let others = ["RssShmem:", "VmSwap:"].map(|name| kibibytes(&status, name).unwrap_or_default());
-    Some(others.into_iter().fold(own, u64::saturating_add))
 }
 
 #[cfg(test)]
@@ -142,19 +126,12 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn memory_in_use_is_what_was_written_and_not_what_is_reserved() {
-        let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let before = in_use(own).unwrap();
-        // Other tests of this process take memory meanwhile.
-        let mut reserved = memmap2::MmapMut::map_anon(2 << 30).unwrap();
-        assert!(in_use(own).unwrap() < before + (1 << 30));
-        reserved[..256 << 20].fill(1);
-        let after = in_use(own).unwrap();
-        assert!(after > before + (128 << 20) && after < before + (1 << 30), "{before} {after}");
-        let excess = |limit, is_forked| WatchedMemory::new(own, limit, is_forked).excess(false);
-        assert!(excess(32 << 20, false).unwrap().contains("more than its memory limit of 33554432 bytes"));
-        assert_eq!((excess(u64::MAX, false), excess(128 << 20, true)), (None, None));
-        let idle = WatchedMemory::new(own, 32 << 20, false);
+    fn a_process_that_holds_more_than_its_limit_is_told_so_and_an_idle_one_is_measured_less_often() {
+        let meter = Arc::new(UsageMeter::new(rustix::process::getpid(), false, Arc::default()));
+        let watched = |limit| WatchedMemory::new(Arc::clone(&meter), limit);
+        assert!(watched(64 << 10).excess(false).unwrap().contains("more than its memory limit of 65536 bytes"));
+        assert_eq!(watched(u64::MAX).excess(false), None);
+        let idle = watched(64 << 10);
         assert_eq!(idle.excess(true), None, "it was just looked at");
         *idle.measured_at.lock() -= IDLE_INTERVAL;
         assert!(idle.excess(true).is_some());

@@ -83,6 +83,33 @@ async fn values_of_all_kinds_go_there_and_back(node: &Node) {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_process_of_a_replica_is_measured_when_the_node_is_asked() {
+    let inner = Stage::each("inner", |value: &Value| Ok(value.clone()));
+    let node = App::new().route("/child", worker()).route("/inner", inner).start().await.unwrap();
+    let process = |stage: usize| node.describe().stages[stage].replicas.first().and_then(|replica| replica.process);
+    let first = pid(&node).await;
+    let usage = process(0).unwrap();
+    assert_eq!(usage.pid, first.as_raw_pid().unsigned_abs());
+    assert!(usage.memory_bytes > 0 && usage.cpu < Duration::from_secs(3600), "{usage:?}");
+    assert_eq!(process(1), None, "its code runs in the node");
+    let metrics = node.metrics();
+    let value = |family: &str| metrics.lines().find_map(|line| line.strip_prefix(family)).map(str::to_owned);
+    let cpu: f64 =
+        value("callboard_replica_cpu_seconds_total{stage=\"child\",replica=\"0\"} ").unwrap().parse().unwrap();
+    assert!(cpu >= usage.cpu.as_secs_f64() && cpu < 3600.0, "{cpu}");
+    let memory = value("callboard_replica_memory_bytes{stage=\"child\",replica=\"0\"} ").unwrap();
+    assert!(memory.parse::<u64>().unwrap() > 0);
+    assert!(!metrics.contains("callboard_replica_memory_bytes{stage=\"inner\""));
+
+    kill_process(first, Signal::KILL).unwrap();
+    until("the replica is back", || restarts(&node) == 1 && process(0).is_some()).await;
+    let second = pid(&node).await;
+    assert_eq!(process(0).unwrap().pid, second.as_raw_pid().unsigned_abs());
+    assert_eq!(node.metrics().matches("callboard_replica_memory_bytes{").count(), 1);
+}
+
 #[tokio::test]
 async fn a_bad_item_fails_alone_and_the_worker_keeps_its_state() {
     let node = started(worker().max_batch_size(8)).await;
