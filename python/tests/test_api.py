@@ -85,7 +85,10 @@ def test_the_settings_of_a_start_are_options_and_are_described() -> None:
         ("env", {"A": 1}),
         ("env", {"A=B": "c"}),
         ("env", "A=b"),
+        ("env", [{"A": 1}]),
         ("device", 0),
+        ("devices", "cuda:0"),
+        ("devices", []),
     ],
 )
 def test_a_wrong_option_is_named(option: str, wrong: Any) -> None:

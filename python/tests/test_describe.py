@@ -64,6 +64,7 @@ def test_each_route_is_described() -> None:
         "max_delay_ms": None,
         "queue": None,
         "memory_limit": None,
+        "devices": None,
         "env": {},
         "concurrency": 1,
         "description": "Labels texts.",

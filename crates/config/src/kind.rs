@@ -15,6 +15,8 @@ use super::error::ConfigError;
 use super::nearest::Hint;
 use super::own_keys;
 #[cfg(feature = "process")]
+use super::placement::PlacementKeys;
+#[cfg(feature = "process")]
 use super::process::{ProcessKeys, PythonKeys};
 use super::remote::{self, RemoteConfig};
 #[cfg(feature = "onnx")]
@@ -222,15 +224,22 @@ impl StageKind {
         }
     }
 
+    /// Where its replicas run, if they are processes of a program.
+    #[cfg(feature = "process")]
+    pub(crate) fn placement(&self) -> Option<PlacementKeys<'_>> {
+        match self {
+            Self::Process(keys) => Some(keys.placement()),
+            Self::Python(keys) => Some(keys.placement()),
+            _ => None,
+        }
+    }
+
     /// Whether it keeps a child beside those of its replicas.
     pub(crate) fn has_spare(&self) -> bool {
-        match self {
-            #[cfg(feature = "process")]
-            Self::Process(keys) => keys.spare,
-            #[cfg(feature = "process")]
-            Self::Python(keys) => keys.spare,
-            _ => false,
-        }
+        #[cfg(feature = "process")]
+        return self.placement().is_some_and(|keys| keys.spare);
+        #[cfg(not(feature = "process"))]
+        false
     }
 
     /// Whether the cost of an item may be the length of its first axis.

@@ -29,6 +29,8 @@ mod layers;
 pub mod models;
 mod nearest;
 mod own_keys;
+#[cfg(feature = "process")]
+mod placement;
 mod plan;
 #[cfg(feature = "process")]
 mod process;
@@ -52,9 +54,11 @@ pub use layers::{ENV_PREFIX, Environment, Flags};
 pub use models::listing::{FileStamp, FoundModel, FoundVersion, RefusedVersion};
 pub use models::settings::ModelDefaults;
 pub use nearest::Hint;
+#[cfg(feature = "process")]
+pub use placement::{Devices, Variables};
 pub use plan::{Plan, Settings, Target};
 #[cfg(feature = "process")]
-pub(crate) use process::{MEMORY_LIMIT, read_memory_limit, replica_settings};
+pub(crate) use process::{MEMORY_LIMIT, read_memory_limit};
 #[cfg(feature = "process")]
 pub use process::{ProcessKeys, PythonKeys};
 pub use remote::RemoteConfig;

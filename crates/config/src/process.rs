@@ -6,12 +6,13 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use callboard_codec::{Map, Value};
+use callboard_codec::Value;
 use callboard_process::{MemoryLimit, ProcessConfig, PythonConfig, PythonService};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use super::form::NONE;
+use super::placement::{Devices, PlacementKeys, Variables};
 use super::units::{parse_bytes, parse_duration};
 
 /// Declares the keys of a kind whose replicas are processes: its own, and those of every process.
@@ -24,12 +25,14 @@ macro_rules! process_keys {
             $($own)*
             /// The device that a replica is told; if there is none here, that of the program.
             pub device: Option<String>,
+            /// The devices on which there are replicas, an equal number on each.
+            pub devices: Option<Devices>,
             /// Other settings for a replica, by name.
             #[serde(default)]
             pub settings: BTreeMap<String, Value>,
-            /// Variables beside those of this process.
+            /// Variables beside those of this process, of all replicas or of each.
             #[serde(default)]
-            pub env: BTreeMap<String, String>,
+            pub env: Variables,
             /// The time until a child must be ready; see [`ProcessConfig::start_timeout`].
             #[serde(default, deserialize_with = "duration")]
             pub start_timeout: Option<Duration>,
@@ -55,7 +58,7 @@ macro_rules! process_keys {
         impl $name {
             /// Sets in a process what the keys of its stage set.
             fn apply(&self, process: &mut ProcessConfig) {
-                process.env.extend(self.env.clone());
+                process.env.extend(self.env.of_all().clone());
                 process.start_timeout = self.start_timeout.or(process.start_timeout);
                 process.stop_timeout = self.stop_timeout.unwrap_or(process.stop_timeout);
                 process.max_batch_bytes = self.max_batch_bytes.unwrap_or(process.max_batch_bytes);
@@ -63,6 +66,13 @@ macro_rules! process_keys {
                 process.spare = self.spare;
                 process.shared_memory = self.shared_memory.unwrap_or(process.shared_memory);
                 process.concurrency = self.concurrency;
+            }
+
+            /// Where its replicas run.
+            pub(crate) fn placement(&self) -> PlacementKeys<'_> {
+                let Self { devices, env, settings, spare, .. } = self;
+                let device = self.device.as_deref();
+                PlacementKeys { device, devices: devices.as_ref(), env, settings, spare: *spare }
             }
         }
     };
@@ -90,13 +100,6 @@ process_keys! {
         /// The stage whose replicas run it, another method of the same class; by default it has its own.
         pub replicas_of: Option<String>,
     }
-}
-
-/// The settings that each replica gets at its start, with the device.
-pub(crate) fn replica_settings(device: Option<&str>, settings: &BTreeMap<String, Value>) -> Vec<Map> {
-    let device = device.map(|device| ("device".to_owned(), Value::from(device)));
-    let told: Map = settings.iter().map(|(name, value)| (name.clone(), value.clone())).chain(device).collect();
-    if told.is_empty() { Vec::new() } else { vec![told] }
 }
 
 impl ProcessKeys {

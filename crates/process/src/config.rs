@@ -43,6 +43,9 @@ pub struct ProcessConfig {
     pub fork_target: Option<String>,
     /// Variables beside those of this process.
     pub env: BTreeMap<String, String>,
+    /// Variables of each replica beside those: replica `i` has the `i`-th, from the first again if there are more
+    /// replicas, and each its own fork server. Such a stage has no spare. None by default.
+    pub replica_env: Vec<BTreeMap<String, String>>,
     /// The working directory; by default that of this process.
     pub directory: Option<PathBuf>,
     /// The time until it must be ready. Default 60 s. `None`: as long as it gives signs of life, by a message of the
@@ -96,6 +99,7 @@ impl ProcessConfig {
             fork_server: None,
             fork_target: None,
             env: BTreeMap::new(),
+            replica_env: Vec::new(),
             directory: None,
             start_timeout: Some(DEFAULT_START_TIMEOUT),
             stop_timeout: StageSettings::DEFAULT_STOP_TIMEOUT,
@@ -113,6 +117,19 @@ impl ProcessConfig {
     /// The calls that a child works on at once, if it works on several.
     pub(crate) fn concurrency(&self) -> Option<NonZeroU32> {
         self.concurrency.filter(|calls| calls.get() > 1)
+    }
+
+    /// The configuration of each replica's variables, or this one.
+    pub(crate) fn of_replicas(&self) -> Vec<Self> {
+        if self.replica_env.is_empty() {
+            return vec![self.clone()];
+        }
+        let of_replica = |own: &BTreeMap<String, String>| {
+            let mut config = Self { replica_env: Vec::new(), spare: false, ..self.clone() };
+            config.env.extend(own.clone());
+            config
+        };
+        self.replica_env.iter().map(of_replica).collect()
     }
 
     pub(crate) fn cannot_start(&self, error: &io::Error) -> Failure {

@@ -19,6 +19,7 @@ mod child_side;
 mod config;
 mod connection;
 mod details;
+mod devices;
 mod environment;
 mod exit;
 mod fork_server;
@@ -49,6 +50,7 @@ mod writer;
 
 pub use child_side::{ServeWorkerError, serve_worker};
 pub use config::{FilesConfig, ProcessConfig, ProcessMethod};
+pub use devices::{Device, DeviceOfChild, Driver, device_of_child, devices, devices_for, driver};
 pub use environment::{child_command, withhold_variables};
 pub use guard::guard_if_asked;
 pub use helper::{HelperConfig, StopSignal, helper};

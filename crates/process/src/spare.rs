@@ -29,7 +29,8 @@ pub(crate) type ReadyChild = (Connection, FrameWriter, AgreedTerms);
 /// Starts the children of a stage, and keeps the spare.
 pub(crate) struct ChildStarter {
     pub(crate) config: ProcessConfig,
-    fork_server: Arc<ForkServer>,
+    /// Of the first replicas; further ones begin with the first again.
+    of_replicas: Vec<(ProcessConfig, Arc<ForkServer>)>,
     spare: Arc<Spare>,
     /// The task that keeps a spare.
     keeper: OnceLock<AbortHandle>,
@@ -45,24 +46,26 @@ struct Spare {
 }
 
 impl ChildStarter {
-    pub(crate) fn new(config: &ProcessConfig, fork_server: Arc<ForkServer>) -> Self {
-        Self { config: config.clone(), fork_server, spare: Arc::default(), keeper: OnceLock::new() }
+    /// `of_replicas` has one entry at least.
+    pub(crate) fn new(config: &ProcessConfig, of_replicas: Vec<(ProcessConfig, Arc<ForkServer>)>) -> Self {
+        Self { config: config.clone(), of_replicas, spare: Arc::default(), keeper: OnceLock::new() }
     }
 
     /// A child that is ready, for a replica: the spare, or a new one.
     pub(crate) async fn start(&self, replica: &Arc<Replica>, is_streaming: bool) -> Result<ReadyChild, Failure> {
+        let (config, fork_server) = &self.of_replicas[replica.index() % self.of_replicas.len()];
         // A child is pinned before it has threads, and a spare has no core.
-        let keeps = self.config.spare && replica.core().is_none();
+        let keeps = config.spare && replica.core().is_none();
         let spare = if keeps { self.spare.take() } else { None };
         let child = match spare {
             Some(child) => child,
-            None => Connection::start(&self.config, &self.fork_server, replica, is_streaming).await?,
+            None => Connection::start(config, fork_server, replica, is_streaming).await?,
         };
         if keeps {
             *self.spare.replica.lock() = Arc::downgrade(replica);
             self.spare.is_taken.notify_one();
             self.keeper.get_or_init(|| {
-                let (config, fork_server) = (self.config.clone(), Arc::clone(&self.fork_server));
+                let (config, fork_server) = (config.clone(), Arc::clone(fork_server));
                 tokio::spawn(keep(Arc::clone(&self.spare), config, fork_server, is_streaming)).abort_handle()
             });
         }

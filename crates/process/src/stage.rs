@@ -54,7 +54,11 @@ impl ForkServers {
         if matches!(config.memory_limit, MemoryLimit::Bytes(_)) {
             memory::of_node();
         }
-        Arc::new(ChildStarter::new(config, self.fork_server(config)))
+        let of_replica = |config: ProcessConfig| {
+            let fork_server = self.fork_server(&config);
+            (config, fork_server)
+        };
+        Arc::new(ChildStarter::new(config, config.of_replicas().into_iter().map(of_replica).collect()))
     }
 
     fn fork_server(&self, config: &ProcessConfig) -> Arc<ForkServer> {

@@ -16,6 +16,7 @@ from callboard._auth import Caller, Request
 from callboard._options import (
     check_names,
     device_of,
+    devices_of,
     did_you_mean,
     examples_of,
     headers_of,
@@ -61,12 +62,14 @@ class Service:
     contract: str = "at_most_once"
     max_batch_size: int | None = None
     device: str | None = None
+    # As a configuration file has them.
+    devices: str | list[str] | None = None
     start_timeout_ms: int | None = None
     max_delay_ms: int | None = None
     queue: int | None = None
     # As a configuration file has it.
     memory_limit: str | None = None
-    env: dict[str, str] = dataclasses.field(default_factory=dict)
+    env: dict[str, str] | list[dict[str, str]] = dataclasses.field(default_factory=dict)
     # Replicas are forked from a process that has imported the module, and with `share_setup` run `setup` as well.
     warm: bool = True
     share_setup: bool = False
@@ -117,11 +120,12 @@ def service(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    devices: Literal["auto"] | Sequence[str] | None = ...,
     start_timeout: str | float | None = ...,
     max_delay: str | float | None = ...,
     queue: int | None = ...,
     memory_limit: str | int | None = ...,
-    env: Mapping[str, str] | None = ...,
+    env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = ...,
     warm: bool = ...,
     share_setup: bool = ...,
     share_replicas: bool = ...,
@@ -149,11 +153,15 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `max_delay`: how long a batch that is not full may wait for more items, `0` by default; `@batched` takes it, too.
     * `queue`: the most calls that wait; 1024 by default.
     * `device`: the text that `setup` gets as `device`, such as `"cuda:0"`; `"cpu"` by default.
+    * `devices`: `"auto"` or a list such as `["cuda:0", "cuda:1"]`: a replica on each, or `replicas` in all, a multiple.
+      Each sees its device alone, by `CUDA_VISIBLE_DEVICES`, which is set before the module is imported: `setup` gets
+      `device="cuda:0"` in each of them. `"auto"` takes all devices that the node sees, or `"cpu"`.
     * `start_timeout`: the time in which a replica must be ready, such as `"300s"`. By default it may take as long as it
       gives signs of life, and the log says every few seconds what it does.
     * `memory_limit`: the most memory of a replica, such as `"4GiB"`; a number is bytes. By default a share of the
       machine's; `"none"` is no limit.
-    * `env`: variables of its replicas beside those of the node, such as `{"OMP_NUM_THREADS": "4"}`.
+    * `env`: variables of its replicas beside those of the node, such as `{"OMP_NUM_THREADS": "4"}`. A list has those of
+      each replica.
     * `examples`: valid inputs. Each replica runs them before it is ready, and `/docs` shows them.
     * `headers` and `query`: the headers and the query parameters of a request that the code may read in its `Context`,
       such as `headers=["x-user"]`. It sees no other, also not `authorization` or `cookie`, unless they are listed.
@@ -192,11 +200,12 @@ def function(
     contract: Contract = ...,
     max_batch_size: int | None = ...,
     device: str | None = ...,
+    devices: Literal["auto"] | Sequence[str] | None = ...,
     start_timeout: str | float | None = ...,
     max_delay: str | float | None = ...,
     queue: int | None = ...,
     memory_limit: str | int | None = ...,
-    env: Mapping[str, str] | None = ...,
+    env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = ...,
     warm: bool = ...,
     examples: Sequence[Any] = ...,
     headers: Sequence[str] = ...,
@@ -231,6 +240,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
 
 _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
+    "devices",
     *("start_timeout", "memory_limit", "env", "examples", "headers", "query", "methods", "warm"),
     *("status_code", "media_type", "response_description"),
 )
@@ -248,11 +258,12 @@ def _service(
     contract: str = "at_most_once",
     max_batch_size: int | None = None,
     device: str | None = None,
+    devices: str | Sequence[str] | None = None,
     start_timeout: str | float | None = None,
     max_delay: str | float | None = None,
     queue: int | None = None,
     memory_limit: str | int | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     warm: bool = True,
     share_setup: bool = False,
     share_replicas: bool = True,
@@ -280,11 +291,12 @@ def _service(
         contract=contract,
         max_batch_size=None if max_batch_size is None else positive("max_batch_size", max_batch_size),
         device=device_of(device),
+        devices=devices_of(devices, device, replicas),
         start_timeout_ms=None if start_timeout is None else timeout_ms(start_timeout, "start_timeout"),
         max_delay_ms=max_delay_ms(max_delay),
         queue=None if queue is None else positive("queue", queue, _MAX_QUEUE),
         memory_limit=size_of("memory_limit", memory_limit),
-        env=variables_of(env),
+        env=variables_of(env, replicas),
         warm=warm,
         share_setup=share_setup,
         share_replicas=share_replicas,

@@ -123,7 +123,8 @@ class SetupContext:
     generation: int = 0
     """The count of earlier starts of this replica: 0 the first time."""
     device: str = "cpu"
-    """The `device` of the stage in the configuration file, or of the service."""
+    """The device: `"cuda:0"` for each replica of a stage with `devices`, as it sees no other. Else the `device` of the
+    stage in the configuration file, or of the service."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The `settings` of the stage in the configuration file, with its `device` if it has one."""
     cache: Path | None = None

@@ -106,11 +106,42 @@ def device_of(device: Any) -> str | None:
     return device
 
 
-def variables_of(env: Any) -> dict[str, str]:
-    pairs = [] if env is None else list(env.items()) if isinstance(env, Mapping) else [(None, None)]
+_MAX_DEVICES = 1024
+
+
+def devices_of(devices: Any, device: Any, replicas: int | tuple[int, int]) -> str | list[str] | None:
+    """`"auto"`, or the names of devices with an equal number of replicas on each. 1 replica is one on each."""
+    found: str | list[str] | None
+    if devices is None or devices == "auto":
+        found = devices
+    elif isinstance(devices, (list, tuple)) and 1 <= len(devices) <= _MAX_DEVICES and all(map(device_of, devices)):
+        found = list(devices)
+    else:
+        raise ValueError(f'devices={devices!r}: write "auto" or a list such as ["cuda:0", "cuda:1"]')
+    if found is not None and device is not None:
+        raise ValueError(f"devices={devices!r} gives each replica its device: remove device={device!r}")
+    most = replicas[1] if isinstance(replicas, tuple) else replicas
+    if isinstance(found, list) and most > 1 and most % len(found):
+        raise ValueError(f"replicas={replicas!r} on {len(found)} devices {found}: write a multiple of {len(found)}")
+    return found
+
+
+def variables_of(env: Any, replicas: int | tuple[int, int]) -> dict[str, str] | list[dict[str, str]]:
+    """Variables of all replicas; a list has those of each."""
+    if isinstance(env, (list, tuple)):
+        each = [_variables(env, own) for own in env]
+        most = replicas[1] if isinstance(replicas, tuple) else replicas
+        if most > 1 and most != len(each):
+            raise ValueError(f"env=[…]: {len(each)} sets of variables for replicas={replicas!r}: write one for each")
+        return each
+    return {} if env is None else _variables(env, env)
+
+
+def _variables(env: Any, own: Any) -> dict[str, str]:
+    pairs = list(own.items()) if isinstance(own, Mapping) else [(None, None)]
     for name, value in pairs:
         if not (isinstance(name, str) and name and "=" not in name and isinstance(value, str)) or "\0" in name + value:
-            raise TypeError(f'env={env!r}: write names and texts such as {{"OMP_NUM_THREADS": "4"}}')
+            raise TypeError(f'env={env!r}: write names and texts such as {{"OMP_NUM_THREADS": "4"}}, or a list of them')
     return dict(pairs)
 
 

@@ -141,6 +141,7 @@ class Route:
             "max_delay_ms": self.method.max_delay_ms or self.service.max_delay_ms,
             "queue": self.service.queue,
             "memory_limit": self.service.memory_limit,
+            "devices": self.service.devices,
             "env": self.service.env,
             "concurrency": self.method.concurrency,
             "description": self.description,

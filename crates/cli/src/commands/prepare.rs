@@ -19,7 +19,7 @@ pub(crate) fn run(plan: &Plan, only_check: bool) -> Result<(), CliError> {
     let mut is_needed = false;
     for keys in services(plan) {
         let mut command = keys.config().tool(base, TOOL);
-        command.envs(&keys.env).args(only_check.then_some("--check"));
+        command.envs(keys.env.of_all()).args(only_check.then_some("--check"));
         let code = code_of(&mut command)?;
         is_needed |= code == Some(NEEDED);
         if !matches!(code, Some(0 | NEEDED)) {

@@ -21,7 +21,7 @@ use serde_json::json;
 use super::BuildError;
 use super::types::Needs;
 #[cfg(feature = "process")]
-use crate::replica_settings;
+use crate::placement::Placement;
 use crate::{ConfigError, CostUnit, Plan, RemoteConfig, Source, StageKind, StagePlan};
 
 /// The parts that processes of several stages share.
@@ -77,6 +77,8 @@ impl Part {
         processes: &Processes,
         host: Option<&Host>,
     ) -> Result<Self, BuildError> {
+        #[cfg(feature = "process")]
+        let (planned, placement) = &placed(plan, planned)?;
         let name = &planned.name.value;
         let part = |stage, input, output| Self {
             code: Planned::Single(with_knobs(stage, planned).into()),
@@ -104,9 +106,9 @@ impl Part {
             }
             #[cfg(feature = "process")]
             StageKind::Process(keys) => {
-                let process = in_plan(keys.process(plan.target.base()), keys.max_batch_bytes, plan);
-                let stage = processes.stage(name, &process);
-                let stage = stage.replica_settings(replica_settings(keys.device.as_deref(), &keys.settings));
+                let mut process = in_plan(keys.process(plan.target.base()), keys.max_batch_bytes, plan);
+                process.replica_env.clone_from(&placement.env);
+                let stage = processes.stage(name, &process).replica_settings(placement.settings.clone());
                 Ok(part(stage, DataType::value(), DataType::value()))
             }
             #[cfg(feature = "process")]
@@ -122,6 +124,7 @@ impl Part {
                 let (response, auth) = (service.response.clone(), service.auth.clone());
                 let mut process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 process.methods = methods_of(plan, name);
+                process.replica_env.clone_from(&placement.env);
                 let streams = service.streams;
                 if let Some(host) = host.filter(|host| host.streams != streams) {
                     let (_, method) = keys.class_and_method();
@@ -136,7 +139,7 @@ impl Part {
                 }
                 let stage = processes.stage(name, &process);
                 let stage = with_knobs(stage, planned);
-                let stage = stage.replica_settings(replica_settings(keys.device.as_deref(), &keys.settings));
+                let stage = stage.replica_settings(placement.settings.clone());
                 let (code, replicas) = if streams {
                     let settings = stage.settings().clone();
                     let stage = processes.stream_stage(name, &process).map_settings(|_| settings);
@@ -152,6 +155,23 @@ impl Part {
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
     }
+}
+
+/// The stage with as many replicas as its devices want, and where these run.
+#[cfg(feature = "process")]
+fn placed(plan: &Plan, planned: &StagePlan) -> Result<(StagePlan, Placement), BuildError> {
+    let mut planned = planned.clone();
+    let Some(keys) = planned.kind.placement() else { return Ok((planned, Placement::default())) };
+    let is_set = planned.replicas.source != Source::Default;
+    let (replicas, placement) =
+        keys.resolve(&planned.name.value, planned.replicas.value, is_set).map_err(|(key, message)| {
+            let own = planned.own.iter().find(|own| own.key == key).map(|own| &own.source);
+            let place =
+                plan.place(own.unwrap_or(&planned.replicas.source), format!("stage `{}`: {key}", planned.name.value));
+            ConfigError::Rejected { place, message }
+        })?;
+    planned.replicas.value = replicas;
+    Ok((planned, placement))
 }
 
 /// The methods that the replicas of this stage run beside its own, by the names of their stages.

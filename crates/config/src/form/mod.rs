@@ -31,7 +31,7 @@ pub use self::words::{LogFormat, SecretSource};
 pub(crate) const NONE: &str = "none";
 
 /// Chosen at start-up.
-const AUTO: &str = "auto";
+pub(crate) const AUTO: &str = "auto";
 
 /// A value before it is read: text from the command line or the environment, or a value of the file.
 #[derive(Clone, Copy, Debug)]

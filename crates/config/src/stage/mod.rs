@@ -5,6 +5,7 @@ mod hosts;
 mod keys;
 
 use callboard_core::Contract;
+use toml::de::DeValue;
 
 use crate::document::{Entry, Section, one_line};
 use crate::error::ConfigError;
@@ -56,14 +57,24 @@ pub struct OwnKey {
 impl OwnKey {
     /// As the key is written, but of `env` and `settings` the names alone: the values may be secrets.
     pub(crate) fn new(key: &str, entry: &Entry<'_>) -> Self {
-        let text = match entry.value.as_table() {
-            Some(variables) if key == "env" || key == "settings" => {
-                let names: Vec<&str> = variables.keys().map(|name| &**name.get_ref()).collect();
-                format!("{{ {} }}", names.join(", "))
-            }
-            _ => one_line(entry.written()),
-        };
+        let text = if key == "env" || key == "settings" { names(entry.value) } else { None };
+        let text = text.unwrap_or_else(|| one_line(entry.written()));
         Self { key: key.to_owned(), text, source: entry.source() }
+    }
+}
+
+/// The keys of a table, or of each table of a list.
+fn names(value: &DeValue<'_>) -> Option<String> {
+    match value {
+        DeValue::Table(table) => {
+            let names: Vec<&str> = table.keys().map(|name| &**name.get_ref()).collect();
+            Some(format!("{{ {} }}", names.join(", ")))
+        }
+        DeValue::Array(tables) => {
+            let tables: Option<Vec<String>> = tables.iter().map(|table| names(table.get_ref())).collect();
+            Some(format!("[{}]", tables?.join(", ")))
+        }
+        _ => None,
     }
 }
 
@@ -156,6 +167,15 @@ fn fill(section: &Section<'_>, stage: &mut StagePlan) -> Result<(), ConfigError>
         return Err(ConfigError::Rejected { place: entry.place(), message });
     }
     stage.read(section)?;
+    #[cfg(feature = "process")]
+    if let Some(keys) = stage.kind.placement() {
+        let is_set = stage.replicas.source != Source::Default;
+        let counted = keys.check(stage.replicas.value, is_set).map_err(|(key, message)| {
+            let place = section.get(key).map_or_else(|| section.place(), |entry| entry.place());
+            ConfigError::Rejected { place, message }
+        });
+        stage.replicas.value = counted?;
+    }
     check_effect(section, stage)
 }
 

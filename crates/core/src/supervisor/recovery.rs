@@ -3,7 +3,8 @@
 //! * **Failed:** no replica is up, and one of them crashed in a loop or left too many threads behind. Its routes answer
 //!   `Unavailable` with the time of the next try.
 //! * **Half-open:** after a wait one replica is started. If it comes up the stage serves again, and its other replicas
-//!   start; else the next wait is longer ([`Recovery`]).
+//!   start; else the next wait is longer ([`Recovery`]), and the next replica is tried: what one of them needs, such
+//!   as its device, may be gone.
 //! * While another replica is up, the stage is only degraded, and the replica in the loop has these waits.
 //! * A stage that may have no replica is unloaded instead: its next call after the wait is the try.
 
@@ -16,9 +17,6 @@ use crate::pool::{BatcherMessage, StageState};
 use crate::restart::Recovery;
 use crate::text::limit_error_text;
 
-/// The replica that a failed stage tries.
-const TRIAL: usize = 0;
-
 /// With more abandoned threads than this many times `max_abandoned_threads`, only their return lets a replica start:
 /// the tries of a stage whose every call hangs must not add threads for ever.
 const THREADS_CEILING: usize = 2;
@@ -28,6 +26,8 @@ const THREADS_CEILING: usize = 2;
 pub(super) struct FailedStage {
     recovery: Recovery,
     state: FailedState,
+    /// The count of tries that have failed.
+    tries: usize,
     /// The replicas that wait for abandoned threads to return.
     waits_for_threads: bool,
 }
@@ -76,6 +76,7 @@ impl DeploymentState {
             return;
         }
         let now = clock::now();
+        self.failed.tries = self.failed.tries.wrapping_add(1);
         let wait = self.failed.recovery.failed(now, fastrand::f64());
         tracing::warn!(
             parent: None, stage = %self.pool.name(), reason, retry_after = ?wait, "stage has not started again"
@@ -133,9 +134,10 @@ impl DeploymentState {
             return self.trial_failed(myself, self.hung_threads());
         }
         // A replica that still starts is the try.
-        if !self.replicas[TRIAL].is_up_or_starting() {
+        let trial = self.failed.tries % self.pool.replicas.target().max(1);
+        if !self.replicas[trial].is_up_or_starting() {
             self.pool.metrics.restarts.inc();
-            self.start_replica(myself, TRIAL);
+            self.start_replica(myself, trial);
         }
     }
 

@@ -198,9 +198,21 @@ fn killable(replicas: usize) -> (Stage<u64, u64>, Ports) {
 
 /// The same; the gate is for restarts of replica 1.
 fn killable_behind(replicas: usize, gate: Arc<Semaphore>) -> (Stage<u64, u64>, Ports) {
+    killable_if(replicas, gate, |_| true)
+}
+
+/// The same; a replica of which this is not true does not start.
+fn killable_if(
+    replicas: usize,
+    gate: Arc<Semaphore>,
+    starts: impl Fn(&Replica) -> bool + Send + Sync + 'static,
+) -> (Stage<u64, u64>, Ports) {
     let ports: Ports = Arc::new(Mutex::new(vec![]));
     let list = Arc::clone(&ports);
     let stage = Stage::async_worker("killable", move |replica: &Replica| {
+        if !starts(replica) {
+            return Err(Failure::new("its device is gone"));
+        }
         let mut ports = list.lock().unwrap();
         let at = replica.index();
         while ports.len() <= at {
@@ -305,6 +317,22 @@ async fn a_replica_that_still_starts_when_its_stage_is_back_is_not_started_twice
     let replicas = node.describe().stages[0].replicas.clone();
     let slow = replicas.iter().find(|replica| replica.index == 1).unwrap();
     assert_eq!(slow.generation, 1, "its only restart");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_stage_tries_another_replica_each_time_so_that_one_lost_device_does_not_keep_it_down() {
+    let (stage, ports) =
+        killable_if(2, Arc::new(Semaphore::new(1)), |replica| (replica.index(), replica.generation() > 0) != (0, true));
+    let node = serve(stage).await;
+    ports.lock().unwrap()[0].report(&WorkerExit::new("its device is gone"), false);
+    until("the replica is gone", || node.describe().stages[0].replicas.len() == 1).await;
+    until("the stage has failed", || {
+        ports.lock().unwrap()[1].report(&WorkerExit::new("no reason"), false);
+        node.health().stages[0].state == StageState::Failed
+    })
+    .await;
+    until("the stage is back", || node.health().ready).await;
+    assert_eq!(node.client().call::<u64, u64>("/route", 2).await.unwrap(), 2);
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! What a Python file serves, as the interpreter says it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use callboard_core::description::PipelinePlan;
@@ -80,9 +79,12 @@ pub struct PythonService {
     pub queue: Option<usize>,
     /// The memory of a replica that it says, as a configuration file has it.
     pub memory_limit: Option<String>,
-    /// The variables of its replicas that it says.
+    /// The devices of its replicas that it says, as a configuration file has them.
     #[serde(default)]
-    pub env: BTreeMap<String, String>,
+    pub devices: Json,
+    /// The variables of its replicas, or of each, that it says.
+    #[serde(default)]
+    pub env: Json,
     /// How many calls a replica works on at once; 1 if it does not say.
     pub concurrency: Option<u32>,
     /// What it does, in one line.

@@ -88,9 +88,8 @@ fn replica_keys(service: &PythonService) -> String {
     line("replicas", replicas.map(|replicas| replicas.to_string()));
     line("start_timeout", service.start_timeout_ms.map(|time| format!("\"{time}ms\"")));
     line("memory_limit", service.memory_limit.as_deref().map(quoted));
-    let variables = service.env.iter().map(|(name, value)| format!("{} = {}", key_of(name), quoted(value)));
-    let variables = variables.collect::<Vec<_>>().join(", ");
-    line("env", (!variables.is_empty()).then(|| format!("{{ {variables} }}")));
+    line("devices", inline(&service.devices));
+    line("env", inline(&service.env).filter(|variables| variables != "{  }"));
     line("warm", (!service.warm).then(|| "false".to_owned()));
     text
 }

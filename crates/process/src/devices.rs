@@ -1,0 +1,198 @@
+//! The devices of this machine: which of them a child sees, and what NVIDIA's management library (NVML) tells of them.
+//!
+//! NVML is loaded the first time that it is asked. Without it, or without a driver, there are no devices, and nothing
+//! else changes.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
+
+/// The devices that a process sees, by their numbers or their names (`GPU-…`, `MIG-…`).
+pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// CUDA numbers devices by their speed by default, and NVML by their place on the bus.
+const ORDER: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+
+/// What a child is told of its device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOfChild {
+    /// The name by which it calls its device.
+    pub name: String,
+    /// The variables by which it sees this device alone.
+    pub env: BTreeMap<String, String>,
+}
+
+/// The device of this name, for a child of this process.
+///
+/// `cuda:N` is the device number N of those that this process sees. The child sees that device alone, and so calls it
+/// `cuda:0`. It is told any other name, such as `cpu`, and nothing else changes.
+///
+/// # Errors
+///
+/// If this process sees no such device, or the name begins with `cuda` and is another one.
+pub fn device_of_child(name: &str) -> Result<DeviceOfChild, String> {
+    let visible = std::env::var(VISIBLE).ok();
+    child_sees(name, visible.as_deref(), std::env::var_os(ORDER.0).is_some())
+}
+
+fn child_sees(name: &str, visible: Option<&str>, has_order: bool) -> Result<DeviceOfChild, String> {
+    let Some(number) = name.strip_prefix("cuda") else {
+        return Ok(DeviceOfChild { name: name.to_owned(), env: BTreeMap::new() });
+    };
+    let index = number.strip_prefix(':').and_then(|number| number.parse::<usize>().ok());
+    let index = index.ok_or_else(|| format!("`{name}` is no device: write a name such as \"cuda:0\" or \"cpu\""))?;
+    let own = match visible {
+        None => index.to_string(),
+        Some(visible) => visible.split(',').map(str::trim).nth(index).filter(|own| !own.is_empty()).map_or_else(
+            || Err(format!("this process does not see `{name}`: its {VISIBLE} is \"{visible}\"")),
+            |own| Ok(own.to_owned()),
+        )?,
+    };
+    let order = (!has_order).then_some(ORDER);
+    let env = [(VISIBLE, &*own)].into_iter().chain(order);
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Ok(DeviceOfChild { name: "cuda:0".to_owned(), env })
+}
+
+/// The names of the devices for a stage that takes all that there are: `cuda:0`, `cuda:1` and so on, as far as this
+/// process sees them; `cpu` where it sees none, and the log says why.
+#[must_use]
+pub fn devices_for(stage: &str) -> Vec<String> {
+    let counted = nvml().and_then(|nvml| nvml.device_count().map_err(|error| error.to_string()));
+    let visible = std::env::var(VISIBLE).ok();
+    let reason = match counted.map(|count| visible_of(count, visible.as_deref())) {
+        Ok(0) => "this process sees none".to_owned(),
+        Ok(count) => return (0..count).map(|index| format!("cuda:{index}")).collect(),
+        Err(reason) => reason,
+    };
+    tracing::warn!(stage, reason, "no device was found: the stage runs on the CPU");
+    vec!["cpu".to_owned()]
+}
+
+/// How many of this many devices a process sees. As for CUDA, the list ends at the first one that there is not.
+fn visible_of(count: u32, visible: Option<&str>) -> usize {
+    let exists = |own: &&str| match own.parse::<i64>() {
+        Ok(number) => (0..i64::from(count)).contains(&number),
+        Err(_) => !own.is_empty() && count > 0,
+    };
+    visible.map_or(count as usize, |visible| visible.split(',').map(str::trim).take_while(exists).count())
+}
+
+/// A device of this machine as NVML tells. What a device does not tell is `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its number, in the order of their places on the bus.
+    pub index: u32,
+    /// Its model.
+    pub name: Option<String>,
+    /// Its name among all devices, such as `GPU-8932f937-…`.
+    pub uuid: Option<String>,
+    /// Whether it does not answer any more: it has fallen off the bus.
+    pub is_lost: bool,
+    /// Its memory in use, in bytes, of all processes.
+    pub memory_used: Option<u64>,
+    /// Its memory, in bytes.
+    pub memory_total: Option<u64>,
+    /// For how much of the last moment it worked, in percent.
+    pub utilisation: Option<u32>,
+    /// Its temperature in degrees Celsius.
+    pub temperature: Option<u32>,
+}
+
+/// The versions of the driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Driver {
+    /// Of the driver, such as `550.54.15`.
+    pub version: String,
+    /// The latest CUDA that it runs, such as `12.4`.
+    pub cuda: String,
+}
+
+/// The devices of this machine now; none without NVML.
+#[must_use]
+pub fn devices() -> Vec<Device> {
+    nvml().map(devices_of).unwrap_or_default()
+}
+
+/// The driver.
+///
+/// # Errors
+///
+/// Why NVML tells nothing: it is not there, or there is no driver that it can speak to.
+pub fn driver() -> Result<Driver, String> {
+    let nvml = nvml()?;
+    let cuda = nvml.sys_cuda_driver_version().map_err(|error| error.to_string())?;
+    Ok(Driver {
+        version: nvml.sys_driver_version().map_err(|error| error.to_string())?,
+        cuda: format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda)),
+    })
+}
+
+/// The library, or why it tells nothing.
+fn nvml() -> Result<&'static Nvml, String> {
+    static LOADED: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
+    LOADED.get_or_init(Nvml::init).as_ref().map_err(|error| match error {
+        NvmlError::LibloadingError(_) => "NVML (libnvidia-ml.so.1) is not installed".to_owned(),
+        other => other.to_string(),
+    })
+}
+
+fn devices_of(nvml: &Nvml) -> Vec<Device> {
+    (0..nvml.device_count().unwrap_or_default()).map(|index| device_of(nvml, index)).collect()
+}
+
+fn device_of(nvml: &Nvml, index: u32) -> Device {
+    let mut is_lost = false;
+    let mut told = |error| is_lost |= matches!(error, NvmlError::GpuLost);
+    let found = nvml.device_by_index(index).map_err(&mut told).ok();
+    let memory = found.as_ref().and_then(|device| device.memory_info().map_err(&mut told).ok());
+    let utilisation = found.as_ref().and_then(|device| device.utilization_rates().map_err(&mut told).ok());
+    let temperature = found.as_ref().and_then(|device| device.temperature(TemperatureSensor::Gpu).map_err(told).ok());
+    Device {
+        index,
+        name: found.as_ref().and_then(|device| device.name().ok()),
+        uuid: found.as_ref().and_then(|device| device.uuid().ok()),
+        is_lost,
+        memory_used: memory.as_ref().map(|memory| memory.used),
+        memory_total: memory.as_ref().map(|memory| memory.total),
+        utilisation: utilisation.map(|rates| rates.gpu),
+        temperature,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_sees_its_device_alone_and_by_its_number_among_those_of_the_node() {
+        let sees = |name, visible| child_sees(name, visible, false).map(|device| (device.name, device.env));
+        let alone = |own: &str| {
+            let env = [(VISIBLE, own), ORDER].map(|(name, value)| (name.to_owned(), value.to_owned()));
+            Ok(("cuda:0".to_owned(), env.into_iter().collect()))
+        };
+        assert_eq!(sees("cuda:1", None), alone("1"));
+        assert_eq!(sees("cuda:1", Some("2, 5")), alone("5"));
+        assert_eq!(sees("cuda:0", Some("MIG-8f")), alone("MIG-8f"));
+        assert_eq!(sees("cpu", None), Ok(("cpu".to_owned(), BTreeMap::new())));
+        let own_order = child_sees("cuda:0", None, true).unwrap();
+        assert_eq!(own_order.env.keys().collect::<Vec<_>>(), [VISIBLE]);
+        for (name, visible) in [("cuda:2", Some("2,5")), ("cuda:0", Some("")), ("cuda", None), ("cuda:x", None)] {
+            assert!(sees(name, visible).unwrap_err().contains(&format!("`{name}`")));
+        }
+    }
+
+    #[test]
+    fn the_devices_that_a_process_sees_are_those_of_its_variable_that_exist() {
+        let cases =
+            [(None, 2), (Some(""), 0), (Some("-1"), 0), (Some("1,0"), 2), (Some("0,7,1"), 1), (Some("GPU-8f"), 1)];
+        for (visible, expected) in cases {
+            assert_eq!(visible_of(2, visible), expected, "{visible:?}");
+            assert_eq!(visible_of(0, visible), 0, "{visible:?}");
+        }
+    }
+}
