@@ -46,6 +46,11 @@ def table(rows: int) -> str | cb.Response:
     return "a\n" * rows if rows else cb.Response("none", 404, media_type="text/plain")
 
 
+@cb.function(methods=["GET"])
+def page() -> cb.Response:
+    return cb.Response("<p>", media_type="text/html")
+
+
 @cb.service
 class Chat:
     async def predict(self, text: str, context: cb.Context) -> AsyncIterator[str]:

@@ -171,6 +171,12 @@ class Response:
             kept = _without(kept, name)
         self.headers._set([*kept, *later.headers.pairs()])
 
+    def _complete(self, declared: Declared, *, has_output: bool) -> None:
+        """Takes what its route declares where its code has chosen nothing else, as a node does."""
+        self._status_code = self._status_code or declared.status
+        if has_output and declared.media_type is not None and self.media_type is None:
+            self.headers._pairs.append(("content-type", declared.media_type))
+
     def _head(self) -> dict[str, Any] | None:
         """The answer as the worker protocol has it; None if nothing is chosen. It cannot be changed any more."""
         self._is_sent = self.headers._is_sent = True
@@ -194,11 +200,13 @@ class Redirect(Response):
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What a route says of its answers."""
+    """What a route says of its answers: the node gives it to those whose code chooses nothing else."""
 
     status: int | None = None
     media_type: str | None = None
     description: str | None = None
+    # Whether its code chooses the media type.
+    chooses_media_type: bool = False
 
 
 def declared(status_code: int | None, media_type: str | None, description: str | None) -> Declared | None:
@@ -241,7 +249,7 @@ def output_of(answer: Response | File, context: Context) -> Any:
     context.response._is_returned = True
     body = answer.body
     if body is None:
-        # That which its route declares is for a body.
+        # That which is chosen otherwise is for a body.
         context.response.headers.pop("content-type", None)
     return output_of(body, context) if isinstance(body, ANSWERS) else body
 

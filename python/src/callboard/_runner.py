@@ -18,7 +18,7 @@ from callboard._envelope import Buffer, encode_pieces, forms_of
 from callboard._fetch import FileRules, Files, fetch_all, taken
 from callboard._media import has_url, resolving
 from callboard._options import nearest_name
-from callboard._response import ANSWERS, Response, output_of
+from callboard._response import ANSWERS, output_of
 from callboard._target import Route
 
 # Between items and outputs, how often it is asked whether callers have left.
@@ -66,11 +66,6 @@ class Runner:
         has_context = self.signature.context and not self.signature.batched
         # What comes from the call of an item, and not from its input.
         self._complete = self._with_request if self.signature.request else self._with_context if has_context else None
-        # What all its answers have, unless its code chooses another one.
-        self._response: Response | None = None
-        if (declared := route.response) is not None:
-            body = "" if self.signature.output is str else b""
-            self._response = Response(body, declared.status, None, declared.media_type)
         call = route.bind(instance)
         self._call = apart(call) if route.signature.batched and route.signature.is_async else call
         # When it looks again for callers that have left.
@@ -239,9 +234,6 @@ class Runner:
             found = self._arguments_of_each(inputs, files)
         if self._complete is not None:
             self._complete(found, contexts)
-        if self._response is not None:
-            for context in contexts:
-                context.response._replace_by(self._response)
         return found
 
     def _with_context(self, found: list[Any], contexts: list[Context]) -> None:

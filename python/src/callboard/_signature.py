@@ -82,6 +82,8 @@ class Signature:
             raise TypeError(f"{where}: a batched method cannot yield: it returns one list")
         if batched and not self.hints and not self.request:
             raise TypeError(f"{where}: a batched method takes a list, but there is no parameter")
+        # Whether its code chooses the media type of its answers.
+        self.returns_response = False
         self.output = self._output(returned)
         # Encodes the outputs, with the types of keys and sets in the hints.
         self.encode_output = encoder(self.output, forms_of(self.output), convert, name_of)
@@ -132,7 +134,10 @@ class Signature:
         if self.streams:
             return normal((*get_args(returned), Any)[0])
         hint = _item_of(returned, f"{self.where}: its result", lenient=True) if self.batched else returned
-        return normal(_without_exceptions(unaliased(hint)))
+        hint = unaliased(hint)
+        kinds = get_args(hint) if is_union(hint) else (hint,)
+        self.returns_response = any(isinstance(kind, type) and issubclass(kind, Response) for kind in kinds)
+        return normal(_without_exceptions(hint))
 
     def _arguments_struct(self) -> type[msgspec.Struct]:
         fields: list[Any] = []

@@ -18,7 +18,7 @@ from callboard._api import METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
 from callboard._options import hyphened, nearest_name
-from callboard._response import Declared
+from callboard._response import Declared, Response
 from callboard._said import said
 from callboard._signature import Signature
 
@@ -68,7 +68,13 @@ class Route:
     @property
     def response(self) -> Declared | None:
         """What it says of its answers over HTTP."""
-        return self.method.response or (self.service.response if self.attribute in (None, "predict") else None)
+        found = self.method.response or (self.service.response if self.attribute in (None, "predict") else None)
+        if found is not None and found.media_type is not None:
+            body = "" if self.signature.output is str else b""
+            found = dataclasses.replace(found, media_type=Response(body, media_type=found.media_type).media_type)
+        if self.signature.returns_response:
+            found = dataclasses.replace(found or Declared(), chooses_media_type=True)
+        return found
 
     def reads(self, option: str) -> list[str]:
         """The `headers` or the `query` parameters of a request that its code reads."""

@@ -17,7 +17,7 @@ from callboard._errors import let_go
 from callboard._hooks import NodeHooks, Preparation
 from callboard._local import LOCAL, run_here
 from callboard._options import takes_path
-from callboard._response import Response, begun
+from callboard._response import SENT, Response, begun
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, main_route, routes_of
 from callboard.client import AsyncClient, Client
@@ -292,13 +292,17 @@ class _Instance:
         self, items: list[bytes], method: str | None, contexts: list[Context]
     ) -> list[tuple[list[bytes], Failure | None]]:
         """For each item its outputs, as the other side sees them, and what ended it."""
-        runner = Runner(self._route(method), self._instance)
+        route = self._route(method)
+        runner, declared = Runner(route, self._instance), route.response
         is_as_sent = runner.signature.takes_frames_as_sent
         outputs: list[list[bytes]] = [[] for _ in items]
 
         def emit(index: int, output: Any) -> None:
-            outputs[index].append(b"".join(runner.encoded(output, contexts[index])))
-            begun(contexts[index])
+            context = contexts[index]
+            outputs[index].append(b"".join(runner.encoded(output, context)))
+            if context._response is not None and context._response is not SENT and declared is not None:
+                context._response._complete(declared, has_output=output is not None)
+            begun(context)
 
         def outcome(index: int, found: Any) -> Failure | None:
             if isinstance(found, Failure):

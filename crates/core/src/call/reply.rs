@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use callboard_codec::Payload;
 use futures_util::{Stream, StreamExt};
 
-use super::{Flight, ResponseFields};
+use super::{DeclaredResponse, Flight, ResponseFields};
 use crate::error::CallError;
 use crate::timeline::Timing;
 
@@ -40,24 +40,27 @@ pub struct PayloadReplies {
     outputs: Pin<Box<dyn Stream<Item = Result<Payload, CallError>> + Send>>,
     /// The call, until its first item: it must not keep its permit longer than its outputs do.
     flight: Option<Arc<Flight>>,
+    declared: Option<Box<DeclaredResponse>>,
     response: Option<Box<ResponseFields>>,
 }
 
 impl PayloadReplies {
     /// The outputs from another edge or client. They are not polled after the last output or an error.
     pub fn new(outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static) -> Self {
-        Self { outputs: outputs.fuse().boxed(), flight: None, response: None }
+        Self { outputs: outputs.fuse().boxed(), flight: None, declared: None, response: None }
     }
 
-    /// The outputs of this call.
+    /// The outputs of this call, and what its route declares.
     pub(crate) fn of_call(
         flight: &Arc<Flight>,
+        declared: Option<DeclaredResponse>,
         outputs: impl Stream<Item = Result<Payload, CallError>> + Send + 'static,
     ) -> Self {
-        Self { flight: Some(Arc::clone(flight)), ..Self::new(outputs) }
+        Self { flight: Some(Arc::clone(flight)), declared: declared.map(Box::new), ..Self::new(outputs) }
     }
 
-    /// Status and headers that user code had chosen when the first item came; `None` if it chose nothing.
+    /// Status and headers that user code had chosen when the first item came, or that its route declares; `None` if there
+    /// are none.
     #[must_use]
     pub fn response(&self) -> Option<&ResponseFields> {
         self.response.as_deref()
@@ -70,7 +73,7 @@ impl Stream for PayloadReplies {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = ready!(self.outputs.as_mut().poll_next(context));
         if let Some(flight) = self.flight.take() {
-            self.response = flight.response().map(Box::new);
+            self.response = DeclaredResponse::completed(self.declared.as_deref(), flight.response()).map(Box::new);
         }
         Poll::Ready(item)
     }

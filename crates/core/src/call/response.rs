@@ -12,7 +12,8 @@ pub struct ResponseFields {
     headers: Vec<(String, String)>,
 }
 
-/// What a route says of its successful answers over HTTP, for its clients. Its code chooses.
+/// What a route says of its successful answers over HTTP, for its clients. Its answers have it where its code chooses
+/// nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct DeclaredResponse {
     /// The status; 200 if it says none.
@@ -21,7 +22,29 @@ pub struct DeclaredResponse {
     pub media_type: Option<String>,
     /// A line for people.
     pub description: Option<String>,
+    /// Whether its code may choose any media type: a request is not refused because of its `accept` if none is declared.
+    #[serde(default)]
+    pub chooses_media_type: bool,
 }
+
+impl DeclaredResponse {
+    /// What an answer has of which its code has chosen this.
+    pub(crate) fn completed(declared: Option<&Self>, chosen: Option<ResponseFields>) -> Option<ResponseFields> {
+        let Some(declared) = declared else { return chosen };
+        let mut fields = chosen.unwrap_or_default();
+        if let (None, Some(status)) = (fields.status, declared.status) {
+            fields = fields.with_status(status);
+        }
+        match &declared.media_type {
+            Some(media_type) if !fields.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(CONTENT_TYPE)) => {
+                Some(fields.with_header(CONTENT_TYPE, media_type))
+            }
+            _ => Some(fields),
+        }
+    }
+}
+
+const CONTENT_TYPE: &str = "content-type";
 
 impl ResponseFields {
     /// Chooses nothing.
@@ -82,6 +105,19 @@ mod tests {
         assert_eq!((fields.status(), fields.headers()), (Some(201), &headers[..]));
         fields.replace_by(ResponseFields::new().with_status(404).with_status(99));
         assert_eq!(fields.status(), Some(201), "a status that HTTP does not have is none");
+    }
+
+    #[test]
+    fn an_answer_has_what_is_declared_where_its_code_chooses_nothing_else() {
+        let media_type = Some("text/csv".to_owned());
+        let declared = DeclaredResponse { status: Some(201), media_type, ..DeclaredResponse::default() };
+        let completed = |chosen| DeclaredResponse::completed(Some(&declared), chosen);
+        let fields = ResponseFields::new().with_status(201).with_header("content-type", "text/csv");
+        assert_eq!(completed(None), Some(fields));
+        let chosen = ResponseFields::new().with_status(404).with_header("Content-Type", "text/html");
+        assert_eq!(completed(Some(chosen.clone())), Some(chosen.clone()));
+        assert_eq!(DeclaredResponse::completed(None, Some(chosen.clone())), Some(chosen));
+        assert_eq!(DeclaredResponse::completed(None, None), None);
     }
 
     #[test]

@@ -109,8 +109,12 @@ impl LocalClient {
             Some((node, route)) => StreamPhase::Remote { outputs: node.calls.replies(route, payload), passed: 0 },
             None => StreamPhase::Begin(payload),
         };
+        let declared = match &steps {
+            CallSteps::Route(route) => route.response().cloned(),
+            CallSteps::Stages(_) => None,
+        };
         let stream = ReplyStream { call, end, steps, flight: Arc::clone(&flight), first_by, phase };
-        PayloadReplies::of_call(&flight, stream::unfold(stream, ReplyStream::next))
+        PayloadReplies::of_call(&flight, declared, stream::unfold(stream, ReplyStream::next))
     }
 }
 

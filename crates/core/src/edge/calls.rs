@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::{Account, Payload};
 
-use crate::call::{CallOptions, PayloadReplies, Reply, ResponseFields, SessionKey};
+use crate::call::{CallOptions, DeclaredResponse, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::client::{AdmittedCall, LocalClient, StartedCall, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
@@ -237,10 +237,10 @@ impl PendingOutcome {
         self.0.flight.cache_use()
     }
 
-    /// Status and headers that user code has chosen; `None` if it chose nothing.
+    /// Status and headers that user code has chosen or its route declares; `None` if there are none.
     #[must_use]
     pub fn response(&self) -> Option<ResponseFields> {
-        self.0.flight.response()
+        DeclaredResponse::completed(self.0.admission.route().response(), self.0.flight.response())
     }
 
     /// Counts the call: its outcome was written, or could not be written because of an error of this kind.

@@ -174,8 +174,8 @@ impl RouteSpec {
         self
     }
 
-    /// What clients may expect of its successful answers over HTTP. The code of its stages
-    /// [chooses](crate::CallContext::set_response) it.
+    /// What its successful answers over HTTP have, unless the code of its stages
+    /// [chooses](crate::CallContext::set_response) something else.
     pub fn response(mut self, response: DeclaredResponse) -> Self {
         self.parts.response = Some(Box::new(response));
         self

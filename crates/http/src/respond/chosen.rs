@@ -1,4 +1,4 @@
-//! What user code has chosen of a successful response: its status, its headers and its media type.
+//! What user code has chosen of a successful response, or its route declares: status, headers and media type.
 //!
 //! A `content-type` among the headers is the media type of an output that is a text or bytes: it is sent as it is, if
 //! the request accepts that type. If not, the output has the form that the request accepts, so a client that asks for
@@ -62,14 +62,14 @@ impl ChosenResponse {
 
     /// Whether the response has no body. A redirect has one only if its code gives an output.
     pub(crate) fn is_empty(&self, payload: &Payload) -> bool {
-        let is_null = || matches!(payload.value(), Ok(Some(Value::Null)));
-        self.status.is_some_and(|status| WITHOUT_BODY.contains(&status) || status.is_redirection() && is_null())
+        self.status.is_some_and(|status| WITHOUT_BODY.contains(&status) || status.is_redirection() && is_null(payload))
     }
 
-    /// The forms of an output in its chosen media type; `None` without one, or if the request does not accept it.
-    pub(crate) fn forms(&mut self, accept: Option<&HeaderValue>) -> Option<AcceptedForms> {
+    /// The forms of an output in its chosen media type; `None` without one, or if the request does not accept it, or if
+    /// there is no output.
+    pub(crate) fn forms(&mut self, payload: &Payload, accept: Option<&HeaderValue>) -> Option<AcceptedForms> {
         let media_type = self.media_type.as_ref()?.to_str().ok()?;
-        if !accepts(accept, media_type) {
+        if is_null(payload) || !accepts(accept, media_type) {
             return None;
         }
         let essence = MediaType::without_parameters(media_type);
@@ -112,6 +112,10 @@ impl ChosenResponse {
             headers.append(VARY, HeaderValue::from_static("accept"));
         }
     }
+}
+
+fn is_null(payload: &Payload) -> bool {
+    matches!(payload.value(), Ok(Some(Value::Null)))
 }
 
 /// Whether a request with this `accept` accepts a media type.

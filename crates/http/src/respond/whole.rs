@@ -86,7 +86,7 @@ pub(crate) async fn whole(
     }
 }
 
-/// The response to a call that succeeded, and whose code has chosen something of it.
+/// The response to a call that succeeded, and of which its code has chosen or its route declares something.
 pub(crate) async fn chosen(
     fields: &ResponseFields,
     payload: Payload,
@@ -105,7 +105,7 @@ pub(crate) async fn chosen(
         return Ok(response);
     }
     let accept = RequestHead::read(request)?.accept;
-    let accepted = chosen.forms(accept.as_deref()).unwrap_or(accepted);
+    let accepted = chosen.forms(&payload, accept.as_deref()).unwrap_or(accepted);
     let whole = whole(payload, accepted, compression, budget).await;
     let mut response = whole.map_err(|error| chosen.explained(error))?;
     chosen.apply(&mut response);

@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use callboard_codec::{Media, Value};
-use callboard_core::{App, CacheSettings, CallContext, Failure, Pipeline, ResponseFields, Stage, StreamStage};
+use callboard_core::edge::DeclaredResponse;
+use callboard_core::{
+    App, CacheSettings, CallContext, Failure, Pipeline, ResponseFields, RouteSpec, Stage, StreamStage,
+};
 use callboard_http::HttpConfig;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
@@ -207,6 +210,47 @@ async fn an_answer_is_kept_if_an_earlier_stage_has_chosen() {
         let answer = client.post("/r", &[JSON], "null").await;
         let status = answer.header("cache-status").unwrap_or_default();
         assert!(answer.status == 201 && status.starts_with(found), "{answer:?}");
+    }
+}
+
+/// A route that declares this status and media type.
+fn declaring(stage: Stage<Value, Value>, status: Option<u16>, media_type: Option<&str>) -> App {
+    let chooses_media_type = media_type.is_none();
+    let media_type = media_type.map(str::to_owned);
+    let declared = DeclaredResponse { status, media_type, chooses_media_type, ..DeclaredResponse::default() };
+    App::new().mount(RouteSpec::new("/r", stage).response(declared))
+}
+
+#[tokio::test]
+async fn an_answer_has_what_its_route_declares_and_is_kept() {
+    let kept = Stage::each("kept", |value: &Value| Ok(value.clone())).pure().cache(CacheSettings::new(1 << 20));
+    let (_server, mut client) = server(declaring(kept, Some(201), Some("text/csv"))).await;
+    for found in ["callboard; fwd=", "callboard; hit"] {
+        let answer = client.post("/r", &[JSON, ("accept", "text/csv")], "\"a,b\"").await;
+        let status = answer.header("cache-status").unwrap_or_default();
+        assert!(status.starts_with(found), "{answer:?}");
+        assert_eq!((answer.status, answer.text(), answer.header("content-type")), (201, "a,b", Some("text/csv")));
+    }
+    let null = client.post("/r", &[JSON], "null").await;
+    let seen = (null.status, null.text(), null.header("content-type"));
+    assert_eq!(seen, (201, "null", Some("application/json")), "a declared media type is for a text or bytes");
+}
+
+#[tokio::test]
+async fn what_code_chooses_goes_before_what_its_route_declares() {
+    let chosen = choosing(fields().with_status(404).with_header("Content-Type", "text/html"), "<p>");
+    let (_server, mut client) = server(declaring(chosen, Some(201), Some("text/csv"))).await;
+    let answer = client.post("/r", &[JSON], "null").await;
+    assert_eq!((answer.status, answer.text(), answer.header("content-type")), (404, "<p>", Some("text/html")));
+}
+
+#[tokio::test]
+async fn a_stream_has_the_status_that_its_route_declares() {
+    let count = StreamStage::each("count", |count: &u64| stream::iter(0..*count).map(Ok::<_, Failure>));
+    let declared = DeclaredResponse { status: Some(203), ..DeclaredResponse::default() };
+    let (_server, mut client) = server(App::new().mount(RouteSpec::streaming("/r", count).response(declared))).await;
+    for count in ["0", "3"] {
+        assert_eq!(client.post("/r", &[JSON], count).await.status, 203);
     }
 }
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use callboard_codec::wire::{Call, Fail, FrameKind, Hello, VERSION, frame_head};
 use callboard_codec::{DecodeLimits, Map, Tensor, Value};
-use callboard_core::edge::ErrorParts;
+use callboard_core::edge::{DeclaredResponse, ErrorParts};
 use callboard_core::{
-    App, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, Priority, RetryPolicy, Stage,
+    App, CallContext, CallError, CallOptions, Caller, ErrorKind, Failure, FunctionCall, Limits, Priority,
+    ResponseFields, RetryPolicy, RouteSpec, Stage,
 };
-use callboard_net::CallFailure;
 use callboard_net::testing::RawPeer;
+use callboard_net::{CallFailure, Prepared};
 use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 
@@ -446,4 +447,30 @@ fn a_call_without_a_deadline_has_the_nodes_also_when_the_node_is_stuck() {
     drop(free);
     node_runtime.block_on(sticking).unwrap();
     node_runtime.block_on(served.until_idle());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_reads_the_status_and_headers_of_an_answer() {
+    let stage = |name: &str| {
+        Stage::each_with_context(name, |chooses: &bool, context: &CallContext| {
+            if *chooses {
+                context.set_response(ResponseFields::new().with_status(404).with_header("x-model", "m1"));
+            }
+            Ok(*chooses)
+        })
+    };
+    let declared = DeclaredResponse { status: Some(201), ..DeclaredResponse::default() };
+    let app = App::new()
+        .route("/free", stage("free"))
+        .mount(RouteSpec::new("/declared", stage("declared")).response(declared));
+    let served = ServingNode::start(app).await;
+    let client = served.client().await;
+    let fields = async |route: &str, chooses: bool| {
+        let prepared = Prepared::new(route, chooses).unwrap();
+        client.exchange::<bool>(prepared, CallOptions::new()).await.unwrap().fields
+    };
+    let chosen = ResponseFields::new().with_status(404).with_header("x-model", "m1");
+    assert_eq!((fields("/free", false).await, fields("/free", true).await), (None, Some(chosen.clone())));
+    let declared = ResponseFields::new().with_status(201);
+    assert_eq!((fields("/declared", false).await, fields("/declared", true).await), (Some(declared), Some(chosen)));
 }

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use callboard_codec::{DecodeLimits, Encoded, Format, Payload, Tensor, Value};
+use callboard_core::edge::DeclaredResponse;
 use callboard_core::{
     App, CallContext, CallOptions, Caller, Contract, ErrorKind, Failure, Instant, Limits, Pipeline, ResponseFields,
-    Stage, StreamStage,
+    RouteSpec, Stage, StreamStage,
 };
 use futures_util::StreamExt;
 use schemars::JsonSchema;
@@ -574,7 +575,9 @@ async fn the_answer_that_a_stage_on_another_node_chooses_reaches_the_edge_of_its
             Ok(*n)
         })
     };
-    let worker = ServingNode::start(App::new().route("/there", named("there", "far"))).await;
+    let declared = DeclaredResponse { media_type: Some("text/csv".to_owned()), ..DeclaredResponse::default() };
+    let there = RouteSpec::new("/there", named("there", "far")).response(declared);
+    let worker = ServingNode::start(App::new().mount(there)).await;
     let pipeline = Pipeline::from(named("here", "near")).then(Pipeline::<i64, i64>::remote("there"));
     let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
     gateway.until_offered("there").await;
@@ -583,6 +586,7 @@ async fn the_answer_that_a_stage_on_another_node_chooses_reaches_the_edge_of_its
     let (_, unwritten) =
         client.edge().submit_unwritten(admission, Payload::new(1_i64), CallOptions::new()).await.unwrap();
     let expected = ResponseFields::new().with_status(201).with_header("x-model", "far");
-    assert_eq!(unwritten.response(), Some(expected));
+    let expected = expected.with_header("content-type", "text/csv");
+    assert_eq!(unwritten.response(), Some(expected), "with what its route there declares");
     unwritten.end(Ok(()));
 }

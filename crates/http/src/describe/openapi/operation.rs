@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use callboard_codec::{DataType, Format};
+use callboard_codec::{DataType, Format, MediaType};
 use callboard_core::edge::{RequestPlace, Route};
 use serde_json::{Map, Value, json};
 
@@ -235,7 +235,8 @@ fn responses(route: &Route, audience: Audience, components: &mut Components) -> 
     }
     let Some(declared) = route.response() else { return responses_with(200, description, content) };
     if let Some(media_type) = &declared.media_type {
-        content = Map::from_iter([(media_type.clone(), json!({ "schema": text_or_bytes(output) }))]);
+        let media_type = MediaType::without_parameters(media_type);
+        content = Map::from_iter([(media_type.to_owned(), json!({ "schema": text_or_bytes(output) }))]);
     }
     let description = declared.description.as_deref().unwrap_or(description);
     responses_with(declared.status.unwrap_or(200), description, content)
