@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,24 @@ def test_a_node_runs_them_once_before_its_services_and_after_them(
         assert node.client().call("/seen", None) == ["connect", "migrate", "setup", "setup"]
     found = (tmp_path / "log").read_text().split("\n")
     assert found == ["connect", "migrate", "setup", "setup", "cleanup", "cleanup", "leave 1", "delete", ""]
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")
+@pytest.mark.parametrize("setup", ["time.sleep(3600)", "raise OSError('no model')"])
+def test_a_start_that_ends_early_runs_the_functions_of_the_end(tmp_path: Path, setup: str) -> None:
+    app = APP.replace('note("setup")', f'note("setup"); import time; {setup}')
+    command = [str(PROGRAM), "serve", "hooked.py", "--http", "127.0.0.1:0"]
+    environment = {**ENVIRONMENT, "VIRTUAL_ENV": sys.prefix}
+    log = write(tmp_path, app) / "log"
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + LIMIT
+        while not log.exists() or "setup" not in log.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.terminate()
+        _, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1, err
+    assert log.read_text().split("\n") == ["connect", "migrate", "setup", "leave 1", "delete", ""]
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")

@@ -149,7 +149,21 @@ impl App {
     ///
     /// Outside a tokio runtime.
     pub async fn start(self) -> Result<Node, StartError> {
-        Node::start(self.routes, self.actors, self.limits).await
+        self.start_unless(std::future::pending()).await
+    }
+
+    /// As [`start`](Self::start), until `cancelled` ends: then what has started is ended in good order, actors after the
+    /// stages. Dropping the future instead kills it.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and [`StartError::Cancelled`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn start_unless(self, cancelled: impl Future<Output = ()> + Send) -> Result<Node, StartError> {
+        Node::start(self.routes, self.actors, self.limits, cancelled).await
     }
 }
 

@@ -89,7 +89,20 @@ impl StartingServer {
     ///
     /// Routes that cannot be served, or an app that does not start.
     pub async fn start(self, app: App) -> Result<Server, ServeError> {
-        let node = app.start().await?;
+        self.start_unless(app, std::future::pending()).await
+    }
+
+    /// As [`start`](Self::start), until `cancelled` ends; see [`App::start_unless`].
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and [`StartError::Cancelled`](callboard_core::StartError::Cancelled).
+    pub async fn start_unless(
+        self,
+        app: App,
+        cancelled: impl Future<Output = ()> + Send,
+    ) -> Result<Server, ServeError> {
+        let node = app.start_unless(cancelled).await?;
         self.open_node(node)
     }
 

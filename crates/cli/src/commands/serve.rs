@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_config::{FoundModel, Plan, Source, Target};
-use callboard_core::{App, Drained};
+use callboard_core::{App, Drained, StartError};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
 use callboard_models::{ConfiguredRoutes, ModelDirectory, ReadAgain};
 use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
 use callboard_server::{Server, ServerBuilder, StartingServer};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::block_on;
@@ -74,9 +75,23 @@ async fn serve(
     let files = WatchedFiles::of(&plan);
     let watched = if watches { reload::look(files.clone()).await.map(|read| (files, read)) } else { None };
     let starting = parts.open(listener).map_err(|error| CliError::because("not started", &error))?;
+    let (cancel, cancelled) = oneshot::channel();
+    let started = start(starting, plan, app, log, cancelled);
+    tokio::pin!(started);
     let (server, plan, directory, engines) = tokio::select! {
-        started = start(starting, plan, app, log) => started?,
-        signal = signals.next() => return Err(CliError::Failed(format!("{signal} before the start was complete"))),
+        started = &mut started => started?,
+        signal = signals.next() => {
+            // It may be too late for that: the start has failed.
+            let _ = cancel.send(());
+            // What has started ends in good order, unless there is another signal.
+            tokio::select! {
+                started = started => if let Ok((server, ..)) = started {
+                    let _ = server.shutdown(Duration::ZERO).await;
+                },
+                _ = signals.next() => {}
+            }
+            return Err(CliError::Failed(format!("{signal} before the start was complete")));
+        }
     };
     // Dropped at the end, which ends it.
     let mut watching = JoinSet::new();
@@ -244,15 +259,33 @@ fn otlp_config(plan: &Plan, info: &ApiInfo) -> Result<Option<OtlpConfig>, CliErr
 /// A server with its plan, the models of a directory, and the lines that say what runs each model of a file.
 type Started = (Server, Plan, Option<Arc<ModelDirectory>>, Vec<String>);
 
-/// Loads the models of the plan and starts the app.
-async fn start(starting: StartingServer, plan: Plan, app: Option<App>, log: &Log) -> Result<Started, CliError> {
+/// Loads the models of the plan and starts the app, unless that is cancelled.
+async fn start(
+    starting: StartingServer,
+    plan: Plan,
+    app: Option<App>,
+    log: &Log,
+    mut cancelled: oneshot::Receiver<()>,
+) -> Result<Started, CliError> {
     if let Target::Models { path, models, .. } = plan.target.clone() {
-        return start_models(starting, plan, &path, models, log).await;
+        return tokio::select! {
+            started = start_models(starting, plan, &path, models, log) => started,
+            _ = &mut cancelled => Err(cancelled_start()),
+        };
     }
-    let loaded = spawn_blocking(move || Service::new(plan, app)).await;
+    let loaded = tokio::select! {
+        loaded = spawn_blocking(move || Service::new(plan, app)) => loaded,
+        _ = &mut cancelled => return Err(cancelled_start()),
+    };
     let Service { app, plan, engines } = loaded.map_err(|panic| CliError::because("could not load", &panic))??;
-    let server = starting.start(app).await.map_err(|error| CliError::because("not started", &error))?;
+    let server = starting.start_unless(app, async { _ = cancelled.await }).await;
+    let server = server.map_err(|error| CliError::because("not started", &error))?;
     Ok((server, plan, None, engines))
+}
+
+/// Of a start before anything runs that has to be ended in good order.
+fn cancelled_start() -> CliError {
+    CliError::because("not started", &StartError::Cancelled)
 }
 
 /// Starts a node without routes and gives it the models before callers can reach it: a broken one costs no other.

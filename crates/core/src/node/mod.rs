@@ -65,6 +65,7 @@ impl Node {
         routes: Vec<RouteSpec>,
         actors: Vec<ActorGroup>,
         limits: Limits,
+        cancelled: impl Future<Output = ()> + Send,
     ) -> Result<Self, StartError> {
         if let Some(limit) = limits.zero() {
             return Err(StartError::ZeroLimit { limit });
@@ -94,14 +95,33 @@ impl Node {
         let args = RootArgs { shared: Arc::clone(&shared), watchdog };
         let (root, _) =
             Actor::spawn(None, RootActor, args).await.map_err(|error| StartError::Internal(error.to_string()))?;
-        // From here on, an error drops the node, which ends the started parts.
+        // Dropping the node ends the started parts at once.
         let node = Self { handle: NodeHandle { shared }, root };
+        let has_actors = !actors.is_empty();
+        let outcome = tokio::select! {
+            biased;
+            outcome = node.start_parts(routes, actors) => outcome,
+            () = cancelled => Err(StartError::Cancelled),
+        };
+        match outcome {
+            Ok(()) => Ok(node),
+            Err(error) => {
+                // An actor that has started is stopped, whatever became of the others.
+                if has_actors {
+                    node.stop(Duration::ZERO).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn start_parts(&self, routes: Vec<RouteSpec>, actors: Vec<ActorGroup>) -> Result<(), StartError> {
         // Before the stages: their workers may ask actors while they warm up.
         for group in actors {
-            node.spawn_actors(group).await?;
+            self.spawn_actors(group).await?;
         }
-        node.change(routes.into_iter().fold(RouteChange::new(), RouteChange::add_route)).await?;
-        Ok(node)
+        self.change(routes.into_iter().fold(RouteChange::new(), RouteChange::add_route)).await?;
+        Ok(())
     }
 
     #[cfg(test)]

@@ -55,6 +55,9 @@ pub enum StartError {
     /// The operating system refused a thread.
     #[error("could not start a thread")]
     Thread(#[source] std::io::Error),
+    /// The start was [cancelled](crate::App::start_unless).
+    #[error("the start was cancelled")]
+    Cancelled,
     /// A part of the node could not be started: a defect of this framework.
     #[error("could not start the node: {0}")]
     Internal(String),
