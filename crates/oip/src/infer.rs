@@ -103,8 +103,10 @@ pub(crate) async fn read_body<'a>(
     let read = (&parts.uri, &parts.headers, &parts.extensions);
     let options = call.context.call_options(call.route, read, deadline, priority)?;
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
-    let body = IncomingBody::new(body, announced, &mut pending, limits)?.decoded(coding);
-    let bytes = body.collect_aligned_at(layout.arrays_at()).await?;
+    let bytes = {
+        let mut body = IncomingBody::new(body, announced, &mut pending, limits)?.decoded(coding);
+        body.collect_aligned_at(layout.arrays_at()).await?
+    };
     let admission = pending.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
     budget.charge(options.attribute_bytes())?;

@@ -459,6 +459,17 @@ mod tests {
     }
 
     #[test]
+    fn bytes_in_details_are_kept_within_the_limit() {
+        let error = |details: Value| {
+            let head = Map::from_iter([("message".into(), "m".into()), ("details".into(), details)]);
+            rmp_serde::from_slice::<ItemError>(&rmp_serde::to_vec_named(&Value::Map(head)).unwrap()).unwrap()
+        };
+        details::begin_head();
+        assert_eq!(error(Value::Bytes(vec![7; 100].into())).details, Some(Value::Bytes(vec![7; 100].into())));
+        assert_eq!(error(Value::Bytes(vec![7; 300_000].into())).details, None);
+    }
+
+    #[test]
     fn the_details_of_all_errors_of_a_head_have_a_limit_together() {
         let item = json!({ "message": "m", "details": vec![1; 5_000] });
         let kept = |items: Vec<Option<ItemError>>| items.iter().flatten().filter(|item| item.details.is_some()).count();
@@ -472,6 +483,8 @@ mod tests {
         let headers = vec![("x-a", "b"); 1000];
         let error = outcomes(json!([{ "message": "m", "headers": headers, "more": [[], {}] }])).remove(0).unwrap();
         assert_eq!(error.headers.len(), 64);
+        let error = decoded(&json!({ "type": "outcomes", "id": 1, "items": [{ "message": "m", "headers": 5 }] }));
+        assert!(error.unwrap_err().to_string().contains("expected pairs of names and values"));
         assert!(matches!(decoded(&json!({ "x": vec![0; 1000], "type": "pong" })), Ok(FromChild::Pong)));
         assert!(decoded(&json!({ "type": "greeting" })).unwrap_err().to_string().contains("`greeting`"));
         assert!(decoded(&json!({ "message": "no type" })).is_err());

@@ -50,6 +50,7 @@ pub(crate) enum AdmissionDecision {
 }
 
 impl DeadlineCheck {
+    #[inline]
     pub(crate) fn judge(&self, policy: &BatchPolicy) -> AdmissionDecision {
         let remaining = self.remaining.as_secs_f64() * 1e9;
         let alone = self.line.at(self.cost as f64);
@@ -86,7 +87,7 @@ impl DeadlineCheck {
             let full = self.before.cost as f64 / batches;
             (batches.floor() * self.line.at(full) / slots, full.max(self.cost as f64))
         };
-        first_free + self.others.as_nanos() as f64 + start + self.line.at(own)
+        first_free + self.others.as_secs_f64() * 1e9 + start + self.line.at(own)
     }
 }
 

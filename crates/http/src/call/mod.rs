@@ -58,8 +58,10 @@ pub(crate) async fn call<B: RequestBody>(
     let coding = head.coding;
     let parts = (request.uri(), request.headers(), request.extensions());
     let options = context.call_options(route, parts, deadline, head.priority)?;
-    let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
-    let read = read_body(form, body).await?;
+    let read = {
+        let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
+        read_body(form, &mut body).await?
+    };
     let admission = arrival.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
     budget.charge(options.attribute_bytes())?;
@@ -169,7 +171,10 @@ enum BodyContent {
 }
 
 /// Reads a whole body without decoding it.
-async fn read_body<B: RequestBody>(form: BodyForm<'_>, body: IncomingBody<'_, '_, B>) -> Result<BodyContent, ApiError> {
+async fn read_body<B: RequestBody>(
+    form: BodyForm<'_>,
+    body: &mut IncomingBody<'_, '_, B>,
+) -> Result<BodyContent, ApiError> {
     Ok(match form {
         BodyForm::Encoded(format) => BodyContent::Encoded(format, body.collect().await?),
         // Boxed, because it is large and rare: this future moves with each request.

@@ -153,8 +153,8 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     }
 
     /// The whole body. A body of one piece is not copied.
-    pub(crate) async fn collect(self) -> Result<Bytes, ApiError> {
-        self.collect_aligned_at(0).await
+    pub(crate) fn collect(&mut self) -> impl Future<Output = Result<Bytes, ApiError>> {
+        self.collect_aligned_at(0)
     }
 
     /// The whole body, with the byte at `place` aligned unless the body is one piece.
@@ -162,12 +162,20 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
     /// # Errors
     ///
     /// The body is too long, too slow or broken, or the node has no room for it.
-    pub async fn collect_aligned_at(mut self, offset: usize) -> Result<Bytes, ApiError> {
+    pub async fn collect_aligned_at(&mut self, offset: usize) -> Result<Bytes, ApiError> {
         let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
         if self.decoder.is_none() && self.body.is_end_stream() {
             return Ok(first);
         }
-        let Some(second) = self.chunk().await? else { return Ok(first) };
+        match self.chunk().await? {
+            None => Ok(first),
+            // Boxed, because it is large: this future moves with each request.
+            Some(second) => Box::pin(self.join(offset, first, second)).await,
+        }
+    }
+
+    /// Reads the rest, and joins the pieces.
+    async fn join(&mut self, offset: usize, first: Bytes, second: Bytes) -> Result<Bytes, ApiError> {
         let mut whole = BodyBuffer::aligned_at(offset, self.announced, first);
         whole.push(second).await;
         while let Some(chunk) = self.chunk().await? {

@@ -131,7 +131,7 @@ impl Part {
 
 /// Reads all parts without decoding them.
 pub(crate) async fn read<B: RequestBody>(
-    body: IncomingBody<'_, '_, B>,
+    body: &mut IncomingBody<'_, '_, B>,
     boundary: String,
 ) -> Result<MultipartForm, ApiError> {
     let held = body.held_bytes();
@@ -205,13 +205,13 @@ impl HeadScan {
 
 /// The body in small pieces with a pause after each: multer takes all ready bytes before it parses.
 fn pieces<B: RequestBody>(
-    body: IncomingBody<'_, '_, B>,
+    body: &mut IncomingBody<'_, '_, B>,
     search: Arc<HeadScan>,
 ) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
     // Pays for the current chunk. The charge of the received bytes pays for the parts that are copied out of it.
     let held = body.held_bytes();
     let state = (body, Bytes::new(), held, false);
-    stream::try_unfold(state, move |(mut body, mut chunk, held, is_later)| {
+    stream::try_unfold(state, move |(body, mut chunk, held, is_later)| {
         let search = Arc::clone(&search);
         async move {
             if is_later {
