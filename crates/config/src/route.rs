@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_core::{Priority, RouteName, check_route_name};
+use callboard_http::{asgi_path, check_asgi};
 use callboard_server::own_protocols;
 use serde::Deserialize;
 use toml::Spanned;
@@ -116,6 +117,8 @@ pub(crate) fn read_all(
         }
         check_shared(&section, &route, &routes, stages)?;
         routes.push(route);
+        check_asgi(routes.iter().map(|route| &*route.path.value))
+            .map_err(|clash| ConfigError::Rejected { place: section.place(), message: clash.to_string() })?;
     }
     Ok(routes)
 }
@@ -174,7 +177,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
 /// gives the same answer before a model is loaded.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     check_route_name(&RouteName::new(path)).map_err(|error| error.to_string())?;
-    match own_protocols().owner_of(path) {
+    match own_protocols().owner_of(asgi_path(path).unwrap_or(path)) {
         Some(owner) => Err(format!("`{path}` cannot be a route: {owner} keeps that path for itself")),
         None => Ok(()),
     }

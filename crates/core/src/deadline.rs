@@ -41,6 +41,13 @@ impl Deadline {
         Self(now + timeout.min(Self::MAX_TIMEOUT))
     }
 
+    /// Later than anything that a process does: for a call that ends when its caller leaves.
+    #[must_use]
+    pub fn never(now: Instant) -> Self {
+        // Timers take no more than about two years.
+        Self(now + Duration::from_secs(365 * 24 * 60 * 60))
+    }
+
     /// The instant itself, for timers.
     #[must_use]
     pub const fn instant(self) -> Instant {

@@ -65,7 +65,8 @@ name_type! {
 }
 
 name_type! {
-    /// The name of a route: a path such as `/digits`, or, of a private one, a word such as `@auth`.
+    /// The name of a route: a path such as `/digits`, or, of a private one, a word such as `@auth` or
+    /// `@asgi/legacy`.
     RouteName
 }
 

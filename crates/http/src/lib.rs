@@ -112,6 +112,7 @@
 //! `max_concurrent_streams` for each of HTTP/2, while the client reads at the least rate.
 
 mod admin;
+mod asgi;
 mod call;
 mod config;
 mod describe;
@@ -134,6 +135,7 @@ mod upgrade;
 pub use axum;
 
 pub use admin::{Admin, serve_admin};
+pub use asgi::{AsgiError, AsgiPart, AsgiRequest, asgi_path, check_asgi};
 pub use callboard_telemetry::{
     AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink, is_active,
 };

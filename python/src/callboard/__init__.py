@@ -17,6 +17,7 @@
 from msgspec import Meta as Field
 
 from callboard._api import auth, batched, concurrent, function, on_start, on_stop, route, service
+from callboard._asgi import asgi
 from callboard._auth import Caller, Request
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
 from callboard._context import Context, SetupContext
@@ -52,6 +53,7 @@ __all__ = [
     "Response",
     "SetupContext",
     "__version__",
+    "asgi",
     "auth",
     "batched",
     "concurrent",
@@ -91,6 +93,8 @@ _ELSEWHERE = {
     "PlainTextResponse": "Response",
     "RedirectResponse": "Redirect",
     "UploadFile": "File",
+    "mount": "asgi",
+    "wsgi": "asgi",
     "api": "route",
     "app": "service",
     "batch": "batched",

@@ -42,10 +42,12 @@ SERVICE = "__callboard_service__"
 METHOD = "__callboard_method__"
 # The route of the function that names callers. No edge serves it.
 AUTH_ROUTE = "@auth"
+# What the routes of ASGI apps begin with. Their paths come behind it.
+ASGI_ROUTE = "@asgi"
 ON_START = "__callboard_on_start__"
 ON_STOP = "__callboard_on_stop__"
-# The functions that `auth`, `on_start` and `on_stop` have decorated in this process, after the names of these. One that
-# an app imports and does not have would silently do nothing.
+# What `auth`, `on_start` and `on_stop` have decorated in this process, and `asgi` has made, after the names of these.
+# What an app imports and does not have would silently do nothing.
 NOTED: list[tuple[str, Any]] = []
 _MAX_QUEUE = 1_000_000
 
@@ -180,7 +182,7 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     def decorate(cls: Any) -> Any:
         if not isinstance(cls, type):
             raise TypeError(f"@service decorates a class, not {cls!r}: use @function for a function")
-        setattr(cls, SERVICE, _service(cls, False, **options))
+        setattr(cls, SERVICE, service_of(cls, False, **options))
         return cls
 
     return decorate if cls is None else decorate(cls)
@@ -232,7 +234,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
             raise TypeError(f"@function decorates a function, not {fn!r}: use @service for a class")
         if not hasattr(fn, "__name__") or hasattr(fn, "__func__"):
             raise TypeError(f"@function decorates a function, not {fn!r}: write a `def` that calls it")
-        setattr(fn, SERVICE, _service(fn, True, **options))
+        setattr(fn, SERVICE, service_of(fn, True, **options))
         return fn
 
     return decorate if fn is None else decorate(fn)
@@ -247,7 +249,7 @@ _FUNCTION_OPTIONS = (
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup", "share_replicas")
 
 
-def _service(
+def service_of(
     target: Any,
     is_function: bool,
     *,
@@ -433,7 +435,7 @@ def auth(fn: Any = None, /, *, timeout: str | float = "5s", replicas: int = 1, m
             raise TypeError(f"@auth decorates `def who(request: cb.Request) -> cb.Caller` or the like, not {fn!r}")
         (parameter,) = inspect.signature(fn).parameters
         fn.__annotations__ = {parameter: Request, "return": Caller, **fn.__annotations__}
-        found = _service(fn, True, route="/auth", timeout=timeout, replicas=replicas)
+        found = service_of(fn, True, route="/auth", timeout=timeout, replicas=replicas)
         setattr(fn, SERVICE, dataclasses.replace(found, route=AUTH_ROUTE))
         if inspect.iscoroutinefunction(fn):
             _method(fn).concurrency = positive("max", max)

@@ -77,7 +77,8 @@ class _Builder:
         self._source = source
         self._module = module
         self._names: dict[int, str] = {}
-        for name, value in vars(module).items():
+        # The name that its author has given comes before that of `asgi`.
+        for name, value in sorted(vars(module).items(), key=lambda item: item[0].startswith("@")):
             self._names.setdefault(id(value), name)
         self._routes: dict[int, list[Route]] = {}
 
@@ -90,8 +91,8 @@ class _Builder:
         own = [(name, value) for name, value in services if value.__module__ == self._module.__name__]
         found = own or ([] if composed else services)
         yield from found
-        # Nothing is served without it, wherever it was imported from.
-        yield from (each for each in services if vars(each[1])[SERVICE].route == AUTH_ROUTE and each not in found)
+        # Nothing is served without the one that names callers, and apps are mounted, wherever they were imported from.
+        yield from (each for each in services if vars(each[1])[SERVICE].route.startswith("@") and each not in found)
         inside = {id(part) for _, step in composed for inner in walk(step) for part in parts(inner)}
         yield from ((name, step) for name, step in composed if id(step) not in inside)
 
@@ -105,7 +106,8 @@ class _Builder:
         # Of several functions that name callers an app chooses one.
         names_callers = any(route.path == AUTH_ROUTE for route in app.routes)
         for word, function in noted:
-            if word == "auth" and not names_callers:
+            is_missing = word == "asgi" and not any(route.owner is function for route in app.routes)
+            if is_missing or (word == "auth" and not names_callers):
                 raise TargetError(not_found(word, function, self._source))
 
     def build(self, served: list[tuple[str, Any]]) -> App:

@@ -114,6 +114,9 @@ _END_MS = 1000
 
 def not_found(word: str, function: Any, source: str) -> str:
     """What a decorated function needs that an app does not have."""
+    if word == "asgi":
+        where = f"`{function.__module__}` mounts an ASGI app, and {source} does not"
+        return f"{where}: import the result of `asgi` by its name"
     return (
         f"@{word} `{function.__qualname__}` of the module `{function.__module__}` is not found in {source}: import the "
         "function there by its name, and have `functools.wraps` in a decorator above it"
@@ -134,7 +137,7 @@ class NodeHooks:
         """Raises `TargetError` for a function that was decorated and is not of the modules."""
         found = {inspect.unwrap(each) for each in self.start + self.stop}
         for word, function in noted:
-            if word != "auth" and inspect.unwrap(function) not in found:
+            if word in ("on_start", "on_stop") and inspect.unwrap(function) not in found:
                 raise TargetError(not_found(word, function, source))
 
     async def run(self, functions: Iterable[Callable[[], Any]]) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Protocol
 
+from callboard._asgi import is_asgi
 from callboard._awaiting import finish, settled, wait
 from callboard._compose import NodeStage, Step, walk
 from callboard._context import Context, SetupContext
@@ -48,6 +49,8 @@ def test_client(app: Any, **settings: Any) -> TestClient:
     Raises `TargetError` for anything that cannot be served, for a pipeline without the extension, and for one with a
     step that only a node runs, such as `onnx`; whatever `setup` raises.
     """
+    if is_asgi(app):
+        raise TargetError("an ASGI app is tested by a client of its own, such as starlette.testclient.TestClient(app)")
     owners = [part for part in walk(app) if not isinstance(part, Step)] if isinstance(app, Step) else [app]
     modules = [sys.modules[each.__module__] for each in owners if each.__module__ in sys.modules]
     found = _steps(app, settings) if isinstance(app, Step) else _Instance(app, settings)

@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use super::{AdmittedCall, LocalClient, read_output};
 use crate::call::{CallOptions, Flight, NodeElsewhere, PayloadReplies};
 use crate::clock::{self, Instant};
+use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::id::RouteName;
 use crate::pipeline::{Graph, StageStep, StreamPlace, may_repeat, place_stream, stream_remote, was_lost};
@@ -83,7 +84,18 @@ impl LocalClient {
 
     /// Runs an admitted call. The reader of its outputs drives it.
     pub(crate) fn read_replies(&self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
-        let flight = Self::flight_of(&admission, &options);
+        self.read_replies_until(Admission::latest_deadline, admission, payload, options)
+    }
+
+    /// The same for a call whose deadline is at most this one.
+    pub(crate) fn read_replies_until(
+        &self,
+        latest: fn(&Admission) -> Deadline,
+        admission: Admission,
+        payload: Payload,
+        options: CallOptions,
+    ) -> PayloadReplies {
+        let flight = Arc::new(Self::new_flight(&admission, &options, latest));
         let first_by = options.first_item_timeout().map(|timeout| admission.admitted_at() + timeout);
         let steps = CallSteps::Route(Arc::clone(admission.route()));
         self.read_steps(

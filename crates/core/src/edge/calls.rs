@@ -43,6 +43,12 @@ impl<'a> EdgeHandle<'a> {
         self.0.shared.router.direct_route(path)
     }
 
+    /// The routes that only this process calls. A node has the same ones from its start on.
+    #[must_use]
+    pub fn private_routes(self) -> Vec<Arc<Route>> {
+        self.0.shared.router.private_routes()
+    }
+
     /// Whether a call of this route may run twice: each stage has a [contract](crate::Contract) that permits it, here
     /// or on every node that runs it now, and no step asks an actor.
     #[must_use]
@@ -164,6 +170,14 @@ impl<'a> EdgeHandle<'a> {
     #[must_use = "a call runs as its replies are read"]
     pub fn submit_streaming(self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
         self.0.read_replies(admission, payload, options)
+    }
+
+    /// As [`submit_streaming`](Self::submit_streaming), for a call whose caller alone says how long it may take: no
+    /// limit of the route or of the node makes its deadline earlier. Its first output is due within the
+    /// [`first_item_timeout`](CallOptions::first_item_timeout) of its options.
+    #[must_use = "a call runs as its replies are read"]
+    pub fn submit_open_ended(self, admission: Admission, payload: Payload, options: CallOptions) -> PayloadReplies {
+        self.0.read_replies_until(|admission| Deadline::never(admission.admitted_at()), admission, payload, options)
     }
 
     /// Starts a call on the node's runtime, which gives the outcome to `then`; see

@@ -57,6 +57,10 @@ impl Router {
         self.table.load().routes().iter().filter(|route| !route.is_private()).cloned().collect()
     }
 
+    pub(crate) fn private_routes(&self) -> Vec<Arc<Route>> {
+        self.table.load().routes().iter().filter(|route| route.is_private()).cloned().collect()
+    }
+
     /// Begins a call on the route of this name, or on the candidate of its rollout. If the route closes meanwhile, the
     /// table has its successor or none.
     pub(crate) fn hold(&self, name: &str, session: Option<SessionKey>) -> Option<HeldRoute> {

@@ -291,8 +291,8 @@ pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec
 }
 
 /// The characters of a route's name: those of a URL path that need no escape. A segment may be a parameter, such as
-/// `{item_id}`, each of another name. A name may also be `@` with one segment: such a route is private, which means
-/// that no edge serves or shows it, and only this process calls it.
+/// `{item_id}`, each of another name. A name may also be `@` with a word, and perhaps a path without parameters: such
+/// a route is private, which means that no edge serves or shows it, and only this process calls it.
 ///
 /// # Errors
 ///
@@ -301,7 +301,7 @@ pub fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
     let name = route.as_str();
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte);
     let well_formed = name.len() > 1
-        && (name.starts_with('/') || (name.len() > 2 && name.starts_with('@') && !name.contains(['/', '{'])))
+        && (name.starts_with('/') || (name.len() > 2 && name.starts_with('@') && !name.contains('{')))
         && !name.ends_with('/')
         && !name.contains("//")
         && name.split('/').all(|segment| {

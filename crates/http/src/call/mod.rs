@@ -66,8 +66,8 @@ pub(crate) async fn call<B: RequestBody>(
     let budget = client.edge().codec_budget(admission.account(), deadline);
     budget.charge(options.attribute_bytes())?;
     let (admission, payload) = match style {
-        CallStyle::Route | CallStyle::Declared => read_payload(&budget, admission, route, read, config).await?,
         CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
+        _ => read_payload(&budget, admission, route, read, config).await?,
     };
     match response_kind {
         ResponseKind::Whole(accepted) => {

@@ -1,4 +1,4 @@
-//! The destination of a request: a route by its path, a route as a function, a protocol, or a page.
+//! The destination of a request: a route by its path, a route as a function, a mounted app, a protocol, or a page.
 //!
 //! Routes are looked up in the node's own table, which may change while serving, without a second router.
 
@@ -35,6 +35,8 @@ pub(super) enum Destination<'a> {
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// One call of a route whose paths or methods are declared.
     DeclaredCall(&'a ServedNode, &'a Arc<Route>),
+    /// A request to a mounted app.
+    Asgi(&'a ServedNode, &'a Arc<Route>),
     /// An ordered stream of calls of a route.
     CallStream(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// A protocol besides the routes.
@@ -60,10 +62,12 @@ impl<'a> Target<'a> {
             (Some(node), Some(route), _) if request.method() != Method::POST => {
                 self.other_method(node, route, protocols, request)
             }
-            (Some(node), Some(route), _) if functions::is_stream(request.headers()) => {
+            (Some(node), Some(route), _)
+                if functions::is_stream(request.headers()) && self.style != CallStyle::Asgi =>
+            {
                 Destination::CallStream(node, route, self.style)
             }
-            (Some(node), Some(route), _) if self.style == CallStyle::Declared => declared(node, route, request),
+            (Some(node), Some(route), _) if self.style >= CallStyle::Declared => rare(node, route, self.style, request),
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
             (Some(node), None, None) => Destination::Page(node),
@@ -79,8 +83,11 @@ impl<'a> Target<'a> {
         protocols: &'b Protocols,
         request: &Request<B>,
     ) -> Destination<'b> {
-        if self.style == CallStyle::Declared && takes(route, request) {
-            return Destination::DeclaredCall(node, route);
+        if self.style >= CallStyle::Declared
+            && let found @ (Destination::Asgi(..) | Destination::DeclaredCall(..)) =
+                rare(node, route, self.style, request)
+        {
+            return found;
         }
         let protocol = protocols.upgrading(request).filter(|_| self.style != CallStyle::Function);
         protocol.map_or(Destination::NoCall(route, self.style), |protocol| Destination::Protocol(node, protocol))
@@ -88,11 +95,13 @@ impl<'a> Target<'a> {
 }
 
 #[cold]
-fn declared<'a, B>(node: &'a ServedNode, route: &'a Arc<Route>, request: &Request<B>) -> Destination<'a> {
-    if takes(route, request) {
+fn rare<'a, B>(node: &'a ServedNode, route: &'a Arc<Route>, style: CallStyle, request: &Request<B>) -> Destination<'a> {
+    if style == CallStyle::Asgi {
+        Destination::Asgi(node, route)
+    } else if takes(route, request) {
         Destination::DeclaredCall(node, route)
     } else {
-        Destination::NoCall(route, CallStyle::Declared)
+        Destination::NoCall(route, style)
     }
 }
 
@@ -129,7 +138,10 @@ impl ServedNode {
             Some(route) => (Some(route), CallStyle::Function),
             // Neither does one whose name takes the path of a page.
             None if protocols.is_reserved(path) => (None, CallStyle::Route),
-            None => (self.client.route(path).filter(is_free), CallStyle::Declared),
+            None => match self.client.route(path).filter(is_free) {
+                Some(route) => (Some(route), CallStyle::Declared),
+                None => (self.apps.find(path).and_then(|name| self.client.route(name)), CallStyle::Asgi),
+            },
         }
     }
 }

@@ -22,6 +22,7 @@ use tower::{BoxError, Service};
 use super::destination::{self, Destination};
 use super::exchange::{Exchange, Outcome};
 use super::{EdgeState, HttpEdge, ServedNode};
+use crate::asgi;
 use crate::call::{self, functions};
 use crate::describe;
 use crate::error::ApiError;
@@ -104,6 +105,15 @@ impl HttpEdge {
                             } else {
                                 // Boxed to keep this future small.
                                 let mut call = Box::pin(call::declared(context(node), route, &mut request));
+                                edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
+                            };
+                            (outcome, unread_body(&request))
+                        }
+                        Destination::Asgi(node, route) => {
+                            let outcome = if let Err(error) = edge.check_page(&request, peer) {
+                                Ok(Err(error))
+                            } else {
+                                let mut call = Box::pin(asgi::answer(context(node), route, &mut request, peer));
                                 edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
                             };
                             (outcome, unread_body(&request))

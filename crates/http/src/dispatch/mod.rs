@@ -18,6 +18,7 @@ use callboard_core::{CallError, LocalClient};
 use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
 
 use self::serve::HttpServeError;
+use crate::asgi::AsgiApps;
 use crate::config::HttpConfig;
 use crate::describe;
 use crate::describe::openapi::ApiInfo;
@@ -62,6 +63,7 @@ struct EdgeState {
 #[derive(Debug)]
 struct ServedNode {
     client: LocalClient,
+    apps: AsgiApps,
     pages: Router,
 }
 
@@ -125,8 +127,12 @@ impl HttpEdge {
         for route in client.routes() {
             protocols.check_route(route.name())?;
         }
+        let apps = AsgiApps::try_new(&client.edge().private_routes(), &client.routes())?;
+        for path in apps.paths() {
+            protocols.check_route(path)?;
+        }
         let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), protocols.clone());
-        self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
+        self.0.node.set(ServedNode { client, apps, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
         self.share_tracer();
         Ok(())
     }

@@ -8,6 +8,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::asgi::AsgiError;
 use crate::config::{HttpConfig, HttpConfigError};
 use crate::describe::openapi::ApiInfo;
 use crate::dispatch::HttpEdge;
@@ -132,6 +133,9 @@ pub enum HttpServeError {
     /// Rename the route.
     #[error(transparent)]
     ReservedRoute(#[from] ReservedRoute),
+    /// Give the app another path, or its pipeline a stream.
+    #[error(transparent)]
+    Asgi(#[from] AsgiError),
     /// Serve protocols that claim different requests.
     #[error(transparent)]
     Protocols(#[from] ProtocolError),

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
-use axum::http::header::HeaderValue;
+use axum::http::header::{HeaderName, HeaderValue};
 use callboard_core::{Deadline, Priority};
 
 use crate::error::ApiError;
@@ -49,9 +49,23 @@ impl<'a> RequestHead<'a> {
     ///
     /// A header that cannot be read, or that comes twice.
     pub fn read(headers: &'a HeaderMap) -> Result<Self, ApiError> {
+        Self::read_lines(headers.iter())
+    }
+
+    /// Reads the timeout and the priority alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub(crate) fn of_call_alone(headers: &'a HeaderMap) -> Result<Self, ApiError> {
+        let is_read = |name: &str| [X_REQUEST_TIMEOUT_MS, GRPC_TIMEOUT, X_REQUEST_PRIORITY].contains(&name);
+        Self::read_lines(headers.iter().filter(|(name, _)| is_read(name.as_str())))
+    }
+
+    fn read_lines(lines: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>) -> Result<Self, ApiError> {
         let mut head = Self::default();
         let mut grpc_timeout = None;
-        for (name, value) in headers {
+        for (name, value) in lines {
             match name.as_str() {
                 "content-type" => set_once(&mut head.content_type, value, "content-type")?,
                 "accept" => head.accept = Some(joined(head.accept.take(), value)),
@@ -143,8 +157,6 @@ fn check_explain(value: &HeaderValue) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::header::HeaderName;
-
     use super::*;
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {

@@ -16,7 +16,8 @@ use super::form::{AcceptedForms, ReplyForm};
 use crate::error::{ApiError, header_of_response};
 
 /// The statuses of a response without a body (RFC 9110 §15).
-const WITHOUT_BODY: [StatusCode; 3] = [StatusCode::NO_CONTENT, StatusCode::RESET_CONTENT, StatusCode::NOT_MODIFIED];
+pub(crate) const WITHOUT_BODY: [StatusCode; 3] =
+    [StatusCode::NO_CONTENT, StatusCode::RESET_CONTENT, StatusCode::NOT_MODIFIED];
 
 /// The headers by which caches keep a response.
 const OF_CACHES: [HeaderName; 4] = [CACHE_CONTROL, ETAG, EXPIRES, LAST_MODIFIED];

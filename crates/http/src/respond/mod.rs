@@ -10,7 +10,7 @@ mod plain_msgpack;
 pub(crate) mod stream;
 mod whole;
 
-pub(crate) use chosen::{ChosenResponse, accepts};
+pub(crate) use chosen::{ChosenResponse, WITHOUT_BODY, accepts};
 pub(crate) use form::{AcceptedForms, ReplyForm, offers};
 pub(crate) use whole::{chosen, whole};
 

@@ -5,6 +5,7 @@
 mod accept;
 mod access;
 mod admin;
+mod asgi;
 mod auth;
 mod calls;
 mod chosen;

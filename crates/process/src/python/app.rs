@@ -208,9 +208,14 @@ fn yes() -> bool {
 }
 
 impl PythonService {
-    /// Whether no edge serves its route: that of a function that names callers.
-    pub(super) fn is_private(&self) -> bool {
-        self.route.starts_with('@')
+    /// Whether it is the function that names callers.
+    pub(super) fn names_callers(&self) -> bool {
+        self.route == "@auth"
+    }
+
+    /// Whether it is an ASGI app.
+    pub(super) fn is_asgi(&self) -> bool {
+        self.route.starts_with("@asgi/")
     }
 
     /// The name of its stage: its route without the slash, or the `@` of a private route.
@@ -257,7 +262,7 @@ impl PythonApp {
             (pipelines, services) = (called, used);
         }
         // What names the callers of an app does so for each part of it.
-        kept.services.extend(self.services.extract_if(.., |service| service.is_private()));
+        kept.services.extend(self.services.extract_if(.., |service| service.names_callers()));
         kept.give_replicas();
         (!kept.pipelines.is_empty() || !kept.services.is_empty()).then_some(kept)
     }

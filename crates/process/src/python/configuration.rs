@@ -29,7 +29,8 @@ impl PythonApp {
             line("replicas_of", service.replicas_of.as_deref().map(quoted));
             line("max_batch_size", service.max_batch_size.filter(|size| *size > 1).map(|size| size.to_string()));
             let millis = |time: u64| format!("\"{time}ms\"");
-            line("timeout", service.timeout_ms.map(millis));
+            // Many requests share a replica of an app, and its bodies may take any time.
+            line("timeout", service.timeout_ms.filter(|_| !service.is_asgi()).map(millis));
             line("max_delay", service.max_delay_ms.map(millis));
             line("queue", service.queue.map(|entries| entries.to_string()));
             line("contract", service.contract.as_deref().filter(|contract| *contract != "at_most_once").map(quoted));
@@ -40,7 +41,7 @@ impl PythonApp {
                 let _ = writeln!(text, "\n[[route]]\npath = {}\nstages = {name}", quoted(&service.route));
                 let summary = service.description.as_deref().filter(|text| !text.is_empty());
                 let _ = summary.map(|summary| writeln!(text, "summary = {}", quoted(summary)));
-                if service.is_private() {
+                if service.names_callers() || service.is_asgi() {
                     // The wait in the queue counts as well.
                     let timeout = service.timeout_ms.map(|time| format!("timeout = {}\n", millis(time)));
                     text.push_str(&timeout.unwrap_or_default());
@@ -157,6 +158,18 @@ mod tests {
                         stop_timeout = \"5000ms\"\n\n[[stage]]\n";
         assert!(app.configuration().starts_with(expected), "{}", app.configuration());
         assert_eq!(app.clone().only("app.py", "alone").unwrap().hooks, app.hooks);
+    }
+
+    #[test]
+    fn the_timeout_of_an_app_is_that_of_its_route_alone() {
+        let mut app = app();
+        app.services[3].route = "@asgi/old".to_owned();
+        app.services[3].timeout_ms = Some(500);
+        let text = app.configuration();
+        let route = "path = \"@asgi/old\"\nstages = \"asgi-old\"\ntimeout = \"500ms\"\n";
+        assert!(text.contains(route) && text.matches("timeout").count() == 1, "{text}");
+        let others = app.only("app.py", "more").unwrap();
+        assert!(!others.configuration().contains("asgi-old"), "it is no part of another service");
     }
 
     #[test]

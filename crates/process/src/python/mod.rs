@@ -175,7 +175,7 @@ impl PythonConfig {
     pub fn service(&self, base: &Path) -> Result<PythonService, PythonError> {
         let PythonApp { services, .. } = self.served(base)?;
         let known = || services.iter().map(|service| service.target.clone()).collect();
-        let auth = services.iter().find(|service| service.is_private()).map(|service| service.target.clone());
+        let auth = services.iter().find(|service| service.names_callers()).map(|service| service.target.clone());
         let found = services.iter().find(|service| service.target == self.app);
         let found = found.map(|service| PythonService { auth, ..service.clone() });
         found.ok_or_else(|| PythonError::UnknownName { app: self.app.clone(), known: known() })

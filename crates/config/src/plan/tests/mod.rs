@@ -267,6 +267,7 @@ fn a_path_that_cannot_be_served_names_its_line() {
         ("digits", "`digits` cannot be a route: a route is a plain path such as `/digits`"),
         ("/metrics", "`/metrics` cannot be a route: the http edge keeps that path for itself"),
         ("/docs/mine", "`/docs/mine` cannot be a route: the http edge keeps that path for itself"),
+        ("@asgi/docs", "`@asgi/docs` cannot be a route: the http edge keeps that path for itself"),
     ] {
         let error = error_of(path_line, &format!("path = {path:?}"));
         assert_eq!(error, format!("dir/callboard.toml:16: route `{path}`: path: {reason}"));
@@ -274,6 +275,15 @@ fn a_path_that_cannot_be_served_names_its_line() {
     let target = Target::Model { path: PathBuf::from("models/metrics.onnx") };
     let error = Plan::resolve(target, &Flags::new(), &Environment::default()).unwrap_err().to_string();
     assert!(error.starts_with("models/metrics.onnx: rename it: `/metrics` cannot be a route"), "{error}");
+}
+
+#[test]
+fn a_route_below_an_app_names_both() {
+    let app = "[[route]]\npath = \"@asgi/old\"\nstages = [\"digits\"]\n\n";
+    let below = app.replace("@asgi/old", "/old/digits");
+    let error = plan(&format!("{DIGITS}\n{app}{below}")).unwrap_err();
+    assert!(error.ends_with("`/old/digits` is a path of the app that is mounted at `/old`"), "{error}");
+    assert!(plan(&format!("{DIGITS}\n{app}")).is_ok());
 }
 
 #[test]

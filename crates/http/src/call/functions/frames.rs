@@ -283,8 +283,8 @@ impl InputDecoder {
         let (route, style, limits) = (Arc::clone(&self.route), self.style, self.limits.clone());
         let budget = self.client.edge().codec_budget(account, Deadline::at(end));
         let decode = move |bytes: &Bytes| match style {
-            CallStyle::Route | CallStyle::Declared => payload(route.input(), Format::Envelope, bytes, &limits),
             CallStyle::Function => arguments::decode(&route, Format::Envelope, bytes, &limits),
+            _ => payload(route.input(), Format::Envelope, bytes, &limits),
         };
         let ((), input) = budget.run((), envelope.len(), move || decode(&envelope)).await?;
         input

@@ -15,7 +15,7 @@ pub(crate) use crate::request::arguments::name_of;
 use crate::respond::stream::StreamForm;
 
 /// The style of a call, which decides the content of the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CallStyle {
     /// By its own path: the body is the input, or each frame of a stream of calls.
     Route,
@@ -23,6 +23,8 @@ pub(crate) enum CallStyle {
     Function,
     /// By a path or method that the route declares: without a body the input is null.
     Declared,
+    /// By a path of a mounted app: the request is given to it whole.
+    Asgi,
 }
 
 /// Whether the body is a stream of calls.

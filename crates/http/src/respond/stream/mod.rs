@@ -133,7 +133,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
 /// The error of a body that ends early: its client reads that it was cut.
 #[derive(Debug, Error)]
 #[error("the stream ended with an error")]
-struct BrokenStream;
+pub(crate) struct BrokenStream;
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 

@@ -1,0 +1,194 @@
+//! The response of a mounted app: its head decides the status, then its body follows piece by piece.
+//!
+//! An error after the head cuts the body, so that its client knows. So does a body of another length than its head has
+//! announced.
+//!
+//! hyper drops a body whose announced length it has sent, and a body that the response cannot have. So the call is read
+//! to its end before: otherwise it would count as cancelled, and the app would be.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, HttpBody};
+use axum::http::Method;
+use axum::response::Response;
+use bytes::Bytes;
+use callboard_codec::Payload;
+use callboard_core::edge::{PayloadReplies, Route};
+use callboard_core::{Deadline, ErrorKind, Instant, LocalClient};
+use callboard_telemetry::RequestSpan;
+use futures_util::{StreamExt as _, stream};
+use hyper::body::{Frame, SizeHint};
+
+use super::AsgiPart;
+use super::head::response_of;
+use crate::call::RequestContext;
+use crate::error::ApiError;
+use crate::observe::server_timing::{SERVER_TIMING, first as first_timing};
+use crate::observe::stream_log::StreamedItems;
+use crate::request_id::RequestId;
+use crate::respond::WITHOUT_BODY;
+use crate::respond::stream::{AbandonGuard, BrokenStream, next_reply};
+use crate::upgrade::EdgeLife;
+
+/// The response, when its head is there.
+pub(super) async fn begin(
+    mut replies: PayloadReplies,
+    context: RequestContext<'_>,
+    route: &Route,
+    method: &Method,
+) -> Result<Response, ApiError> {
+    let first = match replies.next().await {
+        Some(part) => read(part?)?,
+        None => return Err(ApiError::new(ErrorKind::Failed, "the app has ended without a response")),
+    };
+    let (mut response, announced) = response_of(&first)?;
+    if *method == Method::HEAD || announced == Some(0) || WITHOUT_BODY.contains(&response.status()) {
+        while let Some(part) = replies.next().await {
+            part?;
+        }
+        return Ok(response);
+    }
+    let items = StreamedItems::default();
+    let body = AsgiBody {
+        replies,
+        client: context.client.clone(),
+        life: Arc::clone(context.life),
+        id: context.id.clone(),
+        route: route.name().to_owned(),
+        first: Some(first.body.into_bytes()),
+        unsent: announced,
+        is_over: false,
+        leaving: AbandonGuard::new(context.metrics.requests.abandoned.clone()),
+        items: items.clone(),
+        _span: context.span.cloned(),
+    };
+    let body = Body::from_stream(stream::unfold(body, async |mut body| Some((body.next().await?, body))));
+    *response.body_mut() = match announced {
+        Some(bytes) => Body::new(Announced { body, unsent: bytes }),
+        None => {
+            // Its record in the access log is written at its end.
+            response.extensions_mut().insert(items);
+            body
+        }
+    };
+    response.headers_mut().insert(SERVER_TIMING, first_timing(context.start.elapsed()));
+    Ok(response)
+}
+
+fn read(part: Payload) -> Result<AsgiPart, ApiError> {
+    let read = part.into_inner::<AsgiPart>();
+    read.map_err(|error| ApiError::new(ErrorKind::Failed, format!("a part of the response cannot be read: {error}")))
+}
+
+/// The body of one response.
+struct AsgiBody {
+    replies: PayloadReplies,
+    /// Charges the pieces.
+    client: LocalClient,
+    life: Arc<EdgeLife>,
+    id: RequestId,
+    route: String,
+    /// What came with the head.
+    first: Option<Bytes>,
+    /// The bytes that are to come, if the head says how many.
+    unsent: Option<u64>,
+    is_over: bool,
+    leaving: AbandonGuard,
+    items: StreamedItems,
+    /// Ends with the stream.
+    _span: Option<Arc<RequestSpan>>,
+}
+
+impl AsgiBody {
+    /// The next piece.
+    async fn next(&mut self) -> Option<Result<Bytes, BrokenStream>> {
+        while !self.is_over {
+            match self.piece().await {
+                Ok(Some(piece)) if piece.is_empty() => {}
+                Ok(Some(piece)) => {
+                    self.items.count();
+                    return Some(Ok(piece));
+                }
+                Ok(None) => {
+                    self.is_over = true;
+                    self.leaving.ended();
+                }
+                Err(error) => {
+                    self.is_over = true;
+                    self.leaving.ended();
+                    error.log(self.id.as_str(), Some(&self.route));
+                    // hyper sends the pieces that it has when it waits, and drops them at an error.
+                    tokio::task::yield_now().await;
+                    return Some(Err(BrokenStream));
+                }
+            }
+        }
+        None
+    }
+
+    /// Reads the end of the response, behind the last byte of its announced length.
+    async fn end(&mut self) -> Result<(), ApiError> {
+        while let Some(part) = next_reply(&mut self.replies, &self.life).await {
+            if !read(part?)?.body.is_empty() {
+                return Err(wrong_length("longer"));
+            }
+        }
+        self.is_over = true;
+        self.leaving.ended();
+        Ok(())
+    }
+
+    async fn piece(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let piece = match self.first.take() {
+            Some(first) => first,
+            None => match next_reply(&mut self.replies, &self.life).await {
+                Some(part) => read(part?)?.body.into_bytes(),
+                None if self.unsent.is_some_and(|bytes| bytes > 0) => return Err(wrong_length("shorter")),
+                None => return Ok(None),
+            },
+        };
+        if let Some(unsent) = &mut self.unsent {
+            *unsent = unsent.checked_sub(piece.len() as u64).ok_or_else(|| wrong_length("longer"))?;
+            if *unsent == 0 {
+                self.end().await?;
+            }
+        }
+        let edge = self.client.edge();
+        let deadline = Deadline::after(Instant::now(), Deadline::DEFAULT_TIMEOUT);
+        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), deadline);
+        budget.charge_outcome(piece.len())?;
+        Ok(Some(budget.charged(piece)))
+    }
+}
+
+/// A body whose length the head has announced.
+struct Announced {
+    body: Body,
+    unsent: u64,
+}
+
+impl HttpBody for Announced {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let sent = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+        self.unsent = self.unsent.saturating_sub(sent as u64);
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.unsent == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.unsent)
+    }
+}
+
+fn wrong_length(how: &str) -> ApiError {
+    ApiError::new(ErrorKind::Failed, format!("the body of the response is {how} than its `content-length`"))
+}

@@ -1,0 +1,335 @@
+"""ASGI apps below a path of the node: `callboard.asgi`.
+
+An app is the private route `@asgi/…` of a service that streams: the node gives it each request whole, and takes the
+head of the response and then the pieces of its body. The requests of one replica share its event loop, and the app with
+its lifespan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib
+import logging
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from callboard._api import ASGI_ROUTE, NOTED, SERVICE, Service, concurrent, service_of
+from callboard._context import Context
+from callboard._exceptions import HTTPException
+from callboard._options import nearest_name, route_path
+
+Message = MutableMapping[str, Any]
+App = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Any]
+
+_VERSION = {"version": "3.0", "spec_version": "2.4"}
+# A larger body is sent in pieces, each of which waits for its reader.
+_PIECE_BYTES = 256 * 1024
+# What a client has left behind may end by itself; then it is cancelled.
+_LEFT_SECONDS = 5.0
+
+log = logging.getLogger("callboard")
+
+
+class AsgiRequest(msgspec.Struct, frozen=True):
+    """A request as the node gives it. The characters of its headers are bytes."""
+
+    method: str
+    scheme: str
+    http_version: str
+    root_path: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    client: str | None
+    body: bytes
+
+    def scope(self, state: dict[str, Any], context: Context) -> dict[str, Any]:
+        """The scope of its connection."""
+        return {
+            "type": "http",
+            "asgi": dict(_VERSION),
+            "http_version": self.http_version,
+            "method": self.method,
+            "scheme": self.scheme,
+            "path": unquote(self.path),
+            "raw_path": self.path.encode(),
+            "query_string": self.query.encode(),
+            "root_path": self.root_path,
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in self.headers],
+            # The node does not know the port.
+            "client": None if self.client is None else (self.client, 0),
+            "server": self._server(),
+            "state": state.copy(),
+            "extensions": {},
+            "callboard": context,
+        }
+
+    def _server(self) -> tuple[str, int | None] | None:
+        host = next((value for name, value in self.headers if name == "host"), None)
+        with contextlib.suppress(ValueError):
+            url = urlsplit(f"{self.scheme}://{host}")
+            if host is not None and url.hostname is not None:
+                return url.hostname, url.port or (443 if self.scheme == "https" else 80)
+        return None
+
+
+def asgi(
+    path: str,
+    app: App | str,
+    *,
+    replicas: int | tuple[int, int] = 1,
+    max: int = 100,
+    timeout: str | float | None = None,
+    queue: int | None = None,
+    start_timeout: str | float | None = None,
+    memory_limit: str | int | None = None,
+    env: Mapping[str, str] | None = None,
+    warm: bool = True,
+) -> type:
+    """Mounts an ASGI app, such as one of FastAPI, Starlette or Django, below a path: `cb.asgi("/legacy", app)`.
+
+    Written at the top of a file that is served, it gives the app all requests to `/legacy` and below, of any method, in
+    `replicas` processes of its own. `app` is the app, or a text such as `"legacy.main:app"`, which replicas import. The
+    app sees the `root_path` `/legacy` and the whole path. Its lifespan is that of the replica. `scope["callboard"]`
+    is the `Context` of the request, with its caller.
+
+    * `max`: the most requests at a time in one replica. Others wait in the queue, for at most `queue` of them.
+    * `timeout`: the longest time until the app begins its response, by default that of the node; then the answer is
+      504. The body may take any time. The app is told of a client that leaves (`http.disconnect`), and cancelled if it
+      still runs five seconds later.
+
+    The other options are as of `service`. Guards, keys, limits of bodies and the access log are those of the node.
+    WebSockets are answered with 501.
+
+    Raises `TypeError` for anything but an app, and `ValueError` for a wrong path or a value out of its range.
+    """
+    path = route_path(path)
+    if path == "/" or "{" in path:
+        raise ValueError(f"asgi: {path!r}: an app has a path of its own without parameters, such as '/legacy'")
+    if isinstance(app, str):
+        if not re.fullmatch(r"[\w.]+:[\w.]+", app):
+            raise ValueError(f"asgi: {app!r}: write the name of the module and the app, such as 'legacy.main:app'")
+    elif not callable(app) or isinstance(app, type):
+        raise TypeError(f"asgi: {app!r} is no ASGI app: give the object that a server such as uvicorn gets")
+
+    class Mount:
+        async def setup(self) -> None:
+            self._lifespan = _Lifespan(_loaded(app) if isinstance(app, str) else app, path)
+            await self._lifespan.start()
+
+        async def cleanup(self) -> None:
+            await self._lifespan.stop()
+
+        @concurrent(max=max)
+        async def predict(self, request: AsgiRequest, context: Context) -> AsyncIterator[Any]:
+            lifespan = self._lifespan
+            exchange = _Exchange(request)
+            call = lifespan.app(request.scope(lifespan.state, context), exchange.receive, exchange.send)
+            async for part in exchange.parts(call, context, path):
+                yield part
+
+    Mount.__doc__ = f"The ASGI app below {path}."
+    found = service_of(
+        Mount,
+        False,
+        name=f"asgi{path}",
+        route=path,
+        replicas=replicas,
+        timeout=timeout,
+        queue=queue,
+        start_timeout=start_timeout,
+        memory_limit=memory_limit,
+        env=env,
+        warm=warm,
+    )
+    setattr(Mount, SERVICE, dataclasses.replace(found, route=ASGI_ROUTE + path))
+    _name(Mount, path, sys._getframe(1).f_globals)
+    NOTED.append(("asgi", Mount))
+    return Mount
+
+
+def is_asgi(value: Any) -> bool:
+    """Whether `asgi` has made this."""
+    service = vars(value).get(SERVICE) if isinstance(value, type) else None
+    return isinstance(service, Service) and service.route.startswith(f"{ASGI_ROUTE}/")
+
+
+def _name(mount: type, path: str, names: dict[str, Any]) -> None:
+    """Gives it a name in the module that mounts it, by which a replica finds it."""
+    name = "@asgi" + re.sub(r"[/.:]", "-", path)
+    while name in names:
+        name += "-"
+    mount.__name__ = mount.__qualname__ = name
+    mount.__module__ = names["__name__"]
+    names[name] = mount
+
+
+def _loaded(target: str) -> Any:
+    module, _, names = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in names.split("."):
+        if not hasattr(found, name):
+            near = nearest_name(name, dir(found))
+            raise AttributeError(f"asgi: {target}: no {name!r}" + (f": did you mean {near!r}?" if near else ""))
+        found = getattr(found, name)
+    if not callable(found):
+        raise TypeError(f"asgi: {target} is no ASGI app, but {found!r}")
+    return found
+
+
+# ---- The life of the app ---------------------------------------------------------------------------------------------
+
+
+class _Lifespan:
+    """An app from its startup to its shutdown, in a task of its own. An app without a lifespan has neither."""
+
+    def __init__(self, app: Any, path: str) -> None:
+        self.app = app
+        self.state: dict[str, Any] = {}
+        self._path = path
+        self._asked: asyncio.Queue[Message] = asyncio.Queue()
+        self._answers: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+        self._asked.put_nowait({"type": "lifespan.startup"})
+        answer = await self._answers.get()
+        if answer is not None and answer["type"] == "lifespan.startup.failed":
+            raise RuntimeError(f"the startup of the ASGI app failed: {answer.get('message', '')}".rstrip(": "))
+
+    async def stop(self) -> None:
+        if self._task is None or self._task.done():
+            return
+        self._asked.put_nowait({"type": "lifespan.shutdown"})
+        answer = await self._answers.get()
+        if answer is not None and answer["type"] == "lifespan.shutdown.failed":
+            log.error("the shutdown of the ASGI app at %s failed: %s", self._path, answer.get("message", ""))
+        await asyncio.wait({self._task}, timeout=1)
+
+    async def _run(self) -> None:
+        scope = {"type": "lifespan", "asgi": dict(_VERSION), "state": self.state}
+        try:
+            await self.app(scope, self._asked.get, self._answer)
+        except Exception as error:
+            # By ASGI an app refuses a scope that it does not know by any exception.
+            log.info("the ASGI app at %s has no lifespan: %r", self._path, error)
+        finally:
+            self._answers.put_nowait(None)
+
+    async def _answer(self, message: Message) -> None:
+        self._answers.put_nowait(message)
+
+
+# ---- Requests --------------------------------------------------------------------------------------------------------
+
+
+class _Exchange:
+    """One request and its response."""
+
+    def __init__(self, request: AsgiRequest) -> None:
+        self._body: bytes | None = request.body
+        self._is_head = request.method == "HEAD"
+        self._has_begun = self._is_complete = self._has_left = False
+        # Set when there is nothing more to receive.
+        self._over = asyncio.Event()
+        # The parts that are sent, and None at the end. One of them waits for the node.
+        self._sent: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(1)
+
+    async def receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        kind = message["type"]
+        if self._has_left:
+            raise OSError("the client has left")
+        if kind == "http.response.start" and not self._has_begun:
+            self._has_begun = True
+            await self._put({"status": message["status"], "headers": list(map(_texts, message.get("headers", ())))})
+        elif kind == "http.response.body" and self._has_begun and not self._is_complete:
+            body, has_more = message.get("body", b""), message.get("more_body", False)
+            if not self._is_head:
+                for start in range(0, len(body), _PIECE_BYTES):
+                    await self._put({"body": bytes(body[start : start + _PIECE_BYTES])})
+            # The rest of a body that nothing reads may have no end.
+            self._has_left = self._is_head and has_more
+            if self._is_head or not has_more:
+                self._is_complete = True
+                self._over.set()
+                self._sent.put_nowait(None)
+        else:
+            raise RuntimeError(f"{kind!r} comes at the wrong time: a response is a start, and then a body to its end")
+
+    async def _put(self, part: dict[str, Any]) -> None:
+        await self._room.acquire()
+        if self._has_left:
+            raise OSError("the client has left")
+        self._sent.put_nowait(part)
+
+    async def parts(self, call: Any, context: Context, path: str) -> AsyncIterator[dict[str, Any]]:
+        """The parts of the response, as the app sends them."""
+        task = asyncio.ensure_future(call)
+        task.add_done_callback(lambda _: self._sent.put_nowait(None))
+        try:
+            while (part := await self._sent.get()) is not None:
+                self._room.release()
+                yield part
+        except BaseException:
+            self._leave(task, context)
+            raise
+        if not task.done():
+            self._after(_left if self._has_left else _rest, task, context)
+        elif self._is_complete:
+            if not task.cancelled() and (error := task.exception()) is not None and not self._has_left:
+                log.error("the ASGI app at %s has failed after its response", path, exc_info=error)
+        else:
+            # Raises what the app raises.
+            task.result()
+            raise RuntimeError(f"the ASGI app has ended {'within' if self._has_begun else 'without'} its response")
+
+    def _leave(self, task: asyncio.Future[Any], context: Context) -> None:
+        """The client has left, or its time is over."""
+        self._has_left = True
+        self._over.set()
+        self._room.release()
+        if not task.done():
+            self._after(_left, task, context)
+
+    def _after(self, work: Callable[[asyncio.Future[Any]], Any], task: asyncio.Future[Any], context: Context) -> None:
+        try:
+            context.after(work, task)
+        except HTTPException:
+            task.cancel()
+
+
+def _texts(header: Any) -> tuple[str, str]:
+    """The name and the value of a header, whose bytes are characters."""
+    name, value = header
+    return bytes(name).decode("latin-1"), bytes(value).decode("latin-1")
+
+
+async def _rest(task: asyncio.Future[Any]) -> None:
+    """What the app does after its response, such as a background task. An exception is logged."""
+    await task
+
+
+async def _left(task: asyncio.Future[Any]) -> None:
+    """What the app does for a client that has left."""
+    await asyncio.wait({task}, timeout=_LEFT_SECONDS)
+    task.cancel()
+    await asyncio.wait({task})
+    # Its error is that of a response that nothing reads.
+    if not task.cancelled():
+        task.exception()
