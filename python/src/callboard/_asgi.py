@@ -290,7 +290,7 @@ class _Exchange:
             self._leave(task, context)
             raise
         if not task.done():
-            self._after(_left if self._has_left else _rest, task, context)
+            self._after(after_asgi_client_left if self._has_left else after_asgi_response, task, context)
         elif self._is_complete:
             if not task.cancelled() and (error := task.exception()) is not None and not self._has_left:
                 log.error("the ASGI app at %s has failed after its response", path, exc_info=error)
@@ -305,7 +305,7 @@ class _Exchange:
         self._over.set()
         self._room.release()
         if not task.done():
-            self._after(_left, task, context)
+            self._after(after_asgi_client_left, task, context)
 
     def _after(self, work: Callable[[asyncio.Future[Any]], Any], task: asyncio.Future[Any], context: Context) -> None:
         try:
@@ -320,12 +320,12 @@ def _texts(header: Any) -> tuple[str, str]:
     return bytes(name).decode("latin-1"), bytes(value).decode("latin-1")
 
 
-async def _rest(task: asyncio.Future[Any]) -> None:
+async def after_asgi_response(task: asyncio.Future[Any]) -> None:
     """What the app does after its response, such as a background task. An exception is logged."""
     await task
 
 
-async def _left(task: asyncio.Future[Any]) -> None:
+async def after_asgi_client_left(task: asyncio.Future[Any]) -> None:
     """What the app does for a client that has left."""
     await asyncio.wait({task}, timeout=_LEFT_SECONDS)
     task.cancel()

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::curl::curl;
 use super::{PageState, for_browsers};
+use crate::asgi::asgi_path;
 use crate::listener::PeerInfo;
 use crate::mounted::prefix;
 use crate::request::head::joined;
@@ -25,7 +26,8 @@ struct ServiceIndex<'a> {
     version: &'a str,
     ready: bool,
     routes: Vec<IndexEntry>,
-    pages: [String; PAGES.len()],
+    /// The pages of the edge, then those of mounted apps.
+    pages: Vec<String>,
 }
 
 const PAGES: [&str; 5] = ["/docs/", "/openapi.json", "/readyz", "/livez", "/metrics"];
@@ -73,15 +75,17 @@ pub(super) async fn index(
         described.map_or_else(String::new, |described| described.pipeline.clone())
     };
     let listed = |route: &Arc<Route>| IndexEntry::new(route, pipeline(route), &base, sources.info.needs_key);
+    let private = sources.client.edge().private_routes();
+    let apps: Vec<&str> = private.iter().filter_map(|route| asgi_path(route.name())).collect();
     let index = ServiceIndex {
         title: &sources.info.title,
         version: &sources.info.version,
         ready: sources.client.health().ready,
         routes: sources.client.routes().iter().map(listed).collect(),
-        pages: PAGES.map(|page| format!("{prefix}{page}")),
+        pages: PAGES.into_iter().chain(apps.iter().copied()).map(|page| format!("{prefix}{page}")).collect(),
     };
     if prefers_html(&headers) {
-        for_browsers(Html(page(&index, directory(&original))).into_response(), POLICY)
+        for_browsers(Html(page(&index, &apps, directory(&original))).into_response(), POLICY)
     } else {
         Json(index).into_response()
     }
@@ -109,7 +113,7 @@ fn directory(original: &Uri) -> &str {
     original.path().rsplit('/').next().unwrap_or_default()
 }
 
-fn page(index: &ServiceIndex<'_>, directory: &str) -> String {
+fn page(index: &ServiceIndex<'_>, apps: &[&str], directory: &str) -> String {
     let mut html = format!("{HEAD}<style>{STYLE}</style>\n");
     let title = escaped(index.title);
     let state = if index.ready { "ready" } else { "not ready" };
@@ -125,7 +129,7 @@ fn page(index: &ServiceIndex<'_>, directory: &str) -> String {
         );
     }
     html.push_str("<p>");
-    for (path, shown) in PAGES.iter().zip(&index.pages) {
+    for (path, shown) in PAGES.iter().chain(apps).zip(&index.pages) {
         // Relative, as in `/docs`: a proxy may add a path prefix.
         let path = if directory.is_empty() { path.trim_start_matches('/') } else { path };
         _ = write!(html, "<a href=\"{}{path}\">{shown}</a> ", escaped(directory));

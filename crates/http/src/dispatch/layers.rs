@@ -185,7 +185,8 @@ impl EdgeState {
         }
         let Some(policy) = &self.policy else { return ControlFlow::Continue(Admitted::Known(None)) };
         let routes = || self.node.get().map(|node| node.client.routes()).unwrap_or_default();
-        if let Some(permission) = policy.preflight(request, routes) {
+        let is_app = |path: &str| self.node.get().is_some_and(|node| node.apps.find(path).is_some());
+        if let Some(permission) = policy.preflight(request, routes, is_app) {
             return ControlFlow::Break(Ok(permission));
         }
         match policy.admit(request, |request| self.protocols.admits_all(request)) {

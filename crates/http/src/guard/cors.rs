@@ -10,7 +10,8 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, HeaderValue, ORIGIN, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HeaderValue, ORIGIN, VARY,
 };
 use callboard_core::edge::Route;
 use thiserror::Error;
@@ -76,15 +77,17 @@ impl Cors {
         }
     }
 
-    /// Adds the further headers of the response to a preflight. A page may set the headers that a route reads.
-    pub(super) fn permit(&self, request: &HeaderMap, routes: &[Arc<Route>], headers: &mut HeaderMap) {
+    /// Adds the further headers of the response to a preflight. A page may set the headers that a route reads, and any
+    /// header of a request to a mounted app.
+    pub(super) fn permit(&self, request: &HeaderMap, routes: &[Arc<Route>], is_app: bool, headers: &mut HeaderMap) {
         if self.allowed(request).is_some() {
+            let asked = request.get(ACCESS_CONTROL_REQUEST_HEADERS).filter(|_| is_app).cloned();
             let read = routes.iter().filter_map(|route| route.request_fields()).flat_map(|fields| &fields.headers);
             let names: BTreeSet<&str> = SETTABLE.split(", ").chain(read.map(|name| &**name)).collect();
             let names = names.into_iter().collect::<Vec<_>>().join(", ");
             let settable = HeaderValue::try_from(names).unwrap_or(HeaderValue::from_static(SETTABLE));
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static(METHODS));
-            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, settable);
+            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(settable));
             headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
         }
     }

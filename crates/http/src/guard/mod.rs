@@ -106,15 +106,21 @@ impl AccessPolicy {
         }
     }
 
-    /// The response to a CORS preflight. `routes` are those that pages may call.
-    pub(crate) fn preflight<B>(&self, request: &Request<B>, routes: impl Fn() -> Vec<Arc<Route>>) -> Option<Response> {
+    /// The response to a CORS preflight. `routes` are those that pages may call, and `is_app` says whether a path is that
+    /// of a mounted app.
+    pub(crate) fn preflight<B>(
+        &self,
+        request: &Request<B>,
+        routes: impl Fn() -> Vec<Arc<Route>>,
+        is_app: impl Fn(&str) -> bool,
+    ) -> Option<Response> {
         if request.method() != Method::OPTIONS || !cors::is_preflight(request.headers()) {
             return None;
         }
         let cors = self.cors.as_ref()?;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        cors.permit(request.headers(), &routes(), response.headers_mut());
+        cors.permit(request.headers(), &routes(), is_app(request.uri().path()), response.headers_mut());
         Some(response)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage};
-use callboard_http::{ApiInfo, ApiKeys, AsgiPart, AsgiRequest, HttpConfig, HttpEdge};
+use callboard_http::{ApiInfo, ApiKeys, AsgiPart, AsgiRequest, Cors, HttpConfig, HttpEdge};
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use http_body_util::BodyExt as _;
@@ -232,7 +232,9 @@ async fn a_head_is_due_in_time_and_a_body_is_not() {
     let control = Control::default();
     let own = control.clone();
     let legacy = StreamStage::each("legacy", move |request: &AsgiRequest| answer(request, &own));
-    let route = RouteSpec::streaming("@asgi/legacy", legacy).default_timeout(Duration::from_millis(100));
+    let route = RouteSpec::streaming("@asgi/legacy", legacy)
+        .default_timeout(Duration::from_millis(100))
+        .max_timeout(Duration::from_millis(250));
     let server = Server::for_app(App::new().mount(route), HttpConfig::default()).await;
     let mut client = server.connect().await;
     client.send("GET /legacy/chunks HTTP/1.1\r\nhost: test\r\n\r\n").await;
@@ -289,6 +291,24 @@ async fn a_page_of_another_site_asks_no_app_on_loopback() {
 }
 
 #[tokio::test]
+async fn pages_of_the_listed_origins_may_send_any_header_to_an_app() {
+    let (server, _) = server(|config| config.cors = Some(Cors::parse(["https://app.example"]).unwrap())).await;
+    let ask = [
+        ("origin", "https://app.example"),
+        ("access-control-request-method", "PUT"),
+        ("access-control-request-headers", "x-csrf-token"),
+    ];
+    let mut client = server.connect().await;
+    let permission = client.request("OPTIONS", "/legacy/seen", &ask, "").await;
+    assert_eq!(permission.status, 204);
+    assert_eq!(permission.header("access-control-allow-headers"), Some("x-csrf-token"));
+    let permission = client.request("OPTIONS", "/double", &ask, "").await;
+    assert!(!permission.header("access-control-allow-headers").unwrap().contains("x-csrf-token"));
+    let seen = client.request("PUT", "/legacy/seen", &ask, "").await;
+    assert_eq!((seen.status, seen.header("access-control-allow-origin")), (200, Some("https://app.example")));
+}
+
+#[tokio::test]
 async fn an_app_is_asked_over_http2_as_over_http1() {
     let (server, _) = server(|_| ()).await;
     let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
@@ -332,4 +352,7 @@ async fn an_app_that_hides_a_route_or_cannot_stream_is_refused_with_both_names()
         assert_eq!(server.post_json(path, "{}").await.status, 404, "{path}");
     }
     assert!(!server.get("/openapi.json").await.text().contains("legacy"));
+    assert_eq!(server.get("/").await.json()["pages"][5], "/legacy");
+    let page = server.connect().await.request("GET", "/", &[("accept", "text/html")], "").await;
+    assert!(page.text().contains("<a href=\"legacy\">/legacy</a>"), "{page:?}");
 }
