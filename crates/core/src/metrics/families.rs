@@ -142,6 +142,10 @@ impl EndedNames {
         if self.0.len() > MAX_ENDED { self.0.pop_front() } else { None }
     }
 
+    pub(super) fn take_oldest(&mut self) -> Option<String> {
+        self.0.pop_front().map(|(name, _)| name)
+    }
+
     pub(super) fn remove(&mut self, name: &str) {
         self.0.retain(|(ended, _)| ended != name);
     }

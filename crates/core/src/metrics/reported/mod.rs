@@ -1,8 +1,9 @@
 //! The families of user code in other processes: their samples come as changes, and are added up here.
 //!
 //! A counter or histogram is the sum of all reports of a stage, so it survives the process that reports. A gauge is
-//! that of one process, and goes with it. Beyond a limit of its stage, or where a sample does not fit its family, it is
-//! left out, and the log says so once.
+//! that of one process, and goes with it. Beyond a limit of its stage or of all stages, or where a sample does not fit
+//! its family, it is left out, and the log says so once. At the limit of all stages those without a process lose their
+//! sums first, the oldest before the others.
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,10 @@ const MAX_SERIES: usize = 10_000;
 
 /// The most bytes of the names and labels of a stage's series, in all their lines.
 const MAX_BYTES: usize = 1 << 20;
+
+/// All stages of a node together have this many times the limits of one: the page of a node with many models stays one
+/// that a scraper reads.
+const SHARES_OF_NODE: usize = 10;
 
 /// The longest name of a family or label, and the longest value of a label.
 const MAX_NAME_BYTES: usize = 200;
@@ -137,10 +142,16 @@ struct State {
     told: HashSet<String>,
 }
 
-/// What a stage has of its limits.
+/// A stage with a process or series.
 #[derive(Default)]
 struct StageUse {
     processes: usize,
+    page: PageUse,
+}
+
+/// What is taken of a page.
+#[derive(Clone, Copy, Default)]
+struct PageUse {
     families: usize,
     series: usize,
     bytes: usize,
@@ -226,17 +237,29 @@ impl State {
         }
         let stage = reporter.stage.as_str();
         let others = family.and_then(|family| family.stages.get(stage));
-        // The reporter has entered it.
-        if let Some(usage) = self.stages.get_mut(stage)
-            && others.is_none_or(|series| !series.contains_key(&*labels))
-        {
-            usage.take(usize::from(others.is_none()), kind.lines(), kind.bytes(name, &labels))?;
+        if others.is_none_or(|series| !series.contains_key(&*labels)) {
+            let families = usize::from(others.is_none());
+            self.take(stage, PageUse { families, series: kind.lines(), bytes: kind.bytes(name, &labels) })?;
         }
         let family = self.families.entry(name.to_owned()).or_insert_with(|| {
             self.names.extend(kind.names(name));
             Family { help, kind, stages: BTreeMap::new() }
         });
         family.add(&reporter.stage, labels, value, reporter.source);
+        Ok(())
+    }
+
+    /// Takes room on the page for a stage, or says which limit that exceeds.
+    fn take(&mut self, stage: &str, more: PageUse) -> Result<(), String> {
+        let own = self.stages.get(stage).map(|usage| usage.page).unwrap_or_default().and(more);
+        own.check("its stage has", 1)?;
+        let all = |stages: &HashMap<_, StageUse>| stages.values().fold(more, |all, stage| all.and(stage.page));
+        while let Err(reason) = all(&self.stages).check("all stages of the node have", SHARES_OF_NODE) {
+            let Some(oldest) = self.ended.take_oldest() else { return Err(reason) };
+            self.forget(&oldest);
+        }
+        // The reporter has entered it.
+        self.stages.get_mut(stage).into_iter().for_each(|usage| usage.page = own);
         Ok(())
     }
 
@@ -262,12 +285,17 @@ impl State {
         if usage.processes > 0 {
             return;
         }
-        if usage.families == 0 {
+        if usage.page.families == 0 {
             self.stages.remove(stage);
         } else if let Some((oldest, _)) = self.ended.add(stage, 0) {
-            self.retain(&oldest, |_| false);
-            self.stages.remove(&*oldest);
+            self.forget(&oldest);
         }
+    }
+
+    /// Removes the sums of a stage without a process.
+    fn forget(&mut self, stage: &str) {
+        self.retain(stage, |_| false);
+        self.stages.remove(stage);
     }
 
     /// Removes the series of a stage that `keeps` does not keep.
@@ -279,13 +307,13 @@ impl State {
             of_stage.retain(|labels, series| {
                 let is_kept = keeps(series);
                 if !is_kept {
-                    usage.series -= kind.lines();
-                    usage.bytes -= kind.bytes(name, labels);
+                    usage.page.series -= kind.lines();
+                    usage.page.bytes -= kind.bytes(name, labels);
                 }
                 is_kept
             });
             if of_stage.is_empty() {
-                usage.families -= 1;
+                usage.page.families -= 1;
                 stages.remove(stage);
             }
             if stages.is_empty() {
@@ -296,20 +324,26 @@ impl State {
     }
 }
 
-impl StageUse {
-    /// Takes room, or says which limit it exceeds.
-    fn take(&mut self, families: usize, series: usize, bytes: usize) -> Result<(), String> {
-        let (families, series, bytes) = (self.families + families, self.series + series, self.bytes + bytes);
+impl PageUse {
+    fn and(self, other: Self) -> Self {
+        Self {
+            families: self.families + other.families,
+            series: self.series + other.series,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    /// Whether it is within this many times the limits of a stage.
+    fn check(self, owner: &str, shares: usize) -> Result<(), String> {
         for (what, count, limit) in [
-            ("metrics", families, MAX_FAMILIES),
-            ("series", series, MAX_SERIES),
-            ("bytes of names and labels", bytes, MAX_BYTES),
+            ("metrics", self.families, MAX_FAMILIES),
+            ("series", self.series, MAX_SERIES),
+            ("bytes of names and labels", self.bytes, MAX_BYTES),
         ] {
-            if count > limit {
-                return Err(format!("its stage has at most {limit} {what}"));
+            if count > limit * shares {
+                return Err(format!("{owner} at most {} {what}", limit * shares));
             }
         }
-        *self = Self { families, series, bytes, ..*self };
         Ok(())
     }
 }

@@ -41,7 +41,7 @@ fn counters_and_histograms_outlive_their_process_and_gauges_do_not() {
     drop(second);
     assert!(!families.encode().contains("size{"), "{}", families.encode());
     // A line of the counter, and five of the histogram.
-    assert_eq!(families.0.lock().stages[&stage].series, 6);
+    assert_eq!(families.0.lock().stages[&stage].page.series, 6);
 }
 
 #[test]
@@ -166,4 +166,27 @@ fn the_sums_of_the_stages_that_ended_last_are_kept() {
     assert!(!text.contains("tokens_s1_total"), "{text}");
     assert_eq!(families.0.lock().stages.len(), MAX_ENDED + 1);
     assert!(!families.0.lock().names.contains("tokens_s1"), "its name is free");
+}
+
+#[test]
+fn all_stages_of_a_node_have_a_limit_together_at_which_those_that_ended_give_way() {
+    let families = Arc::<ReportedFamilies>::default();
+    let user = |n: usize| sample("users", &[("user", &n.to_string())], ReportedValue::Counter(1.0));
+    let fill = |stage: String| {
+        let reporter = families.reporter(&stage.as_str().into(), 0);
+        (0..MAX_SERIES).for_each(|n| reporter.report(user(n)));
+        reporter
+    };
+    let mut running: Vec<_> = (0..SHARES_OF_NODE).map(|n| fill(format!("s{n}"))).collect();
+    let late = families.reporter(&"late".into(), 0);
+    assert_eq!(reason(&late, user(0)), "all stages of the node have at most 100000 series");
+    families.0.lock().add(&running[0], user(0)).unwrap();
+    assert_eq!(families.0.lock().stages["late"].page.series, 0, "what is refused takes no room");
+
+    drop(running.pop());
+    drop(running.pop());
+    let shown = |stage: &str| families.encode().contains(&format!("stage=\"{stage}\""));
+    assert!(shown("s8") && shown("s9"), "their sums stay while there is room");
+    late.report(user(0));
+    assert!(shown("late") && !shown("s9") && shown("s8"), "the stage that ended first gives way");
 }
