@@ -109,6 +109,49 @@ node.stop()
     assert started.returncode == 0 and "out 2" in printed, printed
 
 
+def test_an_interrupt_of_a_jupyter_kernel_ends_its_cell_and_leaves_the_node_alone(tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel")
+    manager = pytest.importorskip("jupyter_client").KernelManager()
+    assert PROGRAM is not None
+    (tmp_path / "app.py").write_text(APP)
+    environment = {**ENVIRONMENT, "PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    manager.start_kernel(cwd=tmp_path, env=environment)
+    client = manager.client()
+    client.start_channels()
+    printed: list[str] = []
+
+    def run(cell: str, interrupt_at: str | None = None) -> str:
+        """The status of the cell, or the name of its error."""
+        request = client.execute(cell)
+        printed.clear()
+        while True:
+            message = client.get_iopub_msg(timeout=LIMIT)
+            content = message["content"]
+            # The log of the node comes from a thread, which belongs to no cell.
+            printed.append(content.get("text", ""))
+            if interrupt_at and interrupt_at in "".join(printed):
+                interrupt_at = None
+                manager.interrupt_kernel()
+            if content.get("execution_state") == "idle" and message["parent_header"].get("msg_id") == request:
+                break
+        while True:
+            reply = client.get_shell_msg(timeout=LIMIT)
+            if reply["parent_header"].get("msg_id") == request:
+                return str(reply["content"].get("ename", reply["content"]["status"]))
+
+    try:
+        client.wait_for_ready(timeout=LIMIT)
+        assert run(CELL) == "ok" and "serves http" in "".join(printed), printed
+        endless = 'import time\nsay("waits")\nwhile True:\n    time.sleep(0.1)'
+        assert run(endless, interrupt_at="waits") == "KeyboardInterrupt"
+        assert run('say("out %d" % node.client().call("/add", 1))') == "ok"
+        assert "out 2" in "".join(printed) and "adding 1" in "".join(printed), printed
+        assert run("node.stop()") == "ok"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
 def test_a_node_ends_with_a_kernel_that_is_killed(tmp_path: Path) -> None:
     with kernel(tmp_path, CELL + "input()\n") as started:
         url = urlsplit(line_with(started, "serves http").split()[1])
