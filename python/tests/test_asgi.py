@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import http.client
 import os
 import signal
@@ -19,6 +20,7 @@ from conftest import Served, serving
 
 import callboard as cb
 from callboard._app import load_app
+from callboard._asgi import _Lifespan
 from callboard._target import TargetError
 
 APP = Path(__file__).with_name("asgi_app.py")
@@ -205,6 +207,38 @@ def test_requests_share_a_replica(node: Served) -> None:
         ends = sorted(pool.map(get, range(8)))
     # One after the other they would take eight times as long as one.
     assert ends[-1] - ends[0] < 8 * 0.3
+
+
+# ---- The lifespan ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_an_app_without_a_lifespan_starts_and_one_whose_startup_fails_does_not(asks: bool) -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        if asks:
+            assert await receive() == {"type": "lifespan.startup"}
+        raise ValueError("no database")
+
+    async def run() -> None:
+        lifespan = _Lifespan(failing, "/a")
+        await lifespan.start()
+        await lifespan.stop()
+
+    if not asks:
+        asyncio.run(run())
+        return
+    with pytest.raises(RuntimeError, match="the startup of the ASGI app failed") as failed:
+        asyncio.run(run())
+    assert str(failed.value.__cause__) == "no database"
+
+
+def test_a_startup_that_says_it_failed_says_why() -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no database"})
+
+    with pytest.raises(RuntimeError, match="the startup of the ASGI app failed: no database"):
+        asyncio.run(_Lifespan(failing, "/a").start())
 
 
 # ---- What is wrong is said -------------------------------------------------------------------------------------------

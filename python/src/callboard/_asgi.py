@@ -197,11 +197,16 @@ class _Lifespan:
         self._asked: asyncio.Queue[Message] = asyncio.Queue()
         self._answers: asyncio.Queue[Message | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        # Whether the app takes part, and why its startup has failed.
+        self._has_asked = False
+        self._error: Exception | None = None
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
         self._asked.put_nowait({"type": "lifespan.startup"})
         answer = await self._answers.get()
+        if self._error is not None:
+            raise RuntimeError("the startup of the ASGI app failed") from self._error
         if answer is not None and answer["type"] == "lifespan.startup.failed":
             raise RuntimeError(f"the startup of the ASGI app failed: {answer.get('message', '')}".rstrip(": "))
 
@@ -217,12 +222,20 @@ class _Lifespan:
     async def _run(self) -> None:
         scope = {"type": "lifespan", "asgi": dict(_VERSION), "state": self.state}
         try:
-            await self.app(scope, self._asked.get, self._answer)
+            await self.app(scope, self._receive, self._answer)
         except Exception as error:
-            # By ASGI an app refuses a scope that it does not know by any exception.
-            log.info("the ASGI app at %s has no lifespan: %r", self._path, error)
+            if self._has_asked:
+                self._error = error
+                log.error("the lifespan of the ASGI app at %s failed", self._path, exc_info=error)
+            else:
+                # By ASGI an app refuses a scope that it does not know by any exception.
+                log.info("the ASGI app at %s has no lifespan: %r", self._path, error)
         finally:
             self._answers.put_nowait(None)
+
+    async def _receive(self) -> Message:
+        self._has_asked = True
+        return await self._asked.get()
 
     async def _answer(self, message: Message) -> None:
         self._answers.put_nowait(message)
