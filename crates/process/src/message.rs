@@ -461,7 +461,8 @@ mod tests {
     #[test]
     fn bytes_in_details_are_kept_within_the_limit() {
         let error = |details: Value| {
-            let head = Map::from_iter([("message".into(), "m".into()), ("details".into(), details)]);
+            let head: Map =
+                [("message".to_owned(), Value::from("m")), ("details".to_owned(), details)].into_iter().collect();
             rmp_serde::from_slice::<ItemError>(&rmp_serde::to_vec_named(&Value::Map(head)).unwrap()).unwrap()
         };
         details::begin_head();
