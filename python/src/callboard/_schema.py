@@ -85,12 +85,17 @@ def _schema_hook(kind: type) -> dict[str, Any]:
         return {"type": "integer" if issubclass(kind, np.integer) else "number"}
     if kind.__module__.partition(".")[0] in LIBRARIES:
         return _frame_schema(kind)
-    reason = f"the type `{kind.__module__}.{kind.__qualname__}` cannot be made from an input"
+    reason = f"the type `{_public_name(kind)}` cannot be made from an input"
     if any(base.__module__.startswith("pydantic.v1") for base in kind.__mro__):
         reason += ": it is a model of pydantic 1, and models of pydantic 2 are needed"
     else:
         reason += _cure(kind)
     raise TypeError(reason)
+
+
+def _public_name(kind: type) -> str:
+    """The name by which code imports it: `pathlib.Path` is of a private module since Python 3.13."""
+    return f"{kind.__module__.partition('._')[0]}.{kind.__qualname__}"
 
 
 def _cure(kind: type) -> str:
@@ -143,7 +148,7 @@ def _model_schema(kind: Any) -> dict[str, Any]:
         model = kind.model_json_schema(schema_generator=_schema_generator())
         return model
     except PydanticInvalidForJsonSchema as error:
-        raise TypeError(f"the type `{kind.__module__}.{kind.__qualname__}` has no schema: {error.message}") from error
+        raise TypeError(f"the type `{_public_name(kind)}` has no schema: {error.message}") from error
 
 
 @functools.lru_cache(maxsize=1)
