@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from node import PROGRAM
+from node import ENVIRONMENT, HERE, PROGRAM
 
 import callboard as cb
+from callboard import doctor
 from callboard._target import routes_of
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="the program `callboard` is not built")
@@ -91,3 +98,99 @@ def test_as_many_replicas_as_devices_and_sets_of_variables_or_the_error_has_both
             cb.function(**wrong)(fn)
     (route,) = routes_of(cb.function(replicas=(0, 4), devices=("cuda:0", "cuda:1"))(fn), "fn")
     assert route.describe()["devices"] == ["cuda:0", "cuda:1"]
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], object]:
+    """A library in the place of NVML. Given "2 1" it tells of two devices, of which the second is lost."""
+    compiler, state = shutil.which("cc"), tmp_path / "state"
+    if compiler is None:
+        pytest.skip("no C compiler")
+    command = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(HERE / "fake_nvml.c")]
+    subprocess.run(command, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_NVML", str(state))
+
+    def tell(text: str) -> None:
+        # Whole at any time.
+        state.with_suffix(".new").write_text(text)
+        state.with_suffix(".new").replace(state)
+
+    tell("2 -1")
+    return tell
+
+
+def until(what: str, is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def test_all_devices_are_those_that_nvml_tells_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Callable[[str], object]
+) -> None:
+    seen = placed(tmp_path, monkeypatch, 'devices="auto"')
+    assert seen == {("cuda:0", "0", None), ("cuda:0", "1", None)}
+
+
+def test_a_lost_device_costs_its_replica_alone_which_comes_back_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Callable[[str], object]
+) -> None:
+    assert PROGRAM is not None
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(Path(PROGRAM).parent), prepend=os.pathsep)
+    (tmp_path / "placed.py").write_text(APP.format(options='devices="auto"'))
+    with cb.start(str(tmp_path / "placed.py")) as node:
+        client = node.client()
+
+        def metrics() -> str:
+            page: bytes = urllib.request.urlopen(f"{node.url}/metrics", timeout=30).read()
+            return page.decode()
+
+        page = metrics()
+        assert 'callboard_device_memory_used_bytes{device="1",name="Fake 1"} 10737418240' in page, page
+        assert 'callboard_device_utilisation_ratio{device="0",name="Fake 0"} 0.25' in page, page
+        nvml("2 1")
+        until("its replica has ended", lambda: 'callboard_stage_replicas{stage="placed"} 1\n' in metrics())
+        assert 'callboard_device_lost{device="1",name=""} 1' in metrics()
+        for _ in range(8):
+            assert client.call("/placed", {})[1] == "0"
+        nvml("2 -1")
+        until("it is back", lambda: 'callboard_stage_replicas{stage="placed"} 2\n' in metrics())
+        assert {tuple(seen)[1] for seen in client.map("/placed", [{}] * 32, in_flight=8)} == {"0", "1"}
+
+
+def test_the_doctor_lists_devices_with_their_driver_and_tells_of_one_that_is_lost(
+    tmp_path: Path, nvml: Callable[[str], object]
+) -> None:
+    assert PROGRAM is not None
+    (tmp_path / "placed.py").write_text(APP.format(options='devices="auto"'))
+    nvml("2 1")
+    environment = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"], "VIRTUAL_ENV": sys.prefix}
+    command = [PROGRAM, "doctor", "placed.py", "--http", "127.0.0.1:0"]
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "ok: the driver 550.54.15 runs CUDA up to 12.4\n" in found.stdout, found
+    assert "ok: device 0 is Fake 0, with 10240 of 81920 MiB of memory in use\n" in found.stdout
+    assert found.returncode == 1 and "problem: device 1 is lost" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("version", "needs", "line"),
+    [
+        ("2.9.0+cu130", [], "problem: torch is built for CUDA 13.0, and the driver runs CUDA up to 12.4; "),
+        (
+            "2.9.0",
+            ["numpy", "nvidia-cuda-runtime-cu12==12.8.90; platform_system == 'Linux'"],
+            "ok: torch is built for ",
+        ),
+    ],
+)
+def test_the_doctor_tells_of_a_driver_that_is_older_than_the_toolkit(
+    monkeypatch: pytest.MonkeyPatch, version: str, needs: list[str], line: str
+) -> None:
+    monkeypatch.setenv(doctor.CUDA, "12.4")
+    monkeypatch.setattr(doctor.metadata, "version", {"torch": version}.__getitem__)
+    monkeypatch.setattr(doctor.metadata, "requires", {"torch": needs}.__getitem__)
+    (found,) = doctor._of_engines(["torch"])
+    assert found.startswith(line)

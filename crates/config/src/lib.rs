@@ -57,7 +57,7 @@ pub use nearest::Hint;
 #[cfg(feature = "process")]
 pub use placement::{Devices, Variables};
 pub use plan::{Plan, Settings, Target};
-#[cfg(feature = "process")]
+#[cfg(all(feature = "onnx", feature = "process"))]
 pub(crate) use process::{MEMORY_LIMIT, read_memory_limit};
 #[cfg(feature = "process")]
 pub use process::{ProcessKeys, PythonKeys};

@@ -19,6 +19,7 @@ use rustix::process::Pid;
 use tracing::Level;
 
 use crate::config::ProcessConfig;
+use crate::devices::{VISIBLE, why_lost};
 use crate::exit;
 use crate::fork_server::{ForkServer, ForkedChild};
 use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, OUTPUT_TARGET, both_ends, cut};
@@ -42,6 +43,8 @@ pub(crate) struct ChildProcess {
     meter: Arc<UsageMeter>,
     /// The memory that is measured, if no limit is set.
     watched: Option<WatchedMemory>,
+    /// The only device that it sees, if there is one.
+    device: Option<String>,
     /// Whether it has sent a message.
     pub(crate) has_spoken: bool,
     /// The reason for which it was killed.
@@ -60,6 +63,10 @@ impl ChildProcess {
     /// Starts the child of `replica`, with its socket as standard input. Forks it, where that is possible.
     pub(crate) fn start(config: &ProcessConfig, fork_server: &ForkServer, replica: &Replica) -> Result<Self, Failure> {
         let failed = |error: io::Error| config.cannot_start(&error);
+        let device = config.env.get(VISIBLE).filter(|own| !own.is_empty() && !own.contains(',')).cloned();
+        if let Some(reason) = device.as_deref().and_then(why_lost) {
+            return Err(config.not_started(&reason));
+        }
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let ((lines, output), (end, at_end)) = (io::pipe().map_err(failed)?, io::pipe().map_err(failed)?);
@@ -117,6 +124,7 @@ impl ChildProcess {
             memory_limit: config.memory_limit.bytes(),
             meter,
             watched: watched.flatten(),
+            device,
             has_spoken: false,
             cause: None,
         })
@@ -127,9 +135,10 @@ impl ChildProcess {
         self.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Why the child is to end, if it holds too much memory.
+    /// Why the child is to end, if it holds too much memory, or its device is lost.
     pub(crate) fn excess(&self, is_idle: bool) -> Option<String> {
-        self.watched.as_ref()?.excess(is_idle)
+        let excess = self.watched.as_ref().and_then(|watched| watched.excess(is_idle));
+        excess.or_else(|| why_lost(self.device.as_deref()?))
     }
 
     /// Measures what it uses.

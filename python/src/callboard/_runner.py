@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ _LOOK_SECONDS = 0.001
 # Outputs that need more than encoding: errors and answers.
 _SPECIAL = (BaseException, *ANSWERS)
 
+log = logging.getLogger("callboard")
 _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
 
 # Takes the index of an item, and its next output.
@@ -58,6 +60,7 @@ class Runner:
         self.signature = route.signature
         self.stage = stage_of(route)
         self.concurrency = route.method.concurrency
+        self._may_run_again = route.service.contract != "at_most_once"
         self.name = route.signature.where
         self.encode = route.signature.encode_output
         self._forms = forms_of(route.signature.output)
@@ -100,7 +103,10 @@ class Runner:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                outputs = [_failure(error, contexts[index]) for index in good]
+                if halves := self._halves(error, good):
+                    outputs = [each for half in halves for each in self._batch(*_of(half, arguments, contexts))]
+                else:
+                    outputs = [_failure(error, contexts[index]) for index in good]
         return _merge(arguments, good, outputs, contexts)
 
     def _one(self, index: int, item: dict[str, Any] | Failure, context: Context, emit: Emit) -> Any:
@@ -201,8 +207,34 @@ class Runner:
             except BaseException as error:
                 if is_own_cancellation(error):
                     raise
-                outputs = [_failure(error, contexts[index]) for index in good]
+                if halves := self._halves(error, good):
+                    outputs = [
+                        each for half in halves for each in await self._batch_async(*_of(half, arguments, contexts))
+                    ]
+                else:
+                    outputs = [_failure(error, contexts[index]) for index in good]
         return _merge(arguments, good, outputs, contexts)
+
+    def _halves(self, error: BaseException, good: list[int]) -> tuple[list[int], list[int]] | None:
+        """The halves in which a batch runs again that found no memory, once what it held is freed."""
+        # Few processes need it.
+        from callboard._out_of_memory import free_memory, is_out_of_memory
+
+        if not is_out_of_memory(error):
+            return None
+        if not self._may_run_again:
+            log.warning('%s: no memory for %d items; with contract="pure" they run in halves', self.name, len(good))
+            return None
+        log.warning("%s: no memory for %d items", self.name, len(good), exc_info=error)
+        # Errors are told by means of this module.
+        from callboard._errors import forget
+
+        forget(error)
+        free_memory()
+        if len(good) < 2:
+            return None
+        middle = (len(good) + 1) // 2
+        return good[:middle], good[middle:]
 
     # ---- Arguments and outputs ---------------------------------------------------------------------------------------
 
@@ -296,6 +328,11 @@ def _good(arguments: list[Any], contexts: list[Context]) -> list[int]:
         for index, (item, context) in enumerate(zip(arguments, contexts, strict=True))
         if type(item) is not Failure and not context._cancelled
     ]
+
+
+def _of(indices: list[int], arguments: list[Any], contexts: list[Context]) -> tuple[list[Any], list[Context]]:
+    """These items of a batch as a batch."""
+    return [arguments[index] for index in indices], [contexts[index] for index in indices]
 
 
 def _merge(arguments: list[Any], good: list[int], outputs: list[Any], contexts: list[Context]) -> list[Any]:

@@ -7,12 +7,15 @@ read, not imported: an import ends at the first module that is missing.
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import platform
+import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 from callboard._target import split
@@ -31,6 +34,8 @@ _PACKAGES = {
     "yaml": "pyyaml",
 }
 _LEAST = (3, 10)
+# The latest CUDA that the driver runs, if there is one.
+CUDA = "_CALLBOARD_DRIVER_CUDA"
 _USAGE = "usage: python -m callboard.doctor TARGET [VERSION], such as app.py"
 
 
@@ -62,6 +67,7 @@ def examine(target: str, version: str | None) -> Iterator[str]:
         _, *marked, _ = traceback.format_exception_only(type(error), error)
         yield from (line.rstrip() for line in marked)
         return
+    yield from _of_engines(names)
     missing = [name for name in names if not _is_there(name)]
     if not missing:
         yield f"ok: {source} finds its {len(names)} module{'s' * (len(names) != 1)}"
@@ -71,6 +77,33 @@ def examine(target: str, version: str | None) -> Iterator[str]:
     cure = f"-r {os.path.relpath(listed)}" if listed.is_file() else packages
     word = "module" if len(missing) == 1 else "modules"
     yield f"problem: {source} lacks the {word} {', '.join(missing)}; {sys.executable} -m pip install {cure}"
+
+
+def _of_engines(names: Iterable[str]) -> Iterator[str]:
+    """Whether the driver runs the CUDA of PyTorch, and what ONNX Runtime can run on, if the app imports them."""
+    driver, toolkit = os.environ.get(CUDA), _cuda_of_torch() if "torch" in names else None
+    if driver and toolkit:
+        latest = driver.partition(".")[0]
+        if int(toolkit.partition(".")[0]) > int(latest):
+            cure = f"install a newer driver, or a torch for CUDA {latest}"
+            yield f"problem: torch is built for CUDA {toolkit}, and the driver runs CUDA up to {driver}; {cure}"
+        else:
+            yield f"ok: torch is built for CUDA {toolkit}"
+    if "onnxruntime" in names and _is_there("onnxruntime"):
+        onnxruntime = importlib.import_module("onnxruntime")
+        yield f"ok: onnxruntime {onnxruntime.__version__} has {', '.join(onnxruntime.get_available_providers())}"
+
+
+def _cuda_of_torch() -> str | None:
+    """The CUDA that the installed PyTorch was built for, as its package tells."""
+    try:
+        version, needs = metadata.version("torch"), metadata.requires("torch") or []
+    except metadata.PackageNotFoundError:
+        return None
+    if local := re.search(r"\+cu(\d+)(\d)$", version):
+        return f"{local[1]}.{local[2]}"
+    found = (re.match(r"nvidia-cuda-runtime(?:-cu\d+)?\s*==\s*(\d+\.\d+)", need) for need in needs)
+    return next((need[1] for need in found if need), None)
 
 
 def _file_of(module: str) -> Path | None:

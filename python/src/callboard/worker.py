@@ -429,6 +429,11 @@ class Worker:
         # Items may share an error, whose text each of them needs.
         for failure in failures:
             forget(failure)
+        if failures:
+            from callboard._out_of_memory import free_memory, is_out_of_memory
+
+            if any(map(is_out_of_memory, failures)):
+                free_memory()
         # A batch may follow as soon as this one is answered.
         del self._running[batch.id]
         # It has the tasks, and the batch is still referred to while the next one is awaited.

@@ -8,8 +8,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use callboard_config::{Environment, Flags, Plan, Settings, StageKind, Target};
-use callboard_process::PythonConfig;
+use callboard_config::{Devices, Environment, Flags, Plan, Settings, StageKind, Target};
+use callboard_process::{PythonConfig, devices, driver};
 
 use crate::error::{CliError, chain};
 use crate::output;
@@ -19,6 +19,9 @@ use crate::target::{self, PythonTarget};
 
 /// The tool of the package.
 const TOOL: &str = "callboard.doctor";
+
+/// Tells the tool the latest CUDA that the driver runs.
+const CUDA_VARIABLE: &str = "_CALLBOARD_DRIVER_CUDA";
 
 /// How a line of the tool, or of this module, begins that tells of a problem.
 const PROBLEM: &str = "problem: ";
@@ -56,7 +59,7 @@ pub(crate) fn run(typed: Option<PathBuf>, flags: &Flags, variables: &Environment
                 counted(plan.routes.len(), "route"),
                 counted(plan.stages.len(), "stage")
             ))?;
-            for line in machine(&plan.settings) {
+            for line in machine(&plan.settings).into_iter().chain(device_lines(&plan)) {
                 say(&line)?;
             }
         }
@@ -100,6 +103,7 @@ fn apps(typed: Option<&Path>) -> Vec<(PythonConfig, PathBuf)> {
 fn tool_lines(python: &PythonConfig, base: &Path) -> Vec<String> {
     let mut command = python.tool(base, TOOL);
     let interpreter = python.interpreter(base).display().to_string();
+    command.envs(driver().ok().map(|driver| (CUDA_VARIABLE, driver.cuda)));
     let output = command.arg(env!("CARGO_PKG_VERSION")).stdin(Stdio::null()).output();
     match output {
         Err(error) => vec![format!(
@@ -144,6 +148,50 @@ fn machine(settings: &Settings) -> Vec<String> {
         ),
     });
     [Some(port), files, memory].into_iter().flatten().collect()
+}
+
+/// The devices of this machine and their driver, if there are some or a stage wants them.
+fn device_lines(plan: &Plan) -> Vec<String> {
+    let driver = match driver() {
+        Ok(driver) => driver,
+        Err(reason) => {
+            return plan
+                .stages
+                .iter()
+                .filter_map(|stage| without_devices(&stage.name.value, &stage.kind, &reason))
+                .collect();
+        }
+    };
+    let mut lines = vec![format!("ok: the driver {} runs CUDA up to {}", driver.version, driver.cuda)];
+    for device in devices() {
+        let (index, name) = (device.index, device.name.unwrap_or_default());
+        lines.push(if device.is_lost {
+            format!("{PROBLEM}device {index} is lost: it does not answer; reset it, or restart the machine")
+        } else {
+            let mib = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), |bytes| (bytes >> 20).to_string());
+            let (used, total) = (mib(device.memory_used), mib(device.memory_total));
+            format!("ok: device {index} is {name}, with {used} of {total} MiB of memory in use")
+        });
+    }
+    lines
+}
+
+/// What it means for a stage that there is no device.
+fn without_devices(stage: &str, kind: &StageKind, reason: &str) -> Option<String> {
+    let devices = match kind {
+        StageKind::Python(keys) => keys.devices.as_ref()?,
+        StageKind::Process(keys) => keys.devices.as_ref()?,
+        _ => return None,
+    };
+    match devices {
+        Devices::Auto => Some(format!("ok: stage `{stage}` runs on the CPU, as there is no device: {reason}")),
+        Devices::Named(names) => {
+            let device = names.iter().find(|name| name.starts_with("cuda"))?;
+            Some(format!(
+                "{PROBLEM}stage `{stage}` wants {device}, and there is no device: {reason}; install the driver"
+            ))
+        }
+    }
 }
 
 /// The soft limit of open files; Linux only.

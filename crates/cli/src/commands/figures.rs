@@ -1,9 +1,13 @@
-//! The figures of routes, stages and replicas in a node's metrics: counts, how long calls took, and processor time.
+//! The figures of routes, stages, replicas and devices in a node's metrics: counts, how long calls took, and what
+//! processes and devices use.
 //!
 //! A node counts since its start. The difference of two reads is what happened between them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
+
+/// How the families of devices begin.
+const DEVICE: &str = "callboard_device_";
 
 /// The figures of one read, or between two of them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +17,20 @@ pub(crate) struct Figures {
     pub(crate) queues: HashMap<String, Histogram>,
     /// The seconds of processor time of the process of each replica, by stage and index.
     pub(crate) processor: HashMap<(String, String), f64>,
+    /// The devices of its machine, by their numbers.
+    pub(crate) devices: BTreeMap<u32, DeviceFigures>,
+}
+
+/// A device. What it does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct DeviceFigures {
+    pub(crate) name: String,
+    pub(crate) memory_used: Option<f64>,
+    pub(crate) memory_total: Option<f64>,
+    /// From 0 to 1.
+    pub(crate) utilisation: Option<f64>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) is_lost: bool,
 }
 
 /// The calls of one route.
@@ -52,6 +70,19 @@ impl Figures {
                 "callboard_replica_cpu_seconds_total" => {
                     let (Some(stage), Some(replica)) = (label("stage"), label("replica")) else { continue };
                     figures.processor.insert((stage, replica), value);
+                }
+                name if name.starts_with(DEVICE) => {
+                    let Some(index) = label("device").and_then(|index| index.parse().ok()) else { continue };
+                    let device = figures.devices.entry(index).or_default();
+                    device.name = label("name").unwrap_or_default();
+                    match &name[DEVICE.len()..] {
+                        "memory_used_bytes" => device.memory_used = Some(value),
+                        "memory_total_bytes" => device.memory_total = Some(value),
+                        "utilisation_ratio" => device.utilisation = Some(value),
+                        "temperature_celsius" => device.temperature = Some(value),
+                        "lost" => device.is_lost = value > 0.0,
+                        _ => {}
+                    }
                 }
                 _ => {}
             }

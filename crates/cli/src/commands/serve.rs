@@ -95,6 +95,8 @@ async fn serve(
     };
     // Dropped at the end, which ends it.
     let mut watching = JoinSet::new();
+    #[cfg(feature = "process")]
+    server.node().show_metrics_of(callboard_process::device_metrics);
     let mut repository = directory.clone().map(|directory| directory as Arc<dyn ModelRepository>);
     if let Some(directory) = directory {
         let counted = Arc::clone(&directory);

@@ -184,6 +184,7 @@ impl fmt::Display for StatusText<'_> {
         }
         write!(f, "{stages}")?;
         self.write_processes(f)?;
+        self.write_devices(f)?;
         if !items(&node["peers"]).is_empty() {
             let mut peers = Table::new(["peer", "node", "connected for", "stages"]);
             for peer in items(&node["peers"]) {
@@ -249,6 +250,23 @@ impl StatusText<'_> {
             }
         }
         if has_some { write!(f, "\n{table}") } else { Ok(()) }
+    }
+
+    fn write_devices(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(["device", "name", "memory", "in use", "utilisation", "temperature"]);
+        for (index, device) in &self.figures.devices {
+            let bytes = |bytes: Option<f64>| bytes.map_or_else(dash, |bytes| shown_bytes(bytes as u64));
+            let share = device.utilisation.map_or_else(dash, |share| format!("{:.0} %", share * 100.0));
+            table.row([
+                index.to_string(),
+                if device.is_lost { "lost".to_owned() } else { plain::line(&device.name).into_owned() },
+                bytes(device.memory_total),
+                bytes(device.memory_used),
+                share,
+                device.temperature.map_or_else(dash, |degrees| format!("{degrees:.0} °C")),
+            ]);
+        }
+        if self.figures.devices.is_empty() { Ok(()) } else { write!(f, "\n{table}") }
     }
 }
 
@@ -322,6 +340,10 @@ digits  failed  2         1     2/64   0.5 ms     1.0 ms     4        2.2       
 stage   replica  process  up     batches  cpu   memory
 digits  0        4711     1 min  3        75 %  150.0 MiB
 
+device  name    memory       in use      utilisation  temperature
+0       A card  81920.0 MiB  1024.0 MiB  25 %         41 °C
+1       lost    -            -           -            -
+
 peer           node    connected for  stages
 10.0.0.2:4433  second  1 min          decode, digits
 10.0.0.3:4433  -       disconnected   -
@@ -332,7 +354,12 @@ digits: no such file";
              callboard_requests_total{route=\"/digits\",outcome=\"failed\"} 1\n\
              callboard_request_duration_seconds_bucket{le=\"0.002\",route=\"/digits\"} 45\n\
              callboard_stage_queue_seconds_bucket{le=\"0.001\",stage=\"digits\"} 45\n\
-             callboard_replica_cpu_seconds_total{stage=\"digits\",replica=\"0\"} 1.5\n",
+             callboard_replica_cpu_seconds_total{stage=\"digits\",replica=\"0\"} 1.5\n\
+             callboard_device_memory_used_bytes{device=\"0\",name=\"A card\"} 1073741824\n\
+             callboard_device_memory_total_bytes{device=\"0\",name=\"A card\"} 85899345920\n\
+             callboard_device_utilisation_ratio{device=\"0\",name=\"A card\"} 0.25\n\
+             callboard_device_temperature_celsius{device=\"0\",name=\"A card\"} 41\n\
+             callboard_device_lost{device=\"1\",name=\"\"} 1\n",
         );
         let shown = StatusText { status: &status, figures: &figures, interval: Some(Duration::from_secs(2)) };
         assert_eq!(shown.to_string(), expected);

@@ -1,15 +1,11 @@
-//! The devices of this machine: which of them a child sees, and what NVIDIA's management library (NVML) tells of them.
-//!
-//! NVML is loaded the first time that it is asked. Without it, or without a driver, there are no devices, and nothing
-//! else changes.
+//! The devices of this machine: which of them a child sees. `nvml.rs` reads what they do.
+
+mod nvml;
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
-use nvml_wrapper::Nvml;
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
-use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{cuda_driver_version_major, cuda_driver_version_minor};
+pub(crate) use self::nvml::why_lost;
+pub use self::nvml::{Device, Driver, device_metrics, devices, driver};
 
 /// The devices that a process sees, by their numbers or their names (`GPU-…`, `MIG-…`).
 pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -62,9 +58,8 @@ fn child_sees(name: &str, visible: Option<&str>, has_order: bool) -> Result<Devi
 /// process sees them; `cpu` where it sees none, and the log says why.
 #[must_use]
 pub fn devices_for(stage: &str) -> Vec<String> {
-    let counted = nvml().and_then(|nvml| nvml.device_count().map_err(|error| error.to_string()));
     let visible = std::env::var(VISIBLE).ok();
-    let reason = match counted.map(|count| visible_of(count, visible.as_deref())) {
+    let reason = match nvml::count().map(|count| visible_of(count, visible.as_deref())) {
         Ok(0) => "this process sees none".to_owned(),
         Ok(count) => return (0..count).map(|index| format!("cuda:{index}")).collect(),
         Err(reason) => reason,
@@ -80,88 +75,6 @@ fn visible_of(count: u32, visible: Option<&str>) -> usize {
         Err(_) => !own.is_empty() && count > 0,
     };
     visible.map_or(count as usize, |visible| visible.split(',').map(str::trim).take_while(exists).count())
-}
-
-/// A device of this machine as NVML tells. What a device does not tell is `None`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its number, in the order of their places on the bus.
-    pub index: u32,
-    /// Its model.
-    pub name: Option<String>,
-    /// Its name among all devices, such as `GPU-8932f937-…`.
-    pub uuid: Option<String>,
-    /// Whether it does not answer any more: it has fallen off the bus.
-    pub is_lost: bool,
-    /// Its memory in use, in bytes, of all processes.
-    pub memory_used: Option<u64>,
-    /// Its memory, in bytes.
-    pub memory_total: Option<u64>,
-    /// For how much of the last moment it worked, in percent.
-    pub utilisation: Option<u32>,
-    /// Its temperature in degrees Celsius.
-    pub temperature: Option<u32>,
-}
-
-/// The versions of the driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Driver {
-    /// Of the driver, such as `550.54.15`.
-    pub version: String,
-    /// The latest CUDA that it runs, such as `12.4`.
-    pub cuda: String,
-}
-
-/// The devices of this machine now; none without NVML.
-#[must_use]
-pub fn devices() -> Vec<Device> {
-    nvml().map(devices_of).unwrap_or_default()
-}
-
-/// The driver.
-///
-/// # Errors
-///
-/// Why NVML tells nothing: it is not there, or there is no driver that it can speak to.
-pub fn driver() -> Result<Driver, String> {
-    let nvml = nvml()?;
-    let cuda = nvml.sys_cuda_driver_version().map_err(|error| error.to_string())?;
-    Ok(Driver {
-        version: nvml.sys_driver_version().map_err(|error| error.to_string())?,
-        cuda: format!("{}.{}", cuda_driver_version_major(cuda), cuda_driver_version_minor(cuda)),
-    })
-}
-
-/// The library, or why it tells nothing.
-fn nvml() -> Result<&'static Nvml, String> {
-    static LOADED: OnceLock<Result<Nvml, NvmlError>> = OnceLock::new();
-    LOADED.get_or_init(Nvml::init).as_ref().map_err(|error| match error {
-        NvmlError::LibloadingError(_) => "NVML (libnvidia-ml.so.1) is not installed".to_owned(),
-        other => other.to_string(),
-    })
-}
-
-fn devices_of(nvml: &Nvml) -> Vec<Device> {
-    (0..nvml.device_count().unwrap_or_default()).map(|index| device_of(nvml, index)).collect()
-}
-
-fn device_of(nvml: &Nvml, index: u32) -> Device {
-    let mut is_lost = false;
-    let mut told = |error| is_lost |= matches!(error, NvmlError::GpuLost);
-    let found = nvml.device_by_index(index).map_err(&mut told).ok();
-    let memory = found.as_ref().and_then(|device| device.memory_info().map_err(&mut told).ok());
-    let utilisation = found.as_ref().and_then(|device| device.utilization_rates().map_err(&mut told).ok());
-    let temperature = found.as_ref().and_then(|device| device.temperature(TemperatureSensor::Gpu).map_err(told).ok());
-    Device {
-        index,
-        name: found.as_ref().and_then(|device| device.name().ok()),
-        uuid: found.as_ref().and_then(|device| device.uuid().ok()),
-        is_lost,
-        memory_used: memory.as_ref().map(|memory| memory.used),
-        memory_total: memory.as_ref().map(|memory| memory.total),
-        utilisation: utilisation.map(|rates| rates.gpu),
-        temperature,
-    }
 }
 
 #[cfg(test)]
