@@ -26,6 +26,10 @@ wheel *args:
 python-native binary="target/release/callboard":
     python3 benches/python_native.py {{binary}}
 
+# Replicas on the GPUs of this machine, with figures; one line where there is none. Needs PyTorch. Minutes.
+gpu binary="target/release/callboard":
+    PYTHONPATH=python/src timeout 480 python3 benches/gpus.py {{binary}}
+
 # Serve the digits on http://127.0.0.1:8000.
 serve:
     cargo run --release -- serve examples/digits

@@ -194,3 +194,18 @@ def test_the_doctor_tells_of_a_driver_that_is_older_than_the_toolkit(
     monkeypatch.setattr(doctor.metadata, "requires", {"torch": needs}.__getitem__)
     (found,) = doctor._of_engines(["torch"])
     assert found.startswith(line)
+
+
+def test_the_check_of_gpus_says_that_there_is_none_and_does_the_rest_without() -> None:
+    script = Path(__file__).parents[2] / "benches/gpus.py"
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, str(script), str(PROGRAM), *arguments]
+        found = subprocess.run(
+            command, env={**ENVIRONMENT, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, check=False
+        )
+        assert found.returncode == 0, found
+        return found.stdout
+
+    assert run().startswith("gpus: no GPU (") and run().count("\n") == 1
+    assert "2 x CPU\n" in (dry := run("--dry")) and "largest batch that found memory: 2.0\n" in dry, dry
