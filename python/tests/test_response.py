@@ -124,6 +124,10 @@ def test_a_route_declares_the_status_and_media_type_of_its_answers(node: Served)
     other = httpx.post(f"{node.http}/table", json=0)
     assert (other.status_code, other.headers["content-type"]) == (404, "text/plain; charset=utf-8")
     assert httpx.post(f"{node.http}/table", json=2, headers={"accept": "text/html"}).status_code == 406
+    # What its code chooses is known when it has run: the hint of its result says that it may be any.
+    page = httpx.get(f"{node.http}/page", headers={"accept": "text/html"})
+    assert (page.text, page.headers["content-type"]) == ("<p>", "text/html; charset=utf-8")
+    assert httpx.get(f"{node.http}/page", headers={"accept": "text/csv"}).status_code == 406
     responses = httpx.get(f"{node.http}/openapi.json").json()["paths"]["/table"]["post"]["responses"]
     assert list(responses) == ["201", "default"]
     assert responses["201"]["description"] == "A table."

@@ -74,7 +74,7 @@ pub(crate) async fn call<B: RequestBody>(
             let (reply, unwritten) = client.edge().submit_unwritten(admission, payload, options).await?;
             let response = match unwritten.response() {
                 None => respond::whole(reply.payload, accepted, &compression, &budget).await,
-                // Boxed: keeps the future of calls that choose nothing small.
+                // Boxed: keeps the future of calls without it small.
                 Some(fields) => {
                     let headers = request.headers();
                     Box::pin(respond::chosen(&fields, reply.payload, accepted, headers, &compression, &budget)).await
@@ -158,8 +158,11 @@ impl ResponseKind {
 
 /// Whether the code of a route may choose a media type that the request accepts.
 fn may_choose(route: &Route, accept: Option<&Cow<'_, HeaderValue>>) -> bool {
-    let declared = route.response().and_then(|response| response.media_type.as_deref());
-    declared.map_or_else(|| is_open_file(route.output()), |declared| respond::accepts(accept.map(|a| &**a), declared))
+    let declared = route.response();
+    match declared.and_then(|response| response.media_type.as_deref()) {
+        Some(declared) => respond::accepts(accept.map(|accept| &**accept), declared),
+        None => declared.is_some_and(|response| response.chooses_media_type) || is_open_file(route.output()),
+    }
 }
 
 /// A body that was read.

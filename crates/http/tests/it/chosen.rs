@@ -255,6 +255,19 @@ async fn a_stream_has_the_status_that_its_route_declares() {
 }
 
 #[tokio::test]
+async fn a_route_whose_code_chooses_its_media_type_takes_any_accept() {
+    let page = choosing(fields().with_header("content-type", "text/html"), "<p>");
+    let (_page, mut client) = server(declaring(page, None, None)).await;
+    let html = client.post("/r", &[JSON, ("accept", "text/html")], "null").await;
+    assert_eq!((html.status, html.text(), html.header("content-type")), (200, "<p>", Some("text/html")));
+    let (_none, mut client) = server(declaring(choosing(fields(), "text"), None, None)).await;
+    for (accept, status) in [("text/html", 406), ("text/plain", 200)] {
+        let answer = client.post("/r", &[JSON, ("accept", accept)], "null").await;
+        assert_eq!(answer.status, status, "{accept}: its code has chosen none");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_has_the_status_and_headers_that_were_chosen_before_its_first_output() {
     let early = StreamStage::each_with_context("early", |count: &u64, context: &CallContext| {
         context.set_response(fields().with_status(203).with_header("x-model", "m1"));
