@@ -126,6 +126,7 @@ impl Actor for BatcherActor {
             }
             BatcherMessage::Close => state.is_closed = true,
             BatcherMessage::Open => state.is_closed = false,
+            BatcherMessage::Ended(stage) => state.stages.end(stage),
             BatcherMessage::Drain => state.is_draining = true,
         }
         if state.is_closed {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::error::CallError;
 use crate::pool::Pool;
-use crate::queue::{CostLine, Entry, HostedQueues, QueueState, SessionQueues};
+use crate::queue::{CostLine, Entry, HostedId, HostedQueues, QueueState, SessionQueues};
 
-/// The stages, by their indices. The first is that of the batcher's pool.
+/// The stages, by their indices. The first is that of the batcher's pool, which also stands in the places that are free.
 pub(super) struct HostedStages {
     pub(super) queues: HostedQueues<Box<Entry>>,
     states: Vec<HostedStage>,
@@ -65,10 +65,27 @@ impl HostedStages {
     pub(super) fn find(&mut self, entry: &Entry) -> Option<usize> {
         self.known(entry).or_else(|| {
             let pool = self.states[0].pool.hosted(entry.hosted_id())?;
-            let stage = self.queues.add(pool.policy().ageing);
-            self.states.push(HostedStage::new(pool));
-            Some(stage)
+            let (ageing, state) = (pool.policy().ageing, HostedStage::new(pool));
+            if let Some(free) = (0..self.states.len()).find(|stage| self.is_free(*stage)) {
+                self.queues.renew(free, ageing);
+                self.states[free] = state;
+                return Some(free);
+            }
+            self.states.push(state);
+            Some(self.queues.add(ageing))
         })
+    }
+
+    fn is_free(&self, stage: usize) -> bool {
+        stage > 0 && self.pool(stage).hosted_id == 0
+    }
+
+    /// A hosted stage has ended, and all its calls before it: its place is free for another one.
+    pub(super) fn end(&mut self, id: HostedId) {
+        let ended = (1..self.states.len()).find(|stage| self.states[*stage].pool.hosted_id == id);
+        if let Some(stage) = ended.filter(|stage| self.queues.of(*stage).len() == 0) {
+            self.states[stage] = HostedStage::new(Arc::clone(self.pool(0)));
+        }
     }
 
     /// The refusal of an entry that would miss its deadline behind what waits and runs.
@@ -154,7 +171,7 @@ impl HostedStages {
 
     /// Notes the load of each queue.
     pub(super) fn note_queued(&self) {
-        for (stage, state) in self.states.iter().enumerate() {
+        for (stage, state) in self.states.iter().enumerate().filter(|(stage, _)| !self.is_free(*stage)) {
             state.pool.note_queued(self.queues.of(stage).load());
         }
     }

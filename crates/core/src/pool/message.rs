@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::demand::FailedStart;
 use super::replica::ReplicaHandle;
 use super::run::BatchRun;
-use crate::queue::{Entry, EntryKey, LifeId, Suspicion};
+use crate::queue::{Entry, EntryKey, HostedId, LifeId, Suspicion};
 
 /// Messages to one batcher. There are at most a few for each permit of the queue and for each replica, so their number
 /// is bounded, though ractor's mailbox has no limit. Entries come by the [`Inbox`](crate::queue::Inbox).
@@ -43,6 +43,8 @@ pub(crate) enum BatcherMessage {
     Close,
     /// The stage serves again after it had failed. From the supervisor, before it accepts entries.
     Open,
+    /// This stage, which the replicas have run for another one, has ended. From the router.
+    Ended(HostedId),
     /// No delays any more: the node drains. From the supervisor.
     Drain,
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::handle::Pool;
+use super::message::BatcherMessage;
 use crate::call::Flight;
 use crate::queue::{HOSTED_BITS, HostedId};
 
@@ -59,6 +60,13 @@ impl Pool {
     pub(crate) fn hosted(&self, id: HostedId) -> Option<Arc<Self>> {
         let pools = self.hosted.pools.lock();
         pools.known.iter().find(|(known, _)| *known == id).and_then(|(_, pool)| pool.upgrade())
+    }
+
+    /// This stage has ended: the batcher of its host forgets it.
+    pub(crate) fn leave_host(&self) {
+        if let Some(host) = &self.host {
+            host.tell_batcher(BatcherMessage::Ended(self.hosted_id));
+        }
     }
 
     /// The other stages that the same replicas run.

@@ -12,7 +12,7 @@ use crate::clock::Instant;
 
 /// The queues of one batcher. The first is that of the stage that has the replicas, and most have no other.
 ///
-/// A queue of a stage that has ended stays, empty, until the replicas end: each is a stage that a change has brought.
+/// A queue of a stage that has ended stays, empty, for the next one that a change brings.
 #[derive(Debug)]
 pub(crate) struct HostedQueues<T> {
     queues: Vec<SessionQueues<T>>,
@@ -27,10 +27,16 @@ impl<T> HostedQueues<T> {
 
     /// Adds a queue, and returns its index.
     pub(crate) fn add(&mut self, ageing: Duration) -> usize {
+        self.queues.push(SessionQueues::new(ageing));
+        self.renew(self.queues.len() - 1, ageing);
+        self.queues.len() - 1
+    }
+
+    /// An empty queue in the place of another one.
+    pub(crate) fn renew(&mut self, stage: usize, ageing: Duration) {
         let mut queue = SessionQueues::new(ageing);
         queue.set_replicas(self.replicas.iter().copied());
-        self.queues.push(queue);
-        self.queues.len() - 1
+        self.queues[stage] = queue;
     }
 
     /// The queue of this index.

@@ -421,6 +421,7 @@ impl RouterState {
 
     fn stage_ended(&mut self, stage: &Arc<DeployedStage>) {
         self.table.remove_stage(stage);
+        stage.pool.leave_host();
         self.forget_if_last(stage.name());
         self.publish();
     }

@@ -243,6 +243,28 @@ async fn a_stage_may_be_hosted_by_one_that_no_route_uses_and_ends_it_with_its_la
 }
 
 #[tokio::test]
+async fn nothing_of_a_hosted_stage_outlives_it() {
+    let host = Stage::each_async("host", |n: Arc<u64>| async move { Ok(*n) });
+    let revision = |held: &Arc<u64>| {
+        let held = Arc::clone(held);
+        // The code of its host runs.
+        let hosted = Stage::each_async("hosted", move |_: Arc<u64>| {
+            let held = Arc::clone(&held);
+            async move { Ok(*held) }
+        });
+        RouteSpec::new("/hosted", hosted.hosted_by(&host.as_host()))
+    };
+    let mut held = Arc::new(0);
+    let node = App::new().route("/host", host.clone()).mount(revision(&held)).start().await.unwrap();
+    for number in 1..20 {
+        assert_eq!(node.client().call::<u64, u64>("/hosted", number).await.unwrap(), number);
+        let ended = std::mem::replace(&mut held, Arc::new(number));
+        node.change(RouteChange::new().replace_route(revision(&held))).await.unwrap();
+        until("the old revision is gone", || Arc::strong_count(&ended) == 1).await;
+    }
+}
+
+#[tokio::test]
 async fn a_call_of_a_stage_of_the_same_replicas_is_refused() {
     let outer =
         Stage::each_async_with_context("outer", |n: Arc<u64>, context: callboard_core::CallContext| async move {
