@@ -51,6 +51,13 @@ def page() -> cb.Response:
     return cb.Response("<p>", media_type="text/html")
 
 
+@cb.function
+@cb.batched(max_batch_size=10_000)
+def many(numbers: list[int]) -> list[cb.Response]:
+    headers = {f"x-{number}": "a" * 100 for number in range(16)}
+    return [cb.Response(number, 201, headers) for number in numbers]
+
+
 @cb.service
 class Chat:
     async def predict(self, text: str, context: cb.Context) -> AsyncIterator[str]:

@@ -16,6 +16,10 @@ from callboard._media import BYTES, File
 if TYPE_CHECKING:
     from callboard._context import Context
 
+# What the items of a batch may choose in all: a quarter of the head of a frame.
+_MAX_CHOSEN_BYTES = 1 << 20
+# What an item or a header takes there beside its characters.
+_ITEM_BYTES = 16
 _NOT_IN_COOKIES = re.compile(r"[;,\x00-\x1f\x7f]")
 
 # The statuses of an answer without a body.
@@ -225,6 +229,22 @@ def begun(context: Context) -> dict[str, Any] | None:
     """What the code has chosen of an answer that begins now, as the worker protocol has it; None if nothing."""
     response, context._response = context._response, SENT
     return None if response is None else response._head()
+
+
+def add_chosen(responses: list[dict[str, Any] | None], index: int, context: Context, size: int) -> int:
+    """Adds what the code of an item has chosen to that of the items before it, which has this size; returns the new one.
+
+    Raises `ValueError` where the frame of a batch has no room for it.
+    """
+    response = begun(context)
+    if response is None:
+        return size
+    size += _ITEM_BYTES + sum(len(name) + len(value) + _ITEM_BYTES for name, value in response.get("headers", ()))
+    if size > _MAX_CHOSEN_BYTES:
+        raise ValueError("no room for its headers in its batch: use a smaller max_batch_size")
+    responses += [None] * (index - len(responses))
+    responses.append(response)
+    return size
 
 
 # What is more than an output.

@@ -51,7 +51,7 @@ from callboard._messages import (
     decode_message,
 )
 from callboard._process import begin, version
-from callboard._response import SENT, begun
+from callboard._response import SENT, add_chosen, begun
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._said import clip, said
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
@@ -405,26 +405,26 @@ class Worker:
         lengths: list[int] = []
         parts: list[Buffer] = []
         failures: list[BaseException] = []
-        total, encode = 0, runner.encode
+        total, chosen, encode = 0, 0, runner.encode
         responses: list[dict[str, Any] | None] = []
         for result, context in zip(results, batch.contexts, strict=True):
             if isinstance(result, Failure):
                 items.append(error_map(result.error))
                 failures.append(result.error)
                 continue
-            if not runner.signature.streams:
-                try:
+            try:
+                if not runner.signature.streams:
                     pieces = encode(result) if context._response is None else runner.encoded(result, context)
                     size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
                     total = self._checked(total + size)
-                except Exception as error:
-                    items.append({"message": f"the output of {runner.name}: {said(error)}"})
-                    continue
+                if context._response is not None:
+                    chosen = add_chosen(responses, len(items), context, chosen)
+            except Exception as error:
+                items.append({"message": f"the output of {runner.name}: {said(error)}"})
+                continue
+            if not runner.signature.streams:
                 lengths.append(size)
                 parts += pieces
-            if context._response is not None and (response := begun(context)):
-                responses += [None] * (len(items) - len(responses))
-                responses.append(response)
             items.append(None)
         # Items may share an error, whose text each of them needs.
         for failure in failures:
