@@ -204,6 +204,7 @@ impl HeadScan {
 }
 
 /// The body in small pieces with a pause after each: multer takes all ready bytes before it parses.
+#[expect(clippy::needless_pass_by_ref_mut, reason = "the returned stream reads it")]
 fn pieces<B: RequestBody>(
     body: &mut IncomingBody<'_, '_, B>,
     search: Arc<HeadScan>,
