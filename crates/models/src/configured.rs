@@ -205,15 +205,13 @@ fn take_over(change: RouteChange, (route, rollout): ReloadedRoute, is_served: bo
 }
 
 fn reload_routes(reload: &ReadAgain, route: &str, served: &HashSet<String>) -> Result<ReloadedRoutes, RepositoryError> {
-    let mut plan = reload().map_err(|error| RepositoryError::Source(error.to_string()))?;
+    let plan = reload().map_err(|error| RepositoryError::Source(error.to_string()))?;
     let all = names(&plan);
     let Some(together) = together(&plan, route, served) else { return Ok((all, Err(RepositoryError::Unknown))) };
-    // Models of other routes are not opened.
-    plan.routes.retain(|route| together.contains(&route.path.value));
     if let Err(error) = own_protocols().check_route(route) {
         return Ok((all, Err(RepositoryError::Source(error.to_string()))));
     }
-    let reloaded = assemble::routes(&plan)
+    let reloaded = assemble::some_routes(&plan, |name| together.contains(name))
         .map(|routes| with_rollouts(&plan, routes))
         .map_err(|error| RepositoryError::Source(chain(&error)));
     Ok((all, reloaded))

@@ -6,7 +6,7 @@
 use super::part::Part;
 use crate::{ConfigError, Hint, Plan, StagePlan};
 
-/// Checks the calls of all stages of the plan.
+/// Checks the calls of those stages of the plan that were built.
 pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigError> {
     for index in 0..parts.len() {
         for (attribute, route) in calls(parts, index) {

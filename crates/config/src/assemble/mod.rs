@@ -82,7 +82,7 @@ pub fn app(plan: &Plan) -> Result<App, BuildError> {
 
 /// The app of a plan, and for each stage with a model a line that says what runs it.
 pub fn app_and_engines(plan: &Plan) -> Result<(App, Vec<String>), BuildError> {
-    let parts = parts(plan)?;
+    let parts = parts(plan, plan)?;
     let line = |(stage, part): (&StagePlan, &Option<Part>)| {
         let engine = part.as_ref()?.engine.as_ref()?;
         Some(format!("stage {} runs on {engine}", stage.name.value))
@@ -97,11 +97,22 @@ pub fn app_and_engines(plan: &Plan) -> Result<(App, Vec<String>), BuildError> {
 ///
 /// As [`app`].
 pub fn routes(plan: &Plan) -> Result<Vec<RouteSpec>, BuildError> {
-    routes_of(plan, &parts(plan)?)
+    routes_of(plan, &parts(plan, plan)?)
 }
 
-/// The stages that the routes use, in the order of the plan.
-fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
+/// Makes those routes of a plan whose names are `wanted`. Models of other routes are not opened.
+///
+/// # Errors
+///
+/// As [`app`].
+pub fn some_routes(plan: &Plan, wanted: impl Fn(&str) -> bool) -> Result<Vec<RouteSpec>, BuildError> {
+    let mut some = plan.clone();
+    some.routes.retain(|route| wanted(&route.path.value));
+    routes_of(&some, &parts(&some, plan)?)
+}
+
+/// The stages that the routes use, in the order of the plan. They may call each route of the `whole` plan.
+fn parts(plan: &Plan, whole: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
     // A stage that several routes share is built once: one queue, one pool. A stage that no route uses is not built.
     let processes = Processes::default();
     let mut parts = plan.stages.iter().map(|_| None).collect::<Vec<Option<Part>>>();
@@ -113,7 +124,7 @@ fn parts(plan: &Plan) -> Result<Vec<Option<Part>>, BuildError> {
         let host = parts[plan.with_replicas(index)].as_ref().and_then(|part| part.host.as_ref());
         parts[index] = Some(Part::build(plan, stage, &processes, host)?);
     }
-    inner_calls::check(plan, &parts)?;
+    inner_calls::check(whole, &parts)?;
     check_callers(plan, &parts)?;
     Ok(parts)
 }
