@@ -239,7 +239,8 @@ def test_a_stage_of_a_file_whose_callers_nobody_asks_for_is_refused(tmp_path: Pa
     found = run(tmp_path, "openapi", write(tmp_path, config + guard, "callboard.toml"))
     assert "securitySchemes" in found.stdout, found.stderr
     found = run(tmp_path, "examples", "--lang", "curl", write(tmp_path, config + guard, "callboard.toml"))
-    assert "$API_KEY" in found.stdout, found.stderr
+    assert found.stdout.startswith("# this app names its callers (`@cb.auth`)\n\n# /seen\ncurl "), found.stderr
+    assert "x-api-key" not in found.stdout
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

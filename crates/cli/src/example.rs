@@ -9,7 +9,7 @@ use callboard_core::LocalClient;
 use callboard_http::AUTH_ROUTE;
 
 use crate::admin::DEFAULT_ADDRESS;
-use crate::service::{example_file, title};
+use crate::service::{NAMES_CALLERS, example_file, title};
 
 /// The start-up lines.
 pub(crate) fn welcome(
@@ -21,7 +21,7 @@ pub(crate) fn welcome(
     elapsed: Duration,
 ) -> String {
     let base = base_of(plan, address);
-    let needs_key = plan.settings.api_keys.value.is_some() || client.route(AUTH_ROUTE).is_some();
+    let needs_key = plan.settings.api_keys.value.is_some();
     let mut text = format!(
         "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
         env!("CARGO_PKG_VERSION"),
@@ -38,6 +38,9 @@ pub(crate) fn welcome(
     }
     for engine in engines {
         let _ = write!(text, "\n  {engine}");
+    }
+    if client.route(AUTH_ROUTE).is_some() {
+        let _ = write!(text, "\n  {NAMES_CALLERS}");
     }
     for route in client.routes() {
         let planned = plan.routes.iter().find(|planned| planned.path.value == route.name());

@@ -49,16 +49,14 @@ impl Service {
         Self::new(plan, app)
     }
 
-    /// Whether callers show a key, or something else that the app knows them by.
-    pub(crate) fn needs_key(&self) -> bool {
-        self.plan.settings.api_keys.value.is_some() || has_auth(&self.app)
-    }
-
     /// Starts the app on the current runtime.
     pub(crate) async fn start(app: App) -> Result<Node, CliError> {
         app.start().await.map_err(|error| CliError::because("not started", &error))
     }
 }
+
+/// What callers of such an app read instead of a key: only its own code knows what they have to send.
+pub(crate) const NAMES_CALLERS: &str = "this app names its callers (`@cb.auth`)";
 
 /// Whether the app names its callers.
 pub(crate) fn has_auth(app: &App) -> bool {

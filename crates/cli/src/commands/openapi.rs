@@ -8,11 +8,11 @@ use callboard_server::own_protocols;
 use super::block_on;
 use crate::error::CliError;
 use crate::output;
-use crate::service::Service;
+use crate::service::{Service, has_auth};
 
 /// Starts the app, because a model's schema is known once it is loaded; asks for the document; stops again.
 pub(crate) fn run(service: Service, info: &ApiInfo, output: Option<&Path>) -> Result<(), CliError> {
-    let info = ApiInfo { needs_key: info.needs_key || service.needs_key(), ..info.clone() };
+    let info = ApiInfo { needs_key: info.needs_key || has_auth(&service.app), ..info.clone() };
     let document = block_on(async {
         let node = Service::start(service.app).await?;
         let document = callboard_http::openapi(&node.client().routes(), &info, &own_protocols());

@@ -24,6 +24,14 @@ pub(crate) enum Language {
     Rust,
 }
 
+impl Language {
+    /// A line for people, and an empty one.
+    pub(crate) fn comment(self, words: &str) -> String {
+        let mark = if self == Self::Rust { "//" } else { "#" };
+        format!("{mark} {words}\n\n")
+    }
+}
+
 /// One program that calls all of `routes` at `base`, such as `http://localhost:8000`. A route may have a file that fits
 /// as its body. With `needs_key` the program sends an API key.
 pub(crate) fn snippet(language: Language, routes: &[(&Route, Option<PathBuf>)], base: &str, needs_key: bool) -> String {

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::curl::curl;
 use super::{PageState, for_browsers};
 use crate::asgi::asgi_path;
+use crate::guard::AUTH_ROUTE;
 use crate::listener::PeerInfo;
 use crate::mounted::prefix;
 use crate::request::head::joined;
@@ -74,7 +75,9 @@ pub(super) async fn index(
         let described = routes.iter().find(|described| !described.closed && described.name.as_str() == route.name());
         described.map_or_else(String::new, |described| described.pipeline.clone())
     };
-    let listed = |route: &Arc<Route>| IndexEntry::new(route, pipeline(route), &base, sources.info.needs_key);
+    // Only the code of an app that names its callers knows what they have to send.
+    let needs_key = sources.info.needs_key && sources.client.route(AUTH_ROUTE).is_none();
+    let listed = |route: &Arc<Route>| IndexEntry::new(route, pipeline(route), &base, needs_key);
     let private = sources.client.edge().private_routes();
     let apps: Vec<&str> = private.iter().filter_map(|route| asgi_path(route.name())).collect();
     let index = ServiceIndex {
