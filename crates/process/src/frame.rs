@@ -12,7 +12,7 @@ use crate::shared_memory::{Incoming, MemoryError};
 use crate::socket::Source;
 
 /// The most bytes of a head.
-const MAX_HEAD_BYTES: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_HEAD_BYTES: usize = 4 * 1024 * 1024;
 
 /// The most parts of a frame.
 const MAX_PARTS: usize = 65_536;

@@ -220,3 +220,31 @@ impl OpenBatches {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child with a batch of each of these timeouts, and the ids of its batches.
+    fn with_timeouts(timeouts: &[Option<u64>]) -> (OpenBatches, Vec<u64>) {
+        let mut open = OpenBatches::new(false);
+        let room = Arc::new(Semaphore::new(timeouts.len()));
+        let ids = timeouts.iter().map(|seconds| {
+            let (answers, room) = (mpsc::channel(1).0, Arc::clone(&room).try_acquire_owned().unwrap());
+            let timeout = seconds.map(Duration::from_secs);
+            open.add(OpenBatch::new(Arc::new([]), answers, Turn::default(), timeout, room))
+        });
+        let ids = ids.collect();
+        (open, ids)
+    }
+
+    #[test]
+    fn a_child_may_be_silent_as_long_as_the_slowest_of_its_methods() {
+        let (mut open, ids) = with_timeouts(&[Some(1), Some(9), Some(3)]);
+        assert_eq!(open.longest_timeout(), Some(Duration::from_secs(9)));
+        open.end(ids[1]).ok().unwrap();
+        assert_eq!(open.longest_timeout(), Some(Duration::from_secs(3)));
+        assert_eq!(with_timeouts(&[Some(1), None]).0.longest_timeout(), None, "one may last for ever");
+        assert_eq!(with_timeouts(&[]).0.longest_timeout(), None);
+    }
+}

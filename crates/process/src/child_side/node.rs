@@ -8,10 +8,11 @@ use callboard_codec::{DecodeLimits, Envelope, Payload};
 use callboard_core::edge::ErrorParts;
 use callboard_core::{Failure, ResponseFields};
 use parking_lot::Mutex;
+use serde::Serialize;
 
 use super::ServeWorkerError;
 use super::calls::OpenCalls;
-use crate::frame::{limits, write_frame};
+use crate::frame::{MAX_HEAD_BYTES, limits, write_frame};
 use crate::message::{
     self, FailedMessage, FromChild, ItemError, OutcomesMessage, PROTOCOL, ReadyMessage, ResponseHead,
 };
@@ -41,7 +42,12 @@ pub(super) struct Outcomes {
     parts: Vec<Envelope>,
     /// The bytes of a frame that are free for outputs.
     room: usize,
+    /// The bytes of its head that are free for errors, and for what code has chosen.
+    head_room: usize,
 }
+
+/// A quarter of a head: what every item takes has the rest.
+const HEAD_ROOM: usize = MAX_HEAD_BYTES / 4;
 
 impl Node {
     pub(super) fn new(socket: UnixStream) -> Self {
@@ -93,7 +99,13 @@ impl Node {
     }
 
     pub(super) fn outcomes(&self) -> Outcomes {
-        Outcomes { items: Vec::new(), responses: Vec::new(), parts: Vec::new(), room: self.0.writer.lock().max_bytes }
+        Outcomes {
+            items: Vec::new(),
+            responses: Vec::new(),
+            parts: Vec::new(),
+            room: self.0.writer.lock().max_bytes,
+            head_room: HEAD_ROOM,
+        }
     }
 }
 
@@ -101,19 +113,38 @@ impl Outcomes {
     /// The next item has this output, which is none of a stream, or has failed; and what its code has chosen of the
     /// answer.
     pub(super) fn push(&mut self, outcome: Result<Option<Payload>, Box<ErrorParts>>, response: Option<ResponseFields>) {
-        if let Some(response) = response {
-            self.responses.resize_with(self.items.len(), || None);
-            self.responses.push(Some(response.into()));
-        }
         let envelope = outcome.and_then(|output| output.map(|output| envelope(&output, self.room)).transpose());
-        self.items.push(match envelope {
+        let response = response.filter(|_| envelope.is_ok()).map(ResponseHead::from);
+        let outcome = match (envelope, &response) {
+            (Ok(_), Some(response)) if !self.takes_of_head(response) => {
+                Err(failed(Failure::new("no room for its headers in its batch: use a smaller max_batch_size")))
+            }
+            (outcome, _) => outcome,
+        };
+        let item = match outcome {
             Ok(part) => {
+                if response.is_some() {
+                    self.responses.resize_with(self.items.len(), || None);
+                    self.responses.push(response);
+                }
                 self.room -= part.as_ref().map_or(0, Envelope::len);
                 self.parts.extend(part);
                 None
             }
-            Err(error) => Some((*error).into()),
-        });
+            Err(error) => {
+                let error = ItemError::from(*error);
+                let short = || ItemError { message: "no room for its error".to_owned(), ..ItemError::default() };
+                Some(if self.takes_of_head(&error) { error } else { short() })
+            }
+        };
+        self.items.push(item);
+    }
+
+    /// Whether there was room in the head for this.
+    fn takes_of_head(&mut self, part: &impl Serialize) -> bool {
+        let left = message::encode(part).ok().and_then(|written| self.head_room.checked_sub(written.len()));
+        self.head_room = left.unwrap_or(self.head_room);
+        left.is_some()
     }
 
     pub(super) fn send(self, id: u64, node: &Node) -> Result<(), ServeWorkerError> {
@@ -122,13 +153,43 @@ impl Outcomes {
     }
 }
 
+fn failed(failure: Failure) -> Box<ErrorParts> {
+    Box::new(failure.into_parts())
+}
+
 /// An output that fits into a frame with this much room.
 fn envelope(output: &Payload, room: usize) -> Result<Envelope, Box<ErrorParts>> {
-    let failed = |failure: Failure| Box::new(failure.into_parts());
     let envelope = output.to_envelope().map_err(|error| failed(error.into()))?;
     if envelope.len() > room {
         let why = format!("the outputs of the batch exceed the {room} bytes that are left of it");
         return Err(failed(Failure::new(why)));
     }
     Ok(envelope)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outcomes_of_a_batch_fit_into_a_head_whatever_its_items_choose() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let node = Node::new(ours);
+        node.set_max_bytes(1 << 20);
+        let headers = |fields: ResponseFields, number| fields.with_header(format!("x-{number}"), "a".repeat(100));
+        let chosen = (0..16).fold(ResponseFields::new(), headers);
+        let mut outcomes = node.outcomes();
+        for number in 0..10_000 {
+            let long = || failed(Failure::new("a".repeat(1_000)));
+            let outcome = if number % 2 == 0 { Ok(Some(Payload::new(number))) } else { Err(long()) };
+            outcomes.push(outcome, Some(chosen.clone()));
+        }
+        let Outcomes { items, responses, parts, .. } = outcomes;
+        let told = |words: &str| items.iter().flatten().filter(|error| error.message.starts_with(words)).count();
+        assert!(told("aaa") > 100 && told("no room for its error") > 100 && told("no room for its headers") > 100);
+        assert_eq!(items.iter().filter(|item| item.is_none()).count(), parts.len());
+        assert_eq!(responses.iter().flatten().count(), parts.len());
+        let head = message::encode(&FromChild::Outcomes(OutcomesMessage { id: 1, items, responses, last: false }));
+        assert!(head.unwrap().len() <= MAX_HEAD_BYTES);
+    }
 }
