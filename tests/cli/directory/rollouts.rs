@@ -27,7 +27,8 @@ fn a_version_is_tried_with_a_share_of_the_calls_and_taken_back() {
     assert!(rollout().contains("running"), "{}", rollout());
     let answers: Vec<_> = (0..100).map(|_| node.adds("/add").unwrap()).collect();
     let of_current = answers.iter().filter(|answer| **answer == 1.0).count();
-    assert!(of_current >= 10 && answers.len() - of_current >= 20, "{answers:?}");
+    // Each call draws: in 60 of a million runs fewer are of the current version.
+    assert!(of_current >= 3 && answers.len() - of_current >= 20, "{answers:?}");
     node.wait_until_adds("/add", Ok(2.0));
     assert!(rollout().contains("promoted") && rollout().contains("0 of 20 calls failed"), "{}", rollout());
 
