@@ -53,7 +53,7 @@ def page() -> cb.Response:
 
 @cb.function
 @cb.batched(max_batch_size=10_000)
-def many(numbers: list[int]) -> list[cb.Response]:
+def crowded(numbers: list[int]) -> list[cb.Response]:
     headers = {f"x-{number}": "a" * 100 for number in range(16)}
     return [cb.Response(number, 201, headers) for number in numbers]
 

@@ -135,12 +135,12 @@ def test_a_route_declares_the_status_and_media_type_of_its_answers(node: Served)
 
 
 def test_a_batch_chooses_no_more_than_its_frame_holds() -> None:
-    with Node("response_app.py:many").ready() as node:
+    with Node("response_app.py:crowded").ready() as node:
         node.batch(list(range(10_000)))
         head, values = node.receive()
         errors = [error for error in head["items"] if error is not None]
         assert len(errors) + len(values) == 10_000 and len(errors) > 5_000
-        message = "the output of many: no room for its headers in its batch: use a smaller max_batch_size"
+        message = "the output of crowded: no room for its headers in its batch: use a smaller max_batch_size"
         assert errors[0] == {"message": message}
         chosen = [response for response in head["responses"] if response is not None]
         assert len(chosen) == len(values) > 500 and {len(response["headers"]) for response in chosen} == {16}
