@@ -152,8 +152,9 @@ impl App {
         self.start_unless(std::future::pending()).await
     }
 
-    /// As [`start`](Self::start), until `cancelled` ends: then what has started is ended in good order, actors after the
-    /// stages. Dropping the future instead kills it.
+    /// As [`start`](Self::start), until `cancelled` ends: then what has started is ended in good order, actors after
+    /// the stages. Workers that are being built are given up first: children are killed, and only blocking code on a
+    /// thread of this process goes on. Dropping the future instead kills all.
     ///
     /// # Errors
     ///

@@ -1,5 +1,4 @@
-//! The figures of routes, stages, replicas and devices in a node's metrics: counts, how long calls took, and what
-//! processes and devices use.
+//! The figures of routes, stages and devices in a node's metrics: counts, how long calls took, and what devices use.
 //!
 //! A node counts since its start. The difference of two reads is what happened between them.
 
@@ -15,8 +14,6 @@ pub(crate) struct Figures {
     pub(crate) routes: HashMap<String, Calls>,
     /// How long the calls of each stage waited in its queue.
     pub(crate) queues: HashMap<String, Histogram>,
-    /// The seconds of processor time of the process of each replica, by stage and index.
-    pub(crate) processor: HashMap<(String, String), f64>,
     /// The devices of its machine, by their numbers.
     pub(crate) devices: BTreeMap<u32, DeviceFigures>,
 }
@@ -67,10 +64,6 @@ impl Figures {
                     let (Some(stage), Some(bound)) = (label("stage"), bound()) else { continue };
                     figures.queues.entry(stage).or_default().0.push((bound, value));
                 }
-                "callboard_replica_cpu_seconds_total" => {
-                    let (Some(stage), Some(replica)) = (label("stage"), label("replica")) else { continue };
-                    figures.processor.insert((stage, replica), value);
-                }
                 name if name.starts_with(DEVICE) => {
                     let Some(index) = label("device").and_then(|index| index.parse().ok()) else { continue };
                     let device = figures.devices.entry(index).or_default();
@@ -100,10 +93,6 @@ impl Figures {
         }
         for (name, waits) in &mut self.queues {
             earlier.queues.get(name).into_iter().for_each(|before| waits.subtract(before));
-        }
-        for (replica, used) in &mut self.processor {
-            // The process of a replica that was started again counts from zero.
-            *used -= earlier.processor.get(replica).filter(|before| *before <= used).unwrap_or(&0.0);
         }
         self
     }
@@ -176,7 +165,6 @@ callboard_request_duration_seconds_bucket{le="0.002",route="/a"} 50
 callboard_request_duration_seconds_bucket{le="0.004",route="/a"} 98
 callboard_request_duration_seconds_bucket{le="+Inf",route="/a"} 100
 callboard_stage_queue_seconds_bucket{le="0.5",stage="a \"b\"}, c\\"} 1
-callboard_replica_cpu_seconds_total{stage="s",replica="0"} 7.5
 # EOF
 "#;
 
@@ -201,9 +189,6 @@ callboard_replica_cpu_seconds_total{stage="s",replica="0"} 7.5
         assert_eq!((calls.ended, calls.failed), (4.0, 0.0));
         let half = calls.took.quantile(0.5).unwrap();
         assert!(half > Duration::from_millis(2) && half <= Duration::from_millis(4), "{half:?}");
-        let processor = |text: &str| Figures::parse(text).since(&before).processor[&("s".into(), "0".into())];
-        assert_eq!(processor(&TEXT.replace("} 7.5", "} 9")), 1.5);
-        assert_eq!(processor(&TEXT.replace("} 7.5", "} 2")), 2.0, "another process");
         // A node that has restarted counts from zero.
         assert_eq!(before.since(&Figures::parse(&TEXT.replace("} 90", "} 900"))).routes["/a"].ended, 0.0);
     }

@@ -1,5 +1,6 @@
 //! `callboard status`: the status of a running node, from its admin listener, as tables.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -58,18 +59,15 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     }
     let read = || args.client.page("/metrics".to_owned()).map(|text| Figures::parse(&text));
     let (mut status, mut last, mut asked) = (ask()?, read()?, Instant::now());
-    output::result(StatusText { status: &status, figures: &last, interval: None })?;
+    output::result(StatusText { status: &status, earlier: &Value::Null, figures: &last, interval: None })?;
     let Some(pause) = args.watch else { return Ok(()) };
     loop {
         block_on(async {
             tokio::time::sleep(pause).await;
             Ok(())
         })?;
-        let figures = match ask().and_then(|answer| Ok((answer, read()?))) {
-            Ok(answer) => {
-                status = answer.0;
-                answer.1
-            }
+        let (next, figures) = match ask().and_then(|answer| Ok((answer, read()?))) {
+            Ok(answer) => answer,
             // It may be started again.
             Err(error) => {
                 output::note(output::failure(&error.to_string()));
@@ -79,14 +77,17 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         let interval = Some(asked.elapsed());
         asked = Instant::now();
         let between = figures.clone().since(&last);
-        output::result(format_args!("\n{}", StatusText { status: &status, figures: &between, interval }))?;
-        last = figures;
+        let text = StatusText { status: &next, earlier: &status, figures: &between, interval };
+        output::result(format_args!("\n{text}"))?;
+        (status, last) = (next, figures);
     }
 }
 
 /// The status of a node, for people.
 struct StatusText<'a> {
     status: &'a Value,
+    /// That of the last look, if there was one.
+    earlier: &'a Value,
     figures: &'a Figures,
     /// The time of the figures; None for all time since the start of the node.
     interval: Option<Duration>,
@@ -229,22 +230,27 @@ impl StatusText<'_> {
     /// The replicas with a process of their own.
     fn write_processes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new(["stage", "replica", "process", "up", "batches", "cpu", "memory"]);
+        let earlier: HashMap<_, _> = items(&self.earlier["node"]["stages"])
+            .iter()
+            .flat_map(|stage| items(&stage["replicas"]))
+            .map(|replica| (replica["process"]["pid"].as_u64(), span(&replica["process"]["cpu"])))
+            .collect();
         let mut has_some = false;
         for stage in items(&self.status["node"]["stages"]) {
             for replica in items(&stage["replicas"]).iter().filter(|replica| replica["process"].is_object()) {
                 has_some = true;
                 let (age, process) = (span(&replica["age"]), &replica["process"]);
-                let label = (stage["name"].as_str().unwrap_or_default().to_owned(), replica["index"].to_string());
-                let used = self.figures.processor.get(&label);
+                let before = earlier.get(&process["pid"].as_u64()).copied().unwrap_or_default();
+                let used = span(&process["cpu"]).saturating_sub(before).as_secs_f64();
                 // Of one processor, since the last look or the start of the replica.
-                let share = |used: &f64| used / self.interval.unwrap_or(age).min(age).as_secs_f64().max(1e-3);
+                let share = used / self.interval.unwrap_or(age).min(age).as_secs_f64().max(1e-3);
                 table.row([
                     text(&stage["name"]),
                     text(&replica["index"]),
                     text(&process["pid"]),
                     shown_span(age),
                     text(&replica["batches"]),
-                    used.map_or_else(dash, |used| format!("{:.0} %", share(used) * 100.0)),
+                    format!("{:.0} %", share * 100.0),
                     process["memory_bytes"].as_u64().map_or_else(dash, shown_bytes),
                 ]);
             }
@@ -354,24 +360,30 @@ digits: no such file";
              callboard_requests_total{route=\"/digits\",outcome=\"failed\"} 1\n\
              callboard_request_duration_seconds_bucket{le=\"0.002\",route=\"/digits\"} 45\n\
              callboard_stage_queue_seconds_bucket{le=\"0.001\",stage=\"digits\"} 45\n\
-             callboard_replica_cpu_seconds_total{stage=\"digits\",replica=\"0\"} 1.5\n\
              callboard_device_memory_used_bytes{device=\"0\",name=\"A card\"} 1073741824\n\
              callboard_device_memory_total_bytes{device=\"0\",name=\"A card\"} 85899345920\n\
              callboard_device_utilisation_ratio{device=\"0\",name=\"A card\"} 0.25\n\
              callboard_device_temperature_celsius{device=\"0\",name=\"A card\"} 41\n\
              callboard_device_lost{device=\"1\",name=\"\"} 1\n",
         );
-        let shown = StatusText { status: &status, figures: &figures, interval: Some(Duration::from_secs(2)) };
+        let process = json!({ "pid": 4711, "cpu": { "secs": 7, "nanos": 500_000_000 } });
+        // That of another revision, with the same index.
+        let other = json!({ "pid": 4712, "cpu": { "secs": 100, "nanos": 0 } });
+        let earlier = json!({ "node": { "stages": [{ "replicas": [{ "process": process }, { "process": other }] }] } });
+        let interval = Some(Duration::from_secs(2));
+        let shown = StatusText { status: &status, earlier: &earlier, figures: &figures, interval };
         assert_eq!(shown.to_string(), expected);
     }
 
     #[test]
     fn a_missing_value_is_shown_as_a_dash() {
         let figures = Figures::default();
-        let shown = StatusText { status: &json!({}), figures: &figures, interval: None }.to_string();
+        let shown =
+            StatusText { status: &json!({}), earlier: &Value::Null, figures: &figures, interval: None }.to_string();
         assert!(shown.starts_with("callboard -, not ready, up 0.0 ms"), "{shown}");
         let status = json!({ "uptime_seconds": 0.25 });
-        let shown = StatusText { status: &status, figures: &figures, interval: None }.to_string();
+        let shown =
+            StatusText { status: &status, earlier: &Value::Null, figures: &figures, interval: None }.to_string();
         assert!(shown.starts_with("callboard -, not ready, up 250.0 ms"), "{shown}");
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use callboard_codec::{DataType, DecodeError, DecodeLimits, Format, Map, Value};
 use callboard_core::description::{PlanError, Planned};
+use callboard_core::edge::DeclaredResponse;
 use callboard_core::{App, RouteSpec};
 
 use crate::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, Steps};
@@ -195,7 +196,9 @@ fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> Result<Route
     let arguments = stages.flat_map(|index| types.part(*index).arguments.clone());
     spec = arguments.fold(spec, RouteSpec::request_argument);
     let responses = route.steps.value.stages().into_iter().filter_map(|index| types.part(*index).response.clone());
-    spec = responses.fold(spec, RouteSpec::response);
+    if let Some(response) = responses.reduce(DeclaredResponse::followed_by) {
+        spec = spec.response(response);
+    }
     if let Some(summary) = &route.summary {
         spec = spec.summary(summary.clone());
     }

@@ -28,6 +28,19 @@ pub struct DeclaredResponse {
 }
 
 impl DeclaredResponse {
+    /// What two steps of a pipeline say, one after the other: each field is that of the last one that has it. A step
+    /// that chooses its media type has none of an earlier one.
+    #[must_use]
+    pub fn followed_by(self, later: Self) -> Self {
+        let media_type = self.media_type.filter(|_| !later.chooses_media_type);
+        Self {
+            status: later.status.or(self.status),
+            media_type: later.media_type.or(media_type),
+            description: later.description.or(self.description),
+            chooses_media_type: later.chooses_media_type || self.chooses_media_type,
+        }
+    }
+
     /// What an answer has of which its code has chosen this.
     pub(crate) fn completed(declared: Option<&Self>, chosen: Option<ResponseFields>) -> Option<ResponseFields> {
         let Some(declared) = declared else { return chosen };
@@ -118,6 +131,27 @@ mod tests {
         assert_eq!(completed(Some(chosen.clone())), Some(chosen.clone()));
         assert_eq!(DeclaredResponse::completed(None, Some(chosen.clone())), Some(chosen));
         assert_eq!(DeclaredResponse::completed(None, None), None);
+    }
+
+    #[test]
+    fn of_two_steps_the_last_one_that_declares_a_field_counts() {
+        let said = |status, media_type: Option<&str>, chooses_media_type| {
+            let media_type = media_type.map(str::to_owned);
+            DeclaredResponse { status, media_type, chooses_media_type, description: None }
+        };
+        let (first, none) = (said(Some(201), Some("text/csv"), false), said(None, None, false));
+        assert_eq!(first.clone().followed_by(none.clone()), first);
+        assert_eq!(none.followed_by(first.clone()), first);
+        assert_eq!(
+            first.clone().followed_by(said(None, Some("text/html"), false)),
+            said(Some(201), Some("text/html"), false)
+        );
+        assert_eq!(
+            first.clone().followed_by(said(Some(202), None, true)),
+            said(Some(202), None, true),
+            "its code chooses"
+        );
+        assert_eq!(said(None, None, true).followed_by(first), said(Some(201), Some("text/csv"), true));
     }
 
     #[test]

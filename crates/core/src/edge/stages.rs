@@ -10,7 +10,7 @@ use std::time::Duration;
 use callboard_codec::{Account, EnvelopeDecoder, Payload};
 
 use super::calls::EdgeHandle;
-use crate::call::{CallOptions, DeclaredResponse, Flight, PayloadReplies, Reply};
+use crate::call::{CallOptions, Flight, PayloadReplies, Reply};
 use crate::client::{AdmittedCall, CallSteps, LocalClient, OpenCall};
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
@@ -30,8 +30,6 @@ pub struct StageAdmission {
     pools: Vec<Arc<Pool>>,
     /// The routes that keep the next stages.
     _held: Vec<HeldRoute>,
-    /// What the route of the last stage declares: the stages are those of a route of another node.
-    declared: Option<DeclaredResponse>,
 }
 
 impl StageAdmission {
@@ -157,8 +155,7 @@ impl EdgeHandle<'_> {
     /// `InvalidInput` when a stage streams that is not the first. Nothing was started.
     pub fn admit_stages<S: AsRef<str>>(self, stages: &[S], bytes: u64) -> Result<StageAdmission, CallError> {
         let mut pools = Vec::with_capacity(stages.len());
-        let mut held: Vec<HeldRoute> = Vec::with_capacity(stages.len());
-        let mut declared = None;
+        let mut held = Vec::with_capacity(stages.len());
         for stage in stages {
             let stage = stage.as_ref();
             let Some((route, pool)) = self.0.shared.router.hold_stage(stage) else {
@@ -169,7 +166,6 @@ impl EdgeHandle<'_> {
                 let message = format!("the stage `{stage}` streams: it has to be the first of the call");
                 return Err(CallError::new(ErrorKind::InvalidInput, message));
             }
-            declared = route.response_of(&pool).cloned();
             pools.push(pool);
             held.push(route);
         }
@@ -177,7 +173,7 @@ impl EdgeHandle<'_> {
             return Err(CallError::new(ErrorKind::InvalidInput, "the call names no stage"));
         }
         let admission = self.0.shared.gateway.admit(held.swap_remove(0), bytes)?;
-        Ok(StageAdmission { admission, pools, _held: held, declared })
+        Ok(StageAdmission { admission, pools, _held: held })
     }
 
     /// Runs an admitted call of stages on this node. If a later stage refuses, the reply has the count of stages that
@@ -207,10 +203,8 @@ impl EdgeHandle<'_> {
             outcome = run(&admission.pools, payload, &flight) => {
                 // The call has ended, and no work for it is left.
                 admission.admission.settle();
-                let outcome = outcome.map(|ran| {
-                    let declared = admission.declared.as_ref().filter(|_| ran.stages == admission.pools.len());
-                    ran.with_response(DeclaredResponse::completed(declared, flight.response()))
-                });
+                // Only what code chose: the owner adds what its route declares.
+                let outcome = outcome.map(|ran| ran.with_response(flight.response()));
                 outcome.map_err(|error| flight.with_timing(error, clock::now()))
             }
             () = tokio::time::sleep_until(deadline) => {
@@ -231,7 +225,7 @@ impl EdgeHandle<'_> {
     ) -> PayloadReplies {
         let flight = here_only(&admission, &options);
         let first_by = options.first_item_timeout().map(|timeout| admission.admission.admitted_at() + timeout);
-        let StageAdmission { admission, pools, _held, declared: _ } = admission;
+        let StageAdmission { admission, pools, _held } = admission;
         let steps = CallSteps::Stages(pools.into_iter().map(Graph::Stage).collect());
         self.0.read_steps(
             OpenCall { call: AdmittedCall::uncounted(admission, flight), _held },

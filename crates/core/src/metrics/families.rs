@@ -1,8 +1,9 @@
 //! The families of a node: their names, their help, their labels, and which series of them a route or a stage has.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
@@ -103,7 +104,7 @@ families! {
             "stage_evictions", "Unloadings because another stage needed the place in memory";
         ready: Family<Labels, Gauge> = "stage_ready", "1 while the stage takes entries, else 0";
         replica_cpu_seconds: Family<Labels, Counter<f64, AtomicU64>> =
-            "replica_cpu_seconds", "Processor time of a replica's own process since its start";
+            "replica_cpu_seconds", "Processor time of a replica's own processes";
         replica_memory_bytes: Family<Labels, Gauge> =
             "replica_memory_bytes", "Bytes of memory that a replica's own process holds";
         cache: Family<Labels, Counter> = "stage_cache", "Calls of a stage with a response cache, by what the cache did";
@@ -118,6 +119,7 @@ pub(crate) struct NodeMetrics {
     families: Families,
     /// The series of `refused`.
     turned_away: [Counter; CallRefusal::ALL.len()],
+    processor_times: Mutex<ProcessorTimes>,
     ended_stages: Mutex<EndedNames>,
     ended_routes: Mutex<EndedNames>,
     /// Not a series: keeps the sum of all outcomes whole when the counters of an ended route are removed.
@@ -129,6 +131,26 @@ pub(crate) struct NodeMetrics {
 /// A model that is unloaded and loaded again continues its counters: no rate has a gap, and no sum over stages falls.
 /// The bound keeps a node whose names are always new from growing.
 pub(super) const MAX_ENDED: usize = 64;
+
+/// The processor time of the processes of replicas. They count as far as they were read, also
+/// after their end and in each revision, so that the counter of a replica never falls.
+#[derive(Debug, Default)]
+struct ProcessorTimes {
+    totals: HashMap<(StageName, usize), Duration>,
+    /// What the running processes had used when they were read last.
+    running: HashMap<u32, Duration>,
+}
+
+impl ProcessorTimes {
+    fn read(&mut self, processes: &[(StageName, usize, ProcessUsage)]) {
+        let before = std::mem::take(&mut self.running);
+        for (stage, index, usage) in processes {
+            let before = before.get(&usage.pid).copied().unwrap_or_default();
+            *self.totals.entry((stage.clone(), *index)).or_default() += usage.cpu.saturating_sub(before);
+            self.running.insert(usage.pid, usage.cpu);
+        }
+    }
+}
 
 /// Names of ended stages or routes, the latest last, each with a count.
 #[derive(Debug, Default)]
@@ -189,6 +211,7 @@ impl NodeMetrics {
             registry: Mutex::new(registry),
             turned_away: CallRefusal::ALL.map(turned_away),
             families,
+            processor_times: Mutex::default(),
             ended_stages: Mutex::default(),
             ended_routes: Mutex::default(),
             past_outcomes: AtomicU64::new(0),
@@ -288,6 +311,7 @@ impl NodeMetrics {
 
     /// Ends the gauges of a stage after its last revision; its counters stay for a later one.
     pub(crate) fn forget_stage(&self, name: &StageName) {
+        self.processor_times.lock().totals.retain(|(stage, _), _| stage != name);
         // An unused stage, such as for a change that failed, has no counts to continue.
         let was_used = self.stage(name).batches() > 0;
         let (families, stage) = (&self.families, stage_labels(name.as_str()));
@@ -370,11 +394,14 @@ impl NodeMetrics {
         let Families { replica_cpu_seconds, replica_memory_bytes, .. } = &self.families;
         replica_cpu_seconds.clear();
         replica_memory_bytes.clear();
+        let of = |stage: &StageName, index: usize| with(&stage_labels(stage.as_str()), "replica", &index.to_string());
         for (stage, index, usage) in processes {
-            let labels = with(&stage_labels(stage.as_str()), "replica", &index.to_string());
-            let cpu = replica_cpu_seconds.get_or_create_owned(&labels);
-            cpu.inner().store(usage.cpu.as_secs_f64().to_bits(), Ordering::Relaxed);
-            replica_memory_bytes.get_or_create_owned(&labels).set(usage.memory_bytes as i64);
+            replica_memory_bytes.get_or_create_owned(&of(stage, *index)).inc_by(usage.memory_bytes as i64);
+        }
+        let mut times = self.processor_times.lock();
+        times.read(processes);
+        for ((stage, index), used) in &times.totals {
+            replica_cpu_seconds.get_or_create_owned(&of(stage, *index)).inc_by(used.as_secs_f64());
         }
     }
 
@@ -396,5 +423,35 @@ impl NodeMetrics {
             let _ = writeln!(text, "# encoding failed: {error}");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_time_of_a_replica_never_falls() {
+        let usage = |pid, seconds| {
+            let usage = ProcessUsage { pid, cpu: Duration::from_secs(seconds), memory_bytes: 1 << 20 };
+            (StageName::new("s"), 0, usage)
+        };
+        let metrics = NodeMetrics::new();
+        let page = |processes: &[_]| {
+            let page = metrics.encode(0, 0, processes);
+            let value = |family: &str| {
+                let start = format!("callboard_replica_{family}{{stage=\"s\",replica=\"0\"}} ");
+                page.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
+            };
+            (value("cpu_seconds_total").unwrap(), value("memory_bytes"))
+        };
+        let shown = |cpu: &str, bytes: Option<u64>| (cpu.to_owned(), bytes.map(|bytes| bytes.to_string()));
+        assert_eq!(page(&[usage(1, 10)]), shown("10.0", Some(1 << 20)));
+        // The candidate of a rollout.
+        assert_eq!(page(&[usage(1, 11), usage(2, 3)]), shown("14.0", Some(2 << 20)));
+        assert_eq!(page(&[usage(2, 4)]), shown("15.0", Some(1 << 20)));
+        assert_eq!(page(&[]), shown("15.0", None));
+        metrics.forget_stage(&StageName::new("s"));
+        assert!(!metrics.encode(0, 0, &[]).contains("callboard_replica_cpu_seconds_total{"));
     }
 }

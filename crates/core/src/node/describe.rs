@@ -385,17 +385,14 @@ impl NodeState {
     }
 }
 
-/// What the processes of replicas use. Of two revisions of a stage that have the same replica, the younger comes last.
+/// What the processes of replicas use. Two revisions of a stage may have the same replica.
 fn process_usages(table: &Table) -> Vec<(StageName, usize, ProcessUsage)> {
     let own = table.stages().filter(|stage| stage.pool.host.is_none());
-    let mut replicas: Vec<(&StageName, Arc<ReplicaHandle>)> = own
-        .flat_map(|stage| stage.pool.replicas.all().into_iter().map(move |replica| (stage.name(), replica)))
-        .collect();
-    replicas.sort_by_key(|(_, replica)| replica.since());
-    let measure = |(stage, replica): &(&StageName, Arc<ReplicaHandle>)| {
-        Some(((*stage).clone(), replica.index(), replica.usage()?))
-    };
-    replicas.iter().filter_map(measure).collect()
+    own.flat_map(|stage| {
+        let measure = |replica: Arc<ReplicaHandle>| Some((stage.name().clone(), replica.index(), replica.usage()?));
+        stage.pool.replicas.all().into_iter().filter_map(measure)
+    })
+    .collect()
 }
 
 /// Counts replicas by state.

@@ -415,12 +415,6 @@ impl Route {
         self.parts.response.as_deref()
     }
 
-    /// The same, if it has no other stage than this one.
-    pub(crate) fn response_of(&self, stage: &Arc<Pool>) -> Option<&DeclaredResponse> {
-        let is_only = matches!(self.graph.steps(), [Graph::Stage(only)] if Arc::ptr_eq(only, stage));
-        self.response().filter(|_| is_only)
-    }
-
     /// Whether its calls go to a node in another process, which alone knows whether it streams.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.index == elsewhere::INDEX

@@ -29,6 +29,9 @@ use crate::stage::StageSettings;
 use crate::text::limit_error_text;
 use crate::worker::{ExitPort, Replica};
 
+/// A build that is given up ends at once, unless its code blocks the runtime.
+const BUILDS_END_WITHIN: Duration = Duration::from_secs(1);
+
 /// The actor that supervises one stage.
 pub(crate) struct DeploymentActor;
 
@@ -53,6 +56,8 @@ pub(crate) struct DeploymentState {
     pub(super) failed: FailedStage,
     /// `Some` until the first start is decided.
     started: Option<oneshot::Sender<Result<(), String>>>,
+    /// The replicas that are being built. They end with the stage.
+    builds: JoinSet<()>,
     /// Replicas that died before their `ReplicaUp` was read: supervision events overtake ordinary messages.
     early_deaths: EarlyDeaths,
     pub(super) scale: Scale,
@@ -104,6 +109,7 @@ impl Actor for DeploymentActor {
             batcher,
             replicas: Vec::new(),
             started: Some(started),
+            builds: JoinSet::new(),
             early_deaths: EarlyDeaths::default(),
             left_running: Vec::new(),
             is_stopping: false,
@@ -237,7 +243,7 @@ impl DeploymentState {
             report: report_port(myself.clone()),
         };
         let myself = myself.clone();
-        tokio::spawn(async move {
+        self.builds.spawn(async move {
             if let Err(error) = Actor::spawn_linked(None, WorkerActor, args, myself.get_cell()).await {
                 let message = spawn_error_text(error);
                 // If the supervisor is gone, the outcome no longer matters.
@@ -249,6 +255,7 @@ impl DeploymentState {
     /// A start has its outcome, of this life of the replica or of an earlier one.
     fn start_is_over(&mut self, index: usize, generation: u64) {
         self.scale.starting -= 1;
+        while self.builds.try_join_next().is_some() {}
         let replica = &mut self.replicas[index];
         replica.is_starting &= replica.starts != generation + 1;
     }
@@ -435,12 +442,15 @@ impl DeploymentState {
         });
     }
 
-    /// Stops the workers concurrently and then the batcher. A worker that does not end in time is killed; a hung thread
-    /// is abandoned.
+    /// Gives up the replicas that are being built, stops the workers concurrently and then the batcher. A worker that
+    /// does not end in time is killed; a hung thread is abandoned.
     async fn stop(&mut self, within: Duration) {
         self.is_stopping = true;
         self.pool.enter(StageState::Draining, None);
         self.pool.tell_batcher(BatcherMessage::Drain);
+        if tokio::time::timeout(BUILDS_END_WITHIN, self.builds.shutdown()).await.is_err() {
+            tracing::warn!(parent: None, stage = %self.pool.name(), "a replica that was being built did not end");
+        }
         let workers = self.pool.replicas.all();
         for worker in &workers {
             worker.actor().stop(None);

@@ -4,7 +4,7 @@
 //!   `Unavailable` with the time of the next try.
 //! * **Half-open:** after a wait one replica is started. If it comes up the stage serves again, and its other replicas
 //!   start; else the next wait is longer ([`Recovery`]), and the next replica is tried: what one of them needs, such
-//!   as its device, may be gone.
+//!   as its device, may be gone. Of a stage that scales only those count that it had: others would be surplus at once.
 //! * While another replica is up, the stage is only degraded, and the replica in the loop has these waits.
 //! * A stage that may have no replica is unloaded instead: its next call after the wait is the try.
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use callboard_core::actor::{
     Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, AskError, RestartStrategy, TellError,
 };
-use callboard_core::{App, BackoffPolicy, Failure, RestartIntensity, Stage};
-use tokio::sync::Semaphore;
+use callboard_core::{App, AsyncWorker, BackoffPolicy, Batch, Failure, Replica, RestartIntensity, Stage, StartError};
+use tokio::sync::{Notify, Semaphore};
 
 use super::actors::{Log, Say, Tally, add, state, tally};
 use super::support::{PATIENCE, until};
@@ -335,4 +335,38 @@ async fn a_group_with_a_needed_actor_does_not_give_up() {
     assert!(!node.health().ready);
     assert_eq!(add(&actor, 1).await, Ok(6001), "an ask waits for it");
     assert!(node.health().ready);
+}
+
+/// Warms up for ever.
+struct NeverWarm(Log, Arc<Notify>);
+
+impl AsyncWorker for NeverWarm {
+    type In = u64;
+    type Out = u64;
+
+    async fn warmup(&self) -> Result<(), Failure> {
+        self.1.notify_one();
+        std::future::pending().await
+    }
+
+    async fn call(&self, _: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        Vec::new()
+    }
+}
+
+impl Drop for NeverWarm {
+    fn drop(&mut self) {
+        self.0.note("worker ends".to_owned());
+    }
+}
+
+#[tokio::test]
+async fn actors_end_after_the_workers_that_are_being_built_when_the_start_is_interrupted() {
+    let (log, warms_up) = (Log::default(), Arc::new(Notify::new()));
+    let (held, warms) = (log.clone(), Arc::clone(&warms_up));
+    let stage = Stage::async_worker("cold", move |_: &Replica| Ok(NeverWarm(held.clone(), Arc::clone(&warms))));
+    let app = App::new().actor(tally("tally", &log)).route("/cold", stage);
+    let error = app.start_unless(async move { warms_up.notified().await }).await.unwrap_err();
+    assert!(matches!(error, StartError::Cancelled), "{error}");
+    assert_eq!(log.take(), ["tally starts", "worker ends", "tally ends"]);
 }

@@ -247,10 +247,13 @@ impl ApiError {
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 
-    /// 406 after the call: its outcome fits no accepted form.
-    pub(crate) fn outcome_not_acceptable(media_type: &str, error: &EncodeError) -> Self {
-        let message =
-            format!("the outcome cannot be sent as `{media_type}`, and `accept` allows nothing else: {error}");
+    /// 406 after the call: its outcome fits no accepted form. Without a media type, only the code of the route could
+    /// have chosen one.
+    pub(crate) fn outcome_not_acceptable(media_type: Option<&str>, error: &EncodeError) -> Self {
+        let message = match media_type {
+            Some(name) => format!("the outcome cannot be sent as `{name}`, and `accept` allows nothing else: {error}"),
+            None => format!("the outcome cannot be sent as `accept` of the request asks: {error}"),
+        };
         Self::edge(StatusCode::NOT_ACCEPTABLE, "not_acceptable", message)
     }
 

@@ -80,7 +80,10 @@ pub(crate) async fn whole(
             }
             Err((mismatch, back)) => match others.next() {
                 Some(next) => (best, payload) = (next, back),
-                None => return Err(ApiError::outcome_not_acceptable(best.media_type(), &mismatch)),
+                None => {
+                    let media_type = (best != ReplyForm::OfCode).then(|| best.media_type());
+                    return Err(ApiError::outcome_not_acceptable(media_type, &mismatch));
+                }
             },
         }
     }

@@ -234,6 +234,9 @@ async fn an_answer_has_what_its_route_declares_and_is_kept() {
     let null = client.post("/r", &[JSON], "null").await;
     let seen = (null.status, null.text(), null.header("content-type"));
     assert_eq!(seen, (201, "null", Some("application/json")), "a declared media type is for a text or bytes");
+    let refused = client.post("/r", &[JSON, ("accept", "text/csv")], "null").await;
+    let message = "the outcome cannot be sent as `accept` of the request asks";
+    assert!(refused.status == 406 && refused.text().contains(message), "{refused:?}");
 }
 
 #[tokio::test]

@@ -575,18 +575,20 @@ async fn the_answer_that_a_stage_on_another_node_chooses_reaches_the_edge_of_its
             Ok(*n)
         })
     };
-    let declared = DeclaredResponse { media_type: Some("text/csv".to_owned()), ..DeclaredResponse::default() };
-    let there = RouteSpec::new("/there", named("there", "far")).response(declared);
+    let declared =
+        |status, media: &str| DeclaredResponse { status, media_type: Some(media.to_owned()), ..Default::default() };
+    let there = RouteSpec::new("/there", named("there", "far")).response(declared(Some(203), "text/csv"));
     let worker = ServingNode::start(App::new().mount(there)).await;
     let pipeline = Pipeline::from(named("here", "near")).then(Pipeline::<i64, i64>::remote("there"));
-    let gateway = Member::start(App::new().route("/run", pipeline), &[&worker.edge]).await;
+    let run = RouteSpec::new("/run", pipeline).response(declared(Some(202), "text/markdown"));
+    let gateway = Member::start(App::new().mount(run), &[&worker.edge]).await;
     gateway.until_offered("there").await;
     let client = gateway.served.node.client();
     let admission = client.edge().admit(&client.route("/run").unwrap(), 0).unwrap();
     let (_, unwritten) =
         client.edge().submit_unwritten(admission, Payload::new(1_i64), CallOptions::new()).await.unwrap();
     let expected = ResponseFields::new().with_status(201).with_header("x-model", "far");
-    let expected = expected.with_header("content-type", "text/csv");
-    assert_eq!(unwritten.response(), Some(expected), "with what its route there declares");
+    let expected = expected.with_header("content-type", "text/markdown");
+    assert_eq!(unwritten.response(), Some(expected), "with what its own route declares");
     unwritten.end(Ok(()));
 }
