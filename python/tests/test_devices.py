@@ -64,8 +64,8 @@ def test_each_replica_sees_its_device_alone_before_the_import(
 def test_the_numbers_are_those_of_the_devices_that_the_node_sees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = placed(tmp_path, monkeypatch, 'devices=["cuda:1", "cpu"]', CUDA_VISIBLE_DEVICES="5,MIG-8f")
-    assert seen == {("cuda:0", "MIG-8f", None), ("cpu", "5,MIG-8f", None)}
+    seen = placed(tmp_path, monkeypatch, 'devices=["cuda:1", "cpu"]', CUDA_VISIBLE_DEVICES="0,MIG-8f")
+    assert seen == {("cuda:0", "MIG-8f", None), ("cpu", "0,MIG-8f", None)}
 
 
 def test_each_replica_has_variables_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +134,12 @@ def test_all_devices_are_those_that_nvml_tells_of(
     assert seen == {("cuda:0", "0", None), ("cuda:0", "1", None)}
 
 
+@pytest.mark.parametrize("names", [("0", "1"), ("GPU-fake-0", "GPU-fake-1")])
 def test_a_lost_device_costs_its_replica_alone_which_comes_back_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Callable[[str], object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: Callable[[str], object], names: tuple[str, str]
 ) -> None:
     assert PROGRAM is not None
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
     monkeypatch.setenv("PATH", str(Path(PROGRAM).parent), prepend=os.pathsep)
     (tmp_path / "placed.py").write_text(APP.format(options='devices="auto"'))
     with cb.start(str(tmp_path / "placed.py")) as node:
@@ -155,10 +156,10 @@ def test_a_lost_device_costs_its_replica_alone_which_comes_back_with_it(
         until("its replica has ended", lambda: 'callboard_stage_replicas{stage="placed"} 1\n' in metrics())
         assert 'callboard_device_lost{device="1",name=""} 1' in metrics()
         for _ in range(8):
-            assert client.call("/placed", {})[1] == "0"
+            assert client.call("/placed", {})[1] == names[0]
         nvml("2 -1")
         until("it is back", lambda: 'callboard_stage_replicas{stage="placed"} 2\n' in metrics())
-        assert {tuple(seen)[1] for seen in client.map("/placed", [{}] * 32, in_flight=8)} == {"0", "1"}
+        assert {tuple(seen)[1] for seen in client.map("/placed", [{}] * 32, in_flight=8)} == set(names)
 
 
 def test_the_doctor_lists_devices_with_their_driver_and_tells_of_one_that_is_lost(

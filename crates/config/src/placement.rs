@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer};
 
 use crate::form::{AUTO, Replicas};
 
-/// The variable that `devices` sets.
-const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+/// The variables that `devices` sets.
+const SET: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 
 /// As many as a stage may have replicas.
 const MAX_DEVICES: usize = StageSettings::MAX_REPLICAS;
@@ -78,8 +78,9 @@ impl<'k> PlacementKeys<'k> {
                 "a spare cannot have the variables of the replica that it will replace: remove it",
             );
         }
-        if self.devices.is_some() && self.env.all().any(|variables| variables.contains_key(VISIBLE)) {
-            return refused("env", "`devices` sets CUDA_VISIBLE_DEVICES for each replica: remove one of the two");
+        let is_own = |name: &&str| self.env.all().any(|variables| variables.contains_key(*name));
+        if let Some(name) = SET.iter().find(|name| self.devices.is_some() && is_own(name)) {
+            return refused("env", &format!("`devices` sets {name} for each replica: remove one of the two"));
         }
         match self.devices {
             Some(Devices::Named(devices)) => self.counted(devices, replicas, is_set),
@@ -105,8 +106,10 @@ impl<'k> PlacementKeys<'k> {
         if let Variables::Each(each) = self.env
             && each.len() != replicas.max
         {
-            let message =
-                format!("{} sets of variables for {} replicas: write one for each replica", each.len(), replicas.max);
+            let is_alone = !is_set && self.devices == Some(&Devices::Auto) && devices == ["cpu"];
+            let why = if is_alone { ", since no device was found" } else { "" };
+            let count = replicas.max;
+            let message = format!("{} sets of variables for {count} replicas{why}: write one for each", each.len());
             return Err(("env", message));
         }
         Ok(replicas)
@@ -154,14 +157,12 @@ impl<'k> PlacementKeys<'k> {
 }
 
 impl Variables {
-    /// Those of all replicas.
+    /// Those that all replicas have in common.
     #[must_use]
-    pub fn of_all(&self) -> &BTreeMap<String, String> {
-        static NONE: BTreeMap<String, String> = BTreeMap::new();
-        match self {
-            Self::Same(variables) => variables,
-            Self::Each(_) => &NONE,
-        }
+    pub fn of_all(&self) -> BTreeMap<String, String> {
+        let mut common = self.all().next().cloned().unwrap_or_default();
+        common.retain(|name, value| self.all().all(|own| own.get(name) == Some(value)));
+        common
     }
 
     fn all(&self) -> impl Iterator<Item = &BTreeMap<String, String>> {
@@ -239,6 +240,7 @@ impl<'de> Deserialize<'de> for Variables {
 mod tests {
     use std::path::PathBuf;
 
+    use super::*;
     use crate::{Environment, Explanation, Flags, Plan, Target};
 
     fn plan(keys: &str) -> Result<Plan, String> {
@@ -271,6 +273,10 @@ mod tests {
             (&format!("{two}\ndevice = \"cpu\""), "f:6: stage `a`: device: `devices` gives each replica its device"),
             (&format!("{two}\nenv = [{{}}]"), "f:6: stage `a`: env: 1 sets of variables for 2 replicas"),
             (&format!("{two}\nenv = {{ CUDA_VISIBLE_DEVICES = \"1\" }}"), "`devices` sets CUDA_VISIBLE_DEVICES"),
+            (
+                &format!("{two}\nenv = {{ CUDA_DEVICE_ORDER = \"FASTEST_FIRST\" }}"),
+                "env: `devices` sets CUDA_DEVICE_ORDER",
+            ),
             ("devices = \"all\"", "expected \"auto\" or a list of names"),
             ("devices = []", "expected from 1 to 1024 names of devices"),
             ("env = [{}, {}]\nreplicas = 3", "f:5: stage `a`: env: 2 sets of variables for 3 replicas"),
@@ -280,6 +286,26 @@ mod tests {
             let error = plan(keys).unwrap_err();
             assert!(error.contains(message), "{error}");
         }
+    }
+
+    #[test]
+    fn all_replicas_have_in_common_what_each_set_of_variables_says_alike() {
+        let set =
+            |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let each = Variables::Each(vec![set(&[("A", "1"), ("B", "1")]), set(&[("A", "1"), ("B", "2"), ("C", "3")])]);
+        assert_eq!(each.of_all(), set(&[("A", "1")]));
+        assert_eq!(Variables::Same(set(&[("A", "1")])).of_all(), set(&[("A", "1")]));
+    }
+
+    #[test]
+    fn sets_of_variables_for_devices_of_which_none_was_found_are_refused_with_this_reason() {
+        let devices = Devices::Auto;
+        let env = Variables::Each(vec![BTreeMap::new(); 2]);
+        let (device, settings) = (None, &BTreeMap::new());
+        let keys = PlacementKeys { device, devices: Some(&devices), env: &env, settings, spare: false };
+        let (key, message) = keys.counted(&["cpu".to_owned()], Replicas::fixed(1), false).unwrap_err();
+        assert_eq!(key, "env");
+        assert!(message.contains("2 sets of variables for 1 replicas, since no device was found"), "{message}");
     }
 
     #[test]

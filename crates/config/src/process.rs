@@ -58,7 +58,7 @@ macro_rules! process_keys {
         impl $name {
             /// Sets in a process what the keys of its stage set.
             fn apply(&self, process: &mut ProcessConfig) {
-                process.env.extend(self.env.of_all().clone());
+                process.env.extend(self.env.of_all());
                 process.start_timeout = self.start_timeout.or(process.start_timeout);
                 process.stop_timeout = self.stop_timeout.unwrap_or(process.stop_timeout);
                 process.max_batch_bytes = self.max_batch_bytes.unwrap_or(process.max_batch_bytes);

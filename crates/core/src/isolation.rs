@@ -139,6 +139,7 @@ impl StageCode {
             max_batch_size,
             settings,
             timeout: self.0.settings().timeout(),
+            contract: self.0.settings().contract(),
             // The node has pinned this process.
             core: None,
             node: node.client().shared,

@@ -19,7 +19,7 @@ use rustix::process::Pid;
 use tracing::Level;
 
 use crate::config::ProcessConfig;
-use crate::devices::{VISIBLE, why_lost};
+use crate::devices::{only_device, why_lost};
 use crate::exit;
 use crate::fork_server::{ForkServer, ForkedChild};
 use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, OUTPUT_TARGET, both_ends, cut};
@@ -43,7 +43,7 @@ pub(crate) struct ChildProcess {
     meter: Arc<UsageMeter>,
     /// The memory that is measured, if no limit is set.
     watched: Option<WatchedMemory>,
-    /// The only device that it sees, if there is one.
+    /// The only device that it sees, if there is one that NVML knows.
     device: Option<String>,
     /// Whether it has sent a message.
     pub(crate) has_spoken: bool,
@@ -63,7 +63,7 @@ impl ChildProcess {
     /// Starts the child of `replica`, with its socket as standard input. Forks it, where that is possible.
     pub(crate) fn start(config: &ProcessConfig, fork_server: &ForkServer, replica: &Replica) -> Result<Self, Failure> {
         let failed = |error: io::Error| config.cannot_start(&error);
-        let device = config.env.get(VISIBLE).filter(|own| !own.is_empty() && !own.contains(',')).cloned();
+        let device = only_device(&config.env);
         if let Some(reason) = device.as_deref().and_then(why_lost) {
             return Err(config.not_started(&reason));
         }

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use callboard_core::{Failure, StageSettings};
+use callboard_core::{Contract, Failure, StageSettings};
 
 use crate::memory::MemoryLimit;
 
@@ -24,6 +24,8 @@ pub struct ProcessMethod {
     pub name: String,
     /// The timeout of its stage.
     pub timeout: Option<Duration>,
+    /// The contract of its stage.
+    pub contract: Contract,
 }
 
 /// The command of a child, and its limits.

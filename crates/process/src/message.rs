@@ -1,12 +1,13 @@
 //! The heads of frames.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value, limited};
 use callboard_core::edge::ErrorParts;
-use callboard_core::{ErrorKind, Replica, ResponseFields};
+use callboard_core::{Contract, ErrorKind, Replica, ResponseFields};
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +116,9 @@ pub(crate) struct Start {
     /// The methods that it runs beside that of its stage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) methods: Vec<String>,
+    /// The contract of its stage, and then those of the stages of `methods`. A child in Rust runs no batch twice.
+    #[serde(skip_deserializing)]
+    pub(crate) contracts: Vec<Contract>,
 }
 
 /// See [`FilesConfig`](crate::config::FilesConfig).
@@ -147,6 +151,9 @@ impl Start {
             progress: true,
             metrics: true,
             methods: config.methods.values().map(|method| method.name.clone()).collect(),
+            contracts: iter::once(replica.contract())
+                .chain(config.methods.values().map(|method| method.contract))
+                .collect(),
         }
     }
 }

@@ -37,6 +37,8 @@ class Start(msgspec.Struct, tag="start", tag_field="type"):
     metrics: bool = False
     # The methods that it runs beside that of its target.
     methods: list[str] = []
+    # The contract of its stage, and then those of the stages of `methods`. Without it those of the decorators count.
+    contracts: list[str] = []
 
 
 class Item(msgspec.Struct):

@@ -232,7 +232,7 @@ def begun(context: Context) -> dict[str, Any] | None:
 
 
 def add_chosen(responses: list[dict[str, Any] | None], index: int, context: Context, size: int) -> int:
-    """Adds what the code of an item has chosen to that of the items before it, which has this size; returns the new one.
+    """Adds what the code of an item has chosen to that of the items before it, of this size; returns the new one.
 
     Raises `ValueError` where the frame of a batch has no room for it.
     """

@@ -56,11 +56,13 @@ def stage_of(route: Route) -> Any:
 class Runner:
     """One instance of a service, ready for items."""
 
-    def __init__(self, route: Route, instance: Any, files: FileRules | None = None) -> None:
+    def __init__(
+        self, route: Route, instance: Any, files: FileRules | None = None, contract: str | None = None
+    ) -> None:
         self.signature = route.signature
         self.stage = stage_of(route)
         self.concurrency = route.method.concurrency
-        self._may_run_again = route.service.contract != "at_most_once"
+        self._may_run_again = (contract or route.service.contract) != "at_most_once"
         self.name = route.signature.where
         self.encode = route.signature.encode_output
         self._forms = forms_of(route.signature.output)
@@ -103,7 +105,7 @@ class Runner:
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                if halves := self._halves(error, good):
+                if halves := self._halves(error, good, contexts):
                     outputs = [each for half in halves for each in self._batch(*_of(half, arguments, contexts))]
                 else:
                     outputs = [_failure(error, contexts[index]) for index in good]
@@ -207,7 +209,7 @@ class Runner:
             except BaseException as error:
                 if is_own_cancellation(error):
                     raise
-                if halves := self._halves(error, good):
+                if halves := self._halves(error, good, contexts):
                     outputs = [
                         each for half in halves for each in await self._batch_async(*_of(half, arguments, contexts))
                     ]
@@ -215,7 +217,9 @@ class Runner:
                     outputs = [_failure(error, contexts[index]) for index in good]
         return _merge(arguments, good, outputs, contexts)
 
-    def _halves(self, error: BaseException, good: list[int]) -> tuple[list[int], list[int]] | None:
+    def _halves(
+        self, error: BaseException, good: list[int], contexts: list[Context]
+    ) -> tuple[list[int], list[int]] | None:
         """The halves in which a batch runs again that found no memory, once what it held is freed."""
         # Few processes need it.
         from callboard._out_of_memory import free_memory, is_out_of_memory
@@ -233,6 +237,9 @@ class Runner:
         free_memory()
         if len(good) < 2:
             return None
+        # What it has chosen of its answers does not count.
+        for index in good:
+            contexts[index]._response = None
         middle = (len(good) + 1) // 2
         return good[:middle], good[middle:]
 

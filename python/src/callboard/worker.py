@@ -229,7 +229,11 @@ class Worker:
 
     def _make_runners(self, routes: list[Route], instance: Any, start: Start) -> None:
         names = [None, *(route.attribute for route in routes[1:])]
-        self._runners = {name: Runner(route, instance, start.files) for name, route in zip(names, routes, strict=True)}
+        contracts = start.contracts or [route.service.contract for route in routes]
+        self._runners = {
+            name: Runner(route, instance, start.files, contract)
+            for name, route, contract in zip(names, routes, contracts, strict=True)
+        }
 
     @contextlib.contextmanager
     def _starting(self) -> Iterator[None]:

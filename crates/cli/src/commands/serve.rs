@@ -97,6 +97,9 @@ async fn serve(
     let mut watching = JoinSet::new();
     #[cfg(feature = "process")]
     server.node().show_metrics_of(callboard_process::device_metrics);
+    // The first answer of a driver may take longer than a page of metrics waits.
+    #[cfg(feature = "process")]
+    spawn_blocking(callboard_process::devices);
     let mut repository = directory.clone().map(|directory| directory as Arc<dyn ModelRepository>);
     if let Some(directory) = directory {
         let counted = Arc::clone(&directory);

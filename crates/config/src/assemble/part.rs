@@ -181,7 +181,8 @@ fn methods_of(plan: &Plan, host: &str) -> BTreeMap<String, ProcessMethod> {
     let method = |(_, stage): (usize, &StagePlan)| match &stage.kind {
         StageKind::Python(keys) if keys.replicas_of.as_deref() == Some(host) => {
             let name = keys.class_and_method().1.to_owned();
-            Some((stage.name.value.clone(), ProcessMethod { name, timeout: stage.timeout.value }))
+            let (timeout, contract) = (stage.timeout.value, stage.contract.value);
+            Some((stage.name.value.clone(), ProcessMethod { name, timeout, contract }))
         }
         _ => None,
     };

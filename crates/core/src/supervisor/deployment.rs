@@ -234,6 +234,7 @@ impl DeploymentState {
                 max_batch_size: self.pool.settings().batching().max_batch_size.get(),
                 settings: self.pool.settings().settings_of(index),
                 timeout: self.pool.settings().timeout(),
+                contract: self.pool.settings().contract(),
                 core: self.pool.settings().affinity_of(index),
                 node: Arc::clone(&self.node),
                 exit: ExitPort::unconnected(),

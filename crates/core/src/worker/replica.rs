@@ -9,6 +9,7 @@ use super::exit::ExitPort;
 use crate::host::HostNode;
 use crate::id::StageName;
 use crate::metrics::{ProcessUsage, UsagePort};
+use crate::stage::Contract;
 
 /// The replica that is being built: its stage, its index and its generation.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ pub struct Replica {
     pub(crate) max_batch_size: usize,
     pub(crate) settings: Map,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) contract: Contract,
     pub(crate) core: Option<usize>,
     pub(crate) node: Arc<dyn HostNode>,
     pub(crate) exit: ExitPort,
@@ -80,5 +82,11 @@ impl Replica {
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
+    }
+
+    /// Whether its batches may run twice; see [`StageSettings::contract`](crate::StageSettings::contract).
+    #[must_use]
+    pub fn contract(&self) -> Contract {
+        self.contract
     }
 }

@@ -8,7 +8,7 @@ pub(crate) use self::nvml::why_lost;
 pub use self::nvml::{Device, Driver, device_metrics, devices, driver};
 
 /// The devices that a process sees, by their numbers or their names (`GPU-…`, `MIG-…`).
-pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// CUDA numbers devices by their speed by default, and NVML by their place on the bus.
 const ORDER: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
@@ -32,10 +32,12 @@ pub struct DeviceOfChild {
 /// If this process sees no such device, or the name begins with `cuda` and is another one.
 pub fn device_of_child(name: &str) -> Result<DeviceOfChild, String> {
     let visible = std::env::var(VISIBLE).ok();
-    child_sees(name, visible.as_deref(), std::env::var_os(ORDER.0).is_some())
+    // Without NVML all may exist.
+    let count = nvml::count().unwrap_or(u32::MAX);
+    child_sees(name, visible.as_deref(), count, std::env::var_os(ORDER.0).is_some())
 }
 
-fn child_sees(name: &str, visible: Option<&str>, has_order: bool) -> Result<DeviceOfChild, String> {
+fn child_sees(name: &str, visible: Option<&str>, count: u32, has_order: bool) -> Result<DeviceOfChild, String> {
     let Some(number) = name.strip_prefix("cuda") else {
         return Ok(DeviceOfChild { name: name.to_owned(), env: BTreeMap::new() });
     };
@@ -43,7 +45,7 @@ fn child_sees(name: &str, visible: Option<&str>, has_order: bool) -> Result<Devi
     let index = index.ok_or_else(|| format!("`{name}` is no device: write a name such as \"cuda:0\" or \"cpu\""))?;
     let own = match visible {
         None => index.to_string(),
-        Some(visible) => visible.split(',').map(str::trim).nth(index).filter(|own| !own.is_empty()).map_or_else(
+        Some(visible) => existing(count, visible).nth(index).map_or_else(
             || Err(format!("this process does not see `{name}`: its {VISIBLE} is \"{visible}\"")),
             |own| Ok(own.to_owned()),
         )?,
@@ -68,13 +70,28 @@ pub fn devices_for(stage: &str) -> Vec<String> {
     vec!["cpu".to_owned()]
 }
 
-/// How many of this many devices a process sees. As for CUDA, the list ends at the first one that there is not.
+/// How many of this many devices a process sees.
 fn visible_of(count: u32, visible: Option<&str>) -> usize {
-    let exists = |own: &&str| match own.parse::<i64>() {
+    visible.map_or(count as usize, |visible| existing(count, visible).count())
+}
+
+/// Those of this many devices that a list names. As for CUDA, it ends at the first one that there is not.
+fn existing(count: u32, visible: &str) -> impl Iterator<Item = &str> {
+    visible.split(',').map(str::trim).take_while(move |own| match own.parse::<i64>() {
         Ok(number) => (0..i64::from(count)).contains(&number),
         Err(_) => !own.is_empty() && count > 0,
-    };
-    visible.map_or(count as usize, |visible| visible.split(',').map(str::trim).take_while(exists).count())
+    })
+}
+
+/// The only device that a child with these variables sees, if NVML has the same number or name for it.
+pub(crate) fn only_device(env: &BTreeMap<String, String>) -> Option<String> {
+    only_in_order(env, std::env::var(ORDER.0).ok().as_deref())
+}
+
+fn only_in_order(env: &BTreeMap<String, String>, of_node: Option<&str>) -> Option<String> {
+    let own = env.get(VISIBLE).filter(|own| !own.is_empty() && !own.contains(','))?;
+    let order = env.get(ORDER.0).map(String::as_str).or(of_node);
+    (own.parse::<i64>().is_err() || order == Some(ORDER.1)).then(|| own.clone())
 }
 
 #[cfg(test)]
@@ -83,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_child_sees_its_device_alone_and_by_its_number_among_those_of_the_node() {
-        let sees = |name, visible| child_sees(name, visible, false).map(|device| (device.name, device.env));
+        let sees = |name, visible| child_sees(name, visible, 6, false).map(|device| (device.name, device.env));
         let alone = |own: &str| {
             let env = [(VISIBLE, own), ORDER].map(|(name, value)| (name.to_owned(), value.to_owned()));
             Ok(("cuda:0".to_owned(), env.into_iter().collect()))
@@ -92,11 +109,32 @@ mod tests {
         assert_eq!(sees("cuda:1", Some("2, 5")), alone("5"));
         assert_eq!(sees("cuda:0", Some("MIG-8f")), alone("MIG-8f"));
         assert_eq!(sees("cpu", None), Ok(("cpu".to_owned(), BTreeMap::new())));
-        let own_order = child_sees("cuda:0", None, true).unwrap();
+        let own_order = child_sees("cuda:0", None, 6, true).unwrap();
         assert_eq!(own_order.env.keys().collect::<Vec<_>>(), [VISIBLE]);
-        for (name, visible) in [("cuda:2", Some("2,5")), ("cuda:0", Some("")), ("cuda", None), ("cuda:x", None)] {
+        for (name, visible) in [
+            ("cuda:2", Some("2,5")),
+            ("cuda:0", Some("")),
+            ("cuda:0", Some("-1")),
+            ("cuda:1", Some("6,1")),
+            ("cuda", None),
+            ("cuda:x", None),
+        ] {
             assert!(sees(name, visible).unwrap_err().contains(&format!("`{name}`")));
         }
+    }
+
+    #[test]
+    fn a_device_is_known_by_its_number_only_in_the_order_of_nvml() {
+        let only = |own: &str, order: Option<&str>, of_node| {
+            let env = [Some((VISIBLE, own)), order.map(|order| (ORDER.0, order))];
+            let env = env.into_iter().flatten().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            only_in_order(&env, of_node)
+        };
+        let (bus, fastest) = (Some(ORDER.1), Some("FASTEST_FIRST"));
+        assert_eq!([only("1", bus, fastest), only("1", None, bus)], [Some("1".to_owned()), Some("1".to_owned())]);
+        assert_eq!([only("1", fastest, bus), only("1", None, fastest), only("1", None, None)], [None, None, None]);
+        assert_eq!(only("GPU-8f", None, None).as_deref(), Some("GPU-8f"));
+        assert_eq!([only("0,1", bus, None), only("", bus, None)], [None, None]);
     }
 
     #[test]

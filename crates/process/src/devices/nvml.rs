@@ -4,6 +4,7 @@
 //! * **Late:** a thread of its own asks it, since a driver in trouble may take long. Readers wait for [`LONGEST_WAIT`],
 //!   and then have what was seen last.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -110,9 +111,11 @@ impl Reader {
         static SEEN: OnceLock<Seen> = OnceLock::new();
         READER.get_or_init(|| {
             let (seen, (asked, requests)) = (SEEN.get_or_init(Seen::default), sync_channel(1));
+            let mut names = BTreeMap::new();
             let read = move || {
                 for () in requests {
-                    let devices = nvml().map(devices_of).unwrap_or_default();
+                    let mut devices = nvml().map(devices_of).unwrap_or_default();
+                    keep_names(&mut names, &mut devices);
                     *seen.last.lock() = (Some(Instant::now()), devices);
                     seen.is_read.notify_all();
                 }
@@ -145,6 +148,16 @@ fn nvml() -> Result<&'static Nvml, String> {
 
 fn devices_of(nvml: &Nvml) -> Vec<Device> {
     (0..nvml.device_count().unwrap_or_default()).map(|index| device_of(nvml, index)).collect()
+}
+
+/// Gives devices that do not tell their names any more those that they had: a lost one is found by its name, too.
+fn keep_names(names: &mut BTreeMap<u32, String>, devices: &mut [Device]) {
+    for device in devices {
+        match &device.uuid {
+            Some(uuid) => drop(names.insert(device.index, uuid.clone())),
+            None => device.uuid = names.get(&device.index).cloned(),
+        }
+    }
 }
 
 fn device_of(nvml: &Nvml, index: u32) -> Device {
@@ -200,6 +213,19 @@ fn metrics_of(devices: &[Device]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lost_device_keeps_the_name_that_it_had() {
+        let mut names = BTreeMap::new();
+        let named = |uuid: &str| Device { uuid: Some(uuid.to_owned()), ..Device::default() };
+        keep_names(&mut names, &mut [named("GPU-a")]);
+        let lost = || [Device { is_lost: true, ..Device::default() }, Device { index: 1, ..Device::default() }];
+        for _ in 0..2 {
+            let mut devices = lost();
+            keep_names(&mut names, &mut devices);
+            assert_eq!((devices[0].uuid.as_deref(), devices[1].uuid.as_deref()), (Some("GPU-a"), None));
+        }
+    }
 
     #[test]
     fn what_a_device_does_not_tell_is_no_series() {
