@@ -19,8 +19,11 @@ import pytest
 from conftest import Served, serving
 
 import callboard as cb
+from callboard import _asgi
 from callboard._app import load_app
-from callboard._asgi import _Lifespan
+from callboard._asgi import AsgiRequest, _Exchange, _Lifespan
+from callboard._context import Context
+from callboard._exceptions import HTTPException
 from callboard._target import TargetError
 
 APP = Path(__file__).with_name("asgi_app.py")
@@ -108,8 +111,8 @@ def test_an_app_is_the_same_whether_it_is_given_or_named(client: httpx.Client) -
 
 def test_an_app_that_raises_is_500_with_its_traceback_in_the_log(client: httpx.Client) -> None:
     answer = client.get("/plain/fails")
-    assert (answer.status_code, answer.json()["message"]) == (500, "ValueError: no paper")
-    assert client.get("/plain/silent").json()["message"].endswith("the ASGI app has ended without its response")
+    assert (answer.status_code, answer.json()["message"]) == (500, "the app failed")
+    assert client.get("/plain/silent").json()["message"] == "the app failed"
     with pytest.raises(httpx.RemoteProtocolError):
         client.get("/plain/breaks")
 
@@ -239,6 +242,89 @@ def test_a_startup_that_says_it_failed_says_why() -> None:
 
     with pytest.raises(RuntimeError, match="the startup of the ASGI app failed: no database"):
         asyncio.run(_Lifespan(failing, "/a").start())
+
+
+def test_a_startup_that_is_answered_by_anything_else_has_failed() -> None:
+    async def confused(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    with pytest.raises(RuntimeError, match=r"failed: it has sent 'lifespan\.shutdown\.complete'"):
+        asyncio.run(_Lifespan(confused, "/a").start())
+
+
+# ---- What goes on without a client -----------------------------------------------------------------------------------
+
+
+class Full(Context):
+    """The context of a call in a replica that has no place for work after it."""
+
+    def after(self, fn: Any, /, *args: Any, **kwargs: Any) -> None:
+        raise HTTPException(503, "full")
+
+
+def exchange(method: str = "GET") -> _Exchange:
+    return _Exchange(AsgiRequest(method, "http", "1.1", "/a", "/a", "", [], None, b""))
+
+
+def test_clients_that_leave_take_no_place_of_work_after_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_asgi, "_MAX_LEFT", 1)
+    monkeypatch.setattr(_asgi, "_LEFT_SECONDS", LIMIT)
+
+    async def run() -> None:
+        tasks = [asyncio.ensure_future(asyncio.sleep(3600)) for _ in range(2)]
+        for task in tasks:
+            parts = exchange().parts(task, Full(), "/a")
+            waiting = asyncio.ensure_future(parts.__anext__())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        await asyncio.wait({tasks[1]}, timeout=LIMIT)
+        assert (tasks[0].done(), tasks[1].cancelled()) == (False, True), "the one beyond the limit ends at once"
+
+    asyncio.run(run())
+
+
+def test_work_after_an_answer_that_finds_no_place_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        one = exchange()
+
+        async def works() -> None:
+            await one.send({"type": "http.response.start", "status": 204})
+            await one.send({"type": "http.response.body"})
+            await asyncio.sleep(3600)
+
+        task = asyncio.ensure_future(works())
+        assert [part async for part in one.parts(task, Full(), "/a")] == [{"status": 204, "headers": []}]
+        await asyncio.wait({task}, timeout=LIMIT)
+        assert task.cancelled()
+
+    asyncio.run(run())
+    assert "the ASGI app at /a is cancelled after its response" in caplog.text
+
+
+def test_an_app_may_send_the_whole_body_of_a_head() -> None:
+    async def run() -> None:
+        one = exchange("HEAD")
+
+        async def answers() -> None:
+            await one.send({"type": "http.response.start", "status": 200})
+            for n in range(3):
+                await one.send({"type": "http.response.body", "body": b"x", "more_body": n < 2})
+
+        task = asyncio.ensure_future(answers())
+        assert [part async for part in one.parts(task, Context(), "/a")] == [{"status": 200, "headers": []}]
+        await asyncio.wait_for(task, LIMIT)
+
+    asyncio.run(run())
+
+
+def test_apps_at_two_paths_have_two_stages(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(
+        "import callboard as cb\n\na = cb.asgi('/b/c', 'a:b')\nb = cb.asgi('/b-c', 'a:b')\n"
+    )
+    assert {route.stage for route in load_app(str(tmp_path / "two.py")).routes} == {"asgi-b:c", "asgi-b-c"}
 
 
 # ---- What is wrong is said -------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ pub(crate) fn forget(extensions: &mut Extensions) {
 }
 
 /// The elements of a header that is a list.
-fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+pub(crate) fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim)
 }

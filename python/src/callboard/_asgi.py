@@ -31,10 +31,15 @@ App = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Message]], Call
 _VERSION = {"version": "3.0", "spec_version": "2.4"}
 # A larger body is sent in pieces, each of which waits for its reader.
 _PIECE_BYTES = 256 * 1024
-# What a client has left behind may end by itself; then it is cancelled.
+# What a client has left behind may end by itself; then it is cancelled, as is at once what is more than this.
 _LEFT_SECONDS = 5.0
+_MAX_LEFT = 100
+# How often an app may send what nobody reads.
+_UNREAD_SECONDS = 0.01
 
 log = logging.getLogger("callboard")
+# The loop refers to tasks weakly.
+_LEFT: set[asyncio.Task[None]] = set()
 
 
 class AsgiRequest(msgspec.Struct, frozen=True):
@@ -207,8 +212,10 @@ class _Lifespan:
         answer = await self._answers.get()
         if self._error is not None:
             raise RuntimeError("the startup of the ASGI app failed") from self._error
-        if answer is not None and answer["type"] == "lifespan.startup.failed":
-            raise RuntimeError(f"the startup of the ASGI app failed: {answer.get('message', '')}".rstrip(": "))
+        if answer is not None and answer["type"] != "lifespan.startup.complete":
+            failed = answer["type"] == "lifespan.startup.failed"
+            why = answer.get("message", "") if failed else f"it has sent {answer['type']!r}"
+            raise RuntimeError(f"the startup of the ASGI app failed: {why}".rstrip(": "))
 
     async def stop(self) -> None:
         if self._task is None or self._task.done():
@@ -250,7 +257,7 @@ class _Exchange:
     def __init__(self, request: AsgiRequest) -> None:
         self._body: bytes | None = request.body
         self._is_head = request.method == "HEAD"
-        self._has_begun = self._is_complete = self._has_left = False
+        self._has_begun = self._is_complete = self._has_left = self._is_unread = False
         # Set when there is nothing more to receive.
         self._over = asyncio.Event()
         # The parts that are sent, and None at the end. One of them waits for the node.
@@ -276,12 +283,15 @@ class _Exchange:
             if not self._is_head:
                 for start in range(0, len(body), _PIECE_BYTES):
                     await self._put({"body": bytes(body[start : start + _PIECE_BYTES])})
-            # The rest of a body that nothing reads may have no end.
-            self._has_left = self._is_head and has_more
+            self._is_unread = self._is_head and has_more
             if self._is_head or not has_more:
                 self._is_complete = True
                 self._over.set()
                 self._sent.put_nowait(None)
+        elif kind == "http.response.body" and self._is_unread:
+            self._is_unread = message.get("more_body", False)
+            # The rest of a body that nobody reads may have no end.
+            await asyncio.sleep(_UNREAD_SECONDS)
         else:
             raise RuntimeError(f"{kind!r} comes at the wrong time: a response is a start, and then a body to its end")
 
@@ -300,31 +310,30 @@ class _Exchange:
                 self._room.release()
                 yield part
         except BaseException:
-            self._leave(task, context)
+            # The client has left, or its time is over.
+            self._has_left = True
+            self._over.set()
+            self._room.release()
+            _leave(task)
             raise
-        if not task.done():
-            self._after(after_asgi_client_left if self._has_left else after_asgi_response, task, context)
-        elif self._is_complete:
-            if not task.cancelled() and (error := task.exception()) is not None and not self._has_left:
-                log.error("the ASGI app at %s has failed after its response", path, exc_info=error)
-        else:
-            # Raises what the app raises.
-            task.result()
-            raise RuntimeError(f"the ASGI app has ended {'within' if self._has_begun else 'without'} its response")
-
-    def _leave(self, task: asyncio.Future[Any], context: Context) -> None:
-        """The client has left, or its time is over."""
-        self._has_left = True
-        self._over.set()
-        self._room.release()
-        if not task.done():
-            self._after(after_asgi_client_left, task, context)
-
-    def _after(self, work: Callable[[asyncio.Future[Any]], Any], task: asyncio.Future[Any], context: Context) -> None:
-        try:
-            context.after(work, task)
-        except HTTPException:
-            task.cancel()
+        if not task.done() and self._is_unread:
+            _leave(task)
+        elif not task.done():
+            try:
+                context.after(after_asgi_response, task)
+            except HTTPException as error:
+                log.error("the ASGI app at %s is cancelled after its response: %s", path, error)
+                _cancel(task)
+        elif failure := _error_of(task):
+            when = "after" if self._is_complete else "within" if self._has_begun else "before"
+            log.error("the ASGI app at %s has failed %s its response", path, when, exc_info=failure)
+        if not self._is_complete:
+            if task.done() and _error_of(task) is None:
+                log.error(
+                    "the ASGI app at %s has ended %s its response", path, "within" if self._has_begun else "without"
+                )
+            # What it says is not for its clients.
+            raise HTTPException(500, "the app failed")
 
 
 def _texts(header: Any) -> tuple[str, str]:
@@ -338,11 +347,26 @@ async def after_asgi_response(task: asyncio.Future[Any]) -> None:
     await task
 
 
-async def after_asgi_client_left(task: asyncio.Future[Any]) -> None:
-    """What the app does for a client that has left."""
+def _leave(task: asyncio.Future[Any]) -> None:
+    """Ends what the app does for a client that has left. It takes no place of work after answers."""
+    if len(_LEFT) >= _MAX_LEFT:
+        _cancel(task)
+    elif not task.done():
+        ending = asyncio.get_running_loop().create_task(_end(task))
+        _LEFT.add(ending)
+        ending.add_done_callback(_LEFT.discard)
+
+
+async def _end(task: asyncio.Future[Any]) -> None:
     await asyncio.wait({task}, timeout=_LEFT_SECONDS)
-    task.cancel()
-    await asyncio.wait({task})
+    _cancel(task)
+
+
+def _cancel(task: asyncio.Future[Any]) -> None:
     # Its error is that of a response that nothing reads.
-    if not task.cancelled():
-        task.exception()
+    task.add_done_callback(_error_of)
+    task.cancel()
+
+
+def _error_of(task: asyncio.Future[Any]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()

@@ -13,7 +13,7 @@ class Request(msgspec.Struct, frozen=True):
     method: str = "POST"
     """Its method, such as `"POST"`."""
     path: str = "/"
-    """Its path, as the client wrote it."""
+    """Its path, as the client wrote it; that of a request to an ASGI app is decoded, as the app sees it."""
     query: dict[str, list[str]] = {}
     """Its query parameters: all values of each name, in their order."""
     headers: dict[str, str] = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from callboard._api import METHOD, SERVICE, Method, Service
+from callboard._api import ASGI_ROUTE, METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
 from callboard._options import hyphened, nearest_name
@@ -108,6 +108,9 @@ class Route:
     @property
     def stage(self) -> str:
         """The name of its stage."""
+        if self.path.startswith(f"{ASGI_ROUTE}/"):
+            # Two apps have two names, also at `/b/c` and `/b-c`.
+            return "asgi-" + self.path.removeprefix(f"{ASGI_ROUTE}/").replace("/", ":")
         return self.path.lstrip("/@").replace("/", "-").replace("{", ":").replace("}", "")
 
     def instance(self) -> Any:

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::http::header::UPGRADE;
-use axum::http::{Request, StatusCode};
+use axum::http::header::{TRANSFER_ENCODING, UPGRADE};
+use axum::http::{Method, Request, StatusCode};
 use axum::response::Response;
 use callboard_codec::Payload;
 use callboard_core::Deadline;
 use callboard_core::edge::Route;
 
-use super::head::{Origin, request_of, text_bytes};
+use super::head::{OfConnection, Origin, request_of, text_bytes};
 use super::{asgi_path, streamed};
 use crate::call::RequestContext;
 use crate::config::HttpConfig;
@@ -17,6 +17,7 @@ use crate::error::ApiError;
 use crate::listener::PeerInfo;
 use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
 use crate::request::head::RequestHead;
+use crate::upgrade::tokens;
 
 /// Answers one request to the app of this route.
 pub(crate) async fn answer<B: RequestBody>(
@@ -27,10 +28,20 @@ pub(crate) async fn answer<B: RequestBody>(
 ) -> Result<Response, ApiError> {
     let RequestContext { client, config, start, .. } = context;
     let app = asgi_path(route.name()).unwrap_or_default();
-    if request.headers().get_all(UPGRADE).iter().any(|name| name.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+    let not_implemented = |message| Err(ApiError::with_status(StatusCode::NOT_IMPLEMENTED, "not_implemented", message));
+    if request.method() == Method::CONNECT {
+        return not_implemented(format!("the app at `{app}` is no proxy"));
+    }
+    if tokens(request.headers(), TRANSFER_ENCODING).any(|coding| !coding.eq_ignore_ascii_case("chunked")) {
+        return not_implemented("a `transfer-encoding` other than chunked cannot be read".to_owned());
+    }
+    if tokens(request.headers(), UPGRADE).any(|name| name.eq_ignore_ascii_case("websocket")) {
         let message = format!("the app at `{app}` has no WebSockets here: it is asked by plain requests only");
         return Err(ApiError::with_status(StatusCode::NOT_IMPLEMENTED, "no_websocket", message));
     }
+    let hops = OfConnection::of(request.headers()).ok_or_else(|| {
+        ApiError::with_status(StatusCode::BAD_REQUEST, "bad_header", OfConnection::REFUSAL.to_owned())
+    })?;
     // All other headers are the app's.
     let head = RequestHead::of_call_alone(request.headers())?;
     let announced = request.body().size_hint().exact();
@@ -51,7 +62,7 @@ pub(crate) async fn answer<B: RequestBody>(
     let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.collect().await?;
     let admission = arrival.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), head_by);
-    let asked = request_of(request, app, &origin, body);
+    let asked = request_of(request, app, &origin, &hops, body);
     budget.charge(options.attribute_bytes() + text_bytes(&asked))?;
     let replies = client.edge().submit_open_ended(admission, Payload::new(asked), options);
     streamed::begin(replies, context, route, request.method()).await

@@ -1,7 +1,8 @@
 //! The heads of a request and of a response of a mounted app: which headers pass, and how bytes are texts.
 //!
 //! Headers of one connection pass in neither direction (RFC 9110 §7.6.1): those that are known, and those that
-//! `connection` names.
+//! `connection` names, but for [`END_TO_END`]: what the guards have judged is what the app sees. `content-length` is
+//! written anew.
 
 use std::net::IpAddr;
 
@@ -18,6 +19,7 @@ use callboard_core::ErrorKind;
 use super::{AsgiPart, AsgiRequest};
 use crate::error::ApiError;
 use crate::mounted::original_uri;
+use crate::upgrade::tokens;
 
 /// The most headers of a response, and the bytes of their names and values.
 const MAX_HEADERS: usize = 128;
@@ -27,6 +29,23 @@ const MAX_HEADER_BYTES: usize = 64 * 1024;
 const OF_CONNECTION: [&str; 7] =
     ["keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
+/// The headers that no `connection` takes away, beside `x-forwarded-…` and `sec-…`.
+const END_TO_END: [&str; 10] = [
+    "authorization",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "forwarded",
+    "host",
+    "origin",
+    "x-api-key",
+    "x-real-ip",
+];
+
+/// The most names in `connection`: each header is compared with all of them.
+const MAX_NAMED: usize = 100;
+
 /// What a connection says of a request beside its head.
 #[derive(Debug)]
 pub(super) struct Origin {
@@ -35,7 +54,13 @@ pub(super) struct Origin {
 }
 
 /// The request to the app at this path, once its body was read.
-pub(super) fn request_of<B>(request: &Request<B>, app: &str, origin: &Origin, body: Bytes) -> AsgiRequest {
+pub(super) fn request_of<B>(
+    request: &Request<B>,
+    app: &str,
+    origin: &Origin,
+    hops: &OfConnection,
+    body: Bytes,
+) -> AsgiRequest {
     let uri = original_uri(request.uri(), request.extensions());
     // The edge may be mounted in a router, which cuts the beginning of the path off.
     let mounted = uri.path().strip_suffix(request.uri().path()).unwrap_or_default();
@@ -51,16 +76,16 @@ pub(super) fn request_of<B>(request: &Request<B>, app: &str, origin: &Origin, bo
         root_path: format!("{mounted}{app}"),
         path: uri.path().to_owned(),
         query: uri.query().unwrap_or_default().to_owned(),
-        headers: headers_of(request, body.len()),
+        headers: headers_of(request, hops, body.len()),
         client: origin.client.map(|client| client.to_string()),
         body: Media::new(body),
     }
 }
 
-fn headers_of<B>(request: &Request<B>, body_bytes: usize) -> Vec<(String, String)> {
+fn headers_of<B>(request: &Request<B>, hops: &OfConnection, body_bytes: usize) -> Vec<(String, String)> {
     let headers = request.headers();
     let is_dropped =
-        |name: &HeaderName| [COOKIE, EXPECT, PROXY_AUTHORIZATION].contains(name) || is_of_connection(headers, name);
+        |name: &HeaderName| [CONTENT_LENGTH, COOKIE, EXPECT, PROXY_AUTHORIZATION].contains(name) || hops.has(name);
     let own = headers.iter().filter(|(name, _)| !is_dropped(name));
     let mut found: Vec<_> = own.map(|(name, value)| (name.as_str().to_owned(), text_of(value))).collect();
     let mut add = |name: HeaderName, value: String| found.push((name.as_str().to_owned(), value));
@@ -72,7 +97,7 @@ fn headers_of<B>(request: &Request<B>, body_bytes: usize) -> Vec<(String, String
         add(HOST, authority.as_str().to_owned());
     }
     // A body in chunks had no length before it was here.
-    if body_bytes > 0 && !headers.contains_key(CONTENT_LENGTH) {
+    if body_bytes > 0 || headers.contains_key(CONTENT_LENGTH) {
         add(CONTENT_LENGTH, body_bytes.to_string());
     }
     found
@@ -87,10 +112,9 @@ pub(super) fn text_bytes(request: &AsgiRequest) -> usize {
 /// The head of a response without its body, with the length that it announces.
 pub(super) fn response_of(first: &AsgiPart) -> Result<(Response, Option<u64>), ApiError> {
     let failed = |message: String| ApiError::new(ErrorKind::Failed, message);
-    let status = first.status.ok_or_else(|| failed("the first part of the response has no status".to_owned()))?;
-    let is_final = |status: &StatusCode| (200..600).contains(&status.as_u16());
-    let status = StatusCode::from_u16(status).ok().filter(is_final);
-    let status = status.ok_or_else(|| failed(format!("the status {:?} is not from 200 to 599", first.status)))?;
+    let number = first.status.ok_or_else(|| failed("the first part of the response has no status".to_owned()))?;
+    let status = StatusCode::from_u16(number).ok().filter(|_| (200..600).contains(&number));
+    let status = status.ok_or_else(|| failed(format!("the status {number} is not from 200 to 599")))?;
     let bytes: usize = first.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     if first.headers.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
         let limits = format!("at most {MAX_HEADERS}, with {MAX_HEADER_BYTES} bytes in all");
@@ -103,28 +127,61 @@ pub(super) fn response_of(first: &AsgiPart) -> Result<(Response, Option<u64>), A
             header.ok_or_else(|| failed(format!("the header {name:?} has characters that HTTP does not allow")))?;
         headers.append(name, value);
     }
-    let dropped: Vec<_> = headers.keys().filter(|name| is_of_connection(&headers, name)).cloned().collect();
+    let hops = OfConnection::of(&headers).ok_or_else(|| failed(OfConnection::REFUSAL.to_owned()))?;
+    let dropped: Vec<_> = headers.keys().filter(|name| hops.has(name)).cloned().collect();
     for name in dropped {
         headers.remove(name);
     }
-    let length = match headers.get(CONTENT_LENGTH) {
-        None => None,
-        Some(length) => {
-            let length = length.to_str().ok().and_then(|length| length.parse().ok());
-            Some(length.ok_or_else(|| failed("the header `content-length` is not a number of bytes".to_owned()))?)
-        }
+    let announced = length_of(&headers);
+    let announced =
+        announced.map_err(|()| failed("the header `content-length` is not one number of bytes".to_owned()))?;
+    headers.remove(CONTENT_LENGTH);
+    let length = match status {
+        StatusCode::NO_CONTENT => None,
+        StatusCode::RESET_CONTENT => Some(0),
+        _ => announced,
     };
+    if let Some(length) = length {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
     let mut response = Response::new(Body::empty());
     (*response.status_mut(), *response.headers_mut()) = (status, headers);
     Ok((response, length))
 }
 
-fn is_of_connection(headers: &HeaderMap, name: &HeaderName) -> bool {
-    let lines = headers.get_all(CONNECTION).into_iter().filter_map(|line| line.to_str().ok());
-    let mut named = lines.flat_map(|line| line.split(',')).map(str::trim);
-    *name == CONNECTION
-        || OF_CONNECTION.contains(&name.as_str())
-        || named.any(|other| other.eq_ignore_ascii_case(name.as_str()))
+/// The length that all lines say; an error if they differ, or if one is not digits alone.
+fn length_of(headers: &HeaderMap) -> Result<Option<u64>, ()> {
+    let mut found = None;
+    for line in headers.get_all(CONTENT_LENGTH) {
+        // A sign would parse.
+        let digits = line.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let length = digits.and_then(|text| text.parse().ok()).ok_or(())?;
+        if found.replace(length).is_some_and(|other: u64| other != length) {
+            return Err(());
+        }
+    }
+    Ok(found)
+}
+
+/// The names that `connection` adds to the headers of one connection.
+#[derive(Debug)]
+pub(super) struct OfConnection(Vec<HeaderName>);
+
+impl OfConnection {
+    pub(super) const REFUSAL: &str = "the header `connection` has more than 100 names";
+
+    /// `None` for more names than [`MAX_NAMED`].
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+        let named: Vec<&str> = tokens(headers, CONNECTION).take(MAX_NAMED + 1).collect();
+        let names = || named.iter().filter_map(|name| name.parse().ok()).collect();
+        (named.len() <= MAX_NAMED).then(|| Self(names()))
+    }
+
+    fn has(&self, name: &HeaderName) -> bool {
+        let text = name.as_str();
+        let is_kept = || END_TO_END.contains(&text) || text.starts_with("x-forwarded-") || text.starts_with("sec-");
+        *name == CONNECTION || OF_CONNECTION.contains(&text) || (self.0.contains(name) && !is_kept())
+    }
 }
 
 /// Each byte as a character (ISO 8859-1).

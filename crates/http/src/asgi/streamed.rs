@@ -3,12 +3,14 @@
 //! An error after the head cuts the body, so that its client knows. So does a body of another length than its head has
 //! announced.
 //!
-//! hyper drops a body whose announced length it has sent, and a body that the response cannot have. So the call is read
-//! to its end before: otherwise it would count as cancelled, and the app would be.
+//! hyper drops a body whose announced length it has sent, and a body that the response cannot have. What the call still
+//! says is read beside the response, which does not wait for it: otherwise the call would count as cancelled, and the
+//! app would be. One that goes on for longer than [`REST_TIME`], or with more than [`REST_BYTES`], is.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::Method;
@@ -32,6 +34,10 @@ use crate::respond::WITHOUT_BODY;
 use crate::respond::stream::{AbandonGuard, BrokenStream, next_reply};
 use crate::upgrade::EdgeLife;
 
+/// How much is read of a call whose client has the whole response.
+const REST_TIME: Duration = Duration::from_secs(5);
+const REST_BYTES: usize = 1024 * 1024;
+
 /// The response, when its head is there.
 pub(super) async fn begin(
     mut replies: PayloadReplies,
@@ -45,18 +51,15 @@ pub(super) async fn begin(
     };
     let (mut response, announced) = response_of(&first)?;
     if *method == Method::HEAD || announced == Some(0) || WITHOUT_BODY.contains(&response.status()) {
-        while let Some(part) = replies.next().await {
-            part?;
-        }
+        Rest { replies, life: Arc::clone(context.life), id: context.id.clone(), route: route.name().to_owned() }
+            .read_beside(false);
         return Ok(response);
     }
     let items = StreamedItems::default();
+    let (life, id, route) = (Arc::clone(context.life), context.id.clone(), route.name().to_owned());
     let body = AsgiBody {
-        replies,
+        rest: Some(Rest { replies, life, id, route }),
         client: context.client.clone(),
-        life: Arc::clone(context.life),
-        id: context.id.clone(),
-        route: route.name().to_owned(),
         first: Some(first.body.into_bytes()),
         unsent: announced,
         is_over: false,
@@ -82,14 +85,49 @@ fn read(part: Payload) -> Result<AsgiPart, ApiError> {
     read.map_err(|error| ApiError::new(ErrorKind::Failed, format!("a part of the response cannot be read: {error}")))
 }
 
-/// The body of one response.
-struct AsgiBody {
+/// What the call of a response has yet to say.
+struct Rest {
     replies: PayloadReplies,
-    /// Charges the pieces.
-    client: LocalClient,
     life: Arc<EdgeLife>,
     id: RequestId,
     route: String,
+}
+
+impl Rest {
+    async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
+        let part = next_reply(&mut self.replies, &self.life).await?;
+        Some(part.and_then(read).map(|part| part.body.into_bytes()))
+    }
+
+    /// Reads it for nobody, in a task of its own. `is_wrong` says whether more bytes are an error of the app.
+    fn read_beside(mut self, is_wrong: bool) {
+        tokio::spawn(async move {
+            let reading = async {
+                let mut bytes = 0;
+                while let Some(piece) = self.next().await {
+                    bytes += piece?.len();
+                    if is_wrong && bytes > 0 {
+                        return Err(wrong_length("longer"));
+                    }
+                    if bytes > REST_BYTES {
+                        break;
+                    }
+                }
+                Ok(())
+            };
+            if let Ok(Err(error)) = tokio::time::timeout(REST_TIME, reading).await {
+                error.log(self.id.as_str(), Some(&self.route));
+            }
+        });
+    }
+}
+
+/// The body of one response.
+struct AsgiBody {
+    /// Until the last byte of an announced length.
+    rest: Option<Rest>,
+    /// Charges the pieces.
+    client: LocalClient,
     /// What came with the head.
     first: Option<Bytes>,
     /// The bytes that are to come, if the head says how many.
@@ -118,7 +156,9 @@ impl AsgiBody {
                 Err(error) => {
                     self.is_over = true;
                     self.leaving.ended();
-                    error.log(self.id.as_str(), Some(&self.route));
+                    if let Some(rest) = &self.rest {
+                        error.log(rest.id.as_str(), Some(&rest.route));
+                    }
                     // hyper sends the pieces that it has when it waits, and drops them at an error.
                     tokio::task::yield_now().await;
                     return Some(Err(BrokenStream));
@@ -128,37 +168,28 @@ impl AsgiBody {
         None
     }
 
-    /// Reads the end of the response, behind the last byte of its announced length.
-    async fn end(&mut self) -> Result<(), ApiError> {
-        while let Some(part) = next_reply(&mut self.replies, &self.life).await {
-            if !read(part?)?.body.is_empty() {
-                return Err(wrong_length("longer"));
-            }
-        }
-        self.is_over = true;
-        self.leaving.ended();
-        Ok(())
-    }
-
     async fn piece(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let Some(rest) = &mut self.rest else { return Ok(None) };
         let piece = match self.first.take() {
             Some(first) => first,
-            None => match next_reply(&mut self.replies, &self.life).await {
-                Some(part) => read(part?)?.body.into_bytes(),
+            None => match rest.next().await {
+                Some(piece) => piece?,
                 None if self.unsent.is_some_and(|bytes| bytes > 0) => return Err(wrong_length("shorter")),
                 None => return Ok(None),
             },
         };
         if let Some(unsent) = &mut self.unsent {
             *unsent = unsent.checked_sub(piece.len() as u64).ok_or_else(|| wrong_length("longer"))?;
-            if *unsent == 0 {
-                self.end().await?;
-            }
         }
         let edge = self.client.edge();
         let deadline = Deadline::after(Instant::now(), Deadline::DEFAULT_TIMEOUT);
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), deadline);
         budget.charge_outcome(piece.len())?;
+        if self.unsent == Some(0) {
+            self.is_over = true;
+            self.leaving.ended();
+            self.rest.take().into_iter().for_each(|rest| rest.read_beside(true));
+        }
         Ok(Some(budget.charged(piece)))
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Target<'a> {
     /// `None` while the node is starting.
     pub(super) node: Option<&'a ServedNode>,
     pub(super) route: Option<Arc<Route>>,
-    style: CallStyle,
+    pub(super) style: CallStyle,
     /// The protocol that claims the request, if it is not for a route.
     pub(super) protocol: Option<&'a dyn Protocol>,
 }

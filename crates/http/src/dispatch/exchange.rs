@@ -13,6 +13,7 @@ use callboard_core::{CallOptions, Deadline, Instant};
 use super::destination::Target;
 use super::{EdgeState, NOSNIFF, ServedNode};
 use crate::call::RequestContext;
+use crate::call::functions::CallStyle;
 use crate::error::{ApiError, starting};
 use crate::guard::KeyHolder;
 use crate::listener::{CLOSE, PeerInfo, UnreadBody};
@@ -95,7 +96,11 @@ impl<'a> Exchange<'a> {
         let proxies = &self.edge.config.trusted_proxies;
         let client = peer.map(|peer| proxies.client(peer.address, request.headers()));
         let parts = (request.uri(), request.headers(), request.extensions());
-        let asked = auth_request(request.method(), parts, client);
+        let mut asked = auth_request(request.method(), parts, client);
+        if self.target.style == CallStyle::Asgi {
+            // Else `%61dmin` would pass a rule for `admin`.
+            asked.path = percent_encoding::percent_decode_str(&asked.path).decode_utf8_lossy().into_owned();
+        }
         // The call itself refuses a head that cannot be read.
         let timeout = RequestHead::read(request.headers()).ok().and_then(|head| head.timeout);
         let deadline = timeout.map(|timeout| Deadline::after(self.start, timeout));

@@ -113,6 +113,9 @@ impl HttpEdge {
                             let outcome = if let Err(error) = edge.check_page(&request, peer) {
                                 Ok(Err(error))
                             } else {
+                                if let Some(policy) = &edge.policy {
+                                    policy.hide_keys(request.headers_mut());
+                                }
                                 let mut call = Box::pin(asgi::answer(context(node), route, &mut request, peer));
                                 edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
                             };

@@ -43,7 +43,7 @@ pub const AUTH_ROUTE: &str = "@auth";
 pub struct AuthRequest {
     /// Its method, such as `POST`.
     pub method: String,
-    /// Its path, as the client wrote it.
+    /// Its path, as the client wrote it; that of a request to a mounted app is decoded, as such apps see it.
     pub path: String,
     /// Its query parameters, decoded: all values of each name, in their order.
     pub query: BTreeMap<String, Vec<String>>,

@@ -1,7 +1,7 @@
 //! Access control from the head of a request alone: API keys, rates, and web pages.
 //!
 //! Nearly everything here is opt-in. With [`api_keys`](crate::HttpConfig::api_keys), a request without a valid key gets
-//! 401 and costs one hash; pages that only describe the service stay open. A key **over its limit** gets 429 with
+//! 401 and costs a hash for each key that it shows; pages that only describe the service stay open. A key **over its limit** gets 429 with
 //! `retry-after`, and the request is not counted; the calls of a stream wait instead. On a listener that only this
 //! machine can reach, foreign web pages get 403: see [`LoopbackGuard`]. An app may [name its callers](AUTH_ROUTE)
 //! itself.
@@ -94,15 +94,25 @@ impl AccessPolicy {
         if (self.keys.is_none() && self.callers.is_none()) || is_open(request) {
             return Ok(Admitted::Known(None));
         }
-        let shown = key_of(request.headers());
-        let holder = self.keys.as_ref().zip(shown).and_then(|(keys, key)| keys.find(key));
+        let keys = self.keys.as_ref();
+        let holder = keys.and_then(|keys| keys_of(request.headers()).find_map(|(_, key)| keys.find(key)));
         match holder {
             None if self.callers.is_some() => Ok(Admitted::Asks),
-            None => Err(ApiError::unauthenticated(shown.is_some())),
+            None => Err(ApiError::unauthenticated(keys_of(request.headers()).next().is_some())),
             Some(holder) => {
                 holder.take(1).map_err(|over| over.error)?;
                 Ok(Admitted::Known(Some(holder)))
             }
+        }
+    }
+
+    /// Takes the headers with keys of the node away, which are not for other code.
+    pub(crate) fn hide_keys(&self, headers: &mut HeaderMap) {
+        let Some(keys) = &self.keys else { return };
+        let shown: Vec<_> =
+            keys_of(headers).filter(|(_, key)| keys.find(key).is_some()).map(|(name, _)| name).collect();
+        for name in shown {
+            headers.remove(name);
         }
     }
 
@@ -160,13 +170,15 @@ pub(crate) fn is_below(path: &str, other: &str) -> bool {
     path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The key of a request: a bearer token, else `x-api-key`.
-fn key_of(headers: &HeaderMap) -> Option<&[u8]> {
+/// The keys that a request shows, of which one has to be valid: a bearer token, which may be meant for other code, and
+/// `x-api-key`.
+fn keys_of(headers: &HeaderMap) -> impl Iterator<Item = (HeaderName, &[u8])> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked(BEARER.len())?;
         scheme.eq_ignore_ascii_case(BEARER).then(|| token.trim_ascii())
     });
-    bearer.or_else(|| headers.get(X_API_KEY).map(HeaderValue::as_bytes))
+    let own = headers.get(X_API_KEY).map(|key| (X_API_KEY, key.as_bytes()));
+    bearer.map(|token| (AUTHORIZATION, token)).into_iter().chain(own)
 }
 
 const BEARER: &[u8] = b"bearer ";
@@ -190,13 +202,15 @@ mod tests {
         let key = |lines: &[(HeaderName, &'static str)]| {
             let headers: HeaderMap =
                 lines.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
-            key_of(&headers).map(|key| String::from_utf8(key.to_vec()).unwrap())
+            let keys = keys_of(&headers).map(|(_, key)| String::from_utf8(key.to_vec()).unwrap());
+            keys.collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(key(&[(AUTHORIZATION, "Bearer abc")]).as_deref(), Some("abc"));
-        assert_eq!(key(&[(AUTHORIZATION, "bearer  abc ")]).as_deref(), Some("abc"));
-        assert_eq!(key(&[(X_API_KEY, "abc")]).as_deref(), Some("abc"));
-        assert_eq!(key(&[(AUTHORIZATION, "Basic eA=="), (X_API_KEY, "abc")]).as_deref(), Some("abc"));
-        assert_eq!(key(&[(AUTHORIZATION, "Basic eA==")]), None);
-        assert_eq!(key(&[]), None);
+        assert_eq!(key(&[(AUTHORIZATION, "Bearer abc")]), "abc");
+        assert_eq!(key(&[(AUTHORIZATION, "bearer  abc ")]), "abc");
+        assert_eq!(key(&[(X_API_KEY, "abc")]), "abc");
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA=="), (X_API_KEY, "abc")]), "abc");
+        assert_eq!(key(&[(AUTHORIZATION, "Bearer other"), (X_API_KEY, "abc")]), "other abc");
+        assert_eq!(key(&[(AUTHORIZATION, "Basic eA==")]), "");
+        assert_eq!(key(&[]), "");
     }
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage};
-use callboard_http::{ApiInfo, ApiKeys, AsgiPart, AsgiRequest, Cors, HttpConfig, HttpEdge};
+use callboard_http::{
+    AUTH_ROUTE, ApiInfo, ApiKeys, AsgiPart, AsgiRequest, AuthCaller, AuthRequest, Cors, HttpConfig, HttpEdge,
+};
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use http_body_util::BodyExt as _;
@@ -67,6 +69,24 @@ fn answer(request: &AsgiRequest, control: &Control) -> Parts {
         "/headless" => parts(vec![body("x")]),
         "/many" => parts(vec![(0..200).fold(head, |head, n| head.with_header(format!("x-{n}"), "1"))]),
         "/split" => parts(vec![head.with_header("x-a", "1\r\nx-b: 2")]),
+        "/signed" => parts(vec![head.with_header("content-length", "+1"), body("x")]),
+        "/lengths" => {
+            parts(vec![head.with_header("content-length", "1").with_header("content-length", "2"), body("x")])
+        }
+        "/twice" => parts(vec![head.with_header("content-length", "01").with_header("content-length", "1"), body("x")]),
+        "/no-content" => parts(vec![AsgiPart::head(204).with_header("content-length", "5")]),
+        "/reset-content" => parts(vec![AsgiPart::head(205).with_header("content-length", "5")]),
+        found @ ("/goes-on" | "/zero" | "/no-content-goes-on") => {
+            let head = if found.starts_with("/no") { AsgiPart::head(204) } else { head };
+            let first = if found == "/goes-on" { "four" } else { "" };
+            let head = head.with_header("content-length", first.len().to_string());
+            let chunks = Arc::clone(&control.chunks);
+            let later = stream::once(async move {
+                chunks.0.acquire().await.unwrap().forget();
+                Ok(AsgiPart::default())
+            });
+            stream::iter([Ok(head), Ok(body(first))]).chain(later).boxed()
+        }
         "/informational" => parts(vec![AsgiPart::head(101)]),
         "/headers" => {
             let head = AsgiPart::head(201).with_header("set-cookie", "a=1").with_header("Set-Cookie", "b=2");
@@ -135,7 +155,7 @@ async fn an_app_gets_every_request_below_its_path_whole() {
     }
     assert!(client.get("/legacyx").await.problem()["message"].as_str().unwrap().contains("no route"));
     assert_eq!(client.post("/double", &[("content-type", "application/json")], "2").await.text(), "4");
-    assert_eq!(server.metric("callboard_requests_total{route=\"@asgi/legacy\",outcome=\"ok\"}").await, Some(12.0));
+    server.metric_becomes("callboard_requests_total{route=\"@asgi/legacy\",outcome=\"ok\"}", 12.0).await;
 }
 
 #[tokio::test]
@@ -355,4 +375,105 @@ async fn an_app_that_hides_a_route_or_cannot_stream_is_refused_with_both_names()
     assert_eq!(server.get("/").await.json()["pages"][5], "/legacy");
     let page = server.connect().await.request("GET", "/", &[("accept", "text/html")], "").await;
     assert!(page.text().contains("<a href=\"legacy\">/legacy</a>"), "{page:?}");
+}
+
+#[tokio::test]
+async fn connection_takes_no_header_away_that_guards_judge_by() {
+    let (server, _) = server(|_| ()).await;
+    let mut client = server.connect().await;
+    let named = "host, content-length, authorization, cookie, forwarded, x-forwarded-for, sec-fetch-site, x-hop";
+    let headers = [
+        ("connection", named),
+        ("authorization", "Basic eA=="),
+        ("cookie", "a=1"),
+        ("forwarded", "for=1"),
+        ("x-forwarded-for", "1.2.3.4"),
+        ("sec-fetch-site", "same-origin"),
+        ("x-hop", "1"),
+    ];
+    let seen = client.request("POST", "/legacy/seen", &headers, "body").await;
+    let kept = ["host: test", "content-length: 4", "cookie: a=1", "sec-fetch-site: same-origin"];
+    for kept in kept.into_iter().chain(["authorization: Basic eA==", "forwarded: for=1", "x-forwarded-for: 1.2.3.4"]) {
+        assert!(seen.text().lines().any(|line| line == kept), "{kept}: {}", seen.text());
+    }
+    assert!(!seen.text().contains("x-hop"));
+    let many = vec!["x"; 101].join(",");
+    let refused = client.request("GET", "/legacy/seen", &[("connection", &many)], "").await;
+    assert_eq!((refused.status, refused.problem()["error_type"].as_str()), (400, Some("bad_header")));
+}
+
+#[tokio::test]
+async fn a_response_says_one_length_in_digits_or_is_500() {
+    let (server, _) = server(|_| ()).await;
+    for path in ["signed", "lengths"] {
+        let answer = server.get(&format!("/legacy/{path}")).await;
+        assert_eq!(answer.status, 500, "{path}");
+        assert!(answer.problem()["message"].as_str().unwrap().contains("is not one number of bytes"), "{answer:?}");
+    }
+    assert_eq!(server.get("/legacy/twice").await.header("content-length"), Some("1"));
+    let socket = TokioIo::new(TcpStream::connect(server.address).await.unwrap());
+    let (mut client, connection) = handshake(TokioExecutor::new(), socket).await.unwrap();
+    tokio::spawn(connection);
+    for (path, status) in [("no-content", 204), ("reset-content", 205), ("seen", 200)] {
+        let request = Request::builder().uri(format!("http://{}/legacy/{path}", server.address));
+        let request = request.body(http_body_util::Empty::<hyper::body::Bytes>::new()).unwrap();
+        let response = client.send_request(request).await.unwrap();
+        let length = response.headers().get("content-length").cloned();
+        assert_eq!(response.status(), status, "{path}");
+        assert!(length.is_some_and(|it| it != "5") || status == 204, "{path}");
+        response.into_body().collect().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_whole_response_does_not_wait_for_the_end_of_its_call() {
+    let (server, control) = server(|_| ()).await;
+    let mut client = server.connect().await;
+    for (path, status, body) in [("goes-on", 200, "four"), ("zero", 200, ""), ("no-content-goes-on", 204, "")] {
+        let answer = client.get(&format!("/legacy/{path}")).await;
+        assert_eq!((answer.status, answer.text()), (status, body), "{path}");
+    }
+    control.chunks.0.add_permits(3);
+    server.metric_becomes("callboard_requests_total{route=\"@asgi/legacy\",outcome=\"ok\"}", 3.0).await;
+    assert_eq!(server.metric("callboard_http_abandoned_requests_total").await, Some(0.0));
+}
+
+#[tokio::test]
+async fn a_key_of_the_node_beside_a_token_of_the_app_admits_and_is_not_the_apps() {
+    let keys = ApiKeys::parse("ada secret-of-ada-0123456789").unwrap();
+    let (server, _) = server(|config| config.api_keys = Some(keys)).await;
+    let mut client = server.connect().await;
+    let headers = [("x-api-key", "secret-of-ada-0123456789"), ("authorization", "Bearer the-apps")];
+    let seen = client.request("GET", "/legacy/seen", &headers, "").await;
+    assert!(seen.status == 200 && seen.text().contains("authorization: Bearer the-apps"), "{seen:?}");
+    let bearer = ("authorization", "Bearer secret-of-ada-0123456789");
+    for text in [seen.text(), client.request("GET", "/legacy/seen", &[bearer], "").await.text()] {
+        assert!(text.starts_with("GET") && !text.contains("secret-of-ada"), "{text}");
+    }
+    let wrong = [("x-api-key", "wrong"), ("authorization", "Bearer the-apps")];
+    assert_eq!(client.request("GET", "/legacy/seen", &wrong, "").await.status, 401);
+}
+
+#[tokio::test]
+async fn rules_on_paths_of_an_app_judge_the_path_that_it_sees() {
+    let who = Stage::each("who", |request: &AuthRequest| match request.path.as_str() {
+        "/legacy/admin" => Err(Failure::new("not here").with_status(403)),
+        _ => Ok(AuthCaller::new("anyone")),
+    });
+    let server = Server::for_app(app(&Control::default()).route(AUTH_ROUTE, who), HttpConfig::default()).await;
+    for (path, status) in [("admin", 403), ("%61dmin", 403), ("%2561dmin", 404)] {
+        assert_eq!(server.get(&format!("/legacy/{path}")).await.status, status, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_an_app_is_never_asked_for_is_501() {
+    let (server, _) = server(|_| ()).await;
+    let upgrade = [("connection", "upgrade"), ("upgrade", "foo, WebSocket")];
+    let refused = server.connect().await.request("GET", "/legacy/seen", &upgrade, "").await;
+    assert_eq!(refused.status, 501);
+    let mut client = server.connect().await;
+    let head = "POST /legacy/seen HTTP/1.1\r\nhost: test\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n";
+    client.send(head).await;
+    assert_eq!(client.answer().await.status, 501);
 }
