@@ -45,6 +45,7 @@ mod call;
 mod client;
 mod clock;
 mod containment;
+mod contract;
 mod deadline;
 pub mod description;
 mod diagram;
@@ -84,6 +85,7 @@ pub use client::{
 };
 pub use clock::Instant;
 pub use containment::WorkerExit;
+pub use contract::Contract;
 pub use deadline::Deadline;
 pub use diagram::Diagram;
 pub use error::{CallError, ErrorKind, ErrorReason, Failure};
@@ -98,7 +100,7 @@ pub use queue::bench;
 pub use restart::{BackoffPolicy, RestartIntensity};
 pub use retry::{RetryBudget, RetryPolicy};
 pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, check_route_name};
-pub use stage::{CacheSettings, Contract, Placement, ReplicaHost, Rows, Scaling, Stage, StageSettings, StreamStage};
+pub use stage::{CacheSettings, Placement, ReplicaHost, Rows, Scaling, Stage, StageSettings, StreamStage};
 pub use timeline::{ReleaseReason, Timing};
 pub use worker::{
     AsyncStreamWorker, AsyncWorker, Batch, ExitPort, NotEmitted, Outputs, Replica, StreamWorker, Turn, Worker,

@@ -13,13 +13,14 @@ use super::calls::EdgeHandle;
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply};
 use crate::client::{AdmittedCall, CallSteps, LocalClient, OpenCall};
 use crate::clock;
+use crate::contract::Contract;
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::pipeline::Graph;
 use crate::pool::Pool;
 use crate::remote::StageReply;
 use crate::router::{Admission, HeldRoute};
-use crate::stage::{Contract, ReadFn};
+use crate::stage::ReadFn;
 use crate::timeline::Micros;
 
 /// The right of another node to one call of stages. Dropping it frees the permits.

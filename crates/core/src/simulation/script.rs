@@ -4,10 +4,10 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
 use crate::call::Priority;
+use crate::contract::Contract;
 use crate::gateway::Limits;
 use crate::queue::BatchPolicy;
 use crate::restart::RestartIntensity;
-use crate::stage::Contract;
 use crate::testing::Chance;
 
 const MILLISECOND: u64 = 1_000_000;

@@ -3,7 +3,6 @@
 //! Nothing runs until a node starts the routes that use it. Routes that share a stage share one queue and one pool.
 
 mod cache;
-mod contract;
 mod rows;
 mod scaling;
 mod setters;
@@ -13,7 +12,6 @@ mod stream;
 mod types;
 
 pub use cache::CacheSettings;
-pub use contract::Contract;
 pub use rows::Rows;
 pub use scaling::Scaling;
 pub use settings::{Placement, StageSettings};
@@ -35,6 +33,7 @@ use callboard_codec::Data;
 use self::setters::common_setters;
 use self::settings::at_least_one;
 use crate::call::{CallContext, Flight};
+use crate::contract::Contract;
 use crate::error::Failure;
 use crate::id::StageName;
 use crate::worker::{

@@ -217,7 +217,7 @@ macro_rules! common_setters {
             /// Declares whether a call may run again after its worker died; see [`Contract`](crate::Contract). A stream
             /// may until its first output, on another node.
             #[must_use]
-            pub fn contract(self, contract: crate::stage::Contract) -> Self {
+            pub fn contract(self, contract: crate::contract::Contract) -> Self {
                 self.map_settings(|settings| settings.with_contract(contract))
             }
 
@@ -225,14 +225,14 @@ macro_rules! common_setters {
             /// [`Contract::Pure`](crate::Contract::Pure).
             #[must_use]
             pub fn pure(self) -> Self {
-                self.contract(crate::stage::Contract::Pure)
+                self.contract(crate::contract::Contract::Pure)
             }
 
             /// Declares that running a call twice has the same effect as running it once; see
             /// [`Contract::Idempotent`](crate::Contract::Idempotent).
             #[must_use]
             pub fn idempotent(self) -> Self {
-                self.contract(crate::stage::Contract::Idempotent)
+                self.contract(crate::contract::Contract::Idempotent)
             }
 
             /// The longest that one batch may take in user code; see [`StageSettings::timeout`].

@@ -7,8 +7,8 @@ use std::time::Duration;
 use callboard_codec::Map;
 
 use super::cache::CacheSettings;
-use super::contract::Contract;
 use super::scaling::Scaling;
+use crate::contract::Contract;
 use crate::id::StageName;
 use crate::queue::BatchPolicy;
 use crate::restart::{BackoffPolicy, RestartIntensity};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use callboard_codec::Map;
 
 use super::exit::ExitPort;
+use crate::contract::Contract;
 use crate::host::HostNode;
 use crate::id::StageName;
 use crate::metrics::{ProcessUsage, UsagePort};
-use crate::stage::Contract;
 
 /// The replica that is being built: its stage, its index and its generation.
 #[derive(Clone, Debug)]

@@ -6,9 +6,9 @@ use super::super::invariants;
 use super::super::script::Nature;
 use super::state::{End, Family, ModelBatch};
 use super::{Event, ModelLife, ModelWorld, Outcome, Place};
+use crate::contract::Contract;
 use crate::queue::{QueueState, Release};
 use crate::restart::LifeEnd;
-use crate::stage::Contract;
 use crate::timeline::ReleaseReason;
 
 impl ModelWorld {
