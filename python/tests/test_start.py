@@ -25,8 +25,12 @@ def add(a: int) -> int:
     return a + 1
 """
 CELL = """
+import signal
 import sys
 import callboard as cb
+
+# As in a kernel, also where the tests run in the background of a shell, which ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def say(text):
     # In one piece: the log of the node is printed at the same time.
