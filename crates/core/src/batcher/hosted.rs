@@ -9,7 +9,8 @@ use crate::error::CallError;
 use crate::pool::Pool;
 use crate::queue::{CostLine, Entry, HostedId, HostedQueues, QueueState, SessionQueues};
 
-/// The stages, by their indices. The first is that of the batcher's pool, which also stands in the places that are free.
+/// The stages, by their indices. The first is that of the batcher's pool, which also stands in the places that are
+/// free.
 pub(super) struct HostedStages {
     pub(super) queues: HostedQueues<Box<Entry>>,
     states: Vec<HostedStage>,

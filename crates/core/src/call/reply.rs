@@ -59,8 +59,8 @@ impl PayloadReplies {
         Self { flight: Some(Arc::clone(flight)), declared: declared.map(Box::new), ..Self::new(outputs) }
     }
 
-    /// Status and headers that user code had chosen when the first item came, or that its route declares; `None` if there
-    /// are none.
+    /// Status and headers that user code had chosen when the first item came, or that its route declares; `None` if
+    /// there are none.
     #[must_use]
     pub fn response(&self) -> Option<&ResponseFields> {
         self.response.as_deref()

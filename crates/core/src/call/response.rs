@@ -22,7 +22,8 @@ pub struct DeclaredResponse {
     pub media_type: Option<String>,
     /// A line for people.
     pub description: Option<String>,
-    /// Whether its code may choose any media type: a request is not refused because of its `accept` if none is declared.
+    /// Whether its code may choose any media type: a request is not refused because of its `accept` if none is
+    /// declared.
     #[serde(default)]
     pub chooses_media_type: bool,
 }

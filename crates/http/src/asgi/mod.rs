@@ -30,8 +30,8 @@ use crate::guard::is_below;
 /// The beginning of the name of a route to which requests are given whole: the path of the app comes behind it.
 const ASGI: &str = "@asgi";
 
-/// A request, as the pipeline of a mounted app gets it: what [ASGI](https://asgi.readthedocs.io/en/latest/specs/www.html)
-/// calls the scope of a connection, with the body.
+/// A request, as the pipeline of a mounted app gets it: what
+/// [ASGI](https://asgi.readthedocs.io/en/latest/specs/www.html) calls the scope of a connection, with the body.
 ///
 /// ```
 /// use callboard_core::{App, StreamStage};
@@ -59,8 +59,8 @@ pub struct AsgiRequest {
     pub path: String,
     /// What follows the question mark, as the client wrote it.
     pub query: String,
-    /// The lines of its head, with names in lower case, but for those of the connection alone. Each character of a value
-    /// is one byte (ISO 8859-1). Lines of `cookie` are one line, and `host` is always there.
+    /// The lines of its head, with names in lower case, but for those of the connection alone. Each character of a
+    /// value is one byte (ISO 8859-1). Lines of `cookie` are one line, and `host` is always there.
     pub headers: Vec<(String, String)>,
     /// The address of the client, if the connection is the edge's own; see
     /// [`trusted_proxies`](crate::HttpConfig::trusted_proxies).

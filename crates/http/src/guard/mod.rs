@@ -1,10 +1,10 @@
 //! Access control from the head of a request alone: API keys, rates, and web pages.
 //!
 //! Nearly everything here is opt-in. With [`api_keys`](crate::HttpConfig::api_keys), a request without a valid key gets
-//! 401 and costs a hash for each key that it shows; pages that only describe the service stay open. A key **over its limit** gets 429 with
-//! `retry-after`, and the request is not counted; the calls of a stream wait instead. On a listener that only this
-//! machine can reach, foreign web pages get 403: see [`LoopbackGuard`]. An app may [name its callers](AUTH_ROUTE)
-//! itself.
+//! 401 and costs a hash for each key that it shows; pages that only describe the service stay open. A key **over its
+//! limit** gets 429 with `retry-after`, and the request is not counted; the calls of a stream wait instead. On a
+//! listener that only this machine can reach, foreign web pages get 403: see [`LoopbackGuard`]. An app may [name its
+//! callers](AUTH_ROUTE) itself.
 
 mod api_keys;
 mod auth;
@@ -116,8 +116,8 @@ impl AccessPolicy {
         }
     }
 
-    /// The response to a CORS preflight. `routes` are those that pages may call, and `is_app` says whether a path is that
-    /// of a mounted app.
+    /// The response to a CORS preflight. `routes` are those that pages may call, and `is_app` says whether a path is
+    /// that of a mounted app.
     pub(crate) fn preflight<B>(
         &self,
         request: &Request<B>,
