@@ -8,20 +8,17 @@ use std::fmt::{Formatter, Result as FmtResult};
 
 use callboard_codec::{Map, Value};
 use callboard_core::StageSettings;
-use callboard_process::{device_of_child, devices_for};
+use callboard_process::{DEVICE_VARIABLES, device_of_child, devices_for};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::form::{AUTO, Replicas};
 
-/// The variables that `devices` sets.
-const SET: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
-
 /// As many as a stage may have replicas.
 const MAX_DEVICES: usize = StageSettings::MAX_REPLICAS;
 
-/// The devices of a stage: those that the node sees, or these.
+/// Which devices a stage runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Devices {
     /// Those that the node sees.
@@ -79,7 +76,7 @@ impl<'k> PlacementKeys<'k> {
             );
         }
         let is_own = |name: &&str| self.env.all().any(|variables| variables.contains_key(*name));
-        if let Some(name) = SET.iter().find(|name| self.devices.is_some() && is_own(name)) {
+        if let Some(name) = DEVICE_VARIABLES.iter().find(|name| self.devices.is_some() && is_own(name)) {
             return refused("env", &format!("`devices` sets {name} for each replica: remove one of the two"));
         }
         match self.devices {
@@ -157,7 +154,7 @@ impl<'k> PlacementKeys<'k> {
 }
 
 impl Variables {
-    /// Those that all replicas have in common.
+    /// The variables that all replicas share.
     #[must_use]
     pub fn of_all(&self) -> BTreeMap<String, String> {
         let mut common = self.all().next().cloned().unwrap_or_default();

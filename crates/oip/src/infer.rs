@@ -10,11 +10,10 @@ use bytes::Bytes;
 use callboard_codec::{Payload, Value};
 use callboard_core::edge::{Admission, Route};
 use callboard_core::{CacheUse, CallOptions, Deadline, ErrorKind, Timing};
-use callboard_http::axum::body::HttpBody as _;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
     ApiError, BodyLimits, CodecBudget, IncomingBody, LARGE_BYTES, PendingAdmission, ProtocolRequest, RequestContext,
-    RequestHead, ResponseCompression, SERVER_TIMING, insert_cache_status, server_timing,
+    RequestHead, ResponseCompression, SERVER_TIMING, announced_length, insert_cache_status, server_timing,
 };
 use futures_util::future::try_join_all;
 
@@ -88,11 +87,8 @@ pub(crate) async fn read_body<'a>(
     let ProtocolRequest { head: parts, body } = request;
     let head = RequestHead::read(&parts.headers)?;
     let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
-    let announced = body.size_hint().exact();
     let max_bytes = config.max_body_bytes_of(call.route.name());
-    if announced.is_some_and(|bytes| bytes > max_bytes) {
-        return Err(ApiError::body_too_large(max_bytes));
-    }
+    let announced = announced_length(&*body, max_bytes)?;
     // The length of a decompressed body is not announced.
     if let Some(bytes) = announced.filter(|_| head.coding.is_none()) {
         layout.check(bytes)?;

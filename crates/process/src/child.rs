@@ -136,7 +136,7 @@ impl ChildProcess {
     }
 
     /// Why the child is to end, if it holds too much memory, or its device is lost.
-    pub(crate) fn excess(&self, is_idle: bool) -> Option<String> {
+    pub(crate) fn why_to_end(&self, is_idle: bool) -> Option<String> {
         let excess = self.watched.as_ref().and_then(|watched| watched.excess(is_idle));
         excess.or_else(|| why_lost(self.device.as_deref()?))
     }

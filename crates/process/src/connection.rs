@@ -141,7 +141,7 @@ impl Connection {
                 self.child.log_waiting(waiting);
             }
             let Some(frame) = frame else {
-                self.child.excess(false).map_or(Ok(()), |excess| Err(LostReason::Broken(excess)))?;
+                self.child.why_to_end(false).map_or(Ok(()), |excess| Err(LostReason::Broken(excess)))?;
                 continue;
             };
             self.child.has_spoken = true;

@@ -50,7 +50,9 @@ mod writer;
 
 pub use child_side::{ServeWorkerError, serve_worker};
 pub use config::{FilesConfig, ProcessConfig, ProcessMethod};
-pub use devices::{Device, DeviceOfChild, Driver, device_metrics, device_of_child, devices, devices_for, driver};
+pub use devices::{
+    DEVICE_VARIABLES, Device, DeviceOfChild, Driver, device_metrics, device_of_child, devices, devices_for, driver,
+};
 pub use environment::{child_command, withhold_variables};
 pub use guard::guard_if_asked;
 pub use helper::{HelperConfig, StopSignal, helper};

@@ -205,7 +205,7 @@ impl Reader {
         }
         self.connection.child.log_left_out();
         let is_idle = self.open.lock().is_empty();
-        if let Some(excess) = self.connection.child.excess(is_idle) {
+        if let Some(excess) = self.connection.child.why_to_end(is_idle) {
             return Err(LostReason::Broken(excess));
         }
         let mut open = self.open.lock();

@@ -67,10 +67,7 @@ fn time_of_stat(stat: &str) -> Option<Duration> {
     // The name of the program is in parentheses, and may have any character.
     let mut times = stat.rsplit_once(')')?.1.split_whitespace().skip(11).map_while(|ticks| ticks.parse::<u64>().ok());
     let ticks = times.next()?.checked_add(times.next()?)?;
-    Some(
-        Duration::from_secs(ticks / TICKS_PER_SECOND)
-            + Duration::from_secs(1) / 100 * (ticks % TICKS_PER_SECOND) as u32,
-    )
+    Some(Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?))
 }
 
 #[cfg(test)]

@@ -132,8 +132,8 @@ pub(crate) struct NodeMetrics {
 /// The bound keeps a node whose names are always new from growing.
 pub(super) const MAX_ENDED: usize = 64;
 
-/// The processor time of the processes of replicas. They count as far as they were read, also
-/// after their end and in each revision, so that the counter of a replica never falls.
+/// The processor time of the processes of replicas. They count as far as they were read, also after their end and in
+/// each revision, so that the counter of a replica never falls.
 #[derive(Debug, Default)]
 struct ProcessorTimes {
     totals: HashMap<(StageName, usize), Duration>,

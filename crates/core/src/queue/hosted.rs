@@ -12,7 +12,7 @@ use crate::clock::Instant;
 
 /// The queues of one batcher. The first is that of the stage that has the replicas, and most have no other.
 ///
-/// A queue of a stage that has ended stays, empty, for the next one that a change brings.
+/// The queue of a stage that has ended stays, empty, until another stage needs one.
 #[derive(Debug)]
 pub(crate) struct HostedQueues<T> {
     queues: Vec<SessionQueues<T>>,
@@ -27,16 +27,19 @@ impl<T> HostedQueues<T> {
 
     /// Adds a queue, and returns its index.
     pub(crate) fn add(&mut self, ageing: Duration) -> usize {
-        self.queues.push(SessionQueues::new(ageing));
-        self.renew(self.queues.len() - 1, ageing);
+        self.queues.push(self.empty(ageing));
         self.queues.len() - 1
     }
 
     /// An empty queue in the place of another one.
     pub(crate) fn renew(&mut self, stage: usize, ageing: Duration) {
+        self.queues[stage] = self.empty(ageing);
+    }
+
+    fn empty(&self, ageing: Duration) -> SessionQueues<T> {
         let mut queue = SessionQueues::new(ageing);
         queue.set_replicas(self.replicas.iter().copied());
-        self.queues[stage] = queue;
+        queue
     }
 
     /// The queue of this index.

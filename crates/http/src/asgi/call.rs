@@ -15,7 +15,7 @@ use crate::call::RequestContext;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::listener::PeerInfo;
-use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
+use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody, announced_length};
 use crate::request::head::RequestHead;
 use crate::upgrade::tokens;
 
@@ -44,11 +44,8 @@ pub(crate) async fn answer<B: RequestBody>(
     })?;
     // All other headers are the app's.
     let head = RequestHead::of_call_alone(request.headers())?;
-    let announced = request.body().size_hint().exact();
     let max_bytes = config.max_body_bytes_of(route.name());
-    if announced.is_some_and(|bytes| bytes > max_bytes) {
-        return Err(ApiError::body_too_large(max_bytes));
-    }
+    let announced = announced_length(request.body(), max_bytes)?;
     let mut arrival = PendingAdmission::new(client, route, start);
     let head_by = arrival.deadline(head.timeout);
     // A client that says how long it waits means the whole answer.

@@ -25,7 +25,7 @@ use crate::upgrade::tokens;
 const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 
-/// The headers of one connection, beside `connection` and those that it names.
+/// The headers of one connection, whatever `connection` names.
 const OF_CONNECTION: [&str; 7] =
     ["keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
@@ -189,7 +189,7 @@ fn text_of(value: &HeaderValue) -> String {
     value.as_bytes().iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// Each character as a byte; `None` for another character, or one that no header has.
+/// Each character as a byte. `None` if one is no byte, or none that a header may have.
 fn value_of(text: &str) -> Option<HeaderValue> {
     let bytes: Option<Vec<u8>> = text.chars().map(|character| u8::try_from(character).ok()).collect();
     HeaderValue::try_from(bytes?).ok()

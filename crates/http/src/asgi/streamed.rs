@@ -62,7 +62,6 @@ pub(super) async fn begin(
         client: context.client.clone(),
         first: Some(first.body.into_bytes()),
         unsent: announced,
-        is_over: false,
         leaving: AbandonGuard::new(context.metrics.requests.abandoned.clone()),
         items: items.clone(),
         _span: context.span.cloned(),
@@ -124,7 +123,7 @@ impl Rest {
 
 /// The body of one response.
 struct AsgiBody {
-    /// Until the last byte of an announced length.
+    /// Until the end: the last byte of an announced length, or an error.
     rest: Option<Rest>,
     /// Charges the pieces.
     client: LocalClient,
@@ -132,7 +131,6 @@ struct AsgiBody {
     first: Option<Bytes>,
     /// The bytes that are to come, if the head says how many.
     unsent: Option<u64>,
-    is_over: bool,
     leaving: AbandonGuard,
     items: StreamedItems,
     /// Ends with the stream.
@@ -142,21 +140,16 @@ struct AsgiBody {
 impl AsgiBody {
     /// The next piece.
     async fn next(&mut self) -> Option<Result<Bytes, BrokenStream>> {
-        while !self.is_over {
+        while self.rest.is_some() {
             match self.piece().await {
                 Ok(Some(piece)) if piece.is_empty() => {}
                 Ok(Some(piece)) => {
                     self.items.count();
                     return Some(Ok(piece));
                 }
-                Ok(None) => {
-                    self.is_over = true;
-                    self.leaving.ended();
-                }
+                Ok(None) => drop(self.end()),
                 Err(error) => {
-                    self.is_over = true;
-                    self.leaving.ended();
-                    if let Some(rest) = &self.rest {
+                    if let Some(rest) = self.end() {
                         error.log(rest.id.as_str(), Some(&rest.route));
                     }
                     // hyper sends the pieces that it has when it waits, and drops them at an error.
@@ -166,6 +159,12 @@ impl AsgiBody {
             }
         }
         None
+    }
+
+    /// What the call has yet to say after the body.
+    fn end(&mut self) -> Option<Rest> {
+        self.leaving.ended();
+        self.rest.take()
     }
 
     async fn piece(&mut self) -> Result<Option<Bytes>, ApiError> {
@@ -185,12 +184,11 @@ impl AsgiBody {
         let deadline = Deadline::after(Instant::now(), Deadline::DEFAULT_TIMEOUT);
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), deadline);
         budget.charge_outcome(piece.len())?;
+        let charged = budget.charged(piece);
         if self.unsent == Some(0) {
-            self.is_over = true;
-            self.leaving.ended();
-            self.rest.take().into_iter().for_each(|rest| rest.read_beside(true));
+            self.end().into_iter().for_each(|rest| rest.read_beside(true));
         }
-        Ok(Some(budget.charged(piece)))
+        Ok(Some(charged))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::error::ApiError;
 use crate::observe::cache_status::insert_cache_status;
 use crate::observe::server_timing::{SERVER_TIMING, first, server_timing};
 use crate::request::arguments;
-use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
+use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody, announced_length};
 use crate::request::head::RequestHead;
 use crate::request::media::{BodyForm, is_file, is_open_file};
 use crate::request::multipart::{self, MultipartForm};
@@ -45,12 +45,8 @@ pub(crate) async fn call<B: RequestBody>(
     let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
     let response_kind = ResponseKind::new(head.accept.as_ref(), head.content_type, route, style, &form)?;
 
-    // The length by the framing, which equals `Content-Length` if there is one.
-    let announced = request.body().size_hint().exact();
     let max_bytes = config.max_body_bytes_of(route.name());
-    if announced.is_some_and(|bytes| bytes > max_bytes) {
-        return Err(ApiError::body_too_large(max_bytes));
-    }
+    let announced = announced_length(request.body(), max_bytes)?;
     let mut arrival = PendingAdmission::new(client, route, start);
     let deadline = arrival.deadline(head.timeout);
 
@@ -67,7 +63,9 @@ pub(crate) async fn call<B: RequestBody>(
     budget.charge(options.attribute_bytes())?;
     let (admission, payload) = match style {
         CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
-        _ => read_payload(&budget, admission, route, read, config).await?,
+        CallStyle::Route | CallStyle::Declared | CallStyle::Asgi => {
+            read_payload(&budget, admission, route, read, config).await?
+        }
     };
     match response_kind {
         ResponseKind::Whole(accepted) => {

@@ -67,7 +67,7 @@ impl<'a> Target<'a> {
             {
                 Destination::CallStream(node, route, self.style)
             }
-            (Some(node), Some(route), _) if self.style >= CallStyle::Declared => rare(node, route, self.style, request),
+            (Some(node), Some(route), _) if self.style.is_rare() => rare(node, route, self.style, request),
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
             (Some(node), None, None) => Destination::Page(node),
@@ -83,7 +83,7 @@ impl<'a> Target<'a> {
         protocols: &'b Protocols,
         request: &Request<B>,
     ) -> Destination<'b> {
-        if self.style >= CallStyle::Declared
+        if self.style.is_rare()
             && let found @ (Destination::Asgi(..) | Destination::DeclaredCall(..)) =
                 rare(node, route, self.style, request)
         {

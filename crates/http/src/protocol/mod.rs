@@ -85,7 +85,7 @@ pub use crate::observe::health::{not_ready_reason, unreachable_reason};
 pub use crate::observe::metrics::EdgeMetrics;
 pub use crate::observe::server_timing::{SERVER_TIMING, first, server_timing, total};
 pub use crate::observe::stream_log::StreamedItems;
-pub use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody};
+pub use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody, announced_length};
 pub use crate::request::coding::{Compressibility, ContentCoding};
 pub use crate::request::head::RequestHead;
 pub use crate::request::payload::{decode_value, from_value};

@@ -96,6 +96,19 @@ pub trait RequestBody: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Un
 
 impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin> RequestBody for B {}
 
+/// The announced length of a body, if it has one: that by the framing, which equals `content-length`.
+///
+/// # Errors
+///
+/// It is longer than `max_bytes`.
+pub fn announced_length(body: &(impl HttpBody + ?Sized), max_bytes: u64) -> Result<Option<u64>, ApiError> {
+    let announced = body.size_hint().exact();
+    if announced.is_some_and(|bytes| bytes > max_bytes) {
+        return Err(ApiError::body_too_large(max_bytes));
+    }
+    Ok(announced)
+}
+
 /// A body that is being read.
 pub struct IncomingBody<'a, 'r, B> {
     body: B,

@@ -13,6 +13,9 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// CUDA numbers devices by their speed by default, and NVML by their place on the bus.
 const ORDER: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
 
+/// The variables by which a child sees one device alone.
+pub const DEVICE_VARIABLES: [&str; 2] = [VISIBLE, ORDER.0];
+
 /// What a child is told of its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOfChild {

@@ -284,7 +284,9 @@ impl InputDecoder {
         let budget = self.client.edge().codec_budget(account, Deadline::at(end));
         let decode = move |bytes: &Bytes| match style {
             CallStyle::Function => arguments::decode(&route, Format::Envelope, bytes, &limits),
-            _ => payload(route.input(), Format::Envelope, bytes, &limits),
+            CallStyle::Route | CallStyle::Declared | CallStyle::Asgi => {
+                payload(route.input(), Format::Envelope, bytes, &limits)
+            }
         };
         let ((), input) = budget.run((), envelope.len(), move || decode(&envelope)).await?;
         input

@@ -15,7 +15,7 @@ pub(crate) use crate::request::arguments::name_of;
 use crate::respond::stream::StreamForm;
 
 /// The style of a call, which decides the content of the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallStyle {
     /// By its own path: the body is the input, or each frame of a stream of calls.
     Route,
@@ -25,6 +25,13 @@ pub(crate) enum CallStyle {
     Declared,
     /// By a path of a mounted app: the request is given to it whole.
     Asgi,
+}
+
+impl CallStyle {
+    /// Whether few requests have it: what they need is off the way of the others.
+    pub(crate) const fn is_rare(self) -> bool {
+        matches!(self, Self::Declared | Self::Asgi)
+    }
 }
 
 /// Whether the body is a stream of calls.
