@@ -123,6 +123,9 @@ pub struct StageCall {
     pub may_run_again: bool,
     /// The calling node also runs the first stage, and will if no other node has capacity: do not wait for capacity.
     pub can_run_here: bool,
+    /// The calling node runs the first stage if its node is lost, and so if that is silent and no other node is left:
+    /// then the error is the same.
+    pub is_repeated_here: bool,
     /// The call was refused everywhere before, and this is a retry.
     pub is_retry: bool,
     /// The revision of the first stage that was chosen for this call.

@@ -190,6 +190,8 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
         calls_back: plan.settings.calls_back.value,
         ..NetConfig::default()
     };
+    config.tuning.idle_timeout = plan.settings.quic_idle_timeout.value;
+    config.tuning.silent_after = plan.settings.silent_after.value;
     let largest = http.max_body_bytes_by_route.values().copied().fold(http.max_body_bytes, u64::max);
     config.frames.max_body_bytes = usize::try_from(largest).unwrap_or(usize::MAX);
     config.decode.max_bytes = config.frames.max_body_bytes;

@@ -20,8 +20,8 @@ use crate::setting::{
     COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS, FILE_HOSTS,
     FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT,
-    MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, RATE_LIMIT, STREAM_HEARTBEAT,
-    Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
+    MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT, RATE_LIMIT,
+    SILENT_AFTER, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use crate::source::{Source, Sourced};
 #[cfg(feature = "process")]
@@ -76,6 +76,10 @@ setting_values! {
         offers: OfferRules = OFFERS;
         /// Whether nodes that connect to this one may run stages for it.
         calls_back: bool = CALLS_BACK;
+        /// The silence after which a QUIC connection is lost.
+        quic_idle_timeout: Duration = QUIC_IDLE_TIMEOUT;
+        /// The silence of a node with calls after which they are repeated elsewhere.
+        silent_after: Duration = SILENT_AFTER;
         /// The address of the admin listener.
         admin: AdminAddress = ADMIN;
         /// The source of its API keys.

@@ -232,6 +232,15 @@ settings! {
     /// On: a gateway should use a worker that joins it.
     CALLS_BACK: Flag = Flag, key "quic.calls_back", flag "calls-back",
         value "true|false", default "true", "Whether nodes that connect to this one may run stages for it";
+    /// Pauses of a machine or a process take up to seconds; callers of a dead one wait no longer than that.
+    QUIC_IDLE_TIMEOUT: Span = Span(Duration::from_millis(500)..=Duration::from_secs(600)),
+        key "quic.idle_timeout", flag "quic-idle-timeout",
+        value "DURATION", default "3s", "Longest silence of a QUIC connection before it is lost, with its calls";
+    /// Four keep-alives of 0.2 s have no answer by then; two are the least that tell a silence from a lost packet.
+    SILENT_AFTER: Span = Span(Duration::from_millis(400)..=Duration::from_secs(600)),
+        key "quic.silent_after", flag "silent-after",
+        value "DURATION", default "900ms",
+        "Silence of a node with calls after which they are repeated elsewhere, if they may run again";
     /// On loopback and apart from the edge: a caller may not be allowed to end the service.
     ADMIN: AdminListen = AdminListen, key "admin.listen", flag "admin",
         value "ADDR", default "auto",

@@ -144,7 +144,8 @@ pub(super) async fn run_stages(
     let choice = cluster.choose(name.as_str(), flight.session, &load_of(pool));
     let leave = |call| leave(cluster, call, flight);
     if choice.is_remote {
-        let call = call_of(steps, payload.clone(), flight, choice.revision)?;
+        let mut call = call_of(steps, payload.clone(), flight, choice.revision)?;
+        call.is_repeated_here = true;
         return match leave(call).await {
             Err(error) if error.is_refusal() || was_lost(&error) => here(pool, payload, flight, clock::now()).await,
             outcome => outcome,
@@ -339,7 +340,19 @@ fn call_of(
         }
     }
     let flight = Arc::clone(flight);
-    Ok(StageCall { stages, payload, options, may_run_again, can_run_here, is_retry: false, revision, credit, flight })
+    let (is_repeated_here, is_retry) = (false, false);
+    Ok(StageCall {
+        stages,
+        payload,
+        options,
+        may_run_again,
+        can_run_here,
+        is_repeated_here,
+        is_retry,
+        revision,
+        credit,
+        flight,
+    })
 }
 
 fn nowhere(stage: &StageName) -> CallError {

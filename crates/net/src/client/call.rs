@@ -125,7 +125,7 @@ impl CallExchange {
             limits: limits.decode.clone(),
             is_encoded: limits.is_encoded,
             node: Arc::clone(node),
-            _open: node.open_streams().guard(),
+            _open: node.link().begin(),
         })
     }
 

@@ -13,18 +13,12 @@ use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError, RecvStream};
 
 use super::coalesce::{Coalescer, LargeReplyNames};
-use crate::counter::GuardCounter;
-use crate::endpoint::{StartError, Transport, code, peer_member, port_closed, port_closes};
+use super::link::Link;
+use crate::endpoint::{StartError, Transport, code, peer_member, port_closes};
 use crate::offers::{MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
 use crate::refusal::{RefusalReason, explained};
 use crate::stream::{FrameReceiver, FrameSender};
 use crate::wire::too_large;
-
-/// How often the machine of a silent node with calls is asked whether the port is still in use.
-const PORT_PROBE_EVERY: Duration = Duration::from_millis(50);
-
-/// The wait for the machine's answer, which comes from the same machine or the next one. Silence is no answer.
-const PORT_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A connection that carries calls.
 #[derive(Debug)]
@@ -45,8 +39,8 @@ pub(crate) struct NodeConnection {
     coalescer: Coalescer,
     /// Calls with large replies, which do not share streams.
     large_replies: LargeReplyNames,
-    /// Counts the streams that are open for calls.
-    open_streams: Arc<GuardCounter>,
+    /// Its calls in hand.
+    link: Arc<Link>,
     /// After this a new connection is made. It follows from the certificate that expires first.
     retires: SystemTime,
     /// After this the connection is not used for new calls: half-way from `retires` to `ends`.
@@ -101,14 +95,15 @@ impl NodeConnection {
         &self.large_replies
     }
 
-    pub(super) fn open_streams(&self) -> &GuardCounter {
-        &self.open_streams
+    /// Its calls in hand, and whether its node is silent.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
     }
 
     /// The number of calls that wait to be sent, and of streams that are open for calls.
     #[cfg(feature = "testing")]
     pub(crate) fn in_flight(&self) -> (usize, usize) {
-        (self.coalescer.waiting(), self.open_streams.count())
+        (self.coalescer.waiting(), self.link.open_streams())
     }
 
     /// Checks the size of an input against the node's limit.
@@ -208,8 +203,8 @@ impl NodeConnection {
         let member = theirs.as_ref().map(|member| member.name.clone()).unwrap_or_default();
         let offers = Offers::read(body, member.clone(), Arc::clone(&screening.rules)).await;
         screening.report(address, &member, &offers, &Offers::default());
-        let open_streams = Arc::<GuardCounter>::default();
-        let coalescer = Coalescer::spawn(transport.runtime(), connection.clone(), Arc::clone(&open_streams));
+        let link = Arc::new(Link::new(transport.silent_after()));
+        let coalescer = Coalescer::spawn(transport.runtime(), connection.clone(), Arc::clone(&link));
         let clock = identity.clock();
         let (retires, ends) = retirement(&own, theirs.as_ref().map(|member| &member.validity), clock.now());
         let node = Arc::new(Self {
@@ -223,7 +218,7 @@ impl NodeConnection {
             is_closed: AtomicBool::new(false),
             coalescer,
             large_replies: LargeReplyNames::default(),
-            open_streams,
+            link,
             retires,
             stale_after: retires + ends.duration_since(retires).unwrap_or_default() / 2,
             ends,
@@ -292,10 +287,11 @@ fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (Sy
 /// Receives the node's notices, and closes the connection when its port is closed, its member is removed, or a
 /// certificate expires.
 async fn watch(node: Weak<NodeConnection>, connection: Connection, identity: Identity, member: Option<Member>) {
-    let Some((ends, clock)) = node.upgrade().map(|node| (node.ends, node.clock)) else { return };
+    let kept = node.upgrade().map(|node| (node.ends, node.clock, Arc::clone(&node.link)));
+    let Some((ends, clock, link)) = kept else { return };
     tokio::select! {
         () = receive_notices(node.clone(), &connection) => {}
-        () = until_port_closed(&node, &connection) => connection.close(code(ResetCode::Done), b"port_closed"),
+        () = link.until_gone(&connection) => connection.close(code(ResetCode::Done), b"port_closed"),
         () = identity.until_removed(member.as_ref()) => RefusalReason::RemovedMember.close(&connection),
         () = clock.sleep_until(ends) => RefusalReason::OutlivedCertificate.close(&connection),
     }
@@ -353,23 +349,6 @@ impl ConnectFailure {
             Some(ResetCode::Refused) => refused(explained(&word)),
             Some(ResetCode::StaleGeneration) => Self::Stale { address },
             _ => Self::Absent { address, reason: format!("closed: {}", explained(&word)) },
-        }
-    }
-}
-
-/// Completes when a node with calls is silent, and its machine reports that no process has its port.
-async fn until_port_closed(node: &Weak<NodeConnection>, connection: &Connection) {
-    let mut received = 0;
-    loop {
-        tokio::time::sleep(PORT_PROBE_EVERY).await;
-        let has_calls = node.upgrade().is_some_and(|node| node.open_streams.count() > 0);
-        let now = connection.stats().udp_rx.datagrams;
-        let is_silent = std::mem::replace(&mut received, now) == now;
-        if is_silent
-            && has_calls
-            && tokio::time::timeout(PORT_PROBE_TIMEOUT, port_closed(connection.remote_address())).await.is_ok()
-        {
-            return;
         }
     }
 }

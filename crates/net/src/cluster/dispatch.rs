@@ -1,6 +1,12 @@
 //! One call of a stage: the choice of the peer, the meaning of its answer, and the choice of the next peer.
+//!
+//! One peer at a time has the call. If that peer falls silent and the call may run again, the next peer gets the call as
+//! well, within the retry budget: the first outcome counts, and dropping the others cancels them there. The peer that
+//! is called next is then never a silent one.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use callboard_codec::wire::Call;
@@ -8,13 +14,15 @@ use callboard_codec::{DecodeError, EncodeError, EncodeErrorKind, Envelope, Paylo
 use callboard_core::edge::{ErrorOrigin, PayloadReplies, RETRY_AFTER};
 use callboard_core::remote::{StageCall, StageOutputs, StageReply};
 use callboard_core::{CallError, ErrorKind, Instant, Reply, SessionKey};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 
 use super::Inner;
 use super::load_balance::{PeerLoad, better_of_two, ejected, session_peer};
 use super::outputs::RemoteOutputs;
 use super::peer::{Candidate, InFlight};
 use super::peer_stats::PeerStats;
-use crate::client::{CallExchange, CallFault, CallResponse, RoomPolicy, not_started, read_output};
+use crate::client::{CallExchange, CallFault, CallResponse, NodeConnection, RoomPolicy, not_started, read_output};
 use crate::metrics::PeerOutcome;
 use crate::{offload, wire};
 
@@ -111,6 +119,59 @@ struct PeerChoice {
     room: RoomPolicy,
 }
 
+/// A call that a peer has, with its outcome to come, and whether the call may run again.
+struct Attempt<'a, R> {
+    /// Its connection, if the call may run again.
+    watched: Option<Arc<NodeConnection>>,
+    ending: BoxFuture<'a, AttemptEnd<R>>,
+}
+
+type AttemptEnd<R> = (PeerChoice, bool, Result<R, CallFault>);
+
+/// The attempts of one call, at most one with each peer.
+struct Attempts<'a, R> {
+    /// With the peer that was chosen last.
+    current: Option<Attempt<'a, R>>,
+    /// With peers that have been silent since.
+    silent: Vec<Attempt<'a, R>>,
+}
+
+impl<R> Attempts<'_, R> {
+    fn is_empty(&self) -> bool {
+        self.current.is_none() && self.silent.is_empty()
+    }
+
+    /// Completes when one of them ends, which is removed.
+    async fn ended(&mut self) -> AttemptEnd<R> {
+        std::future::poll_fn(|context| {
+            for at in 0..self.silent.len() {
+                if let Poll::Ready(end) = self.silent[at].ending.poll_unpin(context) {
+                    self.silent.swap_remove(at);
+                    return Poll::Ready(end);
+                }
+            }
+            let Some(current) = &mut self.current else { return Poll::Pending };
+            let end = ready!(current.ending.poll_unpin(context));
+            self.current = None;
+            Poll::Ready(end)
+        })
+        .await
+    }
+}
+
+/// Completes when the node of this connection is silent.
+async fn fell_silent(watched: Option<Arc<NodeConnection>>) {
+    match watched {
+        Some(node) => node.link().silent().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The fault of a call that a silent peer has.
+fn silence() -> CallFault {
+    CallFault::lost(&"the node is silent")
+}
+
 impl Inner {
     pub(super) async fn run(&self, mut call: StageCall) -> Result<StageReply, CallError> {
         let PeerAnswer { response, stages, node } = self.dispatch::<OneOutcome>(&mut call).await?;
@@ -143,34 +204,63 @@ impl Inner {
             let runs = |revision| first.iter().any(|candidate| candidate.revision == revision);
             call.revision = self.draw(call.stage(), call.options.session(), runs);
         }
+        let call = &*call;
         let mut first = Some(first);
         let mut tried: Vec<SocketAddr> = Vec::new();
         let mut last: Option<CallFault> = None;
+        let mut attempts = Attempts { current: None, silent: Vec::new() };
+        // Whether a further peer may be called, and whether that is a retry that was not paid for yet.
+        let (mut may_go_on, mut owes_retry) = (true, false);
         loop {
-            // Later choices see the loads of their moment.
-            let candidates = first.take().unwrap_or_else(|| candidates(call));
-            let Some(choice) = choose_peer(candidates, call, &tried) else {
-                // No peer is left. A lost call that may run again waits for one; the timer of its caller ends the wait.
-                // A call that was not started waits only if a peer was lost a moment ago. A call that can run on this
-                // node fails at once.
-                let fault = last.as_ref();
-                let is_lost = fault.is_some_and(CallFault::is_lost);
-                let is_absent = fault.is_none_or(|fault| fault.error().kind() == ErrorKind::Unavailable);
-                let waits = is_lost || is_absent && self.may_return(call.stage(), Instant::now());
-                if call.can_run_here || !waits {
+            if may_go_on && attempts.current.is_none() {
+                // Later choices see the loads of their moment.
+                let candidates = first.take().unwrap_or_else(|| candidates(call));
+                let is_repeat = !attempts.silent.is_empty();
+                let choice = choose_peer(candidates, call, &tried, is_repeat);
+                if (choice.is_some() || call.is_repeated_here)
+                    && std::mem::take(&mut owes_retry)
+                    && !self.allows_retry(&silence())
+                {
+                    may_go_on = false;
+                    continue;
+                }
+                if let Some(choice) = choice {
+                    if !tried.is_empty() {
+                        self.metrics.retried();
+                    }
+                    tried.push(choice.candidate.peer.address());
+                    attempts.current = Some(self.begin::<F>(choice, call, &envelope));
+                } else if !is_repeat {
+                    // No peer is left. A lost call that may run again waits for one; the timer of its caller ends the
+                    // wait. A call that was not started waits only if a peer was lost a moment ago. A call that can run
+                    // on this node fails at once.
+                    let fault = last.as_ref();
+                    let is_lost = fault.is_some_and(CallFault::is_lost);
+                    let is_absent = fault.is_none_or(|fault| fault.error().kind() == ErrorKind::Unavailable);
+                    let waits = is_lost || is_absent && self.may_return(call.stage(), Instant::now());
+                    if call.can_run_here || !waits {
+                        break;
+                    }
+                    tokio::time::sleep(NODE_POLL).await;
+                    tried.clear();
+                    continue;
+                } else if call.is_repeated_here {
+                    last = Some(silence().repeatable());
                     break;
                 }
-                tokio::time::sleep(NODE_POLL).await;
-                tried.clear();
-                continue;
-            };
-            if !tried.is_empty() {
-                self.metrics.retried();
             }
-            tried.push(choice.candidate.peer.address());
-            // The contract of the node that runs it counts; this node's may forbid it too.
-            let may_repeat = choice.is_idempotent && call.may_run_again;
-            let attempt = self.attempt::<F>(&choice, call, &envelope).await;
+            let watched = attempts.current.as_ref().and_then(|attempt| attempt.watched.clone());
+            let (choice, may_repeat, attempt) = tokio::select! {
+                biased;
+                ended = attempts.ended() => ended,
+                // Another peer may come.
+                () = tokio::time::sleep(NODE_POLL), if may_go_on && attempts.current.is_none() => continue,
+                () = fell_silent(watched), if may_go_on => {
+                    attempts.silent.extend(attempts.current.take());
+                    owes_retry = true;
+                    continue;
+                }
+            };
             if !may_repeat && attempt.as_ref().err().is_none_or(|fault| !fault.error().is_refusal()) {
                 call.set_ran_once();
             }
@@ -182,19 +272,44 @@ impl Inner {
                 Err(fault) => fault,
             };
             let is_repeatable = fault.is_lost() && may_repeat;
-            let may_go_on = fault.error().is_refusal() || is_repeatable;
-            let goes_on = may_go_on && self.retries.lock().allows(fault.error(), Instant::now());
+            let is_final = !fault.error().is_refusal() && !is_repeatable;
+            // The next peer has the call already, if the one of this fault was silent.
+            if attempts.current.is_none() {
+                may_go_on = !is_final && self.allows_retry(&fault);
+                owes_retry = false;
+            }
             // The error of an attempt that may have run is kept rather than a later refusal. An error that is no
             // refusal replaces either.
             if last.as_ref().is_none_or(|last| last.error().is_refusal()) || !fault.error().is_refusal() {
                 last = Some(if is_repeatable { fault.repeatable() } else { fault });
             }
-            if !goes_on {
+            if is_final || !may_go_on && attempts.is_empty() {
                 break;
             }
         }
         let error = last.map_or_else(|| self.no_peer(call, F::IS_STREAMING), CallFault::into_error);
         Err(with_retry_after(error, call))
+    }
+
+    /// Takes a retry of a call with this fault.
+    fn allows_retry(&self, fault: &CallFault) -> bool {
+        self.retries.lock().allows(fault.error(), Instant::now())
+    }
+
+    fn begin<'a, F: AnswerForm>(
+        &'a self,
+        choice: PeerChoice,
+        call: &'a StageCall,
+        envelope: &'a Envelope,
+    ) -> Attempt<'a, F::Response> {
+        // The contract of the node that runs it counts; this node's may forbid it too.
+        let may_repeat = choice.is_idempotent && call.may_run_again;
+        let watched = may_repeat.then(|| Arc::clone(&choice.candidate.connection));
+        let ending = Box::pin(async move {
+            let outcome = self.attempt::<F>(&choice, call, envelope).await;
+            (choice, may_repeat, outcome)
+        });
+        Attempt { watched, ending }
     }
 
     /// The error of a call without a peer. It tells whether nodes are missing, or the name of the stage is wrong.
@@ -293,9 +408,18 @@ fn with_stage(error: CallError, call: &StageCall) -> CallError {
     parts.into()
 }
 
-/// The next untried peer for a call.
-fn choose_peer(mut candidates: Vec<Candidate>, call: &StageCall, tried: &[SocketAddr]) -> Option<PeerChoice> {
+/// The next untried peer for a call. `is_repeat`: a silent peer has the call as well.
+fn choose_peer(
+    mut candidates: Vec<Candidate>,
+    call: &StageCall,
+    tried: &[SocketAddr],
+    is_repeat: bool,
+) -> Option<PeerChoice> {
     candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
+    // A silent peer is better than none, but not than this node or a further wait.
+    if is_repeat || call.can_run_here || candidates.iter().any(|candidate| !candidate.is_silent()) {
+        candidates.retain(|candidate| !candidate.is_silent());
+    }
     // The last alternative is worth waiting for, within the deadline.
     let room = match candidates.len() {
         1 if !call.can_run_here => RoomPolicy::Wait,

@@ -3,9 +3,10 @@
 //!
 //! The node that admitted a call owns it, and calls one peer at a time. If a peer did not start the call (it refused,
 //! it is draining, or the connection was lost before everything was sent), the next peer is tried. If the peer was lost
-//! with the call, the next one is tried only if the stage may run again. An answer is final. Overloaded peers and lost
-//! calls are retried within the retry budget. A call tries each peer once; if it has to wait for a lost peer, it may
-//! try all of them again. The deadline is sent as remaining time, and dropping a call here resets it there.
+//! with the call, or is silent, the next one is tried only if the stage may run again. An answer is final. Overloaded
+//! peers, and calls of lost and silent ones, are retried within the retry budget. A call tries each peer once; if it has
+//! to wait for a lost peer, it may try all of them again. The deadline is sent as remaining time, and dropping a call
+//! here resets it there.
 
 mod breaker;
 mod dispatch;
@@ -203,6 +204,8 @@ impl RemoteStages for Cluster {
             return StageTarget { is_remote: false, revision };
         }
         let same = candidates.iter().filter(|candidate| revision.is_none_or(|drawn| candidate.revision == drawn));
+        // A silent peer is no alternative to this node.
+        let same = same.filter(|candidate| !here.open || !candidate.is_silent());
         let least = same.map(|candidate| candidate.load.in_flight).min();
         StageTarget { is_remote: should_forward(here, least), revision }
     }

@@ -55,6 +55,11 @@ impl Candidate {
             name => name.to_owned(),
         }
     }
+
+    /// Whether it does not answer the calls that it has.
+    pub(super) fn is_silent(&self) -> bool {
+        self.connection.link().is_silent()
+    }
 }
 
 impl Peer {

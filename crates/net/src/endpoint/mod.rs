@@ -18,6 +18,7 @@ mod windows;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::wire::ResetCode;
 use callboard_identity::{ALPN, Identity, IdentityError, Member, NODE_NAME, random_key};
@@ -75,6 +76,7 @@ pub enum BindError {
 pub(crate) struct Transport {
     endpoint: Endpoint,
     client: ClientConfig,
+    silent_after: Duration,
     identity: Identity,
     thread: EndpointThread,
 }
@@ -125,13 +127,13 @@ impl Transport {
         config
             .max_udp_payload_size(tuning::LARGEST_PACKET_BYTES)
             .map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
-        config.min_reset_interval(std::time::Duration::from_millis(1));
+        config.min_reset_interval(Duration::from_millis(1));
         let runtime = thread.runtime();
         #[cfg(feature = "testing")]
         let runtime = runtime.with_faults(tuning.faults.clone());
         let runtime: Arc<dyn Runtime> = Arc::new(runtime);
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
-        Ok(Self { endpoint, client, identity, thread })
+        Ok(Self { endpoint, client, silent_after: tuning.silent_after, identity, thread })
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
@@ -145,6 +147,11 @@ impl Transport {
 
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// How long a connection with calls may be quiet before its node counts as silent.
+    pub(crate) fn silent_after(&self) -> Duration {
+        self.silent_after
     }
 
     /// Starts a handshake with a peer.

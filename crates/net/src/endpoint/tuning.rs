@@ -11,11 +11,16 @@ use super::windows::USUAL_WINDOW_BYTES;
 /// Settings of the QUIC transport. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// How long a connection may be silent before it is closed. Default 0.9 s. Only this detects a lost machine or a
-    /// cut wire, so it bounds how long a call can hang; a killed process is noticed sooner if its machine reports the
-    /// port as closed. Should be at least four times `keep_alive`. Raise it for lines that fail for seconds: until then
-    /// their calls wait instead of being lost.
+    /// How long nothing may arrive on a connection before it is closed: its node is *lost*. Default 3 s; of the two
+    /// sides the smaller counts. Only this detects a lost machine or a cut wire for calls that may not run again, so it
+    /// bounds how long they can hang; a killed process is noticed sooner if its machine reports the port as closed. A
+    /// shorter pause of a process or a line loses no call. Should be at least ten times `keep_alive`.
     pub idle_timeout: Duration,
+    /// How long nothing may arrive on a connection with calls in hand before its node counts as *silent*. Default 0.9 s.
+    /// Nothing is lost then: new calls go to other nodes, calls that may run again are repeated there, within the retry
+    /// budget, and the first outcome counts. A shorter time repeats more calls for nothing, a longer one makes calls to
+    /// a dead machine slower. More than `keep_alive`; from `idle_timeout` on, no node is ever silent.
+    pub silent_after: Duration,
     /// The interval of keep-alive packets on an idle connection. Default 0.2 s; costs two packets each time.
     pub keep_alive: Duration,
     /// The most unread bytes of one stream. Default 8 MiB: 25 Gbit/s at 1.5 ms.
@@ -46,7 +51,8 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self {
-            idle_timeout: Duration::from_millis(900),
+            idle_timeout: Duration::from_secs(3),
+            silent_after: Duration::from_millis(900),
             keep_alive: Duration::from_millis(200),
             stream_window_bytes: 8 << 20,
             connection_window_bytes: 32 << 20,
@@ -92,6 +98,9 @@ impl Tuning {
         }
         if self.keep_alive.is_zero() || self.keep_alive >= self.idle_timeout {
             return wrong("keep_alive", format!("{:?}", self.keep_alive), "more than zero and less than idle_timeout");
+        }
+        if self.silent_after <= self.keep_alive {
+            return wrong("silent_after", format!("{:?}", self.silent_after), "more than keep_alive");
         }
         let windows = [
             ("stream_window_bytes", self.stream_window_bytes),
@@ -180,7 +189,9 @@ mod tests {
         assert!(with(&|tuning| tuning.idle_timeout = Duration::from_secs(601)).starts_with("idle_timeout is 601s"));
         assert!(with(&|tuning| tuning.keep_alive = Duration::ZERO).starts_with("keep_alive is 0ns"));
         let message = with(&|tuning| tuning.keep_alive = tuning.idle_timeout);
-        assert_eq!(message, "keep_alive is 900ms, and may be more than zero and less than idle_timeout");
+        assert_eq!(message, "keep_alive is 3s, and may be more than zero and less than idle_timeout");
+        let message = with(&|tuning| tuning.silent_after = tuning.keep_alive);
+        assert_eq!(message, "silent_after is 200ms, and may be more than keep_alive");
         assert!(with(&|tuning| tuning.stream_window_bytes = 0).starts_with("stream_window_bytes is 0"));
         assert!(with(&|tuning| tuning.connection_window_bytes = 1 << 31).starts_with("connection_window_bytes is"));
         assert!(with(&|tuning| tuning.max_streams = 0).starts_with("max_streams is 0"));

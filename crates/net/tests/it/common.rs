@@ -45,7 +45,7 @@ pub(crate) fn loopback() -> SocketAddr {
 /// Long timeouts, because a peer on a busy machine may be quiet.
 pub(crate) fn patient() -> NetConfig {
     let mut config = NetConfig::default();
-    config.tuning.idle_timeout = LONG;
+    (config.tuning.idle_timeout, config.tuning.silent_after) = (LONG, LONG);
     config.hello_timeout = LONG;
     config
 }

@@ -27,6 +27,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::super::fault::CallFault;
+use super::super::link::Link;
 use super::shared_stream::SharedStream;
 use super::slot::{ReceivedOutcome, ResponseSlot, slot};
 use super::wake_batch::{WakeBatch, yield_to_ready_tasks};
@@ -99,13 +100,13 @@ impl Drop for InFlightGuard<'_> {
 
 impl Coalescer {
     /// Sends on this connection, and counts its streams.
-    pub(crate) fn spawn(runtime: &Handle, connection: Connection, open_streams: Arc<GuardCounter>) -> Self {
+    pub(crate) fn spawn(runtime: &Handle, connection: Connection, link: Arc<Link>) -> Self {
         let (queue, arriving) = mpsc::channel(MAX_WAITING);
         let signals = Arc::<Signals>::default();
         let state = Arc::new(Mutex::new(CoalescerState {
             connection: connection.clone(),
             runtime: runtime.clone(),
-            open_streams,
+            link,
             wake_batch: WakeBatch::default(),
             arriving,
             waiting: VecDeque::new(),
@@ -193,7 +194,7 @@ struct CoalescerState {
     connection: Connection,
     /// Reads the answers.
     runtime: Handle,
-    open_streams: Arc<GuardCounter>,
+    link: Arc<Link>,
     wake_batch: WakeBatch,
     arriving: mpsc::Receiver<QueuedCall>,
     /// Calls that were taken from the queue and have no stream yet.
@@ -331,7 +332,7 @@ impl CoalescerState {
             }
             shared.add(&frame, call, max_body_bytes);
         }
-        let open = self.open_streams.guard();
+        let open = self.link.begin();
         start_inline(&self.runtime, async move {
             shared.run().await;
             drop(open);

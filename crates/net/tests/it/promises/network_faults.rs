@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use callboard_core::{App, Contract, Pipeline};
 use callboard_net::testing::{FaultProfile, Faults};
@@ -11,6 +11,7 @@ use callboard_net::{Cluster, NetConfig, QuicEdge, StaticView};
 
 use super::{OfferedLoad, Scale, offer, working};
 use crate::common::{IDENTITY, LONG, ServingNode, loopback, patient, until};
+use crate::lab::total;
 use crate::ledger::{ExecutionLog, Work};
 
 /// A gateway and two workers, each with its own faults.
@@ -38,6 +39,11 @@ impl FaultyCluster {
     }
 
     async fn start_with(seed: u64, contract: Contract, config: impl Fn(usize) -> NetConfig) -> Self {
+        Self::start_slow(seed, contract, config, Duration::from_millis(5)).await
+    }
+
+    /// The workers take this time for a call.
+    async fn start_slow(seed: u64, contract: Contract, config: impl Fn(usize) -> NetConfig, takes: Duration) -> Self {
         println!("CALLBOARD_SEED={seed}");
         let faults: Vec<_> = (0..3).map(|node| Faults::new(seed.wrapping_add(node))).collect();
         let log = ExecutionLog::in_memory();
@@ -48,7 +54,7 @@ impl FaultyCluster {
         };
         let mut workers = Vec::new();
         for worker in 0..2_u64 {
-            let work = working(&log, worker, Duration::from_millis(5)).contract(contract);
+            let work = working(&log, worker, takes).contract(contract);
             workers.push(ServingNode::start_with(App::new().route("/work", work), config(worker as usize + 1)).await);
         }
         let edge = QuicEdge::bind(loopback(), IDENTITY.clone(), config(0)).unwrap();
@@ -62,6 +68,12 @@ impl FaultyCluster {
         node.handle().join(cluster.clone()).unwrap();
         until(|| cluster.connected_peers() == 2).await;
         Self { gateway: ServingNode { node, edge }, cluster, workers, faults, log }
+    }
+
+    /// Cuts the link to a worker in both directions.
+    fn cut(&self, worker: usize) {
+        self.faults[0].cut(self.workers[worker].edge.address());
+        self.faults[worker + 1].cut(self.gateway.edge.address());
     }
 
     fn set(&self, profile: FaultProfile) {
@@ -153,15 +165,59 @@ async fn a_cut_link_makes_no_call_run_twice() {
     cut_during_load(Contract::AtMostOnce).await;
 }
 
+/// A machine dies without a word while it has calls: none of its calls waits until the link is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_of_a_silent_node_ends_on_another_one() {
+    let scale = Scale::new(60, 3);
+    let cluster = FaultyCluster::start_with(seed(), Contract::Idempotent, |_| NetConfig::default()).await;
+    let script = async {
+        tokio::time::sleep(scale.lasting / 3).await;
+        cluster.cut(0);
+    };
+    let (offer, ()) = tokio::join!(cluster.offer(&scale), script);
+    let sums = offer.ledger.check(offer.count(), &cluster.log.executions(), Contract::Idempotent, Duration::ZERO);
+    assert_eq!(sums.done, sums.calls, "{:?}", offer.ledger.not_done());
+    let longest = offer.calls.iter().map(|call| call.took).max().unwrap_or_default();
+    scale.hold("silent: longest", longest, Duration::from_millis(1_500));
+    // The time at which the link is lost, for a busy machine.
+    assert!((Duration::from_millis(850)..Duration::from_millis(2_700)).contains(&longest), "{longest:?}");
+}
+
+/// The silent node answers before the one that got its call as well, whose call is cancelled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_outcome_of_a_repeated_call_counts_and_the_other_call_is_cancelled() {
+    for (contract, executions) in [(Contract::Idempotent, 2), (Contract::AtMostOnce, 1)] {
+        let takes = Duration::from_millis(1_600);
+        let cluster = FaultyCluster::start_slow(seed(), contract, |_| NetConfig::default(), takes).await;
+        let client = cluster.gateway.node.client();
+        let began = Instant::now();
+        let call = tokio::spawn(async move { client.call::<Work, Work>("/run", Work::whenever(1)).await });
+        until(|| cluster.log.executions().len() == 1).await;
+        let first = cluster.log.executions()[0].worker as usize;
+        cluster.cut(first);
+        // The other one has it from 0.9 s on, and would answer after 2.5 s.
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+        cluster.faults.iter().for_each(Faults::heal);
+        assert_eq!(call.await.unwrap().unwrap().call_id(), 1);
+        println!("{contract:?}: {:?}", began.elapsed());
+        assert_eq!(cluster.log.executions().len(), executions, "{contract:?}");
+        assert_eq!(cluster.cluster.connected_peers(), 2);
+        if contract.may_run_again() {
+            let other = &cluster.workers[1 - first];
+            other.until_idle().await;
+            assert_eq!(total(&other.edge, "calls_cancelled") + total(&other.edge, "streams_cancelled"), 1);
+            assert!(began.elapsed() < Duration::from_millis(2_400), "its call ran to the end: {:?}", began.elapsed());
+        }
+    }
+}
+
 async fn cut_during_load(contract: Contract) {
     let scale = Scale::new(60, 6);
     let cluster = FaultyCluster::start(seed(), contract, Duration::from_secs(3)).await;
     cluster.set(FaultProfile::new(0.01, 0.01, 0.05, Duration::from_millis(2)));
-    let far = cluster.workers[0].edge.address();
     let script = async {
         tokio::time::sleep(scale.lasting / 4).await;
-        cluster.faults[0].cut(far);
-        cluster.faults[1].cut(cluster.gateway.edge.address());
+        cluster.cut(0);
         until(|| cluster.cluster.connected_peers() == 1).await;
         cluster.faults.iter().for_each(Faults::heal);
         until(|| cluster.cluster.connected_peers() == 2).await;

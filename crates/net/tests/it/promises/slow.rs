@@ -109,7 +109,10 @@ async fn retries_do_not_multiply_calls_that_every_worker_refuses() {
         metrics.contains(&format!("callboard_net_peer_calls_total{{outcome=\"overloaded\"}} {upstream}\n")),
         "{metrics}"
     );
-    let again = upstream - sums.calls as u64;
+    // On a busy machine some find no room on a connection for 5 ms, and do not reach their worker.
+    let start = "callboard_net_peer_calls_total{outcome=\"not_started\"} ";
+    let not_sent: Option<u64> = metrics.lines().find_map(|line| line.strip_prefix(start)?.parse().ok());
+    let again = upstream + not_sent.unwrap_or_default() - sums.calls as u64;
     assert!(metrics.contains(&format!("callboard_net_peer_retries_total {again}\n")), "{metrics}");
     assert!(metrics.contains("callboard_net_peers_connected 3\n"), "{metrics}");
     let most = sums.calls as f64 * 1.2 + seconds * 10.0;
