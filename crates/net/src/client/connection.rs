@@ -326,6 +326,7 @@ async fn receive_notice(node: Weak<NodeConnection>, stream: RecvStream) {
                 *newest = Some(index);
                 node.screening.report(node.connection.remote_address(), &node.member, &offers, &node.offers.load());
                 node.offers.store(offers);
+                node.screening.changed.notify_one();
             }
         }
         // A notice of a later version.

@@ -25,10 +25,21 @@ pub(super) struct Breaker {
 
 impl Breaker {
     /// The end of the open state. `None`: it is closed.
+    #[cfg(test)]
     pub(super) fn open_until(&self, now: Instant) -> Option<Instant> {
+        self.until().filter(|until| now < *until)
+    }
+
+    /// The end of the last open state, or of the wait for a probe: before it, the peer gets no call.
+    pub(super) fn until(&self) -> Option<Instant> {
         // A cancelled probe has no outcome: after a pause it no longer counts.
         let probed_until = self.probing_since.map(|since| since + FIRST_PAUSE);
-        self.opened_until.max(probed_until).filter(|until| now < *until)
+        self.opened_until.max(probed_until)
+    }
+
+    /// Whether no call was lost so often that it opened, or one was answered since.
+    pub(super) fn is_closed(&self) -> bool {
+        self.opened_until.is_none()
     }
 
     /// Records the start of a call.

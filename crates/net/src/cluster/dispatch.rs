@@ -4,7 +4,6 @@
 //! well, within the retry budget: the first outcome counts, and dropping the others cancels them there. The peer that
 //! is called next is then never a silent one.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -18,10 +17,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::Inner;
+use super::index::{StagePeer, quick_pick};
 use super::load_balance::{PeerLoad, better_of_two, ejected, session_peer};
 use super::outputs::RemoteOutputs;
-use super::peer::{Candidate, InFlight};
 use super::peer_stats::PeerStats;
+use super::stage_stats::InFlight;
 use crate::client::{CallExchange, CallFault, CallResponse, NodeConnection, RoomPolicy, not_started, read_output};
 use crate::metrics::PeerOutcome;
 use crate::{offload, wire};
@@ -64,7 +64,7 @@ impl AnswerForm for OneOutcome {
         in_flight: InFlight,
     ) -> Result<CallResponse, CallFault> {
         let limits = cluster.reply_limits();
-        let node = &choice.candidate.connection;
+        let node = &choice.peer.connection;
         let answered = node.call(&header(call, choice.stages), envelope, limits, choice.room).await;
         drop(in_flight);
         answered
@@ -89,7 +89,7 @@ impl AnswerForm for OutputStream {
         envelope: &Envelope,
         in_flight: InFlight,
     ) -> Result<RemoteOutputs, CallFault> {
-        let (node, limits) = (&choice.candidate.connection, cluster.reply_limits());
+        let (node, limits) = (&choice.peer.connection, cluster.reply_limits());
         let exchange = CallExchange::open(node, limits, choice.room).await?;
         let mut header = header(call, choice.stages);
         header.credit = u32::try_from(call.credit.max(1)).unwrap_or(u32::MAX);
@@ -109,9 +109,18 @@ struct PeerAnswer<R> {
     node: Option<String>,
 }
 
+/// A peer that may be called for a stage, with its load.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) peer: Arc<StagePeer>,
+    pub(super) load: PeerLoad,
+    /// The end of the open breaker, if calls failed recently.
+    open_until: Option<Instant>,
+}
+
 /// The peer that is called next.
 struct PeerChoice {
-    candidate: Candidate,
+    peer: Arc<StagePeer>,
     /// The number of the call's stages that it runs.
     stages: usize,
     /// Whether all of these stages may run again.
@@ -198,25 +207,25 @@ impl Inner {
         if !call.is_retry {
             self.retries.lock().called(Instant::now());
         }
-        let candidates = |call: &StageCall| self.candidates(call.stage(), Some(F::IS_STREAMING), Instant::now());
-        let first = candidates(call);
         if call.revision.is_none() {
-            let runs = |revision| first.iter().any(|candidate| candidate.revision == revision);
+            let runs = |revision| {
+                let peers = self.index.stage(call.stage());
+                let mut usable = peers.of_form(F::IS_STREAMING).iter().filter(|peer| peer.is_usable());
+                usable.any(|peer| peer.revision == revision)
+            };
             call.revision = self.draw(call.stage(), call.options.session(), runs);
         }
         let call = &*call;
-        let mut first = Some(first);
-        let mut tried: Vec<SocketAddr> = Vec::new();
+        // The members that were called, by their keys.
+        let mut tried: Vec<u64> = Vec::new();
         let mut last: Option<CallFault> = None;
         let mut attempts = Attempts { current: None, silent: Vec::new() };
         // Whether a further peer may be called, and whether that is a retry that was not paid for yet.
         let (mut may_go_on, mut owes_retry) = (true, false);
         loop {
             if may_go_on && attempts.current.is_none() {
-                // Later choices see the loads of their moment.
-                let candidates = first.take().unwrap_or_else(|| candidates(call));
                 let is_repeat = !attempts.silent.is_empty();
-                let choice = choose_peer(candidates, call, &tried, is_repeat);
+                let choice = self.choose_peer(call, F::IS_STREAMING, &tried, is_repeat);
                 if (choice.is_some() || call.is_repeated_here)
                     && std::mem::take(&mut owes_retry)
                     && !self.allows_retry(&silence())
@@ -228,7 +237,7 @@ impl Inner {
                     if !tried.is_empty() {
                         self.metrics.retried();
                     }
-                    tried.push(choice.candidate.peer.address());
+                    tried.push(choice.peer.member.key);
                     attempts.current = Some(self.begin::<F>(choice, call, &envelope));
                 } else if !is_repeat {
                     // No peer is left. A lost call that may run again waits for one; the timer of its caller ends the
@@ -266,7 +275,7 @@ impl Inner {
             }
             let fault = match attempt {
                 Ok(response) => {
-                    let node = call.options.recorder().map(|_| choice.candidate.name());
+                    let node = call.options.recorder().map(|_| choice.peer.name());
                     return Ok(PeerAnswer { response, stages: choice.stages, node });
                 }
                 Err(fault) => fault,
@@ -304,7 +313,7 @@ impl Inner {
     ) -> Attempt<'a, F::Response> {
         // The contract of the node that runs it counts; this node's may forbid it too.
         let may_repeat = choice.is_idempotent && call.may_run_again;
-        let watched = may_repeat.then(|| Arc::clone(&choice.candidate.connection));
+        let watched = may_repeat.then(|| Arc::clone(&choice.peer.connection));
         let ending = Box::pin(async move {
             let outcome = self.attempt::<F>(&choice, call, envelope).await;
             (choice, may_repeat, outcome)
@@ -321,7 +330,7 @@ impl Inner {
                 "the nodes that run the stage `{stage}` answer {form}, and it was called as if not"
             ));
         }
-        let connected = self.peers.load().iter().filter(|peer| peer.is_connected()).count();
+        let connected = self.index.peers().iter().filter(|peer| peer.is_connected()).count();
         not_started(match connected {
             0 => format!("no node can be reached that runs the stage `{stage}`: no node is connected"),
             1 => format!("no node can be reached that runs the stage `{stage}`: the connected node does not"),
@@ -338,12 +347,12 @@ impl Inner {
         call: &StageCall,
         envelope: &Envelope,
     ) -> Result<F::Response, CallFault> {
-        let (peer, stage, began) = (&choice.candidate.peer, call.stage(), Instant::now());
-        let in_flight = peer.begin(stage, began);
+        let (stats, began) = (&choice.peer.stats, Instant::now());
+        let in_flight = stats.begin(began);
         let outcome = F::attempt(self, choice, call, envelope, in_flight).await;
         self.metrics.called(outcome.as_ref().err().map_or(PeerOutcome::Answered, peer_outcome));
         let now = Instant::now();
-        peer.record(stage, |stats| match &outcome {
+        stats.record(|stats| match &outcome {
             Ok(response) => stats.answered(now, now - began, F::queued(response)),
             Err(fault) => record_fault(stats, fault, now, now - began),
         });
@@ -352,19 +361,48 @@ impl Inner {
 
     /// The peers that may be called for a stage, without the ejected ones.
     pub(super) fn candidates(&self, stage: &str, is_streaming: Option<bool>, now: Instant) -> Vec<Candidate> {
-        let peers = self.peers.load();
-        let mut candidates: Vec<_> = peers.iter().filter_map(|peer| peer.candidate(stage, is_streaming, now)).collect();
-        if candidates.iter().any(|candidate| candidate.open_until.is_some()) {
-            let until: Vec<_> = candidates.iter().map(|candidate| candidate.open_until).collect();
-            let mut ejected = ejected(&until).into_iter();
-            candidates.retain(|_| !ejected.next().unwrap_or(false));
+        let peers = self.index.stage(stage);
+        let candidate = |peer: &Arc<StagePeer>| Candidate {
+            peer: Arc::clone(peer),
+            load: peer.load(now),
+            open_until: peer.stats.open_until(now),
+        };
+        let mut candidates: Vec<_> = match is_streaming {
+            Some(form) => peers.of_form(form).iter().filter(|peer| peer.is_usable()).map(candidate).collect(),
+            None => peers.usable().map(candidate).collect(),
+        };
+        // Of those that answer: a silent peer is no replacement for an ejected one.
+        let until = |candidate: &Candidate| (!candidate.peer.is_silent()).then_some(candidate.open_until);
+        let until: Vec<_> = candidates.iter().map(until).collect();
+        let answering: Vec<_> = until.iter().copied().flatten().collect();
+        if answering.iter().any(Option::is_some) {
+            let (mut ejected, mut until) = (ejected(&answering).into_iter(), until.into_iter());
+            candidates.retain(|_| {
+                let is_answering = until.next().is_some_and(|until| until.is_some());
+                !(is_answering && ejected.next().unwrap_or(false))
+            });
         }
         candidates
     }
 
+    /// The next untried peer for a call.
+    fn choose_peer(&self, call: &StageCall, is_streaming: bool, tried: &[u64], is_repeat: bool) -> Option<PeerChoice> {
+        let is_plain = tried.is_empty() && call.revision.is_none() && call.options.session().is_none();
+        if is_plain && call.stages.len() <= 1 && !self.index.members().has_open_breaker() {
+            let peers = self.index.stage(call.stage());
+            let peers = peers.of_form(is_streaming);
+            if let Some(peer) = quick_pick(peers, (fastrand::usize(..), fastrand::usize(..)), Instant::now()) {
+                let (peer, is_idempotent) = (Arc::clone(peer), peer.is_idempotent);
+                return Some(PeerChoice { peer, stages: 1, is_idempotent, room: room_policy(peers.len(), call) });
+            }
+        }
+        let candidates = self.candidates(call.stage(), Some(is_streaming), Instant::now());
+        best_peer(candidates, call, tried, is_repeat)
+    }
+
     /// Whether a peer offered the stage until a moment ago, and so may be back soon.
     fn may_return(&self, stage: &str, now: Instant) -> bool {
-        self.peers.load().iter().any(|peer| peer.may_return(stage, now))
+        self.index.peers().iter().any(|peer| peer.may_return(stage, now))
     }
 
     /// The revision for the next call, if the stage's calls are split.
@@ -408,28 +446,19 @@ fn with_stage(error: CallError, call: &StageCall) -> CallError {
     parts.into()
 }
 
-/// The next untried peer for a call. `is_repeat`: a silent peer has the call as well.
-fn choose_peer(
-    mut candidates: Vec<Candidate>,
-    call: &StageCall,
-    tried: &[SocketAddr],
-    is_repeat: bool,
-) -> Option<PeerChoice> {
-    candidates.retain(|candidate| !tried.contains(&candidate.peer.address()));
+/// The best untried peer for a call. `is_repeat`: a silent peer has the call as well.
+fn best_peer(mut candidates: Vec<Candidate>, call: &StageCall, tried: &[u64], is_repeat: bool) -> Option<PeerChoice> {
+    candidates.retain(|candidate| !tried.contains(&candidate.peer.member.key));
     // A silent peer is better than none, but not than this node or a further wait.
-    if is_repeat || call.can_run_here || candidates.iter().any(|candidate| !candidate.is_silent()) {
-        candidates.retain(|candidate| !candidate.is_silent());
+    if is_repeat || call.can_run_here || candidates.iter().any(|candidate| !candidate.peer.is_silent()) {
+        candidates.retain(|candidate| !candidate.peer.is_silent());
     }
-    // The last alternative is worth waiting for, within the deadline.
-    let room = match candidates.len() {
-        1 if !call.can_run_here => RoomPolicy::Wait,
-        _ => RoomPolicy::FailFast,
-    };
-    if candidates.iter().any(|candidate| Some(candidate.revision) == call.revision) {
-        candidates.retain(|candidate| Some(candidate.revision) == call.revision);
+    let room = room_policy(candidates.len(), call);
+    if candidates.iter().any(|candidate| Some(candidate.peer.revision) == call.revision) {
+        candidates.retain(|candidate| Some(candidate.peer.revision) == call.revision);
     }
     // Peers that run the most stages come first: one crossing rather than several.
-    let chain = |candidate: &Candidate| chained_stages(candidate, call);
+    let chain = |candidate: &Candidate| chained_stages(&candidate.peer, call);
     let most = candidates.iter().map(|candidate| chain(candidate).0).max()?;
     candidates.retain(|candidate| chain(candidate).0 == most);
     let loads: Vec<PeerLoad> = candidates.iter().map(|candidate| candidate.load).collect();
@@ -437,17 +466,25 @@ fn choose_peer(
         Some(session) => session_peer(&loads, session.number()),
         None => better_of_two(&loads, (fastrand::usize(..), fastrand::usize(..))),
     };
-    let candidate = candidates.swap_remove(index?);
-    let (stages, is_idempotent) = chained_stages(&candidate, call);
-    Some(PeerChoice { candidate, stages, is_idempotent, room })
+    let peer = candidates.swap_remove(index?).peer;
+    let (stages, is_idempotent) = chained_stages(&peer, call);
+    Some(PeerChoice { peer, stages, is_idempotent, room })
+}
+
+/// The last alternative is worth waiting for, within the deadline.
+fn room_policy(alternatives: usize, call: &StageCall) -> RoomPolicy {
+    match alternatives {
+        1 if !call.can_run_here => RoomPolicy::Wait,
+        _ => RoomPolicy::FailFast,
+    }
 }
 
 /// The number of the call's stages that this peer runs in one go, and whether all of them may run again.
-fn chained_stages(candidate: &Candidate, call: &StageCall) -> (usize, bool) {
-    let most = (candidate.connection.welcome().max_stages.max(1) as usize).min(call.stages.len());
-    let (mut stages, mut is_idempotent) = (1, candidate.is_idempotent);
+fn chained_stages(peer: &StagePeer, call: &StageCall) -> (usize, bool) {
+    let most = (peer.connection.welcome().max_stages.max(1) as usize).min(call.stages.len());
+    let (mut stages, mut is_idempotent) = (1, peer.is_idempotent);
     for stage in call.stages.iter().take(most).skip(1) {
-        let offer = candidate.connection.stage_offer(stage.as_str()).filter(|offer| !offer.is_streaming);
+        let offer = peer.connection.stage_offer(stage.as_str()).filter(|offer| !offer.is_streaming);
         let Some(offer) = offer else { break };
         is_idempotent &= offer.is_idempotent;
         stages += 1;

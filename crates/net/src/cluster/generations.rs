@@ -4,7 +4,7 @@
 //! addresses is connected at the first. Of two processes with one identity, the newer is connected. The older is not
 //! tried again until the connection to the newer is gone, so that they do not take turns; its calls may finish. The
 //! process that answers at a connected address replaces the earlier one, whatever its generation: its clock may have
-//! been set back. Peers without a name are not compared.
+//! been set back. Under the development identity each process is a node of its own.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -31,6 +31,17 @@ pub(super) struct NodeInstance {
     /// The name that it announces, which may differ.
     pub(super) node: String,
     pub(super) generation: u64,
+}
+
+impl NodeInstance {
+    /// The name by which it is known here. `None` for a nameless node without a generation.
+    pub(super) fn known_name(&self) -> Option<String> {
+        match (self.member.as_str(), self.generation) {
+            ("", 0) => None,
+            ("", generation) => Some(format!("{}@{generation}", self.node)),
+            (member, _) => Some(member.to_owned()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -97,15 +108,16 @@ impl ConnectedNodes {
         if peer == self.own {
             return Err(UnwantedPeer::Ourselves);
         }
-        let NodeInstance { member, generation, .. } = peer;
+        let generation = peer.generation;
         let (replaced, connection) = (Arc::new(Notify::new()), connection.clone());
         let id = connection.stable_id();
-        if !member.is_empty() && generation > 0 {
-            if member == self.own.member {
+        let name = peer.known_name().filter(|_| generation > 0);
+        if let Some(name) = &name {
+            if !peer.member.is_empty() && peer.member == self.own.member {
                 return Err(UnwantedPeer::OurName);
             }
             let mut all = self.connected.lock();
-            if let Some(there) = all.get(&member).filter(|there| there.connection.close_reason().is_none()) {
+            if let Some(there) = all.get(name).filter(|there| there.connection.close_reason().is_none()) {
                 match NameConflict::new(generation, address, (there.generation, there.address)) {
                     NameConflict::Older => {
                         return Err(UnwantedPeer::Stale(there.address, there.connection.clone()));
@@ -118,9 +130,9 @@ impl ConnectedNodes {
                 }
             }
             let node = ConnectedNode { generation, address, connection, replaced: Arc::clone(&replaced) };
-            all.insert(member.clone(), node);
+            all.insert(name.clone(), node);
         }
-        Ok(Registration { nodes: Arc::clone(self), member, id, replaced })
+        Ok(Registration { nodes: Arc::clone(self), name: name.unwrap_or_default(), id, replaced })
     }
 }
 
@@ -128,7 +140,7 @@ impl ConnectedNodes {
 #[derive(Debug)]
 pub(super) struct Registration {
     nodes: Arc<ConnectedNodes>,
-    member: String,
+    name: String,
     id: usize,
     replaced: Arc<Notify>,
 }
@@ -143,8 +155,8 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut all = self.nodes.connected.lock();
-        if all.get(&self.member).is_some_and(|connected| connected.connection.stable_id() == self.id) {
-            all.remove(&self.member);
+        if all.get(&self.name).is_some_and(|connected| connected.connection.stable_id() == self.id) {
+            all.remove(&self.name);
         }
     }
 }

@@ -23,13 +23,13 @@ pub(super) struct PeerLoad {
     pub(super) in_flight: usize,
     /// The expected latency of a call.
     pub(super) latency_micros: f64,
-    /// Identifies the peer.
+    /// Identifies the peer, by its name.
     pub(super) key: u64,
 }
 
 impl PeerLoad {
     /// The expected work: the lower, the better.
-    fn cost(&self) -> f64 {
+    pub(super) fn cost(&self) -> f64 {
         (self.in_flight + 1) as f64 * self.latency_micros
     }
 }
@@ -43,14 +43,19 @@ pub(super) fn should_forward(here: &StageLoad, least_there: Option<usize>) -> bo
 
 /// The index of the better of two peers, each drawn by one of `chances`. `None`: there is no peer.
 pub(super) fn better_of_two(loads: &[PeerLoad], chances: (usize, usize)) -> Option<usize> {
-    let first = chances.0.checked_rem(loads.len())?;
-    // A different one, if there is one.
-    let second = match loads.len() {
+    let (first, second) = two_of(loads.len(), chances)?;
+    let better = if loads[second].cost() < loads[first].cost() { second } else { first };
+    Some(better)
+}
+
+/// The indices of two of `len` peers, each drawn by one of `chances`: different ones, unless there is only one.
+pub(super) fn two_of(len: usize, chances: (usize, usize)) -> Option<(usize, usize)> {
+    let first = chances.0.checked_rem(len)?;
+    let second = match len {
         1 => first,
         len => (first + 1 + chances.1 % (len - 1)) % len,
     };
-    let better = if loads[second].cost() < loads[first].cost() { second } else { first };
-    Some(better)
+    Some((first, second))
 }
 
 /// The index of a session's peer, among the peers with at most a quarter more work than the average.

@@ -11,12 +11,15 @@
 mod breaker;
 mod dispatch;
 mod generations;
+mod index;
 mod load_balance;
+mod member;
 mod outputs;
 mod peer;
 mod peer_stats;
 mod reconnect;
 mod split;
+mod stage_stats;
 
 use std::cell::LazyCell;
 use std::collections::HashMap;
@@ -35,6 +38,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use self::generations::{ConnectedNodes, NodeInstance};
+use self::index::StageIndex;
 use self::load_balance::should_forward;
 use self::peer::Peer;
 use self::reconnect::PeerConnector;
@@ -57,7 +61,7 @@ struct Inner {
     own: SocketAddr,
     frames: FrameLimits,
     decode: DecodeLimits,
-    peers: ArcSwap<Vec<Arc<Peer>>>,
+    index: Arc<StageIndex>,
     retries: Mutex<RetryBudget>,
     splits: ArcSwap<HashMap<String, Arc<RevisionSplit>>>,
     metrics: PeerMetrics,
@@ -74,11 +78,12 @@ impl Cluster {
     /// Connects to the nodes of `view`, now and as it changes, and tells them where this node listens.
     #[must_use]
     pub fn start(edge: &QuicEdge, view: Arc<dyn ClusterView>) -> Self {
+        let index = Arc::<StageIndex>::default();
         let inner = Arc::new(Inner {
             own: edge.address(),
             frames: edge.config().frames.clone(),
             decode: edge.config().decode.clone(),
-            peers: ArcSwap::default(),
+            index: Arc::clone(&index),
             retries: Mutex::default(),
             splits: ArcSwap::default(),
             metrics: edge.peer_metrics().clone(),
@@ -96,10 +101,12 @@ impl Cluster {
             screening: OfferScreening {
                 rules: Arc::new(edge.config().offers.clone()),
                 refused: metrics.offers_refused(),
+                changed: Arc::default(),
             },
             metrics,
             view,
             nodes: Arc::new(ConnectedNodes::new(own)),
+            index,
         };
         let task = edge.transport().runtime().spawn(follow_view(Arc::downgrade(&inner), connector, views));
         *inner.task.lock() = Some(task.abort_handle());
@@ -127,15 +134,23 @@ impl Cluster {
     /// The number of calls that wait to be sent, and of open streams, over all connections.
     #[cfg(feature = "testing")]
     pub(crate) fn in_flight(&self) -> (usize, usize) {
-        let peers = self.inner.peers.load();
+        let peers = self.inner.index.peers();
         let each = peers.iter().map(|peer| peer.in_flight());
         each.fold((0, 0), |(waiting, streams), (w, s)| (waiting + w, streams + s))
+    }
+
+    /// Whether two random peers of a stage take calls, of which the better would be called.
+    #[cfg(feature = "testing")]
+    pub(crate) fn pick(&self, stage: &str) -> bool {
+        let peers = self.inner.index.stage(stage);
+        let chances = (fastrand::usize(..), fastrand::usize(..));
+        index::quick_pick(peers.of_form(false), chances, Instant::now()).is_some()
     }
 
     /// The number of connected peers.
     #[must_use]
     pub fn connected_peers(&self) -> usize {
-        self.inner.peers.load().iter().filter(|peer| peer.is_connected()).count()
+        self.inner.index.peers().iter().filter(|peer| peer.is_connected()).count()
     }
 }
 
@@ -150,6 +165,7 @@ impl Drop for Inner {
 /// Keeps a connection to each node of the view. The connection to a node that leaves the view ends with its last call.
 async fn follow_view(inner: Weak<Inner>, connector: PeerConnector, mut views: watch::Receiver<Arc<View>>) {
     let mut connected: HashMap<SocketAddr, (Arc<Peer>, ConnectorTask)> = HashMap::new();
+    let mut is_final = false;
     loop {
         let view = Arc::clone(&views.borrow_and_update());
         {
@@ -165,11 +181,17 @@ async fn follow_view(inner: Weak<Inner>, connector: PeerConnector, mut views: wa
             let mut peers: Vec<_> = connected.values().map(|(peer, _)| Arc::clone(peer)).collect();
             // Sorted: the order of a hash map differs between processes.
             peers.sort_by_key(|peer| peer.address());
-            inner.peers.store(Arc::new(peers));
+            inner.index.set_peers(peers);
         }
-        if views.changed().await.is_err() {
-            // The view does not change any more.
-            std::future::pending::<()>().await;
+        loop {
+            tokio::select! {
+                changed = views.changed(), if !is_final => match changed {
+                    Ok(()) => break,
+                    // The view does not change any more.
+                    Err(_) => is_final = true,
+                },
+                () = connector.screening.changed.notified() => connector.index.renew(),
+            }
         }
     }
 }
@@ -194,7 +216,7 @@ impl RemoteStages for Cluster {
         let (inner, now) = (&self.inner, Instant::now());
         // Made once, for the draw and the comparison of loads; most calls need neither.
         let candidates = LazyCell::new(|| inner.candidates(stage, None, now));
-        let runs = |revision| candidates.iter().any(|candidate| candidate.revision == revision);
+        let runs = |revision| candidates.iter().any(|candidate| candidate.peer.revision == revision);
         let revision = inner.draw(stage, session, |revision| revision == here.revision || runs(revision));
         if revision.is_some_and(|revision| revision != here.revision) {
             return StageTarget { is_remote: true, revision };
@@ -203,9 +225,9 @@ impl RemoteStages for Cluster {
         if here.open && here.queued < here.capacity {
             return StageTarget { is_remote: false, revision };
         }
-        let same = candidates.iter().filter(|candidate| revision.is_none_or(|drawn| candidate.revision == drawn));
+        let same = candidates.iter().filter(|candidate| revision.is_none_or(|drawn| candidate.peer.revision == drawn));
         // A silent peer is no alternative to this node.
-        let same = same.filter(|candidate| !here.open || !candidate.is_silent());
+        let same = same.filter(|candidate| !here.open || !candidate.peer.is_silent());
         let least = same.map(|candidate| candidate.load.in_flight).min();
         StageTarget { is_remote: should_forward(here, least), revision }
     }
@@ -215,16 +237,16 @@ impl RemoteStages for Cluster {
     }
 
     fn offers(&self, stage: &str) -> bool {
-        self.inner.peers.load().iter().any(|peer| peer.offers(stage))
+        self.inner.index.stage(stage).usable().next().is_some()
     }
 
     fn may_run_again(&self, stage: &str) -> bool {
         let candidates = self.inner.candidates(stage, None, Instant::now());
-        !candidates.is_empty() && candidates.iter().all(|candidate| candidate.is_idempotent)
+        !candidates.is_empty() && candidates.iter().all(|candidate| candidate.peer.is_idempotent)
     }
 
     fn peers(&self) -> Vec<PeerDescription> {
-        self.inner.peers.load().iter().filter_map(|peer| peer.describe(Instant::now())).collect()
+        self.inner.index.peers().iter().filter_map(|peer| peer.describe(Instant::now())).collect()
     }
 
     fn run(&self, call: StageCall) -> RemoteFuture<StageReply> {

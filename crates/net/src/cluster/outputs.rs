@@ -8,7 +8,7 @@ use callboard_codec::wire::{Call, Credit, FrameHead, FrameKind, frame_head};
 use callboard_codec::{Envelope, Payload};
 use callboard_core::{CallError, ErrorKind};
 
-use super::peer::InFlight;
+use super::stage_stats::InFlight;
 use crate::client::{CallExchange, CallFault, read_output};
 
 /// A streaming call on a peer.

@@ -35,15 +35,15 @@ const FULL: usize = 64;
 pub(super) struct PeerStats {
     pub(super) breaker: Breaker,
     /// This node's calls in flight.
-    in_flight: usize,
+    pub(super) in_flight: usize,
     /// The calls among them without any answer.
-    unanswered: usize,
-    queued: usize,
-    queued_at: Option<Instant>,
-    latency_micros: f64,
-    latency_at: Option<Instant>,
+    pub(super) unanswered: usize,
+    pub(super) queued: usize,
+    pub(super) queued_at: Option<Instant>,
+    pub(super) latency_micros: f64,
+    pub(super) latency_at: Option<Instant>,
     /// The begin of its silence, while calls are unanswered.
-    silent_since: Option<Instant>,
+    pub(super) silent_since: Option<Instant>,
 }
 
 impl PeerStats {

@@ -13,6 +13,8 @@ use callboard_identity::quoted;
 use quinn::Connection;
 
 use super::generations::{ConnectedNodes, NodeInstance, Registration, UnwantedPeer};
+use super::index::StageIndex;
+use super::member::Member;
 use super::peer::Peer;
 use crate::client::{ConnectFailure, NodeConnection, OwnHello};
 use crate::endpoint::{Transport, peer_member};
@@ -71,12 +73,14 @@ pub(super) struct PeerConnector {
     /// Receives reports of peers that cannot be connected.
     pub(super) view: Arc<dyn ClusterView>,
     pub(super) nodes: Arc<ConnectedNodes>,
+    pub(super) index: Arc<StageIndex>,
 }
 
 impl Peer {
     /// Keeps a connection to the peer while it is polled.
     pub(super) async fn keep_connected(self: Arc<Self>, with: PeerConnector) {
         let address = self.address();
+        let set = |connection| with.set_connection(&self, connection);
         let (mut pauses, mut missing_since) = (RetryPauses::default(), Instant::now());
         let (mut counted, mut registration) = (None, None);
         let mut was_logged = false;
@@ -84,11 +88,11 @@ impl Peer {
             let introduction = (&with.hello, &with.screening);
             match NodeConnection::open(&with.transport, address, introduction, CONNECT_TIMEOUT).await {
                 Ok(node) => match with.register(&self, &node) {
-                    Ok(registered) => {
+                    Ok((registered, member)) => {
                         (pauses, was_logged) = (RetryPauses::default(), false);
                         tracing::info!(peer = %address, node = %quoted(&node.welcome().node), "connected to a peer");
                         let connection = node.connection().clone();
-                        self.set_connection(Some(Arc::clone(&node)), Instant::now());
+                        set(Some((Arc::clone(&node), member)));
                         counted.get_or_insert_with(|| with.metrics.connected());
                         let registered = registration.insert(registered);
                         let reason = tokio::select! {
@@ -98,12 +102,12 @@ impl Peer {
                             // The connection stays in use until the next one is made, and ends with its last call.
                             () = node.retired() => continue,
                         };
-                        self.set_connection(None, Instant::now());
+                        set(None);
                         (counted, registration, missing_since) = (None, None, Instant::now());
                         tracing::info!(peer = %address, "the connection to a peer ended: {reason}");
                     }
                     Err(unwanted) => {
-                        self.set_connection(None, Instant::now());
+                        set(None);
                         if counted.take().is_some() {
                             (registration, missing_since) = (None, Instant::now());
                         }
@@ -127,7 +131,7 @@ impl Peer {
                     }
                     // The connection that was to be replaced may have ended meanwhile.
                     if counted.is_some() && !self.is_connected() {
-                        self.set_connection(None, Instant::now());
+                        set(None);
                         (counted, registration, missing_since) = (None, None, Instant::now());
                     }
                     if counted.is_none() {
@@ -141,12 +145,21 @@ impl Peer {
 }
 
 impl PeerConnector {
+    /// Sets the connection of a peer for new calls.
+    fn set_connection(&self, peer: &Peer, connection: Option<(Arc<NodeConnection>, Arc<Member>)>) {
+        peer.set_connection(connection, Instant::now());
+        self.index.renew();
+    }
+
     /// Registers the node that has answered under its name.
-    fn register(&self, peer: &Peer, node: &NodeConnection) -> Result<Registration, UnwantedPeer> {
+    fn register(&self, peer: &Peer, node: &NodeConnection) -> Result<(Registration, Arc<Member>), UnwantedPeer> {
         let connection = node.connection();
         let member = peer_member(connection).map(|member| member.name).unwrap_or_default();
         let (name, generation) = (node.welcome().node.clone(), node.welcome().generation);
-        self.nodes.register(NodeInstance { member, node: name, generation }, peer.address(), connection)
+        let instance = NodeInstance { member, node: name, generation };
+        let known_name = instance.known_name().unwrap_or_else(|| peer.address().to_string());
+        let registration = self.nodes.register(instance, peer.address(), connection)?;
+        Ok((registration, self.index.members().get(&known_name)))
     }
 
     /// Reports the reason to both sides. The log has one line until the next connection.

@@ -18,6 +18,7 @@ use callboard_core::CallError;
 use callboard_core::edge::LARGE_BYTES;
 use callboard_identity::quoted;
 use prometheus_client::metrics::counter::Counter;
+use tokio::sync::Notify;
 
 pub use self::rules::{InvalidOfferRules, OfferRules};
 use crate::offload;
@@ -35,12 +36,14 @@ const LONG_OFFERS_BYTES: usize = 32 << 10;
 /// The most names in one line of the log.
 const LOGGED_NAMES: usize = 5;
 
-/// The rules for offers, and the counter of refused ones.
+/// The rules for offers, the counter of refused ones, and the signal of changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OfferScreening {
     pub(crate) rules: Arc<OfferRules>,
     /// Stages that were offered without permission.
     pub(crate) refused: Counter,
+    /// Notified when a connected node has changed its offers.
+    pub(crate) changed: Arc<Notify>,
 }
 
 impl OfferScreening {

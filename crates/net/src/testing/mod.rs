@@ -316,6 +316,12 @@ pub fn in_flight_of(cluster: &Cluster) -> (usize, usize) {
     cluster.in_flight()
 }
 
+/// Chooses a peer for a call of this stage, without the call. `false`: there is none.
+#[must_use]
+pub fn pick(cluster: &Cluster, stage: &str) -> bool {
+    cluster.pick(stage)
+}
+
 /// An identity that trusts the authority of `trusted`, and presents the certificate of `presented`.
 #[must_use]
 pub fn presenting(trusted: &Identity, presented: &Identity) -> Identity {

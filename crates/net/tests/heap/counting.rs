@@ -1,6 +1,7 @@
 //! The allocator of this binary. Tests that read it run one at a time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use tokio::sync::{Mutex, MutexGuard};
@@ -12,6 +13,11 @@ static LIVE: AtomicIsize = AtomicIsize::new(0);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static LARGE: AtomicUsize = AtomicUsize::new(0);
 
+thread_local! {
+    /// All bytes ever allocated by this thread.
+    static TAKEN_HERE: Cell<usize> = const { Cell::new(0) };
+}
+
 struct Counting;
 
 #[global_allocator]
@@ -20,6 +26,8 @@ static ALLOCATOR: Counting = Counting;
 fn took(bytes: usize) {
     LIVE.fetch_add(bytes as isize, Ordering::Relaxed);
     TAKEN.fetch_add(bytes, Ordering::Relaxed);
+    // Fails at the end of a thread.
+    let _ = TAKEN_HERE.try_with(|taken| taken.set(taken.get() + bytes));
     if bytes >= LARGE_BYTES {
         LARGE.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -68,4 +76,9 @@ pub(crate) fn live() -> isize {
 /// All bytes ever allocated, and the part of them in large pieces.
 pub(crate) fn taken() -> (usize, usize) {
     (TAKEN.load(Ordering::Relaxed), LARGE.load(Ordering::Relaxed))
+}
+
+/// All bytes ever allocated by this thread.
+pub(crate) fn taken_here() -> usize {
+    TAKEN_HERE.get()
 }

@@ -7,5 +7,6 @@
 mod common;
 mod connections;
 mod counting;
+mod picks;
 mod storm;
 mod tensors;

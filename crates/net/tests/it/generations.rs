@@ -1,16 +1,18 @@
-//! Several processes under one name, and a node that is configured with its own address.
+//! Several processes under one name, one at several addresses, and a node that is configured with its own address.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::wire::{FrameHead, Hello, ResetCode};
 use callboard_core::remote::RemoteStages;
-use callboard_core::{App, Node, Pipeline};
+use callboard_core::{App, CallOptions, Node, Pipeline, Stage};
 use callboard_net::testing::RawPeer;
 use callboard_net::{Cluster, Identity, QuicEdge, Role, StaticView};
 
 use crate::common::{IDENTITY, LONG, loopback, patient, until};
-use crate::lab::{Lab, app, counted, hello, serve_with, total};
+use crate::lab::{Lab, app, counted, hello, serve_app, serve_with, total};
 
 type GreetResult = Result<FrameHead, (Option<ResetCode>, String)>;
 
@@ -155,4 +157,52 @@ async fn unnamed_nodes_that_start_together_are_distinguished() {
     let view = Arc::new(StaticView::try_new(edges.iter().map(QuicEdge::address)).unwrap());
     let clusters: Vec<Cluster> = edges.iter().map(|edge| Cluster::start(edge, Arc::clone(&view) as _)).collect();
     until(|| clusters.iter().all(|cluster| cluster.connected_peers() == 7)).await;
+}
+
+/// A node that announces itself to the gateway, which calls it back.
+async fn joined(identity: &Identity, number: i64, gateway: &QuicEdge) -> (QuicEdge, Node, Cluster) {
+    let mut config = patient();
+    config.node = identity.name();
+    let who = Stage::each("who", move |_: &i64| Ok(number));
+    let (edge, node) = serve_app(identity.clone(), config, App::new().route("/who", who)).await;
+    let cluster = Cluster::start(&edge, Arc::new(StaticView::try_new([gateway.address()]).unwrap()));
+    (edge, node, cluster)
+}
+
+/// Sessions, statistics and breakers belong to a member, not to its address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_comes_back_at_another_address_keeps_its_sessions() {
+    let lab = Lab::start("moved").await;
+    let own = lab.member(Role::Node, "gate").await;
+    let mut config = patient();
+    config.node = own.name();
+    let app = App::new().route("/run", Pipeline::<i64, i64>::remote("who"));
+    let (edge, node) = serve_app(own, config, app).await;
+    let cluster = Cluster::start(&edge, Arc::new(StaticView::try_new([]).unwrap()));
+    node.handle().join(cluster.clone()).unwrap();
+    let (mut identities, mut workers) = (Vec::new(), Vec::new());
+    for (number, name) in (0..).zip(["left", "middle", "right"]) {
+        identities.push(lab.member(Role::Node, name).await);
+        workers.push(joined(&identities[number as usize], number, &edge).await);
+    }
+    until(|| cluster.connected_peers() == 3 && cluster.offers("who")).await;
+    let homes = async || {
+        let mut homes = Vec::new();
+        for session in 0..40_u64 {
+            let options = CallOptions::new().with_session_key(session.to_string().as_str());
+            homes.push(node.client().call_with::<i64, i64>("/run", 0, options).await.unwrap());
+        }
+        homes
+    };
+    let before = homes().await;
+    assert_eq!(before.iter().collect::<HashSet<_>>().len(), 3, "all have sessions: {before:?}");
+    let (old, stage, links) = workers.remove(0);
+    let address = old.address();
+    old.shutdown(Duration::ZERO).await;
+    drop((stage, links));
+    until(|| cluster.connected_peers() == 2).await;
+    workers.push(joined(&identities[0], 0, &edge).await);
+    assert_ne!(workers[2].0.address(), address);
+    until(|| cluster.connected_peers() == 3).await;
+    assert_eq!(homes().await, before);
 }

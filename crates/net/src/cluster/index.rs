@@ -1,0 +1,145 @@
+//! The peers of each stage that this node calls, kept up to date as connections and offers change.
+//!
+//! A choice reads it without a lock and without a walk over all peers. A peer that drains, or whose connection has just
+//! ended, is still in it: each reader asks [`StagePeer::is_usable`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use callboard_core::Instant;
+use parking_lot::Mutex;
+
+use super::load_balance::{PeerLoad, two_of};
+use super::member::{Member, Members};
+use super::peer::Peer;
+use super::stage_stats::StageStats;
+use crate::client::NodeConnection;
+
+#[derive(Debug, Default)]
+pub(super) struct StageIndex {
+    peers: ArcSwap<Vec<Arc<Peer>>>,
+    /// Bounded by the stages that this node calls.
+    stages: ArcSwap<HashMap<String, Arc<StagePeers>>>,
+    /// Held while the index is made.
+    making: Mutex<()>,
+    members: Members,
+}
+
+/// The peers that offer one stage, by their form of answer.
+#[derive(Debug, Default)]
+pub(super) struct StagePeers {
+    with_one_outcome: Vec<Arc<StagePeer>>,
+    streaming: Vec<Arc<StagePeer>>,
+}
+
+/// A peer that offers a stage.
+#[derive(Debug)]
+pub(super) struct StagePeer {
+    pub(super) member: Arc<Member>,
+    pub(super) connection: Arc<NodeConnection>,
+    pub(super) stats: Arc<StageStats>,
+    /// Whether the stage may run again, according to the peer.
+    pub(super) is_idempotent: bool,
+    pub(super) revision: u64,
+}
+
+impl StageIndex {
+    pub(super) fn members(&self) -> &Members {
+        &self.members
+    }
+
+    pub(super) fn peers(&self) -> arc_swap::Guard<Arc<Vec<Arc<Peer>>>> {
+        self.peers.load()
+    }
+
+    pub(super) fn set_peers(&self, peers: Vec<Arc<Peer>>) {
+        self.peers.store(Arc::new(peers));
+        self.renew();
+    }
+
+    /// Makes the index again, after a change of a connection or of offers.
+    pub(super) fn renew(&self) {
+        let _making = self.making.lock();
+        let stages = self.stages.load();
+        let stages = stages.keys().map(|stage| (stage.clone(), Arc::new(self.make(stage)))).collect();
+        self.stages.store(Arc::new(stages));
+    }
+
+    /// The peers of a stage.
+    pub(super) fn stage(&self, stage: &str) -> Arc<StagePeers> {
+        let known = |index: &Self| index.stages.load().get(stage).cloned();
+        if let Some(peers) = known(self) {
+            return peers;
+        }
+        let _making = self.making.lock();
+        known(self).unwrap_or_else(|| {
+            let peers = Arc::new(self.make(stage));
+            let mut stages = HashMap::clone(&self.stages.load());
+            stages.insert(stage.to_owned(), Arc::clone(&peers));
+            self.stages.store(Arc::new(stages));
+            peers
+        })
+    }
+
+    fn make(&self, stage: &str) -> StagePeers {
+        let mut peers = StagePeers::default();
+        for peer in self.peers.load().iter() {
+            let Some((connection, member)) = peer.connected() else { continue };
+            let Some(offer) = connection.stage_offer(stage) else { continue };
+            let stats = member.stage(stage);
+            let (is_idempotent, revision) = (offer.is_idempotent, offer.revision);
+            let peer = StagePeer { member, connection, stats, is_idempotent, revision };
+            let form = if offer.is_streaming { &mut peers.streaming } else { &mut peers.with_one_outcome };
+            form.push(Arc::new(peer));
+        }
+        peers
+    }
+}
+
+impl StagePeers {
+    /// Those with this form of answer.
+    pub(super) fn of_form(&self, is_streaming: bool) -> &[Arc<StagePeer>] {
+        if is_streaming { &self.streaming } else { &self.with_one_outcome }
+    }
+
+    /// Those that take calls.
+    pub(super) fn usable(&self) -> impl Iterator<Item = &Arc<StagePeer>> {
+        self.with_one_outcome.iter().chain(&self.streaming).filter(|peer| peer.is_usable())
+    }
+}
+
+impl StagePeer {
+    pub(super) fn is_usable(&self) -> bool {
+        self.connection.is_usable()
+    }
+
+    /// Whether it does not answer the calls that it has.
+    pub(super) fn is_silent(&self) -> bool {
+        self.connection.link().is_silent()
+    }
+
+    pub(super) fn load(&self, now: Instant) -> PeerLoad {
+        self.stats.load(self.member.key, now)
+    }
+
+    /// The peer's name, or its address.
+    pub(super) fn name(&self) -> String {
+        match self.connection.welcome().node.as_str() {
+            "" => self.connection.connection().remote_address().to_string(),
+            name => name.to_owned(),
+        }
+    }
+}
+
+/// The better of two peers, each drawn by one of `chances`, where no breaker is open. `None`: one of them takes no call
+/// now, so all have to be looked at.
+pub(super) fn quick_pick(peers: &[Arc<StagePeer>], chances: (usize, usize), now: Instant) -> Option<&Arc<StagePeer>> {
+    let (first, second) = two_of(peers.len(), chances)?;
+    let (first, second) = (&peers[first], &peers[second]);
+    let takes_calls = |peer: &StagePeer| peer.is_usable() && !peer.is_silent();
+    if !(takes_calls(first) && takes_calls(second)) {
+        return None;
+    }
+    Some(if second.load(now).cost() < first.load(now).cost() { second } else { first })
+}
