@@ -134,7 +134,7 @@ mod upgrade;
 /// The version of axum whose routers an edge can be mounted in.
 pub use axum;
 
-pub use admin::{Admin, serve_admin};
+pub use admin::{Admin, Calls, DeviceFigures, Figures, Histogram, serve_admin};
 pub use asgi::{AsgiError, AsgiPart, AsgiRequest, asgi_path, check_asgi};
 pub use callboard_telemetry::{
     AccessLog, AccessRecord, AccessSink, Attribute, SampleRatio, SampleRatioError, Span, SpanSink, is_active,

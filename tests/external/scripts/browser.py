@@ -7,6 +7,7 @@ it needs what its content security policy forbids, or when the answer is not the
 """
 
 import base64
+import contextlib
 import json
 import shutil
 import subprocess
@@ -60,6 +61,21 @@ class Page:
             raise AssertionError(f"{script}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
+    def listen(self):
+        for domain in ("Page", "Runtime", "Network", "Audits"):
+            self.command(f"{domain}.enable")
+
+    def press(self, key):
+        code = {"Enter": 13}[key]
+        for kind in ("keyDown", "keyUp"):
+            self.command("Input.dispatchKeyEvent", type=kind, key=key, text="\r", windowsVirtualKeyCode=code)
+
+    def stayed_at(self, address):
+        """Asked no other host, and neither failed nor broke its policy."""
+        others = [url for url in self.asked if not url.startswith((f"http://{address}/", "data:", "blob:"))]
+        assert not others, f"the page asked others: {others}"
+        assert not self.failures, self.failures
+
     def becomes(self, script, pause=0.05):
         """Waits until this is true, and gives what it is then."""
         end = time.monotonic() + PATIENCE
@@ -87,8 +103,7 @@ def tab(directory):
 
 
 def try_route(page, address, route, expected, screenshot):
-    for domain in ("Page", "Runtime", "Network", "Audits"):
-        page.command(f"{domain}.enable")
+    page.listen()
     page.command("Page.navigate", url=f"http://{address}/")
     # 46rem: its style is the one that its policy names.
     page.becomes("document.body && getComputedStyle(document.body).maxWidth === '736px'")
@@ -115,16 +130,16 @@ def try_route(page, address, route, expected, screenshot):
     page.value(f"{block}.querySelector('.live-responses-table').scrollIntoView()")
     shot = page.command("Page.captureScreenshot", format="png")
     Path(screenshot).write_bytes(base64.b64decode(shot["data"]))
-    others = [url for url in page.asked if not url.startswith((f"http://{address}/", "data:", "blob:"))]
-    assert not others, f"the page asked others: {others}"
+    page.stayed_at(address)
     assert any("/openapi.json" in url for url in page.asked), page.asked
-    assert not page.failures, page.failures
 
 
-def main(chromium, address, route, expected, screenshot):
+@contextlib.contextmanager
+def chromium(program):
+    """A browser of its own, with one tab."""
     directory = tempfile.mkdtemp()
     command = [
-        chromium,
+        program,
         "--headless=new",
         "--no-sandbox",
         "--disable-gpu",
@@ -140,11 +155,17 @@ def main(chromium, address, route, expected, screenshot):
     ]
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        try_route(Page(tab(directory)), address, route, expected, screenshot)
+        yield Page(tab(directory))
     finally:
         browser.kill()
         browser.wait()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-main(*sys.argv[1:])
+def main(program, address, route, expected, screenshot):
+    with chromium(program) as page:
+        try_route(page, address, route, expected, screenshot)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

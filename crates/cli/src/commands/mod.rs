@@ -12,7 +12,6 @@ pub(crate) mod doctor;
 pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod export;
-mod figures;
 pub(crate) mod init;
 pub(crate) mod models;
 pub(crate) mod openapi;

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use callboard_http::{Calls, Figures, Histogram};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use super::admin_client::AdminClient;
 use super::block_on;
-use super::figures::{Calls, Figures, Histogram};
 use crate::client::args::duration;
 use crate::error::CliError;
 use crate::table::{Table, items, or_dash, text};

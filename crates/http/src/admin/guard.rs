@@ -2,11 +2,12 @@
 //!
 //! A page in a browser on this machine can send requests to loopback: directly, which the `origin` header shows, or by
 //! a name of its own that resolves to 127.0.0.1 (DNS rebinding), which the `host` shows. Both are refused. A browser
-//! also says in `sec-fetch-site` that a request is another site's.
+//! also says in `sec-fetch-site` that a request is another site's. The listener's own page ([`live`]) only reads.
 
 use axum::http::Request;
 use axum::http::header::ORIGIN;
 
+use super::live;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::guard::{AccessPolicy, NamedHost};
@@ -43,6 +44,8 @@ impl AdminGuard {
             return Err(ApiError::forbidden("call the admin listener by its address, or as localhost"));
         }
         match &self.policy {
+            // It has no secret, and asks its user for the key.
+            _ if request.method().is_safe() && live::is_page(request.uri().path()) => Ok(()),
             Some(policy) => policy.admit(request, |request| self.protocols.admits_all(request)).map(|_| ()),
             None => Ok(()),
         }

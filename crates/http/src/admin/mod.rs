@@ -2,6 +2,7 @@
 //!
 //! - `GET /v1/status`: version, age, health and the whole running tree
 //!   ([`Description`](callboard_core::description::Description)).
+//! - `GET /`: the same as a page that is drawn again each second, and `GET /v1/live`, its stream of events ([`live`]).
 //! - `GET /metrics`, `/livez`, `/readyz`: as on the edge.
 //! - `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}`: scales a stage. The response comes when the new
 //!   replicas are warm.
@@ -25,6 +26,7 @@
 mod changes;
 mod document;
 mod guard;
+mod live;
 mod models;
 
 use std::panic::resume_unwind;
@@ -45,6 +47,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use self::guard::AdminGuard;
+use self::live::Live;
+pub use self::live::{Calls, DeviceFigures, Figures, Histogram};
 use crate::config::HttpConfig;
 use crate::describe;
 use crate::dispatch::serve::HttpServeError;
@@ -73,6 +77,7 @@ struct AdminState {
     protocols: Protocols,
     models: OnceLock<Arc<dyn ModelRepository>>,
     uploads: Semaphore,
+    live: Live,
 }
 
 impl Admin {
@@ -82,8 +87,8 @@ impl Admin {
         let client = node.client();
         let (metrics, ids, protocols) = (edge.metrics(), RequestIds::new(), edge.protocols().clone());
         let (started_at, drain) = (Instant::now(), Notify::new());
-        let (models, uploads) = (OnceLock::new(), Semaphore::new(models::MAX_UPLOADS));
-        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocols, models, uploads }))
+        let (models, uploads, live) = (OnceLock::new(), Semaphore::new(models::MAX_UPLOADS), Live::default());
+        Self(Arc::new(AdminState { node, client, metrics, ids, started_at, drain, protocols, models, uploads, live }))
     }
 
     /// Lists, loads and unloads models of this repository. Another repository is ignored.
@@ -116,6 +121,7 @@ impl Admin {
             .route("/v1/routes/{*route}", delete(changes::remove_route).post(changes::end_rollout))
             .route("/v1/models", get(models::list))
             .route("/v1/drain", post(changes::drain))
+            .merge(live::routes())
             .fallback(changes::below_no_page)
             .with_state(self.clone())
             .merge(machines)

@@ -107,7 +107,7 @@ pub(crate) fn starting_page(path: &str, headers: &HeaderMap, counted: &EdgeMetri
 
 /// Adds the headers of a page for browsers: it loads only what its policy allows, is not shown in frames, and its links
 /// send no referrer. The layers add the headers of all responses.
-fn for_browsers(mut page: Response, policy: &'static str) -> Response {
+pub(crate) fn for_browsers(mut page: Response, policy: &'static str) -> Response {
     let headers = page.headers_mut();
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));

@@ -17,7 +17,7 @@ use crate::support::{Answer, Raw, TEST_TIMEOUT, bind, config};
 
 /// A node with an admin listener.
 pub(crate) struct AdminServer {
-    node: Node,
+    pub(crate) node: Node,
     admin: Admin,
     pub(crate) address: SocketAddr,
     _stop: oneshot::Sender<()>,
@@ -47,13 +47,13 @@ impl AdminServer {
         Self { node, admin, address, _stop: stop, _serving: serving }
     }
 
-    async fn request(&self, head: &str, body: &str) -> Answer {
+    pub(crate) async fn request(&self, head: &str, body: &str) -> Answer {
         let mut client = Raw::connect(self.address).await;
         client.send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
         client.answer().await
     }
 
-    async fn local(&self, line: &str, body: &str) -> Answer {
+    pub(crate) async fn local(&self, line: &str, body: &str) -> Answer {
         self.request(&format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"), body).await
     }
 }

@@ -20,6 +20,7 @@ mod hostile;
 mod hosts;
 mod http2;
 mod lingering;
+mod live;
 mod mounted;
 mod observed;
 mod oip;

@@ -10,41 +10,54 @@ const DEVICE: &str = "callboard_device_";
 
 /// The figures of one read, or between two of them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Figures {
-    pub(crate) routes: HashMap<String, Calls>,
+#[non_exhaustive]
+pub struct Figures {
+    /// The calls of each route.
+    pub routes: HashMap<String, Calls>,
     /// How long the calls of each stage waited in its queue.
-    pub(crate) queues: HashMap<String, Histogram>,
+    pub queues: HashMap<String, Histogram>,
     /// The devices of its machine, by their numbers.
-    pub(crate) devices: BTreeMap<u32, DeviceFigures>,
+    pub devices: BTreeMap<u32, DeviceFigures>,
 }
 
 /// A device. What it does not tell is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct DeviceFigures {
-    pub(crate) name: String,
-    pub(crate) memory_used: Option<f64>,
-    pub(crate) memory_total: Option<f64>,
+#[non_exhaustive]
+pub struct DeviceFigures {
+    /// Its name.
+    pub name: String,
+    /// Bytes in use.
+    pub memory_used: Option<f64>,
+    /// Bytes that it has.
+    pub memory_total: Option<f64>,
     /// From 0 to 1.
-    pub(crate) utilisation: Option<f64>,
-    pub(crate) temperature: Option<f64>,
-    pub(crate) is_lost: bool,
+    pub utilisation: Option<f64>,
+    /// In degrees Celsius.
+    pub temperature: Option<f64>,
+    /// Whether it is gone.
+    pub is_lost: bool,
 }
 
 /// The calls of one route.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Calls {
-    pub(crate) ended: f64,
-    pub(crate) failed: f64,
-    pub(crate) took: Histogram,
+#[non_exhaustive]
+pub struct Calls {
+    /// Those with an outcome.
+    pub ended: f64,
+    /// Those of them that failed.
+    pub failed: f64,
+    /// How long the successful ones took.
+    pub took: Histogram,
 }
 
 /// The counts of a histogram: each bucket has its upper bound in seconds, and all that is below.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Histogram(Vec<(f64, f64)>);
+pub struct Histogram(Vec<(f64, f64)>);
 
 impl Figures {
     /// Reads the text of `/metrics`. What is not known is left out.
-    pub(crate) fn parse(text: &str) -> Self {
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let mut figures = Self::default();
         for (name, labels, value) in text.lines().filter_map(sample) {
             let label = |name: &str| labels.iter().find(|(label, _)| *label == name).map(|(_, value)| value.clone());
@@ -84,7 +97,8 @@ impl Figures {
     }
 
     /// What happened since an earlier read.
-    pub(crate) fn since(mut self, earlier: &Self) -> Self {
+    #[must_use]
+    pub fn since(mut self, earlier: &Self) -> Self {
         for (name, calls) in &mut self.routes {
             let Some(before) = earlier.routes.get(name) else { continue };
             calls.ended = (calls.ended - before.ended).max(0.0);
@@ -106,7 +120,8 @@ impl Histogram {
     }
 
     /// The time that this share of the observations was within, as exact as the buckets are. None without observations.
-    pub(crate) fn quantile(&self, share: f64) -> Option<Duration> {
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
         let rank = self.0.last().map(|(_, all)| all * share).filter(|rank| *rank > 0.0)?;
         let mut below = (0.0, 0.0);
         for &(bound, count) in &self.0 {
