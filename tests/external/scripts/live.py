@@ -47,7 +47,7 @@ def look(page, admin, key, screenshot):
     assert "busy" in page.value(f"{of_stage}.querySelector('svg.dots').getAttribute('aria-label')")
     page.becomes(f"{of_stage}.querySelector('svg.spark').getAttribute('aria-label').includes('last minute')")
     # A few seconds of lines.
-    page.becomes("document.querySelector('svg.spark polyline').getAttribute('points').split(' ').length >= 4", pause=0.2)
+    page.becomes("document.querySelector('svg.spark polyline:last-child').getAttribute('points').split(' ').length >= 4", pause=0.2)
     # By the keyboard alone.
     page.value("document.querySelector('#pause').focus()")
     page.press("Enter")

@@ -35,7 +35,7 @@ function spark(key, what) {
   const points = values.map((value, at) => `${2 * (KEPT - values.length + at)},${24 - 22 * value / most}`).join(' ');
   const label = `${what}, last minute: at most ${shown(Math.max(...values, 0))}, now ${shown(values.at(-1) ?? 0)}`;
   return make('svg', { class: 'spark', viewBox: '0 0 120 26', role: 'img', 'aria-label': label, preserveAspectRatio: 'none' },
-    make('polyline', { points }));
+    make('polyline', { class: 'ground', points: '0,25 120,25' }), make('polyline', { points }));
 }
 
 // A dot for each replica, full when it is busy.
@@ -61,11 +61,14 @@ const STATES = { ready: 'good', remote: 'good', up: 'good', sleeping: 'dim', fai
 const state = name => make('span', { class: STATES[name] ?? 'warn' }, name.replaceAll('_', ' '));
 const failed = rate => rate == null ? '–' : rate > 0 ? make('strong', { class: 'bad' }, shown(rate)) : '0';
 
+// A column in which nothing is known is left out.
 function table(caption, more, columns, rows) {
-  if (rows.length === 0) return null;
-  const heads = columns.map(([name]) => make('th', { scope: 'col' }, name));
-  const body = rows.map(row => make('tr', {}, ...columns.map(([, kind, cell], at) =>
-    at === 0 ? make('th', { scope: 'row' }, cell(row)) : make('td', kind ? { class: kind } : {}, cell(row) ?? '–'))));
+  const all = columns.map(([name, kind, cell]) => ({ name, kind, cells: rows.map(row => cell(row) ?? '–') }));
+  const known = all.filter(({ cells }) => cells.some(cell => cell !== '–'));
+  if (known.length === 0) return null;
+  const heads = known.map(({ name, kind }) => make('th', { scope: 'col', class: kind }, name));
+  const body = rows.map((_, at) => make('tr', {}, ...known.map(({ kind, cells }, column) =>
+    column === 0 ? make('th', { scope: 'row' }, cells[at]) : make('td', { class: kind }, cells[at]))));
   const title = more ? `${caption} (and ${more} more)` : caption;
   return make('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
     make('table', {}, make('caption', {}, title), make('thead', {}, make('tr', {}, ...heads)), make('tbody', {}, ...body)));
@@ -93,7 +96,7 @@ const STAGES = [
   ['cpu', 'n', stage => stage.cpu == null ? '–' : `${shown(stage.cpu * 100, 0)} %`],
   ['memory', 'n', stage => bytes(stage.memory_bytes)],
   ['restarts', 'n', stage => shown(stage.restarts)],
-  ['', 'wrap', stage => make('span', { class: stage.reason ? 'bad' : 'dim' }, stage.reason ?? stage.note ?? '')],
+  ['why', 'wrap', stage => stage.reason ? make('span', { class: 'bad' }, stage.reason) : stage.note],
 ];
 const PEERS = [
   ['peer', '', peer => peer.node || peer.address],

@@ -20,6 +20,7 @@ fn document() -> Value {
         "servers": [{ "url": "." }],
         "paths": {
             "/v1/status": { "get": operation("status", "The version, health and running tree of the node", &[], &anything()) },
+            "/v1/live": { "get": events() },
             "/v1/stages/{stage}/replicas": { "post": with_replicas(
                 operation("scale_stage", "Scales a stage; answered when the new replicas are warm", &["stage"], &anything()),
             ) },
@@ -138,6 +139,13 @@ fn scaling() -> Value {
         parameters.push(json!({ "name": "version", "in": "query", "schema": whole }));
     }
     scaling
+}
+
+/// The answer of `/v1/live`.
+fn events() -> Value {
+    let mut operation = operation("live", "An event each second with the figures of that second", &[], &anything());
+    operation["responses"]["200"]["content"] = json!({ "text/event-stream": { "schema": { "type": "string" } } });
+    operation
 }
 
 fn accepted(id: &str, summary: &str) -> Value {
