@@ -20,6 +20,8 @@ mod https;
 mod logs;
 mod mistakes;
 mod models;
+#[cfg(target_os = "linux")]
+mod mounted;
 mod openapi;
 mod quic;
 mod remote;

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::certificate::Role;
 
@@ -81,8 +81,26 @@ pub enum IdentityError {
     Exposed {
         /// The file or directory.
         path: PathBuf,
-        /// The cause.
-        reason: &'static str,
+        /// The cause, with its mode.
+        reason: String,
+    },
+    /// This user may not read the file. Remedy: its owner, or its group.
+    #[error(
+        "{} cannot be read: it has mode {mode} and belongs to user {owner} and group {group}, and this process is user \
+         {user}; give it to this user with mode 0600 (a secret of Kubernetes: set `securityContext.fsGroup`)",
+        path.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Its user.
+        owner: u32,
+        /// Its group.
+        group: u32,
+        /// Its mode, as digits.
+        mode: String,
+        /// The user of this process.
+        user: u32,
     },
     /// The directory has neither an authority nor a member's certificate. Remedy: make a cluster, or join one.
     #[error("{} holds no identity: make a cluster there (`callboard cluster init`) or join one (`callboard cluster join`)", path.display())]
@@ -170,6 +188,10 @@ impl IdentityError {
     pub(crate) fn no_random() -> Self {
         Self::Unusable("the system gives no random numbers".into())
     }
+}
+
+pub(crate) fn failed(path: &Path, source: io::Error) -> IdentityError {
+    IdentityError::File { path: path.to_owned(), source }
 }
 
 pub(crate) fn unusable(error: impl Error + Send + Sync + 'static) -> IdentityError {

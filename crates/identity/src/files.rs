@@ -1,7 +1,8 @@
-//! Files with private keys: readable by one user only, or refused; written whole or not at all.
+//! Files with private keys: read by one user only, or refused; written whole or not at all.
 //!
-//! The mode is set when a file is created and checked each time it is read: a backup may have been restored with
-//! another mode. A symbolic link is refused, because it may point to another file a moment later.
+//! The mode is set when a file is created and checked each time it is read (`access.rs`): a backup may have been
+//! restored with another mode. A symbolic link is followed within its directory, where only this user or root can have
+//! made it; another link is refused, because it may point to another file a moment later.
 
 use std::fs;
 use std::io;
@@ -9,15 +10,16 @@ use std::path::{Path, PathBuf};
 
 use callboard_codec::edited_text;
 
-use crate::error::IdentityError;
+#[cfg(unix)]
+pub(crate) use crate::access::check_directory;
+#[cfg(unix)]
+use crate::access::open_private;
+use crate::error::{IdentityError, failed};
 
-/// Reads a file that, like its directory, only this user may access.
+/// Reads a file that only this user may read, in a directory that only this user may change. Root may do both.
 pub(crate) fn read_private(path: &Path) -> Result<String, IdentityError> {
-    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        check_private(directory)?;
-    }
-    check_private(path)?;
-    read(path)
+    let text = io::read_to_string(open_private(path)?).map_err(|source| failed(path, source))?;
+    Ok(edited_text(&text).into_owned())
 }
 
 /// Reads a file that is not secret.
@@ -26,35 +28,21 @@ pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
     Ok(edited_text(&text).into_owned())
 }
 
-/// Refuses a path that other users can read or write, or own.
-#[cfg(unix)]
-pub(crate) fn check_private(path: &Path) -> Result<(), IdentityError> {
-    use std::os::unix::fs::MetadataExt;
-    // Metadata of the link itself: a path that ends with a slash or a dot would mean its target.
-    let itself: PathBuf = path.components().collect();
-    let metadata = fs::symlink_metadata(itself).map_err(|source| failed(path, source))?;
-    let exposed = |reason| Err(IdentityError::Exposed { path: path.to_owned(), reason });
-    if metadata.file_type().is_symlink() {
-        exposed("it is a symbolic link")
-    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
-        exposed("it belongs to another user")
-    } else if metadata.mode() & 0o077 != 0 {
-        exposed("other users may use it")
-    } else {
-        Ok(())
-    }
-}
-
 /// This system has no such check, so identities are for loopback only here.
 #[cfg(not(unix))]
-pub(crate) fn check_private(_path: &Path) -> Result<(), IdentityError> {
+pub(crate) fn check_directory(_path: &Path) -> Result<(), IdentityError> {
     Ok(())
+}
+
+#[cfg(not(unix))]
+fn open_private(path: &Path) -> Result<fs::File, IdentityError> {
+    fs::File::open(path).map_err(|source| failed(path, source))
 }
 
 /// Creates the directory if it is missing, and checks that files can be written there, before a token is used.
 pub(crate) fn check_writable(directory: &Path) -> Result<(), IdentityError> {
     private_directory(directory).map_err(|source| failed(directory, source))?;
-    check_private(directory)?;
+    check_directory(directory)?;
     let trial = draft_path(&directory.join("trial"));
     let written = private_file(&trial, "").and_then(|()| fs::remove_file(&trial));
     written.map_err(|source| failed(directory, source))
@@ -150,10 +138,6 @@ pub(crate) fn make_directory(directory: &Path, files: &[(&str, &str)]) -> Result
         let _ = fs::remove_dir_all(&draft);
     }
     renamed.map_err(|source| failed(directory, source))
-}
-
-pub(crate) fn failed(path: &Path, source: io::Error) -> IdentityError {
-    IdentityError::File { path: path.to_owned(), source }
 }
 
 /// A unique hidden name in the same directory.

@@ -27,6 +27,8 @@
 //! # }
 //! ```
 
+#[cfg(unix)]
+mod access;
 mod address;
 mod authority;
 mod certificate;

@@ -4,38 +4,42 @@
 //! serves it; `join` asks that node over QUIC. The only output of `token` on stdout is the token, once.
 
 use std::fmt;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use callboard_config::parse_duration;
-use callboard_net::{Authority, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
-use clap::{Arg, ArgMatches, Command, value_parser};
+use callboard_net::{Authority, Identity, IdentityError, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::block_on;
 use crate::client::args::value_of;
 use crate::error::CliError;
 use crate::output;
 
+/// More than a token has, so that a wrong file is not read to its end.
+const MAX_TOKEN_BYTES: u64 = 1024;
+
 /// The subcommand and its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ClusterArgs {
-    Init { directory: PathBuf, name: String },
+    Init { directory: PathBuf, name: String, if_missing: bool },
     Token { directory: PathBuf, spec: TokenSpec },
     Revoke { directory: PathBuf, token: TokenArg },
-    Join { token: TokenArg, url: QuicUrl, directory: PathBuf, name: Option<String> },
+    Join { token: TokenArg, url: QuicUrl, directory: PathBuf, name: Option<String>, if_missing: bool },
     Members { directory: PathBuf },
     Remove { directory: PathBuf, name: String },
 }
 
-/// A token from the command line, or a dash. Not parsed by clap, which prints the values that it refuses.
+/// A token from the command line, a dash, or `@` and a file. Not parsed by clap, which prints the values that it refuses.
 #[derive(Clone, PartialEq)]
 pub(crate) struct TokenArg(String);
 
 /// Hides the token.
 impl fmt::Debug for TokenArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0 == "-" { "stdin" } else { "a token" })
+        f.write_str(if self.0 == "-" || self.0.starts_with('@') { &self.0 } else { "a token" })
     }
 }
 
@@ -54,6 +58,7 @@ impl ClusterArgs {
                         .value_name("NAME")
                         .default_value("callboard")
                         .help("Name of the cluster: up to 40 of a-z, 0-9 and -"),
+                    if_missing("Do nothing if the directory holds a cluster's authority already"),
                 ]),
                 Command::new("token").about("Make a token to join with, and print it once").args([
                     authority(),
@@ -90,7 +95,10 @@ impl ClusterArgs {
                         .help("The token, or its id as shown by `token` and `members`"),
                 ]),
                 Command::new("join").about("Join a cluster with a token, and store the identity").args([
-                    Arg::new("token").value_name("TOKEN").required(true).help("The token; - reads it from stdin"),
+                    Arg::new("token")
+                        .value_name("TOKEN")
+                        .required(true)
+                        .help("The token; - reads it from stdin, @PATH from a file"),
                     Arg::new("url")
                         .value_name("URL")
                         .required(true)
@@ -106,6 +114,7 @@ impl ClusterArgs {
                         .long("name")
                         .value_name("NAME")
                         .help("Name of the member: up to 40 of a-z, 0-9 and - [default: chosen by the authority]"),
+                    if_missing("Do nothing if the directory holds an identity that is still valid"),
                 ]),
                 Command::new("members").about("List the members").arg(authority()),
                 Command::new("remove")
@@ -119,8 +128,9 @@ impl ClusterArgs {
         let (command, matches) = matches.subcommand().expect("clap requires a subcommand");
         let directory = || value_of(matches, "dir");
         let name = || matches.get_one::<String>("name").cloned();
+        let if_missing = || matches.get_flag("if-missing");
         match command {
-            "init" => Self::Init { directory: directory(), name: value_of(matches, "name") },
+            "init" => Self::Init { directory: directory(), name: value_of(matches, "name"), if_missing: if_missing() },
             "token" => {
                 let spec = TokenSpec {
                     role: value_of(matches, "role"),
@@ -136,6 +146,7 @@ impl ClusterArgs {
                 url: value_of(matches, "url"),
                 directory: value_of(matches, "to"),
                 name: name(),
+                if_missing: if_missing(),
             },
             "members" => Self::Members { directory: directory() },
             _ => Self::Remove { directory: directory(), name: value_of(matches, "name") },
@@ -149,6 +160,11 @@ fn authority() -> Arg {
         .required(true)
         .value_parser(value_parser!(PathBuf))
         .help("The directory of the cluster's authority")
+}
+
+/// For commands that run at each start, such as those of an init container.
+fn if_missing(help: &'static str) -> Arg {
+    Arg::new("if-missing").long("if-missing").action(ArgAction::SetTrue).help(help)
 }
 
 /// Only the id of the token is needed.
@@ -169,7 +185,15 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// Does it.
 pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
     match args {
-        ClusterArgs::Init { directory, name } => {
+        ClusterArgs::Init { directory, name, if_missing } => {
+            match if_missing.then(|| Authority::open(directory)) {
+                None | Some(Err(IdentityError::NoAuthority { .. })) => {}
+                Some(Ok(authority)) => {
+                    output::note(format_args!("kept the cluster {} in {}", authority.cluster(), directory.display()));
+                    return Ok(());
+                }
+                Some(Err(error)) => return Err(failed("the cluster", &error)),
+            }
             let authority = Authority::init(directory, name).map_err(|error| failed("no cluster was made", &error))?;
             let (cluster, directory) = (authority.cluster(), directory.display());
             output::note(format_args!(
@@ -196,7 +220,16 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             output::note(format_args!("{id} admits no more members; members that joined with it stay"));
             Ok(())
         }
-        ClusterArgs::Join { token, url, directory, name } => {
+        ClusterArgs::Join { token, url, directory, name, if_missing } => {
+            match if_missing.then(|| Identity::open(directory)) {
+                None | Some(Err(IdentityError::NoIdentity { .. } | IdentityError::Expired { .. })) => {}
+                Some(Ok(identity)) => {
+                    let (name, cluster) = (identity.name(), identity.cluster());
+                    output::note(format_args!("kept the identity of {name} in {cluster}, {}", directory.display()));
+                    return Ok(());
+                }
+                Some(Err(error)) => return Err(failed("the identity", &error)),
+            }
             let token = read_token(token)?;
             let joined = block_on(async { Ok(join(&token, url, directory, name.as_deref()).await) })?;
             let identity = joined.map_err(|error| failed("not joined", &error))?;
@@ -239,14 +272,17 @@ fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
     CliError::because(what, error)
 }
 
-/// Reads from stdin for a dash: other users of the machine can see a command's arguments, but not its input.
+/// Reads from stdin for a dash, or from a file: other users of the machine can see a command's arguments, but not these.
 fn read_token(TokenArg(text): &TokenArg) -> Result<JoinToken, CliError> {
-    let mut text = text.clone();
-    if text == "-" {
-        text.clear();
-        let read = std::io::stdin().take(1024).read_to_string(&mut text);
-        read.map_err(|error| CliError::because("cannot read the token", &error))?;
-    }
+    let failed = |error: &io::Error| CliError::because("cannot read the token", error);
+    let text = if text == "-" {
+        io::read_to_string(io::stdin().take(MAX_TOKEN_BYTES)).map_err(|error| failed(&error))?
+    } else if let Some(path) = text.strip_prefix('@') {
+        let file = File::open(path).map_err(|error| CliError::because(&format!("cannot read {path}"), &error))?;
+        io::read_to_string(file.take(MAX_TOKEN_BYTES)).map_err(|error| failed(&error))?
+    } else {
+        text.clone()
+    };
     text.parse().map_err(|error| CliError::Usage(format!("{error}")))
 }
 

@@ -18,10 +18,8 @@ use super::MAX_LIFE;
 use super::removed::RemovedMembers;
 use crate::certificate::Role;
 use crate::clock::seconds;
-use crate::error::IdentityError;
-use crate::files::{
-    claim_private_file, failed, private_directory, read_private, remove_private_file, replace_private_file,
-};
+use crate::error::{IdentityError, failed};
+use crate::files::{claim_private_file, private_directory, read_private, remove_private_file, replace_private_file};
 
 /// The most uses of a token: with more it would be a public service.
 pub(super) const MAX_USES: u32 = 1_000;

@@ -28,7 +28,7 @@ pub use self::removed::{MAX_LIST_BYTES, RemovedMembers};
 use crate::certificate::{Member, Role, Validity, cluster_name, has_public_key, is_label, pin};
 use crate::clock::seconds;
 use crate::error::{IdentityError, unusable};
-use crate::files::{check_private, make_directory, read, read_private};
+use crate::files::{check_directory, make_directory, read, read_private};
 use crate::text::quoted;
 use crate::token::{EXPORTED_BYTES, JoinToken, is_proven};
 
@@ -160,7 +160,7 @@ impl Authority {
         if !directory.join(KEY).exists() {
             return Err(IdentityError::NoAuthority { path: directory.to_owned() });
         }
-        check_private(directory)?;
+        check_directory(directory)?;
         let path = directory.join(KEY);
         let damaged = |path: &Path, reason: String| IdentityError::DamagedAuthority { path: path.to_owned(), reason };
         let key = KeyPair::from_pem(&read_private(&path)?).map_err(|error| damaged(&path, error.to_string()))?;

@@ -14,7 +14,7 @@ use super::{Identity, Origin, PresentedCertificate};
 use crate::authority::{CERTIFICATE, KEY};
 use crate::certificate::{Member, Role, Validity, fingerprint, has_public_key};
 use crate::error::{IdentityError, unusable};
-use crate::files::{check_private, make_directory, read, read_private};
+use crate::files::{check_directory, make_directory, read, read_private};
 
 impl Identity {
     /// The identity of this user on this machine. Its authority is made, and logged, if it does not exist.
@@ -42,7 +42,7 @@ impl Identity {
                 error => error,
             })?;
         }
-        check_private(directory)?;
+        check_directory(directory)?;
         let (certificate, key) = read_authority(directory)?;
         let secret = key.serialize_der();
         let presented = issue(key)?;

@@ -23,7 +23,7 @@ use crate::address::QuicUrl;
 use crate::authority::{Authority, KEY, TokenSpec};
 use crate::certificate::{Member, cluster_name, pin};
 use crate::error::{IdentityError, unusable};
-use crate::files::{check_private, check_writable, read, read_private, replace_private_file};
+use crate::files::{check_directory, check_writable, read, read_private, replace_private_file};
 use crate::text::with_sources;
 
 const IDENTITY: &str = "identity.pem";
@@ -53,7 +53,7 @@ impl Identity {
         if !directory.join(IDENTITY).exists() {
             return Err(IdentityError::NoIdentity { path: directory.to_owned() });
         }
-        check_private(directory)?;
+        check_directory(directory)?;
         let secret = read_private(&directory.join(SECRET))?.into_bytes();
         let issuers = read_issuers(directory)?;
         let (presented, authority) = read_presented(directory)?;

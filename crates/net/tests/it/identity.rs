@@ -54,7 +54,7 @@ fn a_key_that_others_can_use_is_refused() {
         fs::set_permissions(path, fs::Permissions::from_mode(closed)).unwrap();
         Identity::development_in(&directory).unwrap();
     }
-    let moved = directory.join("elsewhere");
+    let moved = directory.with_extension("elsewhere");
     fs::rename(&key, &moved).unwrap();
     symlink(&moved, &key).unwrap();
     refused();
