@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod browser;
+mod deploy;
 mod examples;
 mod generators;
 mod metrics;

@@ -34,6 +34,12 @@ pub(crate) const CURL: Tool = Tool("curl");
 /// Prometheus' `promtool`.
 pub(crate) const PROMTOOL: Tool = Tool("promtool");
 
+/// `buildah`, and root: it mounts what it has built.
+pub(crate) const BUILDAH: Tool = Tool("buildah");
+
+/// `systemd-analyze`.
+pub(crate) const SYSTEMD: Tool = Tool("systemd");
+
 /// The programs of `examples/`, which `cargo test` compiles unless it runs one target only.
 pub(crate) const EXAMPLES: Tool = Tool("examples");
 

@@ -132,8 +132,8 @@ fn target(directory: &Path, path: &Path) -> Result<PathBuf, IdentityError> {
     if !target.starts_with(&directory) {
         return Err(exposed(path, "it is a symbolic link that leaves its directory"));
     }
-    let between = target.ancestors().skip(1).take_while(|between| *between != directory);
-    between.map(check_directory).collect::<Result<(), _>>()?;
+    let mut between = target.ancestors().skip(1).take_while(|between| *between != directory);
+    between.try_for_each(check_directory)?;
     Ok(target)
 }
 
