@@ -1,5 +1,6 @@
 //! `callboard cluster`: a cluster with an authority, from nothing to a call, and the refusals.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -134,6 +135,33 @@ fn a_cluster_is_created_joined_and_called_and_foreign_identities_are_refused() {
     let removed = run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]);
     assert!(removed.status.success() && stderr(&removed).contains("no further certificate"), "{removed:?}");
     assert_eq!(run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]).status.code(), Some(1));
+}
+
+/// They run at each start, without a shell.
+#[test]
+fn commands_of_an_init_container_keep_what_is_there_and_read_the_token_from_a_file() {
+    let directory = directory();
+    let (authority, member, file) = (directory.join("authority"), directory.join("member"), directory.join("token"));
+    for expected in ["made the cluster lab-", "kept the cluster lab-"] {
+        let made = run(&["cluster", "init", authority.to_str().unwrap(), "--name", "lab", "--if-missing"]);
+        assert!(made.status.success() && stderr(&made).contains(expected), "{made:?}");
+    }
+    let (issuer, address) = serve(&authority, &["--quic", "127.0.0.1:0"]);
+    let (source, url) = (format!("@{}", file.display()), format!("quic://{address}"));
+    let join = || run(&["cluster", "join", &source, &url, "--to", member.to_str().unwrap(), "--if-missing"]);
+    let missing = join();
+    assert!(missing.status.code() == Some(1) && stderr(&missing).contains("token: No such file"), "{missing:?}");
+    fs::write(&file, format!("{}\n", token(&authority, &[]))).unwrap();
+    assert!(join().status.success());
+    // Neither the token nor the authority is needed again.
+    drop(issuer);
+    fs::remove_file(&file).unwrap();
+    let kept = join();
+    assert!(kept.status.success() && stderr(&kept).contains("kept the identity of "), "{kept:?}");
+    // A damaged identity is no missing one.
+    fs::write(member.join("identity.pem"), "nonsense").unwrap();
+    let damaged = join();
+    assert!(damaged.status.code() == Some(1) && stderr(&damaged).contains("is damaged"), "{damaged:?}");
 }
 
 /// Runs for longer than the life of the first certificates, in separate processes.

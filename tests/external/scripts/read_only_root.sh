@@ -1,3 +1,4 @@
+#!/bin/sh
 # Runs a program in an image as a container does: its own root, which nobody can write to, and another user.
 #
 #   unshare --mount sh read_only_root.sh ROOT APP USER PROGRAM ARG...

@@ -278,7 +278,7 @@ fn read_token(TokenArg(text): &TokenArg) -> Result<JoinToken, CliError> {
     let text = if text == "-" {
         io::read_to_string(io::stdin().take(MAX_TOKEN_BYTES)).map_err(|error| failed(&error))?
     } else if let Some(path) = text.strip_prefix('@') {
-        let file = File::open(path).map_err(|error| CliError::because(&format!("cannot read {path}"), &error))?;
+        let file = File::open(path).map_err(|error| CliError::because(format_args!("cannot read {path}"), &error))?;
         io::read_to_string(file.take(MAX_TOKEN_BYTES)).map_err(|error| failed(&error))?
     } else {
         text.clone()
