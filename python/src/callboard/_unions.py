@@ -43,7 +43,7 @@ def is_stand_in(kind: Any) -> bool:
 
 def decidable(hint: Any, members: tuple[Any, ...], name: Callable[[Any], str]) -> Any:
     """A union as msgspec takes it. `members` are its types, as they are converted."""
-    union: Any = Union.__getitem__(members)
+    union: Any = Union[members]  # noqa: UP007 - the parts are only known here
     if get_origin(hint) is not Annotated:
         try:
             msgspec.msgpack.Decoder(union)
