@@ -61,6 +61,8 @@ class Unwell:
         self.answer: Any = True
 
     def predict(self, answer: Any) -> int:
+        if answer == "leave":
+            raise SystemExit(3)
         self.answer = answer
         return os.getpid()
 
@@ -68,6 +70,9 @@ class Unwell:
         if self.answer == "raise":
             raise RuntimeError("the device is lost")
         return self.answer
+
+    def cleanup(self, error: BaseException | None) -> None:
+        print(f"cleaned up after {error!r}", flush=True)
 
 
 @cb.service
@@ -79,3 +84,6 @@ class UnwellLater:
     async def health(self) -> bool:
         await asyncio.sleep(0)
         return self.answer
+
+    async def cleanup(self, error: BaseException | None) -> None:
+        print(f"cleaned up after {error!r}", flush=True)

@@ -40,6 +40,10 @@ class Items:
     ) -> list[Any]:  # type: ignore[assignment]
         return [item_id, limit, list(tags), user]
 
+    @cb.route("/ids", methods=["GET"])
+    def ids(self, ids: list[int] | None = None) -> list[int] | None:
+        return ids
+
     @cb.route("/items/latest", methods=["GET", "DELETE"])
     def latest(self) -> str:
         return "latest"

@@ -43,6 +43,8 @@ def test_the_settings_of_a_start_are_options_and_are_described() -> None:
         "queue": 7,
         "memory_limit": "2GiB",
         "env": {"OMP_NUM_THREADS": "4"},
+        "affinity": [(0, 1), 2],
+        "replicas": 2,
         "device": "cuda:1",
     }
 
@@ -62,6 +64,7 @@ def test_the_settings_of_a_start_are_options_and_are_described() -> None:
         "queue": 7,
         "memory_limit": "2GiB",
         "env": {"OMP_NUM_THREADS": "4"},
+        "affinity": [[0, 1], 2],
     }
     assert {key: first[key] for key in expected} == expected
     assert own["max_delay_ms"] == 500
@@ -86,6 +89,11 @@ def test_the_settings_of_a_start_are_options_and_are_described() -> None:
         ("env", {"A=B": "c"}),
         ("env", "A=b"),
         ("env", [{"A": 1}]),
+        ("affinity", [[0], [1]]),
+        ("affinity", [[0, 0]]),
+        ("affinity", [-1]),
+        ("affinity", [[]]),
+        ("affinity", 1),
         ("device", 0),
         ("devices", "cuda:0"),
         ("devices", []),

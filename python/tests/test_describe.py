@@ -66,6 +66,7 @@ def test_each_route_is_described() -> None:
         "memory_limit": None,
         "devices": None,
         "env": {},
+        "affinity": None,
         "concurrency": 1,
         "description": "Labels texts.",
         "parameters": ["texts"],

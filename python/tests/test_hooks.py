@@ -154,15 +154,23 @@ def test_a_replica_that_is_not_well_ends_after_its_batch(target: str, answer: An
         node.batch([answer])
         head, values = node.receive()
         assert (head["type"], head["items"], head["last"], len(values)) == ("outcomes", [None], True, 1)
-        assert node.end()[0] == 1
+        code, printed, _ = node.end()
+        assert (code, printed) == (1, f"cleaned up after RuntimeError({reason!r})\n")
         (record,) = node.logs
         assert record["message"] == f"this replica ends, and is started again: {reason}"
+
+
+def test_code_that_ends_its_process_is_cleaned_up_after() -> None:
+    with Node("hooks.py:Unwell").ready() as node:
+        node.batch(["leave"])
+        code, printed, _ = node.end()
+        assert (code, printed) == (3, "cleaned up after SystemExit(3)\n")
 
 
 def test_a_replica_that_is_well_goes_on_and_is_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     with Node("hooks.py:Unwell").ready() as node:
         assert node.call(True) == node.call(True)
-        assert node.stop()[0] == 0
+        assert node.stop()[:2] == (0, "cleaned up after None\n")
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     instance = hooks.Unwell()

@@ -131,6 +131,7 @@ def test_a_test_gives_the_parts_of_a_request_by_the_context() -> None:
         (Annotated[str, cb.Header("x user")], ..., "headers: 'x user' is not the name of a header"),
         (Annotated[str, cb.Cookie("a;b")], ..., "'a;b' is not the name of a cookie"),
         (str, cb.Header("x-user"), r"write `x: Annotated\[str, cb.Header"),
+        (Annotated[list[str] | None, cb.Cookie()], None, "a cookie has one value"),
         (list[Annotated[str, cb.Query()]], ..., "write `x: Annotated"),
     ],
 )
@@ -175,6 +176,8 @@ def test_a_client_calls_a_route_by_its_path_whatever_its_methods(items: cb.Clien
     assert items.call("/items/7") == [7, 10, [], ""]
     assert items.call("/items/7", query={"limit": 3, "tags": "a,b"}, headers=USER) == [7, 3, ["a", "b"], "ada"]
     assert items.call("/items/latest") == "latest"
+    assert items.call("/ids") is None
+    assert items.call("/ids", query={"ids": "1,2"}) == [1, 2]
     assert items.call("/names/a%2Fb/of/c%20d%C3%A9", 5) == [5, "a/b", "c dé"]
     assert list(items.stream("/names/a/of/b", [1, 2])) == [[1, "a", "b"], [2, "a", "b"]]
     assert list(items.replies("/words/abc/letters")) == ["a", "b", "c"]

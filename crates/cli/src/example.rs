@@ -56,6 +56,9 @@ pub(crate) fn welcome(
             let _ = write!(text, "\n    {command}");
         }
     }
+    for path in plan.routes.iter().filter_map(|planned| callboard_http::asgi_path(&planned.path.value)) {
+        let _ = write!(text, "\n  an ASGI app answers {path} and all below it: {base}{path}/");
+    }
     if plan.stages.iter().enumerate().any(|(index, stage)| stage.kind.is_remote() && plan.uses(index)) {
         text.push_str("\n  ↗ marks a remote stage; /readyz says whether a node that runs it is connected");
     }

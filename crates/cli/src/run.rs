@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use callboard_config::{Environment, Plan, Replicas};
+use callboard_config::{Environment, Plan, StagePlan};
 use callboard_core::App;
 use callboard_http::ApiInfo;
 use callboard_models::ReadAgain;
@@ -159,7 +159,7 @@ fn carry_out(
 
 /// One replica of each stage shows what all of them would.
 fn with_one_replica(mut plan: Plan) -> Plan {
-    plan.stages.iter_mut().for_each(|stage| stage.replicas.value = Replicas::fixed(1));
+    plan.stages.iter_mut().for_each(StagePlan::keep_one_replica);
     plan
 }
 

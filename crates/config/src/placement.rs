@@ -262,6 +262,30 @@ mod tests {
     }
 
     #[test]
+    fn one_replica_has_the_device_and_the_variables_of_the_first() {
+        for keys in [
+            "devices = [\"cuda:0\", \"cuda:1\"]\nreplicas = 4",
+            "env = [{ A = \"0\" }, { A = \"1\" }]\nreplicas = 2",
+            "devices = [\"cuda:0\", \"cuda:1\"]\nenv = [{ A = \"0\" }, { A = \"1\" }]",
+        ] {
+            let mut stage = plan(keys).unwrap().stages.remove(0);
+            stage.keep_one_replica();
+            let keys = stage.kind.placement().unwrap();
+            assert_eq!(keys.check(stage.replicas.value, false).unwrap().max, 1);
+            assert!(keys.env.of_all().get("A").is_none_or(|value| value == "0"), "{keys:?}");
+        }
+    }
+
+    #[test]
+    fn the_cores_of_each_replica_are_one_or_several() {
+        let cores = |text| plan(&format!("affinity = {text}\nreplicas = 2")).map(|plan| Explanation(&plan).to_string());
+        assert!(cores("[[0, 1], 2]").unwrap().contains("[[0, 1], 2]"));
+        for wrong in ["[[]]", "[[0, 0]]", "[[8192]]", "[]", "[\"0\"]"] {
+            assert!(cores(wrong).unwrap_err().contains("affinity: expected the cores of each replica"), "{wrong}");
+        }
+    }
+
+    #[test]
     fn what_no_replica_can_have_is_refused_with_its_line_and_both_numbers() {
         let two = "devices = [\"cuda:0\", \"cuda:1\"]";
         for (keys, message) in [

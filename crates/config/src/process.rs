@@ -68,6 +68,16 @@ macro_rules! process_keys {
                 process.concurrency = self.concurrency;
             }
 
+            /// Keeps the device and the variables of the first replica.
+            pub(crate) fn keep_one_replica(&mut self) {
+                if let Some(Devices::Named(devices)) = &mut self.devices {
+                    devices.truncate(1);
+                }
+                if let Variables::Each(each) = &mut self.env {
+                    self.env = Variables::Same(each.swap_remove(0));
+                }
+            }
+
             /// Where its replicas run.
             pub(crate) fn placement(&self) -> PlacementKeys<'_> {
                 let Self { devices, env, settings, spare, .. } = self;

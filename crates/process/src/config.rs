@@ -48,6 +48,10 @@ pub struct ProcessConfig {
     /// Variables of each replica beside those: replica `i` has the `i`-th, from the first again if there are more
     /// replicas, and each its own fork server. Such a stage has no spare. None by default.
     pub replica_env: Vec<BTreeMap<String, String>>,
+    /// The CPU cores of each replica, from the start of its process on: replica `i` has the `i`-th, from the first again
+    /// if there are more replicas. Replicas with the same cores share a fork server. Such a stage has no spare. By
+    /// default the system decides. Linux only: elsewhere, and with a core that is not there, the start fails.
+    pub replica_cores: Vec<Vec<usize>>,
     /// The working directory; by default that of this process.
     pub directory: Option<PathBuf>,
     /// The time until it must be ready. Default 60 s. `None`: as long as it gives signs of life, by a message of the
@@ -102,6 +106,7 @@ impl ProcessConfig {
             fork_target: None,
             env: BTreeMap::new(),
             replica_env: Vec::new(),
+            replica_cores: Vec::new(),
             directory: None,
             start_timeout: Some(DEFAULT_START_TIMEOUT),
             stop_timeout: StageSettings::DEFAULT_STOP_TIMEOUT,
@@ -121,17 +126,23 @@ impl ProcessConfig {
         self.concurrency.filter(|calls| calls.get() > 1)
     }
 
-    /// The configuration of each replica's variables, or this one.
+    /// The configuration of each replica, with its variables and its cores, or this one.
     pub(crate) fn of_replicas(&self) -> Vec<Self> {
-        if self.replica_env.is_empty() {
-            return vec![self.clone()];
-        }
-        let of_replica = |own: &BTreeMap<String, String>| {
-            let mut config = Self { replica_env: Vec::new(), spare: false, ..self.clone() };
-            config.env.extend(own.clone());
+        let (env, cores) = (self.replica_env.len().max(1), self.replica_cores.len().max(1));
+        // Both start over, each after its own number of replicas.
+        let count = (1..=StageSettings::MAX_REPLICAS).find(|count| count % env == 0 && count % cores == 0);
+        let of_replica = |index: usize| {
+            let mut config = self.clone();
+            if let Some(own) = self.replica_env.get(index % env) {
+                config.env.extend(own.clone());
+                (config.replica_env, config.spare) = (Vec::new(), false);
+            }
+            if let Some(own) = self.replica_cores.get(index % cores) {
+                (config.replica_cores, config.spare) = (vec![own.clone()], false);
+            }
             config
         };
-        self.replica_env.iter().map(of_replica).collect()
+        (0..count.unwrap_or(StageSettings::MAX_REPLICAS)).map(of_replica).collect()
     }
 
     pub(crate) fn cannot_start(&self, error: &io::Error) -> Failure {
@@ -149,6 +160,7 @@ impl ProcessConfig {
         Self {
             fork_server: self.fork_server.clone(),
             env: self.env.clone(),
+            replica_cores: self.replica_cores.clone(),
             directory: self.directory.clone(),
             start_timeout: self.start_timeout,
             memory_limit: self.memory_limit,

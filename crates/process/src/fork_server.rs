@@ -357,7 +357,7 @@ impl Parent {
             return Err(ForkServerError::Ended("it forked no process".to_owned()));
         };
         // A child that has ended already needs none.
-        let _ = core.map(|core| processors::pin(Some(pid), core));
+        let _ = core.map(|core| processors::pin(Some(pid), &[core]));
         Ok(ForkedChild { parent: Arc::clone(parent), pid, descriptor, memory: None, end: None })
     }
 

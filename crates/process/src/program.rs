@@ -72,12 +72,9 @@ impl Program {
         let (own, command) = (config.clone(), command.to_vec());
         let thread = thread::Builder::new().name(thread).spawn(move || {
             // A process has the processors of the thread that starts it.
-            if let Some(core) = core
-                && let Err(error) = processors::pin(None, core)
-            {
-                tracing::warn!(core, %error, "could not pin a process");
-            }
-            let program = Self::spawn(&own, &command, input, output);
+            let cores = own.replica_cores.first().cloned().unwrap_or_else(|| core.into_iter().collect());
+            let pinned = processors::pin(None, &cores).map_err(|reason| Failure::new(format!("affinity: {reason}")));
+            let program = pinned.and_then(|()| Self::spawn(&own, &command, input, output));
             let pid = program.as_ref().ok().map(Self::pid);
             if sender.send(program).is_ok() {
                 let _ = pid.map(wait);
@@ -248,30 +245,35 @@ fn is_stack_frame(line: &str) -> bool {
 
 #[cfg(target_os = "linux")]
 pub(crate) mod processors {
-    use std::io;
-
     use rustix::process::Pid;
-    use rustix::thread::{CpuSet, sched_setaffinity};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-    /// Pins a process, or this thread, to a core.
-    pub(crate) fn pin(pid: Option<Pid>, core: usize) -> io::Result<()> {
-        if core >= CpuSet::MAX_CPU {
-            return Err(io::ErrorKind::InvalidInput.into());
+    /// Lets a process, or this thread, run on these cores only; without any, on all. Says which core is missing.
+    pub(crate) fn pin(pid: Option<Pid>, cores: &[usize]) -> Result<(), String> {
+        if cores.is_empty() {
+            return Ok(());
         }
-        let mut cores = CpuSet::new();
-        cores.set(core);
-        Ok(sched_setaffinity(pid, &cores)?)
+        let mut wanted = CpuSet::new();
+        cores.iter().filter(|core| **core < CpuSet::MAX_CPU).for_each(|core| wanted.set(*core));
+        // The system takes a set of which it has one core.
+        let set = sched_setaffinity(pid, &wanted).and_then(|()| sched_getaffinity(pid));
+        let has = |own: &CpuSet, core: usize| core < CpuSet::MAX_CPU && own.is_set(core);
+        let missing = cores.iter().find(|core| !set.is_ok_and(|set| has(&set, **core)));
+        missing.map_or(Ok(()), |core| {
+            let may = sched_getaffinity(None).unwrap_or_default();
+            let may = (0..CpuSet::MAX_CPU).filter(|core| has(&may, *core)).map(|core| core.to_string());
+            let may = may.collect::<Vec<_>>().join(", ");
+            Err(format!("core {core} is not there, or not for this process, which has {may}"))
+        })
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) mod processors {
-    use std::io;
-
     use rustix::process::Pid;
 
-    pub(crate) fn pin(_: Option<Pid>, _: usize) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    pub(crate) fn pin(_: Option<Pid>, cores: &[usize]) -> Result<(), String> {
+        if cores.is_empty() { Ok(()) } else { Err("this system gives no cores to a process".to_owned()) }
     }
 }
 

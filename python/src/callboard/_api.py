@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from callboard._auth import Caller, Request
 from callboard._options import (
+    affinity_of,
     check_names,
     device_of,
     devices_of,
@@ -72,6 +73,7 @@ class Service:
     # As a configuration file has it.
     memory_limit: str | None = None
     env: dict[str, str] | list[dict[str, str]] = dataclasses.field(default_factory=dict)
+    affinity: list[int | list[int]] | None = None
     # Replicas are forked from a process that has imported the module, and with `share_setup` run `setup` as well.
     warm: bool = True
     share_setup: bool = False
@@ -128,6 +130,7 @@ def service(
     queue: int | None = ...,
     memory_limit: str | int | None = ...,
     env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = ...,
+    affinity: Sequence[int | Sequence[int]] | None = ...,
     warm: bool = ...,
     share_setup: bool = ...,
     share_replicas: bool = ...,
@@ -162,6 +165,7 @@ def service(cls: Any = None, /, **options: Any) -> Any:
       gives signs of life, and the log says every few seconds what it does.
     * `memory_limit`: the most memory of a replica, such as `"4GiB"`; a number is bytes. By default a share of the
       machine's; `"none"` is no limit.
+    * `affinity`: the CPU cores of each replica, such as `[[0, 1], [2, 3]]` or `[0, 1]`, from its import on. On Linux.
     * `env`: variables of its replicas beside those of the node, such as `{"OMP_NUM_THREADS": "4"}`. A list has those of
       each replica.
     * `examples`: valid inputs. Each replica runs them before it is ready, and `/docs` shows them.
@@ -208,6 +212,7 @@ def function(
     queue: int | None = ...,
     memory_limit: str | int | None = ...,
     env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = ...,
+    affinity: Sequence[int | Sequence[int]] | None = ...,
     warm: bool = ...,
     examples: Sequence[Any] = ...,
     headers: Sequence[str] = ...,
@@ -243,7 +248,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
 _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
     "devices",
-    *("start_timeout", "memory_limit", "env", "examples", "headers", "query", "methods", "warm"),
+    *("start_timeout", "memory_limit", "env", "affinity", "examples", "headers", "query", "methods", "warm"),
     *("status_code", "media_type", "response_description"),
 )
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup", "share_replicas")
@@ -266,6 +271,7 @@ def service_of(
     queue: int | None = None,
     memory_limit: str | int | None = None,
     env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+    affinity: Sequence[int | Sequence[int]] | None = None,
     warm: bool = True,
     share_setup: bool = False,
     share_replicas: bool = True,
@@ -299,6 +305,7 @@ def service_of(
         queue=None if queue is None else positive("queue", queue, _MAX_QUEUE),
         memory_limit=size_of("memory_limit", memory_limit),
         env=variables_of(env, replicas),
+        affinity=affinity_of(affinity, replicas),
         warm=warm,
         share_setup=share_setup,
         share_replicas=share_replicas,

@@ -189,6 +189,16 @@ class _Builder:
     # ---- Mistakes ----------------------------------------------------------------------------------------------------
 
     def _check_names(self, app: App) -> None:
+        at: dict[str, Route] = {}
+        for route in app.routes:
+            if any(route is step for step in app.steps):
+                continue
+            if (other := at.setdefault(route.path, route)) is not route:
+                further = f"{route.path}/{hyphened(route.name.rpartition('.')[2])}"
+                raise TargetError(
+                    f"`{other.name}` and `{route.name}` are both at {route.path}, and a path has one route, whatever "
+                    f"its methods: give one another path, such as {further}"
+                )
         known: dict[str, str] = {}
         named = [(route.stage, f"`{route.name}`") for route in app.routes]
         for name, what in named + [(stage.name, str(stage)) for stage in app.stages]:

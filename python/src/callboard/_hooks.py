@@ -188,6 +188,15 @@ async def warm_up(route: Route, runner: Runner) -> None:
 # ---- Health ----------------------------------------------------------------------------------------------------------
 
 
+def clean_up(instance: Any, error: BaseException | None) -> Any:
+    """Runs `cleanup`, if there is one, and returns what it returns. It gets what ends the replica, if it takes that:
+    `None` if the node stops it."""
+    cleanup = getattr(instance, "cleanup", None)
+    if cleanup is None:
+        return None
+    return cleanup(error) if inspect.signature(cleanup).parameters else cleanup()
+
+
 class Health:
     """Asks an instance whether it is well, between batches."""
 

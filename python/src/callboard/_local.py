@@ -21,6 +21,7 @@ from callboard._current import CURRENT
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import call_error, error_of, let_go
 from callboard._exceptions import CallError
+from callboard._hooks import clean_up
 from callboard._inner import CREDIT, InnerOptions, after_error
 from callboard._runner import Emit, EmitAsync, Failure, Runner, setup_arguments, stage_of
 from callboard._said import said
@@ -76,8 +77,7 @@ class Local:
         loop, self._loop = self._loop or asyncio.new_event_loop(), None
         try:
             for instance in instances.values():
-                if hasattr(instance, "cleanup"):
-                    wait(loop.run_until_complete, settled(instance.cleanup()))
+                wait(loop.run_until_complete, settled(clean_up(instance, None)))
         finally:
             loop.close()
 

@@ -145,6 +145,27 @@ def _variables(env: Any, own: Any) -> dict[str, str]:
     return dict(pairs)
 
 
+_MAX_CORE = 8191
+
+
+def affinity_of(affinity: Any, replicas: int | tuple[int, int]) -> list[int | list[int]] | None:
+    """The cores of each replica: one, or a list of different ones."""
+    if affinity is None:
+        return None
+    each = list(affinity) if isinstance(affinity, (list, tuple)) else []
+    sets = [list(own) if isinstance(own, (list, tuple)) else [own] for own in each]
+    if not sets or any(not own or len(set(own)) < len(own) or not all(map(_is_core, own)) for own in sets):
+        raise ValueError(f"affinity={affinity!r}: write the cores of each replica, such as [[0, 1], [2, 3]] or [0, 1]")
+    most = replicas[1] if isinstance(replicas, tuple) else replicas
+    if len(sets) > most:
+        raise ValueError(f"affinity={affinity!r}: cores for {len(sets)} replicas, and replicas={replicas!r}")
+    return [own if isinstance(given, (list, tuple)) else given for own, given in zip(sets, each, strict=True)]
+
+
+def _is_core(core: Any) -> bool:
+    return isinstance(core, int) and not isinstance(core, bool) and 0 <= core <= _MAX_CORE
+
+
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 128
 

@@ -134,12 +134,14 @@ class Argument:
         self.defaults = defaults
         self.hint = hint
         self._schema = schema(hint)
-        kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        self.is_list = (get_origin(kind) or kind) in _LISTS
+        self.is_list = _is_list(hint)
         if self.is_list and isinstance(part, Cookie):
             raise TypeError("a cookie has one value: its hint cannot be a list")
-        item = self._schema.get("items", {}) if self.is_list else self._schema
-        kinds = _kinds(item)
+        if self.is_list:
+            # A text is never the `None` of a list or `None`.
+            schemas = self._schema.get("anyOf", [self._schema])
+            self._schema = next(each for each in schemas if each.get("type") == "array")
+        kinds = _kinds(self._schema.get("items", {}) if self.is_list else self._schema)
         if not kinds.isdisjoint(("object", "array")):
             raise TypeError(f"a {part.words} is a text: `{name_of(hint)}` cannot be read from it, but `str` can")
         # A text is not read as anything else, where it may stand.
@@ -188,6 +190,15 @@ def split(hint: Any) -> tuple[Part | None, Any]:
         return None, hint
     others = [note for note in notes if not _is_part(note)]
     return parts[0], Annotated[(kind, *others)] if others else kind
+
+
+def _is_list(hint: Any) -> bool:
+    """Whether it takes several values: a list, or a list or `None`."""
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if is_union(kind):
+        members = [each for each in get_args(kind) if each is not type(None)]
+        return len(members) == 1 and _is_list(members[0])
+    return (get_origin(kind) or kind) in _LISTS
 
 
 def has_part(hint: Any) -> bool:

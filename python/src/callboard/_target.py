@@ -152,6 +152,7 @@ class Route:
             "memory_limit": self.service.memory_limit,
             "devices": self.service.devices,
             "env": self.service.env,
+            "affinity": self.service.affinity,
             "concurrency": self.method.concurrency,
             "description": self.description,
             "parameters": list(self.signature.hints),

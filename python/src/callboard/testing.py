@@ -15,7 +15,7 @@ from callboard._compose import NodeStage, Step, walk
 from callboard._context import Context, SetupContext
 from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
-from callboard._hooks import NodeHooks, Preparation
+from callboard._hooks import NodeHooks, Preparation, clean_up
 from callboard._local import LOCAL, run_here
 from callboard._options import takes_path
 from callboard._response import SENT, Response, begun
@@ -231,9 +231,7 @@ class _Instance:
             await settled(setup(**setup_arguments(setup, self._context)))
 
     async def close(self) -> None:
-        cleanup = getattr(self._instance, "cleanup", None)
-        if cleanup is not None:
-            await settled(cleanup())
+        await settled(clean_up(self._instance, None))
 
     def route_at(self, path: str) -> Route | None:
         for route in self._routes.values():

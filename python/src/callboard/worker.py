@@ -34,7 +34,7 @@ from callboard._context import Context, SetupContext
 from callboard._envelope import Buffer, Decoder
 from callboard._errors import error_map, failed, forget, said_in_line, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
-from callboard._hooks import Health, Preparation, warm_up
+from callboard._hooks import Health, Preparation, clean_up, warm_up
 from callboard._logs import LogHandler, set_log_level
 from callboard._messages import (
     PROTOCOL,
@@ -167,11 +167,18 @@ class Worker:
                     finish(warm_up(route, runner))
         self._health = Health(instance)
         self._ready()
-        while isinstance(message := self._next(), Batch):
-            self._run(message, self._runners[message.method])
+        try:
+            while isinstance(message := self._next(), Batch):
+                self._run(message, self._runners[message.method])
+                if self._unwell is not None:
+                    PENDING.cut_after(None)
+                    clean_up(instance, RuntimeError(self._unwell))
+                    self._end(None, 1)
+        except SystemExit as error:
+            clean_up(instance, error)
+            raise
         PENDING.cut_after(message.timeout_ms if isinstance(message, Stop) else None)
-        if hasattr(instance, "cleanup"):
-            instance.cleanup()
+        clean_up(instance, None)
         return 0
 
     async def _serve_async(
@@ -215,6 +222,7 @@ class Worker:
                 await self._run_in_loop(message, runner, loop)
                 if self._unwell is not None:
                     await asyncio.to_thread(PENDING.cut_after, None)
+                    await settled(clean_up(instance, RuntimeError(self._unwell)))
                     self._end(None, 1)
                 continue
             task = asyncio.create_task(self._run_in_loop(message, runner, loop))
@@ -223,8 +231,7 @@ class Worker:
         await asyncio.gather(*tasks)
         if PENDING.pending:
             await asyncio.to_thread(PENDING.cut_after, message.timeout_ms if isinstance(message, Stop) else None)
-        if hasattr(instance, "cleanup"):
-            await settled(instance.cleanup())
+        await settled(clean_up(instance, None if self._unwell is None else RuntimeError(self._unwell)))
         return 0
 
     def _make_runners(self, routes: list[Route], instance: Any, start: Start) -> None:
@@ -457,9 +464,6 @@ class Worker:
         self._send({**head, "last": True}, lengths, parts)
         self._begin_after(batch)
         # With several batches at once, more may be on their way: the node ends this process when all are answered.
-        if self._max_batches == 1 and self._loop is None:
-            PENDING.cut_after(None)
-            self._end(None, 1)
 
     def _is_over(self, context: Context) -> bool:
         return context._place is not None and context._place[0] not in self._running

@@ -108,6 +108,7 @@ impl Part {
             StageKind::Process(keys) => {
                 let mut process = in_plan(keys.process(plan.target.base()), keys.max_batch_bytes, plan);
                 process.replica_env.clone_from(&placement.env);
+                process.replica_cores.clone_from(&planned.affinity.value);
                 let stage = processes.stage(name, &process).replica_settings(placement.settings.clone());
                 Ok(part(stage, DataType::value(), DataType::value()))
             }
@@ -125,6 +126,7 @@ impl Part {
                 let mut process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 process.methods = methods_of(plan, name);
                 process.replica_env.clone_from(&placement.env);
+                process.replica_cores.clone_from(&planned.affinity.value);
                 let streams = service.streams;
                 if let Some(host) = host.filter(|host| host.streams != streams) {
                     let (_, method) = keys.class_and_method();
@@ -265,6 +267,15 @@ pub(super) fn known_to_others(words: &str) -> DataType {
     DataType::value().with_name("Remote").with_schema(json!({ "description": words }))
 }
 
+/// The core of each thread of a stage. Processes have theirs from their start on.
+fn cores_of_threads(planned: &StagePlan) -> Vec<usize> {
+    #[cfg(feature = "process")]
+    if planned.kind.placement().is_some() {
+        return Vec::new();
+    }
+    planned.affinity.value.concat()
+}
+
 /// Applies the settings of the plan to a stage.
 pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Stage<Value, Value> {
     let is_set = |source: &Source| *source != Source::Default;
@@ -276,7 +287,7 @@ pub(super) fn with_knobs(stage: Stage<Value, Value>, planned: &StagePlan) -> Sta
         .queue(planned.queue.value)
         .contract(planned.contract.value)
         .ageing(planned.ageing.value)
-        .pinned_to(planned.affinity.value.clone());
+        .pinned_to(cores_of_threads(planned));
     stage = stage.map_settings(|settings| {
         let settings = settings
             .with_max_abandoned_threads(planned.max_abandoned_threads.value)

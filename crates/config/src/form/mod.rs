@@ -8,6 +8,7 @@ mod replicas;
 mod weights;
 mod words;
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -256,30 +257,37 @@ fn show_or_none<F: Form>(form: &F, value: Option<&F::Value>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| form.show(value))
 }
 
-/// A list of different CPU cores by their numbers.
+/// The CPU cores of each replica by their numbers: one, or a list of different ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Cores(pub(crate) RangeInclusive<usize>);
 
 impl Form for Cores {
-    type Value = Vec<usize>;
+    type Value = Vec<Vec<usize>>;
 
-    fn read(&self, raw: Raw<'_>) -> Option<Vec<usize>> {
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<Vec<usize>>> {
         let Raw::Toml(value) = raw else { return None };
-        let number = Count(self.0.clone());
-        let cores = value.as_array()?.iter().map(|core| number.read(Raw::Toml(core.get_ref())));
-        let cores: Vec<usize> = cores.collect::<Option<_>>()?;
-        let mut distinct = cores.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        (!cores.is_empty() && distinct.len() == cores.len()).then_some(cores)
+        let number = |core: &DeValue<'_>| Count(self.0.clone()).read(Raw::Toml(core));
+        let of_replica = |own: &DeValue<'_>| match own.as_array() {
+            Some(own) => own.iter().map(|core| number(core.get_ref())).collect(),
+            None => Some(vec![number(own)?]),
+        };
+        let cores = value.as_array()?.iter().map(|own| of_replica(own.get_ref()));
+        let cores: Vec<Vec<usize>> = cores.collect::<Option<_>>()?;
+        let is_set = |own: &Vec<usize>| !own.is_empty() && own.iter().collect::<BTreeSet<_>>().len() == own.len();
+        (!cores.is_empty() && cores.iter().all(is_set)).then_some(cores)
     }
 
     fn expected(&self) -> String {
-        format!("a list of different cores from {} to {}, such as [0, 1]", self.0.start(), self.0.end())
+        let (least, most) = (self.0.start(), self.0.end());
+        format!("the cores of each replica by their numbers from {least} to {most}, such as [0, 1] or [[0, 1], [2, 3]]")
     }
 
-    fn show(&self, value: &Vec<usize>) -> String {
-        if value.is_empty() { "any".to_owned() } else { format!("{value:?}") }
+    fn show(&self, value: &Vec<Vec<usize>>) -> String {
+        if value.is_empty() {
+            return "any".to_owned();
+        }
+        let of_replica = |own: &Vec<usize>| if let [core] = &**own { core.to_string() } else { format!("{own:?}") };
+        format!("[{}]", value.iter().map(of_replica).collect::<Vec<_>>().join(", "))
     }
 }
 

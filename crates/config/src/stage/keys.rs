@@ -147,8 +147,8 @@ stage_keys! {
     /// than a few hundred hanging threads are a leak.
     max_abandoned_threads, MAX_ABANDONED_THREADS: usize, by Count = Count(0..=256),
         default StageSettings::DEFAULT_MAX_ABANDONED_THREADS, on_remote WORKERS;
-    /// The cores that the workers are pinned to; empty for any. Linux can be built for 8,192 cores.
-    affinity, AFFINITY: Vec<usize>, by Cores = Cores(0..=8191), default Vec::new(), on_remote WORKERS;
+    /// The cores of each replica; empty for any. Linux can be built for 8,192 cores.
+    affinity, AFFINITY: Vec<Vec<usize>>, by Cores = Cores(0..=8191), default Vec::new(), on_remote WORKERS;
     /// The cost of an entry.
     cost, COST: CostUnit, by OneOf<CostUnit> = OneOf(&[
         ("entries", CostUnit::Entries), ("rows", CostUnit::Rows), ("tokens", CostUnit::Tokens),

@@ -85,6 +85,18 @@ impl StagePlan {
         self.kind.replicas_of()
     }
 
+    /// Keeps the first replica, with its device and its variables.
+    pub fn keep_one_replica(&mut self) {
+        // By default there is one for each device.
+        self.replicas = Sourced::new(Replicas::fixed(1), Source::Default);
+        #[cfg(feature = "process")]
+        match &mut self.kind {
+            StageKind::Process(keys) => keys.keep_one_replica(),
+            StageKind::Python(keys) => keys.keep_one_replica(),
+            _ => {}
+        }
+    }
+
     /// Whether the key does anything on a stage of this kind. Without an effect it cannot be set, and is not shown.
     pub(crate) fn has_effect(&self, key: &str) -> bool {
         let kind = &self.kind;
@@ -191,6 +203,14 @@ fn check_effect(section: &Section<'_>, stage: &StagePlan) -> Result<(), ConfigEr
             let kind = stage.kind.name();
             return refused(key, &format!("on stages of kind `{kind}`, which have no threads of their own"));
         }
+    }
+    #[cfg(feature = "process")]
+    let has_processes = stage.kind.placement().is_some();
+    #[cfg(not(feature = "process"))]
+    let has_processes = false;
+    if stage.affinity.value.iter().any(|own| own.len() > 1) && !has_processes {
+        let why = "with several cores for one replica, on a stage whose replicas are threads: write one core for each";
+        return refused(AFFINITY.key, why);
     }
     for key in OF_ROWS.into_iter().filter(|key| is_set(key)) {
         if !stage.kind.has_rows() {

@@ -85,6 +85,9 @@ pub struct PythonService {
     /// The variables of its replicas, or of each, that it says.
     #[serde(default)]
     pub env: Json,
+    /// The cores of each replica that it says, as a configuration file has them.
+    #[serde(default)]
+    pub affinity: Json,
     /// How many calls a replica works on at once; 1 if it does not say.
     pub concurrency: Option<u32>,
     /// What it does, in one line.

@@ -91,6 +91,7 @@ fn replica_keys(service: &PythonService) -> String {
     line("memory_limit", service.memory_limit.as_deref().map(quoted));
     line("devices", inline(&service.devices));
     line("env", inline(&service.env).filter(|variables| variables != "{  }"));
+    line("affinity", inline(&service.affinity));
     line("warm", (!service.warm).then(|| "false".to_owned()));
     text
 }

@@ -209,6 +209,18 @@ async fn a_child_is_pinned_to_the_core_of_its_replica() {
     assert_eq!(cores.into_iter().collect::<Vec<_>>(), ["0", "1"]);
 }
 
+/// The cores of all replicas are known before one starts.
+#[tokio::test]
+async fn a_child_that_is_given_a_core_that_is_not_there_does_not_start() {
+    let missing = vec![vec![0, 1023]];
+    let config = ProcessConfig { replica_cores: missing, ..config("") };
+    let error = App::new().route("/child", stage("child", &config)).start().await.unwrap_err();
+    assert!(error.to_string().contains("affinity: core 1023 is not there"), "{error}");
+    let config = ProcessConfig { replica_cores: vec![vec![1], vec![0, 1]], ..config };
+    let node = started(stage("child", &config).replicas(2)).await;
+    assert!(call(&node, "echo").await.is_ok());
+}
+
 #[tokio::test]
 async fn a_child_that_does_not_stop_is_killed_when_its_time_is_over() {
     let config = ProcessConfig { stop_timeout: Duration::from_millis(200), ..config("ignores stop") };

@@ -99,8 +99,14 @@ fn every_mistake_in_a_knob_is_one_line_with_position_and_remedy() {
         ),
         ("cost = \"tokens\"", "cost: it has no effect as `tokens` without `pad`, which names the axis that is counted"),
         (
-            "affinity = [1, 1]",
-            "affinity: expected a list of different cores from 0 to 8191, such as [0, 1], found a value of type array",
+            "affinity = [[1, 1]]",
+            "affinity: expected the cores of each replica by their numbers from 0 to 8191, such as [0, 1] or [[0, 1], \
+             [2, 3]], found a value of type array",
+        ),
+        (
+            "affinity = [[0, 1]]",
+            "affinity: it has no effect with several cores for one replica, on a stage whose replicas are threads: \
+             write one core for each",
         ),
         (
             "split = { 1 = 0 }",
