@@ -14,6 +14,8 @@ import callboard as cb
 
 # Longer than any of these takes, shorter than the limit of a call.
 LIMIT = 20
+# Looks at a stream without a change until it is taken for paused.
+QUIET = 15
 
 
 async def until_noted(order: dict[str, Any]) -> str:
@@ -223,3 +225,55 @@ class PlainCloses:
                 time.sleep(0.01)
             outputs.close()
             return reading.result()
+
+
+@cb.service
+class Large:
+    """Large outputs."""
+
+    @cb.concurrent(max=8)
+    async def predict(self, order: dict[str, Any]) -> AsyncIterator[bytes]:
+        for _ in range(order["count"]):
+            yield bytes(order["size"])
+
+
+def unread_bytes(outputs: Any) -> int:
+    """The bytes that a stream has and nobody has read."""
+    return sum(map(len, outputs._call.outputs))
+
+
+@cb.service
+class Hoard:
+    """Reads one output, tells how many bytes come before the next is read, and how many outputs there are in all."""
+
+    large = cb.depends(Large)
+
+    @cb.concurrent(max=8)
+    async def predict(self, order: dict[str, Any]) -> list[int]:
+        outputs = self.large.predict(order)
+        read, unread, same = 1 if await anext(outputs) is not None else 0, -1, 0
+        while same < QUIET:
+            before, unread = unread, unread_bytes(outputs)
+            same = same + 1 if before == unread else 0
+            await asyncio.sleep(0.02)
+        async for _ in outputs:
+            read += 1
+        return [unread, read]
+
+
+@cb.service
+class PlainHoard:
+    """The same without waiting: what comes is taken before the next output is."""
+
+    large = cb.depends(Large)
+
+    def predict(self, order: dict[str, Any], context: cb.Context) -> list[int]:
+        outputs = self.large.predict(order)
+        read, unread, same = 1 if next(outputs) is not None else 0, -1, 0
+        while same < QUIET:
+            # It looks at what came.
+            assert not context.cancelled
+            before, unread = unread, unread_bytes(outputs)
+            same = same + 1 if before == unread else 0
+            time.sleep(0.02)
+        return [unread, read + sum(1 for _ in outputs)]

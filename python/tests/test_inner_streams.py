@@ -15,6 +15,8 @@ import streamed
 from node import HERE, PROGRAM, Node
 
 import callboard as cb
+from callboard._envelope import encode
+from callboard._inner import CREDIT_BYTES
 from callboard.client import DeadlineExceededError, FailedError, OverloadedError
 
 # Longer than any stream takes to begin.
@@ -108,6 +110,22 @@ def test_a_stream_that_is_not_read_pauses(place: Here | There, tmp_path: Path) -
     assert first == 1 and int(note.removeprefix("paused after ")) < 100
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_large_outputs_that_are_not_read_stay_bounded(url: str, plain: bool) -> None:
+    size, count = 2 << 20, 40
+    order = {"size": size, "count": count}
+    with cb.Client(url, timeout=streamed.LIMIT) as client:
+        unread, read = client.call("/plain-hoard" if plain else "/hoard", order)
+    # Fewer than the sixteen outputs that may come of small ones, and all of them are read at last.
+    assert 0 < unread <= CREDIT_BYTES and read == count
+
+
+def test_an_output_beyond_the_credit_goes_alone(url: str) -> None:
+    with cb.Client(url, timeout=streamed.LIMIT) as client:
+        unread, read = client.call("/hoard", {"size": 2 * CREDIT_BYTES, "count": 3})
+    assert (unread // CREDIT_BYTES, read) == (2, 3)
+
+
 # ---- On a node -------------------------------------------------------------------------------------------------------
 
 
@@ -158,11 +176,13 @@ def test_a_worker_gives_credit_for_what_it_has_read(relay: str) -> None:
         node.batch([{"count": 1}], ident=7)
         call = begun(node)
         assert (call["route"], call["batch"], call["item"], call["credit"]) == ("/words", 7, 0, 16)
+        assert call["credit_bytes"] == CREDIT_BYTES
         send_outputs(node, call, *range(7))
         assert [node.receive()[1] for _ in range(7)] == [[number] for number in range(7)]
         send_outputs(node, call, 7)
         answers = [node.receive() for _ in range(2)]
-        assert ({"type": "call_credit", "id": call["id"], "outputs": 8}, []) in answers
+        size = sum(len(encode(number)) for number in range(8))
+        assert ({"type": "call_credit", "id": call["id"], "outputs": 8, "bytes": size}, []) in answers
         node.send({"type": "result", "id": call["id"]})
         assert node.outcomes() == ([None], [])
 

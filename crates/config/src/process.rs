@@ -39,6 +39,10 @@ macro_rules! process_keys {
             /// The time for which a child may clean up. Default 5 s.
             #[serde(default, deserialize_with = "duration")]
             pub stop_timeout: Option<Duration>,
+            /// The time without any message of a child that works on several calls; see
+            /// [`ProcessConfig::silence_timeout`].
+            #[serde(default, deserialize_with = "duration")]
+            pub silence_timeout: Option<Duration>,
             /// The most bytes of one batch, and of its outcomes. Default 256 MiB.
             #[serde(default, deserialize_with = "bytes")]
             pub max_batch_bytes: Option<u64>,
@@ -61,6 +65,7 @@ macro_rules! process_keys {
                 process.env.extend(self.env.of_all());
                 process.start_timeout = self.start_timeout.or(process.start_timeout);
                 process.stop_timeout = self.stop_timeout.unwrap_or(process.stop_timeout);
+                process.silence_timeout = self.silence_timeout.or(process.silence_timeout);
                 process.max_batch_bytes = self.max_batch_bytes.unwrap_or(process.max_batch_bytes);
                 process.memory_limit = self.memory_limit;
                 process.spare = self.spare;

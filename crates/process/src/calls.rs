@@ -17,9 +17,10 @@ use callboard_codec::{DecodeLimits, Encoded, Envelope, Payload};
 use callboard_core::edge::{PayloadReplies, off_the_runtime};
 use callboard_core::{CallContext, CallError, CallOptions, Deadline, ErrorKind, Instant};
 use futures_util::StreamExt as _;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
-use crate::message::{CallMessage, ItemError, MAX_CREDIT, ToChild};
+use crate::credit::CallCredit;
+use crate::message::{CallMessage, ItemError, ToChild};
 use crate::open::{InnerCall, OpenBatch, OpenBatches, RepeatableCall, SharedBatches};
 use crate::room::OutputRoom;
 use crate::writer::OutgoingFrame;
@@ -42,31 +43,17 @@ pub(crate) struct Caller {
     pub(crate) unwritten: OutputRoom,
 }
 
-/// Whether a child may ask for this number of outputs of a new call.
-pub(crate) fn is_credit(outputs: usize) -> bool {
-    (1..=MAX_CREDIT).contains(&outputs)
-}
-
-/// Adds to the credit of a call. False: the child has asked for too many outputs.
-pub(crate) fn give_credit(credit: &Semaphore, outputs: usize) -> bool {
-    let fits = is_credit(outputs.saturating_add(credit.available_permits())) && outputs > 0;
-    if fits {
-        credit.add_permits(outputs);
-    }
-    fits
-}
-
 impl Caller {
     /// Makes a call for a batch that runs, or answers why not.
-    pub(crate) fn make(&self, asked: CallMessage, input: &Bytes) {
+    pub(crate) fn make(&self, asked: CallMessage, credit: Option<CallCredit>, input: &Bytes) {
         let id = asked.id;
-        if let Err(error) = self.try_make(asked, input) {
+        if let Err(error) = self.try_make(asked, credit, input) {
             self.answer(id, Err(error), |_| true);
         }
     }
 
-    fn try_make(&self, asked: CallMessage, input: &Bytes) -> Result<(), CallError> {
-        let CallMessage { id, batch: made_for, item, route, credit, timeout_ms } = asked;
+    fn try_make(&self, asked: CallMessage, credit: Option<CallCredit>, input: &Bytes) -> Result<(), CallError> {
+        let CallMessage { id, batch: made_for, item, route, timeout_ms, .. } = asked;
         let deadline = timeout_ms.map(|millis| Deadline::after(Instant::now(), Duration::from_millis(millis)));
         let within = self.within(made_for, item).ok_or_else(over)?;
         // Not under the lock, which the callers of all batches take.
@@ -77,8 +64,8 @@ impl Caller {
         if open.made.len() >= MAX_OPEN {
             return Err(too_many());
         }
-        let credit = credit.map(|credit| Arc::new(Semaphore::new(credit)));
-        let call = RepeatableCall { within, route, input: Payload::new(input), deadline, credit };
+        let (input, credit) = (Payload::new(input), credit.map(Arc::new));
+        let call = RepeatableCall { within, route, input, deadline, credit };
         self.start(&mut open, id, made_for, item, call)
     }
 
@@ -125,7 +112,7 @@ impl Caller {
         id: u64,
         within: CallContext,
         outputs: Result<PayloadReplies, CallError>,
-        credit: Arc<Semaphore>,
+        credit: Arc<CallCredit>,
     ) {
         let sent = match outputs {
             Ok(outputs) => self.send_outputs(id, &within, outputs, &credit).await,
@@ -139,14 +126,13 @@ impl Caller {
         id: u64,
         within: &CallContext,
         mut outputs: PayloadReplies,
-        credit: &Semaphore,
+        credit: &CallCredit,
     ) -> Result<(), CallError> {
         loop {
-            // It is never closed.
-            let place = credit.acquire().await.ok();
+            let place = credit.place().await;
             let Some(output) = outputs.next().await.transpose()? else { return Ok(()) };
-            place.into_iter().for_each(SemaphorePermit::forget);
             let output = encode(&output, within, self.limits.max_bytes)?;
+            credit.sent(output.len(), place);
             let room = self.unwritten.take(output.len()).await;
             let frame = OutgoingFrame::new(&ToChild::CallOutput { id }, vec![output]).in_room(room);
             let Some(frames) = self.frames.upgrade() else { return Ok(()) };

@@ -18,6 +18,7 @@ mod child;
 mod child_side;
 mod config;
 mod connection;
+mod credit;
 mod details;
 mod devices;
 mod environment;

@@ -49,7 +49,9 @@ impl LostReason {
     }
 
     pub(crate) fn excess_credit() -> Self {
-        Self::Broken(format!("it asked for more than {MAX_CREDIT} outputs of a call, or for none"))
+        Self::Broken(format!(
+            "it asked for more than {MAX_CREDIT} outputs of a call or for none, or has read more of it than was sent"
+        ))
     }
 
     /// A child that streams several items at once waits for credit, which a child with a single batch does not know.

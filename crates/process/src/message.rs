@@ -27,6 +27,9 @@ pub(crate) const CREDIT: usize = 16;
 /// The most outputs of one call that a child may have asked for and not received.
 pub(crate) const MAX_CREDIT: usize = 1_024;
 
+/// The bytes of unread outputs of one call that a child in Rust takes.
+pub(crate) const CREDIT_BYTES: u64 = 8 * 1024 * 1024;
+
 /// The batches ahead of a child with one batch at a time, so that it does not wait for the next.
 pub(crate) const AHEAD: usize = 1;
 
@@ -249,6 +252,9 @@ pub(crate) struct CallMessage {
     /// How many outputs may come before `call_credit`, if the route streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) credit: Option<usize>,
+    /// The bytes of unread outputs that it takes; a child that does not say it takes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) credit_bytes: Option<u64>,
     /// The longest time of the call, within that of its item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeout_ms: Option<u64>,
@@ -263,6 +269,9 @@ pub(crate) struct CancelCallMessage {
 pub(crate) struct CallCreditMessage {
     pub(crate) id: u64,
     pub(crate) outputs: usize,
+    /// The bytes of the outputs that it has read.
+    #[serde(default)]
+    pub(crate) bytes: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

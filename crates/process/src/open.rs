@@ -11,8 +11,9 @@ use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_core::{CallContext, Deadline, Instant, StartedCall, Turn};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use crate::credit::CallCredit;
 use crate::lost::LostReason;
 use crate::message::{ItemError, ResponseHead, ToChild};
 use crate::writer::OutgoingFrame;
@@ -57,7 +58,7 @@ pub(crate) struct InnerCall {
     /// The arguments of a call for all items: it is made again if the caller of its item leaves before it begins.
     pub(crate) again: Option<RepeatableCall>,
     /// The outputs that may be sent, if the child takes a stream.
-    pub(crate) credit: Option<Arc<Semaphore>>,
+    pub(crate) credit: Option<Arc<CallCredit>>,
     /// Cancels the call when it is dropped.
     #[expect(dead_code, reason = "it is kept")]
     pub(crate) started: StartedCall,
@@ -69,7 +70,7 @@ pub(crate) struct RepeatableCall {
     pub(crate) route: String,
     pub(crate) input: Payload,
     pub(crate) deadline: Option<Deadline>,
-    pub(crate) credit: Option<Arc<Semaphore>>,
+    pub(crate) credit: Option<Arc<CallCredit>>,
 }
 
 /// An answer of the child about a batch.
@@ -175,10 +176,11 @@ impl OpenBatches {
         self.batches.is_empty()
     }
 
-    /// The longest time that the child may be silent: that of the batch which may last longest. `None`: no batch is
-    /// open, or one has no timeout.
-    pub(crate) fn longest_timeout(&self) -> Option<Duration> {
-        self.batches.values().map(|batch| batch.timeout).reduce(|one, other| Some(one?.max(other?))).flatten()
+    /// The longest time that the child may be silent: that of the batch which may last longest, which is `unlimited` of
+    /// one without a timeout. `None`: no batch is open, or one has no limit.
+    pub(crate) fn longest_silence(&self, unlimited: Option<Duration>) -> Option<Duration> {
+        let limits = self.batches.values().map(|batch| batch.timeout.or(unlimited));
+        limits.reduce(|one, other| Some(one?.max(other?))).flatten()
     }
 
     /// The timeout of a batch that runs for longer, and whose callers have been answered.
@@ -223,6 +225,8 @@ impl OpenBatches {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::Semaphore;
+
     use super::*;
 
     /// A child with a batch of each of these timeouts, and the ids of its batches.
@@ -241,10 +245,12 @@ mod tests {
     #[test]
     fn a_child_may_be_silent_as_long_as_the_slowest_of_its_methods() {
         let (mut open, ids) = with_timeouts(&[Some(1), Some(9), Some(3)]);
-        assert_eq!(open.longest_timeout(), Some(Duration::from_secs(9)));
+        assert_eq!(open.longest_silence(None), Some(Duration::from_secs(9)));
         open.end(ids[1]).ok().unwrap();
-        assert_eq!(open.longest_timeout(), Some(Duration::from_secs(3)));
-        assert_eq!(with_timeouts(&[Some(1), None]).0.longest_timeout(), None, "one may last for ever");
-        assert_eq!(with_timeouts(&[]).0.longest_timeout(), None);
+        assert_eq!(open.longest_silence(None), Some(Duration::from_secs(3)));
+        assert_eq!(with_timeouts(&[Some(1), None]).0.longest_silence(None), None, "one may last for ever");
+        let unlimited = Some(Duration::from_secs(5));
+        assert_eq!(with_timeouts(&[Some(1), None]).0.longest_silence(unlimited), unlimited);
+        assert_eq!(with_timeouts(&[]).0.longest_silence(unlimited), None);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! * **Full:** unread outputs pause the child; results that the child does not read end it.
 //! * **Late:** a child whose batch exceeds the stage's timeout is killed after its callers were answered. A child that
-//!   works on several batches is killed if it is silent for the longest of their timeouts, even after a ping; what
-//!   other threads of it may send does not count.
+//!   works on several batches is killed if it is silent for the longest of their timeouts, or for its
+//!   [`silence_timeout`](crate::ProcessConfig::silence_timeout), even after a ping; what other threads of it may send
+//!   does not count.
 //! * **Leaving:** a child that has announced its end has the time of a stop for work after its answers; its log is
 //!   read.
 //! * **Ended:** batches that began are lost with the reason; the others are given back.
@@ -18,8 +19,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
-use crate::calls::{Caller, MAX_OPEN, give_credit, is_credit};
+use crate::calls::{Caller, MAX_OPEN};
 use crate::connection::{Connection, LOOK_INTERVAL, head};
+use crate::credit::CallCredit;
 use crate::frame::Frame;
 use crate::lost::{ChildEnd, LostReason};
 use crate::message::{
@@ -65,6 +67,8 @@ pub(crate) struct Reader {
     pub(crate) last_call: Option<u64>,
     /// The timeout of the stage.
     pub(crate) timeout: Option<Duration>,
+    /// The longest silence with a batch that has no timeout.
+    pub(crate) silence_timeout: Option<Duration>,
     pub(crate) stop_timeout: Duration,
     pub(crate) exit_port: ExitPort,
     /// Takes what user code of the child counts. Its gauges end with this.
@@ -214,7 +218,7 @@ impl Reader {
             let late = |limit| format!("its batch has lasted longer than the stage's timeout of {limit:?}");
             return open.overdue().map_or(Ok(()), |limit: Duration| Err(LostReason::Broken(late(limit))));
         }
-        let Some(limit) = open.longest_timeout() else { return Ok(()) };
+        let Some(limit) = open.longest_silence(self.silence_timeout) else { return Ok(()) };
         if silence.is_too_long(limit, || open.send(frames, OutgoingFrame::new(&ToChild::Ping, Vec::new()))) {
             return Err(LostReason::Broken(format!("it has said nothing for {limit:?}")));
         }
@@ -254,17 +258,18 @@ impl Reader {
                         "a call of it has one input, and an id above those of its earlier calls",
                     ));
                 }
-                if !call.credit.is_none_or(is_credit) {
+                let credit = call.credit.map(|outputs| CallCredit::try_new(outputs, call.credit_bytes));
+                if matches!(credit, Some(None)) {
                     return Err(LostReason::excess_credit());
                 }
-                self.caller.make(call, &frame.parts.remove(0));
+                self.caller.make(call, credit.flatten(), &frame.parts.remove(0));
                 Ok(())
             }
-            FromChild::CallCredit(CallCreditMessage { id, outputs }) => {
+            FromChild::CallCredit(CallCreditMessage { id, outputs, bytes }) => {
                 // The call may be over.
                 let open = self.open.lock();
                 let credit = open.made.get(&id).and_then(|made| made.credit.as_ref());
-                if credit.is_none_or(|credit| give_credit(credit, outputs)) {
+                if credit.is_none_or(|credit| credit.give(outputs, bytes)) {
                     return Ok(());
                 }
                 Err(LostReason::excess_credit())

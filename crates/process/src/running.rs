@@ -92,6 +92,7 @@ impl RunningChild {
             unread: OutputRoom::new(max_bytes, UNREAD_UNIT),
             last_call: None,
             timeout: replica.timeout(),
+            silence_timeout: config.silence_timeout,
             stop_timeout: config.stop_timeout,
             exit_port: replica.exit_port(),
             reporter: replica.sample_reporter(),

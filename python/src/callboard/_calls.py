@@ -25,7 +25,7 @@ from callboard._envelope import Buffer, Decoder, decode, encode_pieces
 from callboard._errors import error_of
 from callboard._exceptions import CallError
 from callboard._frames import FrameError
-from callboard._inner import CREDIT, InnerAttempts, InnerOptions, Once, after_error
+from callboard._inner import CREDIT, CREDIT_BYTES, InnerAttempts, InnerOptions, Once, after_error
 from callboard._messages import Result
 from callboard._target import Route
 
@@ -241,7 +241,7 @@ class WorkerCalls:
             if timeout_ms is not None:
                 head["timeout_ms"] = timeout_ms
             if credit is not None:
-                head["credit"] = credit
+                head["credit"], head["credit_bytes"] = credit, CREDIT_BYTES
             self._open[call.ident] = call
             self._send(head, [size], pieces)
         return call
@@ -299,10 +299,10 @@ class WorkerCalls:
             if isinstance(call, BlockingCall):
                 call.notify()
 
-    def give_credit(self, call: OpenCall, outputs: int) -> None:
-        """The call may send this number of further outputs."""
+    def give_credit(self, call: OpenCall, outputs: int, size: int) -> None:
+        """The call may send this number of further outputs: as many were read, of `size` bytes in all."""
         if not call.done:
-            self._send({"type": "call_credit", "id": call.ident, "outputs": outputs}, (), ())
+            self._send({"type": "call_credit", "id": call.ident, "outputs": outputs, "bytes": size}, (), ())
 
     def leave(self, call: OpenCall) -> None:
         """Nothing waits for the call any more: another thread or task that reads its outputs finds their end."""
@@ -341,8 +341,8 @@ class InnerOutputs:
         self._decode = Decoder(is_as_sent=True).decode
         self._call: BlockingCall | AwaitedCall | None = None
         self._attempts: InnerAttempts | Once | None = None
-        # Outputs that were read since the node was told so.
-        self._taken = 0
+        # Outputs that were read since the node was told so, and their bytes.
+        self._taken = self._taken_bytes = 0
         self._is_over = False
 
     def __iter__(self) -> InnerOutputs:
@@ -460,11 +460,13 @@ class InnerOutputs:
                     return []
                 self._is_over = True
                 return [self._read(self._decode(part)) for part in call.result()]
+            part = call.outputs.popleft()
             self._taken += 1
-            if self._taken == CREDIT // 2:
-                self._calls.give_credit(call, self._taken)
-                self._taken = 0
-            return [self._read(self._decode(call.outputs.popleft()))]
+            self._taken_bytes += len(part)
+            if self._taken == CREDIT // 2 or self._taken_bytes >= CREDIT_BYTES // 4:
+                self._calls.give_credit(call, self._taken, self._taken_bytes)
+                self._taken = self._taken_bytes = 0
+            return [self._read(self._decode(part))]
         except BaseException:
             self.close()
             raise

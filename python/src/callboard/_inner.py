@@ -12,6 +12,8 @@ from callboard._options import timeout_ms
 
 # The most outputs of a stream that come before they are read.
 CREDIT = 16
+# The most bytes of them; of large ones fewer come.
+CREDIT_BYTES = 8 << 20
 _MAX_RETRIES = 100
 
 

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::ServeWorkerError;
 use super::node::Node;
 use crate::batch::failure;
-use crate::message::{CREDIT, CallCreditMessage, CallMessage, CancelCallMessage, FromChild, ItemError};
+use crate::message::{CREDIT, CREDIT_BYTES, CallCreditMessage, CallMessage, CancelCallMessage, FromChild, ItemError};
 
 /// The places of a stream for its end, beside those of its outputs: one output without credit, and the end.
 const END_PLACES: usize = 2;
@@ -127,16 +127,16 @@ fn outputs(
     call: SentCall,
     received: mpsc::Receiver<Result<Option<Bytes>, CallError>>,
 ) -> impl Stream<Item = Result<Payload, CallError>> + Send {
-    stream::try_unfold((call, received, 0), async |(call, mut received, mut taken)| {
+    stream::try_unfold((call, received, 0, 0), async |(call, mut received, mut outputs, mut bytes)| {
         let Some(output) = received.recv().await.unwrap_or_else(|| Err(over()))? else { return Ok(None) };
-        taken += 1;
-        if taken == CREDIT / 2 {
+        (outputs, bytes) = (outputs + 1, bytes + output.len() as u64);
+        if outputs == CREDIT / 2 || bytes >= CREDIT_BYTES / 4 {
             // Without its node the process ends.
-            let _ = call.node.send(&FromChild::CallCredit(CallCreditMessage { id: call.id, outputs: taken }), &[]);
-            taken = 0;
+            let _ = call.node.send(&FromChild::CallCredit(CallCreditMessage { id: call.id, outputs, bytes }), &[]);
+            (outputs, bytes) = (0, 0);
         }
         let output = Payload::new(Encoded::read(&output, &call.node.limits())?);
-        Ok(Some((output, (call, received, taken))))
+        Ok(Some((output, (call, received, outputs, bytes))))
     })
 }
 
@@ -152,13 +152,14 @@ impl ItemCalls {
             let message = format!("the input has {} bytes, more than {max_bytes} (max_batch_bytes)", bytes.len());
             return Err(CallError::new(ErrorKind::InvalidInput, message));
         }
-        let credit = matches!(reader, Reader::Outputs(_)).then_some(CREDIT);
+        let streams = matches!(reader, Reader::Outputs(_));
+        let (credit, credit_bytes) = (streams.then_some(CREDIT), streams.then_some(CREDIT_BYTES));
         let calls = node.calls();
         let mut last_id = calls.last_id.lock();
         *last_id += 1;
         let id = *last_id;
         calls.waiting.lock().insert(id, WaitingCall { batch, reader });
-        let message = CallMessage { id, batch, item: Some(item), route, credit, timeout_ms: None };
+        let message = CallMessage { id, batch, item: Some(item), route, credit, credit_bytes, timeout_ms: None };
         let sent = node.send(&FromChild::Call(message), &[bytes]);
         drop(last_id);
         let call = SentCall { node, id };

@@ -78,6 +78,9 @@ impl PythonApp {
     }
 }
 
+/// The least time in which an app that says nothing is killed.
+const ASGI_SILENCE_MS: u64 = 30_000;
+
 /// The keys of the replicas of a service.
 fn replica_keys(service: &PythonService) -> String {
     let mut text = String::new();
@@ -87,6 +90,9 @@ fn replica_keys(service: &PythonService) -> String {
     line("concurrency", service.concurrency.filter(|calls| *calls > 1).map(|calls| calls.to_string()));
     let replicas = service.replicas.filter(|replicas| *replicas != PythonReplicas::Fixed(1));
     line("replicas", replicas.map(|replicas| replicas.to_string()));
+    // What takes longer blocks all requests of its app; one that may take longer says so by its timeout.
+    let silence = service.is_asgi().then(|| service.timeout_ms.unwrap_or_default().max(ASGI_SILENCE_MS));
+    line("silence_timeout", silence.map(|time| format!("\"{time}ms\"")));
     line("start_timeout", service.start_timeout_ms.map(|time| format!("\"{time}ms\"")));
     line("memory_limit", service.memory_limit.as_deref().map(quoted));
     line("devices", inline(&service.devices));
@@ -168,7 +174,8 @@ mod tests {
         app.services[3].timeout_ms = Some(500);
         let text = app.configuration();
         let route = "path = \"@asgi/old\"\nstages = \"asgi-old\"\ntimeout = \"500ms\"\n";
-        assert!(text.contains(route) && text.matches("timeout").count() == 1, "{text}");
+        assert!(text.contains(route) && text.matches("\ntimeout").count() == 1, "{text}");
+        assert!(text.contains("\nsilence_timeout = \"30000ms\"\n"), "{text}");
         let others = app.only("app.py", "more").unwrap();
         assert!(!others.configuration().contains("asgi-old"), "it is no part of another service");
     }

@@ -5,7 +5,7 @@
 //! that is called afterwards), `forget` (no result is waited for), `timeout_ms`, `same_id` and `batch` (mistakes).
 //!
 //! With `credit` it takes a stream, and its output is a list of the outputs and of what came at the end: `gives` is the
-//! credit for each of them, and after `reads` of them it calls `then` many times instead of reading on.
+//! credit for each of them, with `gives_bytes`, and after `reads` of them it calls `then` many times instead of reading on.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -89,7 +89,9 @@ impl Child {
             }
             if has(asked, "gives") {
                 let gives = ("outputs", number(asked, "gives").into());
-                self.send(map([("type", "call_credit".into()), ("id", id.into()), gives]), None)?;
+                let bytes = if has(asked, "gives_bytes") { number(asked, "gives_bytes") } else { 0 };
+                let head = map([("type", "call_credit".into()), ("id", id.into()), gives, ("bytes", bytes.into())]);
+                self.send(head, None)?;
             }
         }
         for _ in 0..MANY {
@@ -105,7 +107,7 @@ impl Child {
         let batch = if has(asked, "batch") { number(asked, "batch") } else { batch };
         let mut head = vec![("type", "call".into()), ("id", self.last_id.into()), ("batch", batch.into())];
         head.push(("route", text(asked, "route").into()));
-        for key in ["credit", "timeout_ms"].into_iter().filter(|key| has(asked, key)) {
+        for key in ["credit", "credit_bytes", "timeout_ms"].into_iter().filter(|key| has(asked, key)) {
             head.push((key, field(asked, key)));
         }
         if !has(asked, "whole") {

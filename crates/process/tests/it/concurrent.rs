@@ -189,6 +189,24 @@ async fn a_child_that_answers_no_ping_is_killed_also_if_another_thread_of_it_log
 }
 
 #[tokio::test]
+async fn a_child_whose_work_has_stopped_is_killed_without_a_timeout_of_its_stage() {
+    let mut config = config(64);
+    config.silence_timeout = Some(Duration::from_millis(300));
+    let node = started(stage("child", &config)).await;
+    let first = pid(&node).await;
+    // A call may take any time, as long as the child answers pings.
+    let waiting = spawn_call(&node, "wait");
+    until_open(&node, 1).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(!waiting.is_finished());
+    let error = call(&node, "block").await.unwrap_err();
+    assert!(error.to_string().contains("it has said nothing for 300ms"), "{error}");
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::WorkerFailed);
+    until_gone(first).await;
+    assert_eq!(call(&node, "again").await.unwrap(), Value::from("again"));
+}
+
+#[tokio::test]
 async fn children_call_routes_of_their_node_for_several_callers_at_once() {
     let echo = Stage::each("echo", |item: &Value| Ok(item.clone()));
     let never = Stage::each_async("never", |_: Arc<Value>| std::future::pending::<Result<Value, Failure>>());

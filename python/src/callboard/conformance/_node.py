@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import reprlib
 import signal
@@ -83,11 +84,13 @@ class Call(msgspec.Struct, tag="call", tag_field="type"):
     route: str
     item: Annotated[int, msgspec.Meta(ge=0)] | None = None
     credit: Annotated[int, msgspec.Meta(ge=1, le=MAX_CREDIT)] | None = None
+    credit_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class CallCredit(msgspec.Struct, tag="call_credit", tag_field="type"):
     id: int
     outputs: Annotated[int, msgspec.Meta(ge=1, le=MAX_CREDIT)]
+    bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class CancelCall(msgspec.Struct, tag="cancel_call", tag_field="type"):
@@ -115,8 +118,9 @@ class Worker:
         self._timeout = timeout
         self.last_batch = 0
         self._last_call = -1
-        # The outputs that may be sent of the call that streams.
-        self._credit = 0
+        # The outputs that may be sent of the call that streams; its unread bytes, and those at which it pauses.
+        self._credit = self._unread = 0
+        self._half: float = math.inf
         self.calls = False
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(timeout)
@@ -241,24 +245,29 @@ class Worker:
             raise Violation(f"call {message.id} of batch {message.batch} after call {self._last_call}")
         if message.route != "/called":
             raise Violation(f"a call of {message.route!r}, where '/called' was expected")
-        self._last_call, self._credit = message.id, message.credit or 0
+        self._last_call, self._credit, self._unread = message.id, message.credit or 0, 0
+        self._half = (message.credit_bytes + 1) // 2 if message.credit_bytes else math.inf
         return message, decode(parts[0])
 
     def outputs(self, call: int, *values: Any) -> None:
         """Sends the next outputs of a call that streams, as the worker asks for them."""
         for value in values:
-            while not self._credit:
+            while not self._credit or self._unread >= self._half:
                 message, parts = self.receive(CREDIT)
                 if not isinstance(message, CallCredit):
                     raise Violation(f"{self._name(message, parts)}, where {CREDIT} was expected")
             self._credit -= 1
+            self._unread += len(encode(value))
             self.write(frame({"type": "call_output", "id": call, "unknown": 1}, [value]))
 
     def _take_credit(self, message: CallCredit) -> None:
         if message.id == self._last_call:
             self._credit += message.outputs
+            self._unread -= message.bytes
         if self._credit > MAX_CREDIT:
             raise Violation(f"it asks for {self._credit} outputs of a call, more than {MAX_CREDIT}")
+        if self._unread < 0:
+            raise Violation(f"it has read {-self._unread} bytes more of a call than were sent")
 
     def result(self, call: int, *values: Any, **error: Any) -> None:
         self.write(frame({"type": "result", "id": call, "unknown": 1, **({"error": error} if error else {})}, values))
