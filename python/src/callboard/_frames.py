@@ -24,6 +24,10 @@ MAX_PARTS = 65_536
 
 _PREFIX = struct.Struct("<II")
 _DESCRIPTOR = struct.Struct("i")
+# Plain numbers: to combine members of an enumeration costs a microsecond.
+_DONT_WAIT = int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_CONTROL_BYTES = socket.CMSG_SPACE(_DESCRIPTOR.size)
 # In the second number, the number of parts is below the number of their memory.
 _MEMORY_SHIFT = 24
 # A read takes what is there, up to this much: small frames cost one system call.
@@ -46,10 +50,16 @@ class Reader:
         self._start = 0
         self._end = 0
         self.max_bytes = 0
+        # Whether the last receipt without waiting, of this look, took all that had come.
+        self._is_empty = False
         # Set if frames may lie in shared memory.
         self.memories: Incoming | None = None
         # The descriptors that no frame has taken yet.
         self._descriptors: deque[int] = deque()
+
+    def look(self) -> None:
+        """Begins to read without waiting, until there is no frame. What comes meanwhile is for the next look."""
+        self._is_empty = False
 
     def read(self, *, wait: bool = True) -> tuple[Buffer, list[Buffer]] | None:
         """The head and the parts of the next frame. `EOFError` is the end of the socket.
@@ -58,7 +68,10 @@ class Reader:
         """
         try:
             while (frame := self._frame()) is None:
-                self._fill(0 if wait else socket.MSG_DONTWAIT, inside=self._end > self._start)
+                if self._is_empty and not wait:
+                    self._is_empty = False
+                    return None
+                self._fill(0 if wait else _DONT_WAIT, inside=self._end > self._start)
             return frame
         except BlockingIOError:
             return None
@@ -142,11 +155,13 @@ class Reader:
     def _receive(self, view: memoryview, flags: int = 0, *, inside: bool = True) -> int:
         if self.memories is None:
             received = self._socket.recv_into(view, 0, flags)
+            control: list[tuple[int, int, bytes]] = []
         else:
-            flags |= socket.MSG_CMSG_CLOEXEC
-            received, control, flags, _ = self._socket.recvmsg_into([view], socket.CMSG_SPACE(_DESCRIPTOR.size), flags)
+            received, control, answer, _ = self._socket.recvmsg_into([view], _CONTROL_BYTES, flags | _CLOSE_ON_EXEC)
             if control:
-                self._take_descriptors(control, is_cut=bool(flags & socket.MSG_CTRUNC))
+                self._take_descriptors(control, is_cut=bool(answer & socket.MSG_CTRUNC))
+        # Bytes behind a descriptor come alone.
+        self._is_empty = flags == _DONT_WAIT and not control and received < len(view)
         if not received:
             raise FrameError("the socket ended inside a frame") if inside else EOFError
         return received
@@ -206,7 +221,7 @@ class Writer:
             control.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR.pack(descriptor)))
         while True:
             try:
-                return self._socket.sendmsg(pieces, control, socket.MSG_DONTWAIT)
+                return self._socket.sendmsg(pieces, control, _DONT_WAIT)
             except BlockingIOError:
                 if any(event & select.POLLIN for _, event in self._poll.poll()):
                     self._read()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import inspect
 import logging
 import os
@@ -105,6 +106,7 @@ class Worker:
         self._runners: dict[str | None, Runner] = {}
         # The event loop, where there is one, and what wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._wake: Callable[[], object] | None = None
         self._max_bytes = 0
         self._may_call = False
@@ -186,10 +188,10 @@ class Worker:
     ) -> int:
         """The loop runs all the time, so that tasks of the user's own go on between batches."""
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-        own = threading.get_ident()
+        self._loop_thread = threading.get_ident()
 
         def wake() -> None:
-            if threading.get_ident() == own:
+            if threading.get_ident() == self._loop_thread:
                 arrived.set()
             else:
                 loop.call_soon_threadsafe(arrived.set)
@@ -284,6 +286,7 @@ class Worker:
     def _next(self) -> Start | Batch | Stop:
         with self._reading:
             # A frame behind a batch may cancel it: a batch that arrived before its turn does not begin then.
+            self._reader.look()
             while self._read(wait=False):
                 pass
             while not self._messages:
@@ -294,6 +297,7 @@ class Worker:
         """Takes the frames that arrived, unless another thread reads. A forked process has no socket."""
         if self._socket.fileno() >= 0 and self._reading.acquire(blocking=False):
             try:
+                self._reader.look()
                 while self._read(wait=False):
                     pass
             finally:
@@ -333,6 +337,12 @@ class Worker:
             self._end(f"a frame that is not of the protocol: {error}", 1)
 
     def _take(self, message: Message, parts: list[Buffer]) -> None:
+        # Most often of all.
+        if isinstance(message, CallOutput):
+            if len(parts) != 1:
+                raise FrameError(f"an output with {len(parts)} parts")
+            self._calls.take_output(message.id, parts[0])
+            return
         if isinstance(message, (Cancel, Credit)):
             # The batch may just have ended.
             batch = self._running.get(message.id)
@@ -341,7 +351,9 @@ class Worker:
             if isinstance(message, Cancel):
                 batch.cancel(message.item)
             elif self._loop is not None and batch.credit is not None:
-                self._loop.call_soon_threadsafe(_give_credit, batch.credit[message.item], message.outputs)
+                give = functools.partial(_give_credit, batch.credit[message.item], message.outputs)
+                # To wake the loop costs as much as an output.
+                give() if threading.get_ident() == self._loop_thread else self._loop.call_soon_threadsafe(give)
             return
         if isinstance(message, Ping):
             # The loop answers: code that blocks it has stopped.
@@ -350,11 +362,6 @@ class Worker:
             return
         if isinstance(message, Result):
             self._calls.take(message, parts)
-            return
-        if isinstance(message, CallOutput):
-            if len(parts) != 1:
-                raise FrameError(f"an output with {len(parts)} parts")
-            self._calls.take_output(message.id, parts[0])
             return
         if isinstance(message, BatchHead):
             if len(parts) != len(message.items):
