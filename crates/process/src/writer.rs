@@ -15,6 +15,10 @@ use crate::message::{self, ToChild};
 use crate::shared_memory::{MemoryFields, Outgoing};
 use crate::socket::{self, is_not_ready};
 
+/// The most frames that are written together, if they are small: a stream has several outputs at a time, and each write
+/// wakes the child.
+const MAX_TOGETHER: usize = 16;
+
 /// A frame for a child.
 pub(crate) struct OutgoingFrame {
     head: Vec<u8>,
@@ -49,13 +53,25 @@ impl FrameWriter {
 
     /// Writes frames until all that queue them have ended.
     pub(crate) async fn run(mut self, mut outgoing: mpsc::Receiver<OutgoingFrame>) -> io::Result<()> {
-        while let Some(frame) = outgoing.recv().await {
-            self.write(&frame).await?;
+        let mut queued = Vec::with_capacity(MAX_TOGETHER);
+        while outgoing.recv_many(&mut queued, MAX_TOGETHER).await > 0 {
+            let mut small = Vec::new();
+            for frame in queued.drain(..) {
+                self.append_or_write(&mut small, &frame).await?;
+            }
+            self.write_all(&small, &mut None).await?;
         }
         Ok(())
     }
 
     pub(crate) async fn write(&mut self, frame: &OutgoingFrame) -> io::Result<()> {
+        let mut small = Vec::new();
+        self.append_or_write(&mut small, frame).await?;
+        self.write_all(&small, &mut None).await
+    }
+
+    /// Appends a small frame to those that wait in `small`, or writes them and it.
+    async fn append_or_write(&mut self, small: &mut Vec<u8>, frame: &OutgoingFrame) -> io::Result<()> {
         let OutgoingFrame { head, parts, .. } = frame;
         let lengths = parts.iter().map(Envelope::len);
         let bytes: usize = lengths.clone().sum();
@@ -65,14 +81,22 @@ impl FrameWriter {
             }
             None => MemoryFields::default(),
         };
-        let mut start = frame_start(head, lengths, memory)?;
-        if memory != 0 {
-            return self.write_all(&start, &mut descriptor).await;
-        }
+        let start = frame_start(head, lengths, memory)?;
         let pieces = parts.iter().flat_map(Envelope::parts);
-        if start.len() + bytes <= ONE_PIECE_BYTES {
-            pieces.for_each(|piece| start.extend_from_slice(piece));
-            return self.write_all(&start, &mut None).await;
+        let own = start.len() + if memory == 0 { bytes } else { 0 };
+        if small.len() + own > ONE_PIECE_BYTES || descriptor.is_some() {
+            self.write_all(small, &mut None).await?;
+            small.clear();
+        }
+        if memory != 0 || own <= ONE_PIECE_BYTES {
+            small.extend_from_slice(&start);
+            if memory == 0 {
+                pieces.for_each(|piece| small.extend_from_slice(piece));
+            } else if descriptor.is_some() {
+                self.write_all(small, &mut descriptor).await?;
+                small.clear();
+            }
+            return Ok(());
         }
         self.write_all(&start, &mut None).await?;
         for piece in pieces {
