@@ -30,6 +30,9 @@ const STAGGER: u32 = 4;
 /// The pause after no other address has answered, before a refusal causes another try.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often a call of a silent node looks for another one.
+const REPLACED_POLL: Duration = Duration::from_millis(20);
+
 type ConnectOutcome = Result<Arc<NodeConnection>, ConnectFailure>;
 
 /// Resolves the current addresses of the nodes.
@@ -166,6 +169,23 @@ impl ConnectionPool {
                 }
             });
             *turning_away = Some(task.abort_handle());
+        }
+    }
+
+    /// Whether there are several addresses.
+    pub(super) fn has_alternatives(&self) -> bool {
+        self.state.nodes.load().nodes.len() > 1
+    }
+
+    /// Completes when the node of this connection is silent and new calls go to another one.
+    pub(super) async fn replaced_if_silent(&self, connection: &Arc<NodeConnection>) {
+        loop {
+            connection.link().silent().await;
+            self.turn_away_from(connection);
+            if self.current().is_some_and(|current| !Arc::ptr_eq(&current, connection)) {
+                return;
+            }
+            tokio::time::sleep(REPLACED_POLL).await;
         }
     }
 

@@ -1,8 +1,9 @@
 //! Calls to nodes over QUIC: the same calls as in process, with the same errors.
 //!
 //! A client has one connection to one of its nodes, and makes a new one when it is lost. A call that was not started is
-//! retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, if the node
-//! says that its route may run again. No other call that may have run is retried. Dropping a call cancels it where it
+//! retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, or whose node
+//! is silent while another one answers, if the node says that its route may run again. No other call that may have run
+//! is retried. Dropping a call cancels it where it
 //! runs.
 
 mod absence;
@@ -301,7 +302,14 @@ impl Client {
         wire::put_options(&mut prepared.call, &time.on(options), Instant::now());
         // Pinned here: the future is large to move.
         let calling = pin!(node.call(&prepared.call, &prepared.envelope, limits, RoomPolicy::Wait));
-        within(time.deadline, true, calling).await.map_err(|fault| {
+        let may_move =
+            self.inner.pool.has_alternatives() && (prepared.may_repeat || node.may_run_again(&prepared.call.route));
+        let outcome = tokio::select! {
+            biased;
+            outcome = within(time.deadline, true, calling) => outcome,
+            () = self.inner.pool.replaced_if_silent(&node), if may_move => Err(CallFault::lost(&"the node is silent")),
+        };
+        outcome.map_err(|fault| {
             if fault.error().is_refusal() {
                 self.inner.pool.turn_away_from(&node);
             }
@@ -318,7 +326,12 @@ impl Client {
     /// A connection for a call of this route. Sets the call's default deadline.
     async fn connection_for(&self, route: &str, time: &mut CallTime) -> Result<Arc<NodeConnection>, CallError> {
         let node = match self.inner.pool.current() {
-            Some(node) => node,
+            Some(node) => {
+                if node.link().is_silent() {
+                    self.inner.pool.turn_away_from(&node);
+                }
+                node
+            }
             None => within(time.deadline, false, self.connection()).await?,
         };
         if !time.is_own {

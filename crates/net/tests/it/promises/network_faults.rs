@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use callboard_core::{App, Contract, Pipeline};
+use callboard_core::{App, Caller, Contract, Pipeline};
 use callboard_net::testing::{FaultProfile, Faults};
-use callboard_net::{Cluster, NetConfig, QuicEdge, StaticView};
+use callboard_net::{Client, Cluster, NetConfig, QuicEdge, StaticView};
 
 use super::{OfferedLoad, Scale, offer, working};
 use crate::common::{IDENTITY, LONG, ServingNode, loopback, patient, until};
@@ -181,6 +181,24 @@ async fn a_call_of_a_silent_node_ends_on_another_one() {
     scale.hold("silent: longest", longest, Duration::from_millis(1_500));
     // The time at which the link is lost, for a busy machine.
     assert!((Duration::from_millis(850)..Duration::from_millis(2_700)).contains(&longest), "{longest:?}");
+}
+
+/// A client with several nodes, of which it uses one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_repeats_the_call_of_a_silent_node_on_its_next_node() {
+    let cluster = FaultyCluster::start_with(seed(), Contract::Idempotent, |_| NetConfig::default()).await;
+    let [first, second] = [0, 1].map(|worker: usize| cluster.workers[worker].edge.address());
+    let builder = Client::builder().identity(IDENTITY.clone()).connect_timeout(LONG).start_up_wait(LONG);
+    let client = builder.connect(&format!("quic://{first},{second}")).await.unwrap();
+    assert_eq!(client.call::<Work, Work>("/work", Work::whenever(1)).await.unwrap().call_id(), 1);
+    assert_eq!(cluster.log.executions()[0].worker, 0);
+    // Whatever the first node sends is lost.
+    cluster.faults[1].set(FaultProfile::new(1.0, 0.0, 0.0, Duration::ZERO));
+    let began = Instant::now();
+    assert_eq!(client.call::<Work, Work>("/work", Work::whenever(2)).await.unwrap().call_id(), 2);
+    // Before the link is lost.
+    assert!(began.elapsed() < Duration::from_millis(2_700), "{:?}", began.elapsed());
+    assert_eq!(cluster.log.executions().last().map(|execution| execution.worker), Some(1));
 }
 
 /// The silent node answers before the one that got its call as well, whose call is cancelled.
