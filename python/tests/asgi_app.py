@@ -13,6 +13,12 @@ import callboard as cb
 NOTES: list[str] = []
 
 
+def stopping(what: str) -> None:
+    if "STOPPED" in os.environ:
+        with open(os.environ["STOPPED"], "a") as file:
+            file.write(f"{what}\n")
+
+
 async def plain(scope: dict[str, Any], receive: Any, send: Any) -> None:
     if scope["type"] == "lifespan":
         assert (await receive())["type"] == "lifespan.startup"
@@ -20,8 +26,9 @@ async def plain(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await send({"type": "lifespan.startup.complete"})
         assert (await receive())["type"] == "lifespan.shutdown"
         if "STOPPED" in os.environ:
-            with open(os.environ["STOPPED"], "a") as file:
-                file.write("stopped\n")
+            # Longer than a node whose drain is over waits.
+            await asyncio.sleep(1.5)
+            stopping("stopped")
         await send({"type": "lifespan.shutdown.complete"})
         return
     await ANSWERS[scope["path"].removeprefix(scope["root_path"]).split("/")[1]](scope, receive, send)
@@ -66,6 +73,7 @@ async def endless(scope: dict[str, Any], receive: Any, send: Any) -> None:
             await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
     except OSError as error:
         NOTES.append(str(error))
+        stopping("left")
 
 
 async def waits(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -102,6 +110,11 @@ async def dies(scope: dict[str, Any], receive: Any, send: Any) -> None:
     os._exit(3)
 
 
+async def blocks(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    while True:
+        time.sleep(0.01)
+
+
 async def after(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await text(send, "answered")
     await asyncio.sleep(0.05)
@@ -112,7 +125,7 @@ async def process(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await text(send, os.getpid())
 
 
-_APPS = (scope_of, echo, chunks, endless, waits, notes, fails, breaks, silent, dies, after, process)
+_APPS = (scope_of, echo, chunks, endless, waits, notes, fails, breaks, silent, dies, blocks, after, process)
 ANSWERS = {app.__name__.removesuffix("_of"): app for app in _APPS}
 
 cb.asgi("/plain", plain)

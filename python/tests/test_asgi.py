@@ -6,6 +6,7 @@ import ast
 import asyncio
 import http.client
 import os
+import shutil
 import signal
 import socket
 import time
@@ -157,13 +158,39 @@ def test_a_body_beyond_the_limit_never_reaches_the_app(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["error_type"]) == (413, "body_too_large")
 
 
-def test_the_end_of_a_node_ends_streams_and_runs_the_shutdown_of_an_app(
+def test_an_app_whose_event_loop_is_blocked_is_replaced_and_its_requests_are_told(tmp_path: Path) -> None:
+    shutil.copy(APP, tmp_path)
+    (tmp_path / "node.toml").write_text(
+        '[[stage]]\nname = "plain"\nkind = "python"\napp = "asgi_app.py:@asgi-plain"\nconcurrency = 100\n'
+        'silence_timeout = "1s"\n\n[[route]]\npath = "@asgi/plain"\nstages = "plain"\n'
+    )
+    with (
+        serving(tmp_path / "node.toml", tmp_path) as served,
+        httpx.Client(base_url=served.http, timeout=LIMIT) as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        before = client.get("/plain/process").text
+        with client.stream("GET", "/plain/endless") as other:
+            pieces = other.iter_raw()
+            assert next(pieces)
+            blocked = pool.submit(httpx.get, f"{served.http}/plain/blocks", timeout=LIMIT)
+            with pytest.raises(httpx.RemoteProtocolError):
+                for _ in pieces:
+                    pass
+        answer = blocked.result(LIMIT)
+        assert (answer.status_code, answer.json()["kind"]) == (500, "worker_failed"), answer.text
+        assert "it has said nothing for 1s" in answer.json()["message"]
+        until(lambda: client.get("/plain/process").status_code, 200)
+        assert client.get("/plain/process").text != before
+
+
+def test_the_end_of_a_node_ends_streams_early_enough_for_the_shutdown_of_an_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = tmp_path / "stopped"
     monkeypatch.setenv("STOPPED", str(stopped))
     with (
-        serving(f"{APP}:patient", tmp_path, "--drain", "1s", "--drain-delay", "0s") as served,
+        serving(f"{APP}:patient", tmp_path, "--drain", "4s", "--drain-delay", "0s") as served,
         httpx.stream("GET", f"{served.http}/named/endless", timeout=LIMIT) as answer,
     ):
         pieces = answer.iter_raw()
@@ -172,9 +199,34 @@ def test_the_end_of_a_node_ends_streams_and_runs_the_shutdown_of_an_app(
         with pytest.raises(httpx.RemoteProtocolError):
             for _ in pieces:
                 pass
-        # One that had to be cut is no success.
-        assert served.process.wait(LIMIT) == 1
-    assert stopped.read_text() == "stopped\n"
+        assert served.process.wait(LIMIT) == 0
+    assert stopped.read_text() == "left\nstopped\n"
+
+
+MOVING = """
+import callboard as cb
+
+cb.asgi({path!r}, "asgi_app:plain")
+"""
+
+
+def test_an_app_moves_to_another_path_by_a_reload_and_its_streams_end(tmp_path: Path) -> None:
+    shutil.copy(APP, tmp_path)
+    moving = tmp_path / "moving.py"
+    moving.write_text(MOVING.format(path="/old"))
+    with (
+        serving(moving, tmp_path, "--reload", "--drain", "1s") as served,
+        httpx.Client(base_url=served.http, timeout=LIMIT) as client,
+        client.stream("GET", "/old/endless") as answer,
+    ):
+        pieces = answer.iter_raw()
+        assert next(pieces)
+        moving.write_text(MOVING.format(path="/new"))
+        until(lambda: client.get("/new/process").status_code, 200)
+        assert client.get("/old/process").status_code == 404
+        with pytest.raises(httpx.RemoteProtocolError):
+            for _ in pieces:
+                pass
 
 
 # ---- FastAPI ---------------------------------------------------------------------------------------------------------

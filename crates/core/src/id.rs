@@ -75,6 +75,11 @@ impl RouteName {
     pub(crate) fn is_private(&self) -> bool {
         self.0.starts_with('@')
     }
+
+    /// Whether edges must know of it at their start: a private route without a path, such as `@auth`.
+    pub(crate) fn is_of_start(&self) -> bool {
+        self.is_private() && !self.0.contains('/')
+    }
 }
 
 /// The number of a route on this node, never used twice: the ledger stores it instead of the name.

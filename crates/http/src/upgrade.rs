@@ -39,6 +39,8 @@ pub struct EdgeLife {
     pub aborting: ShutdownSignal,
     /// Begins when callers are to use another node.
     pub(crate) withdrawn: ShutdownSignal,
+    /// Begins when requests of mounted apps end, before `aborting`: their apps stop within the drain.
+    pub(crate) ending: ShutdownSignal,
     permits: Arc<Semaphore>,
     max_upgrades: usize,
 }
@@ -73,7 +75,8 @@ impl EdgeLife {
     pub(crate) fn new(config: &HttpConfig) -> Self {
         let max_upgrades = (config.max_connections / 2).clamp(1, Semaphore::MAX_PERMITS);
         let permits = Arc::new(Semaphore::new(max_upgrades));
-        Self { aborting: ShutdownSignal::default(), withdrawn: ShutdownSignal::default(), permits, max_upgrades }
+        let [aborting, withdrawn, ending] = std::array::from_fn(|_| ShutdownSignal::default());
+        Self { aborting, withdrawn, ending, permits, max_upgrades }
     }
 
     /// Takes the permit of an upgraded connection.

@@ -34,6 +34,8 @@ _PIECE_BYTES = 256 * 1024
 # What a client has left behind may end by itself; then it is cancelled, as is at once what is more than this.
 _LEFT_SECONDS = 5.0
 _MAX_LEFT = 100
+# The same at the end of the replica, of which this may be a small part.
+_LEFT_AT_STOP_SECONDS = 0.5
 # How often an app may send what nobody reads.
 _UNREAD_SECONDS = 0.01
 
@@ -130,6 +132,7 @@ def asgi(
             await self._lifespan.start()
 
         async def cleanup(self) -> None:
+            await _end_left()
             await self._lifespan.stop()
 
         @concurrent(max=max)
@@ -357,9 +360,23 @@ def _leave(task: asyncio.Future[Any]) -> None:
         ending.add_done_callback(_LEFT.discard)
 
 
+async def _end_left() -> None:
+    """Ends what clients have left behind: the shutdown of the app takes away what it uses."""
+    if _LEFT:
+        _, running = await asyncio.wait(set(_LEFT), timeout=_LEFT_AT_STOP_SECONDS)
+        for ending in running:
+            ending.cancel()
+        if running:
+            await asyncio.wait(running, timeout=_LEFT_AT_STOP_SECONDS)
+
+
 async def _end(task: asyncio.Future[Any]) -> None:
-    await asyncio.wait({task}, timeout=_LEFT_SECONDS)
-    _cancel(task)
+    try:
+        await asyncio.wait({task}, timeout=_LEFT_SECONDS)
+    finally:
+        _cancel(task)
+        # Where this is cancelled, the app has the time of its own cancellation.
+        await asyncio.wait({task}, timeout=_LEFT_AT_STOP_SECONDS)
 
 
 def _cancel(task: asyncio.Future[Any]) -> None:

@@ -193,7 +193,7 @@ pub enum ChangeError {
         /// The name.
         route: RouteName,
     },
-    /// Declare a private route before the node starts.
+    /// Declare a private route without a path before the node starts.
     #[error("`{route}` is a private route, which an app has from its start or not at all")]
     PrivateRoute {
         /// The name.

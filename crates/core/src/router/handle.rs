@@ -58,7 +58,7 @@ impl Router {
     }
 
     pub(crate) fn private_routes(&self) -> Vec<Arc<Route>> {
-        self.table.load().routes().iter().filter(|route| route.is_private()).cloned().collect()
+        self.table.load().private().to_vec()
     }
 
     /// Begins a call on the route of this name, or on the candidate of its rollout. If the route closes meanwhile, the

@@ -256,6 +256,18 @@ impl Route {
         self.emptied.notify_waiters();
     }
 
+    /// Waits until the route takes no more calls: a change has replaced or removed it.
+    pub async fn closed(&self) {
+        loop {
+            // Created before the check, so that a closing in between is noticed.
+            let emptied = self.emptied.notified();
+            if self.calls.load(Ordering::Acquire) & CLOSED != 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
     /// Waits until the last call of a closed route ends.
     pub(super) async fn emptied(&self) {
         loop {
@@ -313,6 +325,14 @@ impl Route {
 
     pub(crate) fn metrics(&self) -> &RouteMetrics {
         &self.metrics
+    }
+
+    /// The longest time in which the workers of its stages stop;
+    /// [`stop_timeout`](crate::StageSettings::stop_timeout).
+    #[must_use]
+    pub fn stop_timeout(&self) -> Duration {
+        let stages = self.graph.stages().into_iter();
+        stages.map(|pool| pool.settings().stop_timeout()).max().unwrap_or_default()
     }
 
     /// The public name: a path such as `/digits`.

@@ -39,6 +39,8 @@ pub(crate) struct Table {
     by_stage: FxHashMap<StageName, (Arc<Route>, Arc<Pool>)>,
     /// In the order of declaration.
     routes: Vec<Arc<Route>>,
+    /// Those of them that are private, in the same order.
+    private: Vec<Arc<Route>>,
     /// The running or last rollout of each route that had one.
     rollouts: Vec<RolloutRecord>,
     retiring: Vec<Arc<Route>>,
@@ -91,6 +93,11 @@ impl Table {
     /// The open routes, in the order of their declaration.
     pub(crate) fn routes(&self) -> &[Arc<Route>] {
         &self.routes
+    }
+
+    /// The private ones of them.
+    pub(crate) fn private(&self) -> &[Arc<Route>] {
+        &self.private
     }
 
     /// All routes: the open ones, the revisions beside them, and the closed ones with calls in flight.
@@ -224,8 +231,8 @@ impl Table {
         for name in opened.clone() {
             check_route_name(name)?;
         }
-        // An edge has to know at its start that callers are named.
-        if let Some(route) = change.add.iter().map(|route| &route.name).find(|name| name.is_private())
+        // An edge has to know at its start that callers are named. Mounted apps are looked up for each request.
+        if let Some(route) = change.add.iter().map(|route| &route.name).find(|name| name.is_of_start())
             && self.revision > 0
         {
             return Err(ChangeError::PrivateRoute { route: route.clone() });
@@ -490,6 +497,7 @@ impl Table {
         self.retiring.extend(closed.iter().cloned());
         let named = |route: &Arc<Route>| (route.id().clone(), Arc::clone(route));
         self.by_name = self.routes.iter().map(named).collect();
+        self.private = self.routes.iter().filter(|route| route.is_private()).cloned().collect();
         self.direct = self.routes.iter().filter(|route| route.is_direct() && !route.is_private()).map(named).collect();
         let with_parameters = self.routes.iter().filter(|route| has_parameters(route.name()));
         self.with_parameters = with_parameters.cloned().collect();

@@ -9,7 +9,7 @@ use callboard_codec::Payload;
 use callboard_core::Deadline;
 use callboard_core::edge::Route;
 
-use super::head::{OfConnection, Origin, request_of, text_bytes};
+use super::head::{Origin, request_of, text_bytes};
 use super::{asgi_path, streamed};
 use crate::call::RequestContext;
 use crate::config::HttpConfig;
@@ -39,9 +39,6 @@ pub(crate) async fn answer<B: RequestBody>(
         let message = format!("the app at `{app}` has no WebSockets here: it is asked by plain requests only");
         return Err(ApiError::with_status(StatusCode::NOT_IMPLEMENTED, "no_websocket", message));
     }
-    let hops = OfConnection::of(request.headers()).ok_or_else(|| {
-        ApiError::with_status(StatusCode::BAD_REQUEST, "bad_header", OfConnection::REFUSAL.to_owned())
-    })?;
     // All other headers are the app's.
     let head = RequestHead::of_call_alone(request.headers())?;
     let max_bytes = config.max_body_bytes_of(route.name());
@@ -59,10 +56,12 @@ pub(crate) async fn answer<B: RequestBody>(
     let body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.collect().await?;
     let admission = arrival.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), head_by);
-    let asked = request_of(request, app, &origin, &hops, body);
+    let asked = request_of(request, app, &origin, body);
     budget.charge(options.attribute_bytes() + text_bytes(&asked))?;
+    // The revision that answers, which may be another one by now.
+    let route = Arc::clone(admission.route());
     let replies = client.edge().submit_open_ended(admission, Payload::new(asked), options);
-    streamed::begin(replies, context, route, request.method()).await
+    streamed::begin(replies, context, &route, request.method()).await
 }
 
 fn origin_of<B>(config: &HttpConfig, request: &Request<B>, peer: Option<PeerInfo>) -> Origin {

@@ -1,15 +1,13 @@
 //! The heads of a request and of a response of a mounted app: which headers pass, and how bytes are texts.
 //!
-//! Headers of one connection pass in neither direction (RFC 9110 §7.6.1): those that are known, and those that
-//! `connection` names, but for [`END_TO_END`]: what the guards have judged is what the app sees. `content-length` is
-//! written anew.
+//! The known headers of one connection pass in neither direction (RFC 9110 §7.6.1). What `connection` names beside them
+//! passes: the app is the origin of its responses and no hop, and by this header a client could take away what a proxy
+//! has added. `content-length` is written anew.
 
 use std::net::IpAddr;
 
 use axum::body::Body;
-use axum::http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION,
-};
+use axum::http::header::{CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use axum::http::{HeaderMap, Request, StatusCode, Version};
 use axum::response::Response;
 use bytes::Bytes;
@@ -19,32 +17,22 @@ use callboard_core::ErrorKind;
 use super::{AsgiPart, AsgiRequest};
 use crate::error::ApiError;
 use crate::mounted::original_uri;
-use crate::upgrade::tokens;
 
 /// The most headers of a response, and the bytes of their names and values.
 const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 * 1024;
 
-/// The headers of one connection, whatever `connection` names.
-const OF_CONNECTION: [&str; 7] =
-    ["keep-alive", "proxy-authenticate", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
-
-/// The headers that no `connection` takes away, beside `x-forwarded-…` and `sec-…`.
-const END_TO_END: [&str; 10] = [
-    "authorization",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "cookie",
-    "forwarded",
-    "host",
-    "origin",
-    "x-api-key",
-    "x-real-ip",
+/// The headers of one connection.
+const OF_CONNECTION: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
-
-/// The most names in `connection`: each header is compared with all of them.
-const MAX_NAMED: usize = 100;
 
 /// What a connection says of a request beside its head.
 #[derive(Debug)]
@@ -54,13 +42,7 @@ pub(super) struct Origin {
 }
 
 /// The request to the app at this path, once its body was read.
-pub(super) fn request_of<B>(
-    request: &Request<B>,
-    app: &str,
-    origin: &Origin,
-    hops: &OfConnection,
-    body: Bytes,
-) -> AsgiRequest {
+pub(super) fn request_of<B>(request: &Request<B>, app: &str, origin: &Origin, body: Bytes) -> AsgiRequest {
     let uri = original_uri(request.uri(), request.extensions());
     // The edge may be mounted in a router, which cuts the beginning of the path off.
     let mounted = uri.path().strip_suffix(request.uri().path()).unwrap_or_default();
@@ -76,16 +58,17 @@ pub(super) fn request_of<B>(
         root_path: format!("{mounted}{app}"),
         path: uri.path().to_owned(),
         query: uri.query().unwrap_or_default().to_owned(),
-        headers: headers_of(request, hops, body.len()),
+        headers: headers_of(request, body.len()),
         client: origin.client.map(|client| client.to_string()),
         body: Media::new(body),
     }
 }
 
-fn headers_of<B>(request: &Request<B>, hops: &OfConnection, body_bytes: usize) -> Vec<(String, String)> {
+fn headers_of<B>(request: &Request<B>, body_bytes: usize) -> Vec<(String, String)> {
     let headers = request.headers();
-    let is_dropped =
-        |name: &HeaderName| [CONTENT_LENGTH, COOKIE, EXPECT, PROXY_AUTHORIZATION].contains(name) || hops.has(name);
+    let is_dropped = |name: &HeaderName| {
+        [CONTENT_LENGTH, COOKIE, EXPECT, PROXY_AUTHORIZATION].contains(name) || is_of_connection(name)
+    };
     let own = headers.iter().filter(|(name, _)| !is_dropped(name));
     let mut found: Vec<_> = own.map(|(name, value)| (name.as_str().to_owned(), text_of(value))).collect();
     let mut add = |name: HeaderName, value: String| found.push((name.as_str().to_owned(), value));
@@ -127,9 +110,7 @@ pub(super) fn response_of(first: &AsgiPart) -> Result<(Response, Option<u64>), A
             header.ok_or_else(|| failed(format!("the header {name:?} has characters that HTTP does not allow")))?;
         headers.append(name, value);
     }
-    let hops = OfConnection::of(&headers).ok_or_else(|| failed(OfConnection::REFUSAL.to_owned()))?;
-    let dropped: Vec<_> = headers.keys().filter(|name| hops.has(name)).cloned().collect();
-    for name in dropped {
+    for name in OF_CONNECTION {
         headers.remove(name);
     }
     let announced = length_of(&headers);
@@ -163,25 +144,8 @@ fn length_of(headers: &HeaderMap) -> Result<Option<u64>, ()> {
     Ok(found)
 }
 
-/// The names that `connection` adds to the headers of one connection.
-#[derive(Debug)]
-pub(super) struct OfConnection(Vec<HeaderName>);
-
-impl OfConnection {
-    pub(super) const REFUSAL: &str = "the header `connection` has more than 100 names";
-
-    /// `None` for more names than [`MAX_NAMED`].
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
-        let named: Vec<&str> = tokens(headers, CONNECTION).take(MAX_NAMED + 1).collect();
-        let names = || named.iter().filter_map(|name| name.parse().ok()).collect();
-        (named.len() <= MAX_NAMED).then(|| Self(names()))
-    }
-
-    fn has(&self, name: &HeaderName) -> bool {
-        let text = name.as_str();
-        let is_kept = || END_TO_END.contains(&text) || text.starts_with("x-forwarded-") || text.starts_with("sec-");
-        *name == CONNECTION || OF_CONNECTION.contains(&text) || (self.0.contains(name) && !is_kept())
-    }
+fn is_of_connection(name: &HeaderName) -> bool {
+    OF_CONNECTION.contains(&name.as_str())
 }
 
 /// Each byte as a character (ISO 8859-1).

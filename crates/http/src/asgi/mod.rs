@@ -9,13 +9,17 @@
 //! * **Late:** 504 without a head within the timeout of the route, or of the request. A body may take any time, unless
 //!   the request has a timeout of its own.
 //! * **Broken:** an error before the head is a response like that of a route. After it the body is cut.
-//! * **Cancelled:** a client that leaves cancels the call, and so does the end of the node.
+//! * **Cancelled:** a client that leaves cancels the call.
+//! * **Ending:** the requests of apps end before the drain of the node does, by the time in which their replicas
+//!   [stop](stop_share). Those of an app that a change has replaced or removed have the time of a drain.
 
 mod call;
+mod end;
 mod head;
 mod streamed;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Media;
@@ -156,36 +160,54 @@ pub enum AsgiError {
     },
 }
 
-/// The apps of a node, by their paths.
-#[derive(Debug, Default)]
-pub(crate) struct AsgiApps(Vec<String>);
-
-impl AsgiApps {
-    /// The apps among the private routes of a node.
-    pub(crate) fn try_new(private: &[Arc<Route>], public: &[Arc<Route>]) -> Result<Self, AsgiError> {
-        let apps = || private.iter().filter(|route| asgi_path(route.name()).is_some());
-        check_asgi(apps().chain(public).map(|route| route.name()))?;
-        match apps().find(|route| !route.streams()) {
-            Some(route) => Err(AsgiError::NotStreaming { route: route.name().to_owned() }),
-            None => Ok(Self(apps().map(|route| route.name().to_owned()).collect())),
-        }
+/// Checks the apps among the private routes of a node that has these public ones.
+pub(crate) fn check_apps(private: &[Arc<Route>], public: &[Arc<Route>]) -> Result<(), AsgiError> {
+    let apps = || private.iter().filter(|route| asgi_path(route.name()).is_some());
+    check_asgi(apps().chain(public).map(|route| route.name()))?;
+    match apps().find(|route| !route.streams()) {
+        Some(route) => Err(AsgiError::NotStreaming { route: route.name().to_owned() }),
+        None => Ok(()),
     }
+}
 
-    /// The name of the route of the app that has this path.
-    pub(crate) fn find(&self, path: &str) -> Option<&str> {
-        let is_of = |name: &&String| asgi_path(name).is_some_and(|app| is_below(path, app));
-        self.0.iter().find(is_of).map(String::as_str)
-    }
+/// Whether the route of this name is that of the app that has this path.
+fn has_path(route: &str, path: &str) -> bool {
+    asgi_path(route).is_some_and(|app| is_below(path, app))
+}
 
-    /// Their paths.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|name| asgi_path(name))
-    }
+/// The app that has this path, among the private routes of a node at this moment: a change may mount others.
+pub(crate) fn app_of(private: Vec<Arc<Route>>, path: &str) -> Option<Arc<Route>> {
+    private.into_iter().find(|route| has_path(route.name(), path) && route.streams())
+}
+
+/// The longest time in which the replicas of apps among these routes stop: their requests end this much earlier than
+/// the node. Zero without apps.
+pub(crate) fn stop_share(private: &[Arc<Route>]) -> Duration {
+    let apps = private.iter().filter(|route| asgi_path(route.name()).is_some());
+    apps.map(|route| route.stop_timeout()).max().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use callboard_core::{App, StreamStage};
+    use futures_util::stream;
+    use tokio::time::Instant;
+
     use super::*;
+    use crate::{ApiInfo, HttpConfig, HttpEdge};
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_end_before_the_node_by_the_time_in_which_their_app_stops_and_at_most_by_half() {
+        for (stop, grace, end) in [(5, 30, 25), (5, 6, 3)] {
+            let app = StreamStage::each("a", |_: &AsgiRequest| stream::iter([Ok(AsgiPart::head(200))]));
+            let app = app.stop_timeout(Duration::from_secs(stop));
+            let node = App::new().route_streaming("@asgi/a", app).start().await.unwrap();
+            let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), Vec::new()).unwrap();
+            let begun = Instant::now();
+            edge.end_apps_within(Duration::from_secs(grace)).await;
+            assert_eq!(begun.elapsed().as_secs(), end);
+        }
+    }
 
     #[test]
     fn an_app_has_its_path_and_those_below_alone() {
@@ -204,7 +226,7 @@ mod tests {
         {
             assert!(!clash(&fine), "{fine:?}");
         }
-        let apps = AsgiApps(vec!["@asgi/a".to_owned(), "@asgi/b/c".to_owned()]);
+        let find = |path: &str| ["@asgi/a", "@asgi/b/c"].into_iter().find(|route| has_path(route, path));
         for (path, app) in [
             ("/a", Some("@asgi/a")),
             ("/a/", Some("@asgi/a")),
@@ -212,7 +234,7 @@ mod tests {
             ("/ab", None),
             ("/b", None),
         ] {
-            assert_eq!(apps.find(path), app, "{path}");
+            assert_eq!(find(path), app, "{path}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The response of a mounted app: its head decides the status, then its body follows piece by piece.
 //!
 //! An error after the head cuts the body, so that its client knows. So does a body of another length than its head has
-//! announced.
+//! announced, and the [end](super::end) of the app.
 //!
 //! hyper drops a body whose announced length it has sent, and a body that the response cannot have. What the call still
 //! says is read beside the response, which does not wait for it: otherwise the call would count as cancelled, and the
@@ -24,6 +24,7 @@ use futures_util::{StreamExt as _, stream};
 use hyper::body::{Frame, SizeHint};
 
 use super::AsgiPart;
+use super::end::{RequestEnd, request_end};
 use super::head::response_of;
 use crate::call::RequestContext;
 use crate::error::ApiError;
@@ -42,23 +43,30 @@ const REST_BYTES: usize = 1024 * 1024;
 pub(super) async fn begin(
     mut replies: PayloadReplies,
     context: RequestContext<'_>,
-    route: &Route,
+    route: &Arc<Route>,
     method: &Method,
 ) -> Result<Response, ApiError> {
-    let first = match replies.next().await {
+    let life = Arc::clone(context.life);
+    let mut end = request_end(Arc::clone(route), Arc::clone(&life), context.config.shutdown_grace);
+    let first = tokio::select! {
+        biased;
+        () = &mut end => return Err(ApiError::ending()),
+        first = replies.next() => first,
+    };
+    let first = match first {
         Some(part) => read(part?)?,
         None => return Err(ApiError::new(ErrorKind::Failed, "the app has ended without a response")),
     };
     let (mut response, announced) = response_of(&first)?;
+    response.headers_mut().insert(SERVER_TIMING, first_timing(context.start.elapsed()));
+    let rest = Rest { replies, end, life, id: context.id.clone(), route: route.name().to_owned() };
     if *method == Method::HEAD || announced == Some(0) || WITHOUT_BODY.contains(&response.status()) {
-        Rest { replies, life: Arc::clone(context.life), id: context.id.clone(), route: route.name().to_owned() }
-            .read_beside(false);
+        rest.read_beside(false);
         return Ok(response);
     }
     let items = StreamedItems::default();
-    let (life, id, route) = (Arc::clone(context.life), context.id.clone(), route.name().to_owned());
     let body = AsgiBody {
-        rest: Some(Rest { replies, life, id, route }),
+        rest: Some(rest),
         client: context.client.clone(),
         first: Some(first.body.into_bytes()),
         unsent: announced,
@@ -69,13 +77,10 @@ pub(super) async fn begin(
     let body = Body::from_stream(stream::unfold(body, async |mut body| Some((body.next().await?, body))));
     *response.body_mut() = match announced {
         Some(bytes) => Body::new(Announced { body, unsent: bytes }),
-        None => {
-            // Its record in the access log is written at its end.
-            response.extensions_mut().insert(items);
-            body
-        }
+        None => body,
     };
-    response.headers_mut().insert(SERVER_TIMING, first_timing(context.start.elapsed()));
+    // Its record in the access log is written at its end.
+    response.extensions_mut().insert(items);
     Ok(response)
 }
 
@@ -87,14 +92,20 @@ fn read(part: Payload) -> Result<AsgiPart, ApiError> {
 /// What the call of a response has yet to say.
 struct Rest {
     replies: PayloadReplies,
+    end: RequestEnd,
     life: Arc<EdgeLife>,
     id: RequestId,
     route: String,
 }
 
 impl Rest {
+    /// After an error it is over.
     async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
-        let part = next_reply(&mut self.replies, &self.life).await?;
+        let part = tokio::select! {
+            biased;
+            () = &mut self.end => Err(ApiError::ending()),
+            part = next_reply(&mut self.replies, &self.life) => part?,
+        };
         Some(part.and_then(read).map(|part| part.body.into_bytes()))
     }
 

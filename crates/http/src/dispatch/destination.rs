@@ -10,6 +10,7 @@ use callboard_codec::Format;
 use callboard_core::edge::Route;
 
 use super::{EdgeState, ServedNode};
+use crate::asgi::app_of;
 use crate::call::functions::{self, CallStyle};
 use crate::protocol::{Protocol, Protocols};
 
@@ -140,7 +141,7 @@ impl ServedNode {
             None if protocols.is_reserved(path) => (None, CallStyle::Route),
             None => match self.client.route(path).filter(is_free) {
                 Some(route) => (Some(route), CallStyle::Declared),
-                None => (self.apps.find(path).and_then(|name| self.client.route(name)), CallStyle::Asgi),
+                None => (app_of(self.client.edge().private_routes(), path), CallStyle::Asgi),
             },
         }
     }

@@ -188,7 +188,8 @@ impl EdgeState {
         }
         let Some(policy) = &self.policy else { return ControlFlow::Continue(Admitted::Known(None)) };
         let routes = || self.node.get().map(|node| node.client.routes()).unwrap_or_default();
-        let is_app = |path: &str| self.node.get().is_some_and(|node| node.apps.find(path).is_some());
+        let private = || self.node.get().map(|node| node.client.edge().private_routes()).unwrap_or_default();
+        let is_app = |path: &str| asgi::app_of(private(), path).is_some();
         if let Some(permission) = policy.preflight(request, routes, is_app) {
             return ControlFlow::Break(Ok(permission));
         }

@@ -11,6 +11,7 @@ mod layers;
 pub(crate) mod serve;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::HeaderValue;
@@ -18,7 +19,7 @@ use callboard_core::{CallError, LocalClient};
 use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
 
 use self::serve::HttpServeError;
-use crate::asgi::AsgiApps;
+use crate::asgi::{asgi_path, check_apps, stop_share};
 use crate::config::HttpConfig;
 use crate::describe;
 use crate::describe::openapi::ApiInfo;
@@ -63,7 +64,6 @@ struct EdgeState {
 #[derive(Debug)]
 struct ServedNode {
     client: LocalClient,
-    apps: AsgiApps,
     pages: Router,
 }
 
@@ -127,12 +127,13 @@ impl HttpEdge {
         for route in client.routes() {
             protocols.check_route(route.name())?;
         }
-        let apps = AsgiApps::try_new(&client.edge().private_routes(), &client.routes())?;
-        for path in apps.paths() {
+        let private = client.edge().private_routes();
+        check_apps(&private, &client.routes())?;
+        for path in private.iter().filter_map(|route| asgi_path(route.name())) {
             protocols.check_route(path)?;
         }
         let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), protocols.clone());
-        self.0.node.set(ServedNode { client, apps, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
+        self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
         self.share_tracer();
         Ok(())
     }
@@ -151,6 +152,17 @@ impl HttpEdge {
     /// before. [`serve`](crate::serve) does so at the beginning of its shutdown.
     pub fn withdraw(&self) {
         self.0.life.withdrawn.begin();
+    }
+
+    /// Ends the requests of mounted apps early enough for their apps to stop within this time, of which at most half is
+    /// for that.
+    pub(crate) fn end_apps_within(&self, grace: Duration) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let private = self.0.node.get().map(|node| node.client.edge().private_routes()).unwrap_or_default();
+        let (until, life) = (grace - stop_share(&private).min(grace / 2), Arc::clone(&self.0.life));
+        async move {
+            tokio::time::sleep(until).await;
+            life.ending.begin();
+        }
     }
 
     /// Cancels every call in progress and answers it with 503, because the node ends; a streamed reply ends with this

@@ -20,7 +20,8 @@ use crate::protocol::{ProtocolError, ReservedRoute};
 /// progress.
 ///
 /// Shutdown is orderly: clients in the backlog are accepted, later ones are not, each connection closes with its next
-/// response, and requests beyond [`HttpConfig::shutdown_grace`] are answered with 503 and cut. The node itself
+/// response, and requests beyond [`HttpConfig::shutdown_grace`] are answered with 503 and cut; those of mounted apps
+/// earlier, by the time in which the stage of the app stops, and at most by half of the grace. The node itself
 /// continues: call `Node::withdraw` first, so that `/readyz` tells load balancers while requests are still answered,
 /// and drain it afterwards.
 ///
@@ -79,14 +80,15 @@ async fn serve_for(
 ) {
     let metrics = edge.accept_metrics();
     let (config, tls) = (edge.config().clone(), edge.tls());
-    let shutdown = async {
-        let grace = shutdown.await;
-        edge.withdraw();
-        grace
-    };
     // Ends with this function.
     let mut watchers = JoinSet::new();
     edge.watch_keys().map(|fresh| watchers.spawn(fresh));
+    let shutdown = async {
+        let grace = shutdown.await;
+        edge.withdraw();
+        watchers.spawn(edge.end_apps_within(grace));
+        grace
+    };
     listener::run(listener, responder, &config, tls, metrics, shutdown).await;
 }
 

@@ -27,6 +27,7 @@ use tokio::time::timeout;
 
 use super::activity::{Activity, MisuseLimits, WatchOutcome};
 use super::linger::{LingerPool, ReceivedBody};
+use super::lost_peer;
 use super::response_body::{Http1Body, Http2Body};
 use super::rest::{self, CLOSE};
 use super::stream::{Socket, Stream, StreamLimits, Version};
@@ -49,6 +50,8 @@ pub(crate) struct ConnectionSettings {
     /// The limits of an HTTP/2 connection.
     misuse: MisuseLimits,
     metrics: AcceptMetrics,
+    /// The longest silence of a client's kernel.
+    silence: Duration,
     shutdown_linger: Duration,
     pub(crate) closing: ShutdownSignal,
 }
@@ -106,6 +109,8 @@ impl ConnectionSettings {
                 max_cancelled: config.max_cancelled_streams.into(),
             },
             metrics,
+            // A client that reads slowly answers, but its full window counts as silence.
+            silence: config.idle_timeout.max(config.write_progress_timeout),
             shutdown_linger: config.shutdown_linger,
             closing: ShutdownSignal::default(),
         })
@@ -114,7 +119,8 @@ impl ConnectionSettings {
     /// Serves until either side ends the connection. Its errors concern one client and go to the debug log.
     pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, client: IpAddr, responder: impl Responder) {
         // A response is written in one piece: Nagle's algorithm would only add the delayed ACK of the peer.
-        if let Err(error) = socket.set_nodelay(true) {
+        let prepared = socket.set_nodelay(true).and_then(|()| lost_peer::end_after(&socket, self.silence));
+        if let Err(error) = prepared {
             tracing::debug!(%error, "connection lost before it began");
             return;
         }

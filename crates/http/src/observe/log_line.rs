@@ -74,13 +74,10 @@ impl<'a> PendingLogLine<'a> {
     /// Writes the record of this response, or hands it to the body of a stream.
     pub(crate) fn end(&mut self, response: &mut Response) {
         self.is_written = true;
-        let bytes = response.body().size_hint().exact();
-        // A stream has no length before its end.
-        if bytes.is_none()
-            && let Some(items) = response.extensions_mut().remove::<StreamedItems>()
-        {
+        if let Some(items) = response.extensions_mut().remove::<StreamedItems>() {
             return self.end_with_stream(items, response);
         }
+        let bytes = response.body().size_hint().exact();
         self.write(response.status().as_u16(), bytes, timing(response.headers()));
     }
 

@@ -1,7 +1,8 @@
-//! The access record of a streamed response: written at its end, with the number of items and the whole time.
+//! The access record of a streamed response: written at its end, with the number of items and bytes and the whole time.
 //!
-//! The [body](LoggedBody) owns the record, because the request's future is over by then. **Cancelled**: if it is
-//! dropped before its end, the client left, and the record has status 499.
+//! The [body](LoggedBody) owns the record, because the request's future is over by then. **Broken**: a body that is cut
+//! by an error keeps its status, with the bytes until then. **Cancelled**: if it is dropped before its end, the client
+//! left, and the record has status 499.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -51,13 +52,14 @@ pub(super) struct StreamRecord {
 }
 
 impl StreamRecord {
-    fn write(&self, status: u16) {
+    fn write(&self, status: u16, bytes: u64) {
         let method = truncate_for_log(self.method.as_str());
         let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
         let mut record = AccessRecord::new(method, path, status, self.start.elapsed(), self.id.as_str());
         record.route = self.route.as_deref();
         record.timing = self.timing.as_deref();
         record.request_bytes = self.request_bytes;
+        record.bytes = Some(bytes);
         record.items = Some(self.items.0.load(Ordering::Relaxed));
         record.client = self.client;
         record.key = self.key_holder.as_ref().map(KeyHolder::name);
@@ -69,18 +71,19 @@ impl StreamRecord {
 /// A body whose end is logged.
 pub(super) struct LoggedBody {
     body: Body,
+    bytes: u64,
     /// `None` once it is written.
     record: Option<Box<StreamRecord>>,
 }
 
 impl LoggedBody {
     pub(super) fn new(body: Body, record: StreamRecord) -> Self {
-        Self { body, record: Some(Box::new(record)) }
+        Self { body, bytes: 0, record: Some(Box::new(record)) }
     }
 
     fn ended(&mut self) {
         if let Some(record) = self.record.take() {
-            record.write(record.status);
+            record.write(record.status, self.bytes);
         }
     }
 }
@@ -91,7 +94,10 @@ impl HttpBody for LoggedBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+        if let Poll::Ready(Some(Ok(sent))) = &frame {
+            self.bytes += sent.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        if matches!(frame, Poll::Ready(None | Some(Err(_)))) || self.body.is_end_stream() {
             self.ended();
         }
         frame
@@ -109,7 +115,7 @@ impl HttpBody for LoggedBody {
 impl Drop for LoggedBody {
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
-            record.write(CLIENT_LEFT);
+            record.write(CLIENT_LEFT, self.bytes);
         }
     }
 }

@@ -5,8 +5,9 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use callboard_core::{App, StreamStage};
-use callboard_http::{AccessLog, AccessRecord, AccessSink, ApiKeys, HttpConfig, TrustedProxies};
+use callboard_http::{AccessLog, AccessRecord, AccessSink, ApiKeys, AsgiPart, AsgiRequest, HttpConfig, TrustedProxies};
 use futures_util::{StreamExt, stream};
+use tokio::sync::Semaphore;
 use tracing::field::{Field, Visit};
 use tracing::subscriber::DefaultGuard;
 use tracing::{Event, Metadata, Subscriber, span};
@@ -265,6 +266,34 @@ async fn a_stream_has_one_line_with_its_items_when_it_ends() {
     drop(client);
     let lines = sink.lines(2).await;
     assert!(lines[1].contains(" status=499 ") && lines[1].contains(" items=3 client="), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_response_of_an_app_has_its_line_at_its_end_with_its_bytes() {
+    let sink = Arc::new(LineSink::default());
+    let log = AccessLog::To(Arc::clone(&sink) as Arc<dyn AccessSink>);
+    let more = Arc::new(Semaphore::new(0));
+    let pieces = Arc::clone(&more);
+    let legacy = StreamStage::each("legacy", move |request: &AsgiRequest| {
+        let (more, is_short) = (Arc::clone(&pieces), request.path.ends_with("short"));
+        let first = [AsgiPart::head(200).with_header("content-length", "5"), AsgiPart::body("fo")];
+        let second = stream::once(async move {
+            more.acquire().await.unwrap().forget();
+            Ok(AsgiPart::body(if is_short { "u" } else { "ur!" }))
+        });
+        stream::iter(first.map(Ok)).chain(second)
+    });
+    let app = App::new().route_streaming("@asgi/legacy", legacy);
+    let server = Server::for_app(app, config(|c| c.access_log = log)).await;
+    for (number, (path, bytes)) in [("whole", 5), ("short", 3)].into_iter().enumerate() {
+        let mut client = server.connect().await;
+        client.send(format!("GET /legacy/{path} HTTP/1.1\r\nhost: test\r\n\r\n")).await;
+        client.read_past("\r\n\r\nfo").await;
+        assert_eq!(sink.lines(number).await.len(), number, "it has not ended");
+        more.add_permits(1);
+        let line = sink.lines(number + 1).await.remove(number);
+        assert!(line.contains(" status=200 ") && line.contains(&format!(" bytes={bytes} ")), "{line}");
+    }
 }
 
 /// Text from a client cannot end a log line, hide a part of it, or make it long.

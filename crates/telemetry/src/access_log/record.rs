@@ -26,7 +26,7 @@ pub struct AccessRecord<'a> {
     pub timing: Option<&'a str>,
     /// The length of the request body, if it was announced.
     pub request_bytes: Option<u64>,
-    /// The length of the response body, if it is known before it is sent.
+    /// The length of the response body, if it is known before it is sent; of a stream the bytes until its end.
     pub bytes: Option<u64>,
     /// The items of a streamed response.
     pub items: Option<u64>,
