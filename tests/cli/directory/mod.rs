@@ -437,6 +437,7 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
         paths,
         [
             "/v1/drain",
+            "/v1/live",
             "/v1/models",
             "/v1/models/{name}",
             "/v1/models/{name}/canary",
