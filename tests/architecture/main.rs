@@ -244,7 +244,13 @@ fn every_dependency_has_an_allowed_licence_and_is_not_banned() {
     for (package, licence) in tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|')) {
         let (name, _) = package.split_once(' ').unwrap_or((package, ""));
         // Every part must hold; each part may be a choice.
-        let is_allowed = |choice: &str| allowed.contains(choice.trim_matches(['(', ')', ' ']));
+        let exception = rules["licenses"]["exceptions"].as_array().expect("a list").iter();
+        let exception = exception.filter(|exception| exception["crate"].as_str() == Some(name));
+        let excepted: BTreeSet<_> = exception.flat_map(|exception| texts(&exception["allow"], None)).collect();
+        let is_allowed = |choice: &str| {
+            let choice = choice.trim_matches(['(', ')', ' ']);
+            allowed.contains(choice) || excepted.contains(choice)
+        };
         let mut parts = licence.split(" AND ").map(|part| part.split(" OR ").flat_map(|choice| choice.split('/')));
         if !parts.all(|mut choices| choices.any(is_allowed)) || banned.contains(name) {
             wrong.insert(format!("{package}: {licence}"));

@@ -40,6 +40,8 @@ mod cluster;
 mod counter;
 mod endpoint;
 mod join;
+#[allow(dead_code, unused_imports, reason = "its connections come next")]
+mod membership;
 mod metrics;
 mod offers;
 mod offload;

@@ -94,6 +94,11 @@ impl BareEndpoint {
     }
 }
 
+/// Gives a node of a cluster these bytes as gossip of a member, and lets it act: for the fuzzer of that decoder.
+pub fn gossip(bytes: &[u8]) {
+    crate::membership::fuzz(bytes);
+}
+
 /// Frames with their bodies.
 pub type Frames = Vec<(FrameHead, Bytes)>;
 

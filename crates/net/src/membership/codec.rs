@@ -1,0 +1,133 @@
+//! Bytes of identities and members: big-endian, without padding.
+//!
+//! ```text
+//! identity   name length u8, name, 4 or 6 u8, IP address, port u16, generation u64, bump u32
+//! member     identity, incarnation u16, state u8 (0 alive, 1 suspect, 2 down)
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use bytes::BufMut;
+use foca::{Member, State};
+
+use super::error::GossipError;
+use super::identity::{MAX_NAME_BYTES, MemberId};
+
+/// Reads from the front of bytes from outside.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
+    fn take<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], GossipError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(GossipError::Truncated { field })?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    pub(super) fn u8(&mut self, field: &'static str) -> Result<u8, GossipError> {
+        self.take(field).map(u8::from_be_bytes)
+    }
+
+    pub(super) fn u16(&mut self, field: &'static str) -> Result<u16, GossipError> {
+        self.take(field).map(u16::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self, field: &'static str) -> Result<u64, GossipError> {
+        self.take(field).map(u64::from_be_bytes)
+    }
+
+    pub(super) fn id(&mut self) -> Result<MemberId, GossipError> {
+        let length = self.u8("the length of a name")?;
+        let invalid = |field, limit| GossipError::Invalid { field, found: length.into(), limit };
+        if !(1..=MAX_NAME_BYTES).contains(&length.into()) {
+            return Err(invalid("the length of a name", "from 1 to 64"));
+        }
+        let field = "a name";
+        let (name, rest) = self.0.split_at_checked(length.into()).ok_or(GossipError::Truncated { field })?;
+        self.0 = rest;
+        let name = std::str::from_utf8(name).ok().filter(|name| name.chars().all(|c| c.is_ascii_graphic()));
+        let name = name.ok_or_else(|| invalid("a name with this length", "visible ASCII"))?;
+        let field = "an address";
+        let ip = match self.u8(field)? {
+            4 => IpAddr::V4(Ipv4Addr::from(self.take::<4>(field)?)),
+            6 => IpAddr::V6(Ipv6Addr::from(self.take::<16>(field)?)),
+            found => {
+                let limit = "4 or 6";
+                return Err(GossipError::Invalid { field: "the kind of an address", found: found.into(), limit });
+            }
+        };
+        let address = SocketAddr::new(ip, self.u16(field)?);
+        let generation = self.u64("a generation")?;
+        let bump = u32::from_be_bytes(self.take("a bump")?);
+        Ok(MemberId { name: name.into(), address, generation, bump })
+    }
+
+    pub(super) fn member(&mut self) -> Result<Member<MemberId>, GossipError> {
+        let id = self.id()?;
+        let incarnation = self.u16("an incarnation")?;
+        let state = match self.u8("a state")? {
+            0 => State::Alive,
+            1 => State::Suspect,
+            2 => State::Down,
+            found => {
+                let limit = "0, 1 or 2";
+                return Err(GossipError::Invalid { field: "a state", found: found.into(), limit });
+            }
+        };
+        Ok(Member::new(id, incarnation, state))
+    }
+
+    /// Checks that nothing is left.
+    pub(super) fn end(self) -> Result<(), GossipError> {
+        if self.0.is_empty() { Ok(()) } else { Err(GossipError::TrailingBytes) }
+    }
+}
+
+/// The length of an encoded identity.
+pub(super) fn id_bytes(id: &MemberId) -> usize {
+    let ip = if id.address.is_ipv4() { 4 } else { 16 };
+    1 + id.name.len() + 1 + ip + 2 + 8 + 4
+}
+
+/// The length of an encoded member.
+pub(super) fn member_bytes(member: &Member<MemberId>) -> usize {
+    id_bytes(member.id()) + 3
+}
+
+/// Writes an identity. Its name has at most 64 bytes.
+pub(super) fn put_id(out: &mut impl BufMut, id: &MemberId) {
+    out.put_u8(id.name.len() as u8);
+    out.put_slice(id.name.as_bytes());
+    match id.address.ip() {
+        IpAddr::V4(ip) => {
+            out.put_u8(4);
+            out.put_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.put_u8(6);
+            out.put_slice(&ip.octets());
+        }
+    }
+    out.put_u16(id.address.port());
+    out.put_u64(id.generation);
+    out.put_u32(id.bump);
+}
+
+/// Writes a member.
+pub(super) fn put_member(out: &mut impl BufMut, member: &Member<MemberId>) {
+    put_id(out, member.id());
+    out.put_u16(member.incarnation());
+    out.put_u8(match member.state() {
+        State::Alive => 0,
+        State::Suspect => 1,
+        State::Down => 2,
+    });
+}

@@ -1,0 +1,32 @@
+//! Why a gossip message is refused.
+
+/// An invalid gossip message, or one that a member may not send.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum GossipError {
+    /// The sender is newer. Both versions are spoken for one release.
+    #[error("gossip has version {found}: this node knows {known}")]
+    Version { found: u8, known: u8 },
+    #[error("gossip has {bytes} bytes: a message may have {max}")]
+    TooLarge { bytes: usize, max: usize },
+    #[error("gossip ends within {field}")]
+    Truncated { field: &'static str },
+    #[error("{field} of gossip is {found}, and may be {limit}")]
+    Invalid { field: &'static str, found: u64, limit: &'static str },
+    #[error("gossip has bytes after its end")]
+    TrailingBytes,
+    /// A member speaks for itself only.
+    #[error("gossip of another member than the one that sent it")]
+    Imposter,
+    /// The packet is full: what was to be encoded goes with a later one.
+    #[error("no room for {field}")]
+    NoRoom { field: &'static str },
+    #[error("gossip is refused: {0}")]
+    Protocol(String),
+}
+
+impl From<foca::Error> for GossipError {
+    fn from(error: foca::Error) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}

@@ -1,0 +1,50 @@
+//! Membership: which nodes are in the cluster, which are suspected, and which are down.
+//!
+//! SWIM with incarnations and suspicions, by the crate foca. [`Membership`] drives it as a pure value: messages,
+//! connections and the time go in; messages to members and changes of the list come out. It has no clock, no socket and
+//! no source of chance of its own, so whole clusters run in its tests in virtual time.
+//!
+//! * **Rules around foca:** a refuted suspicion has no consequences; messages go over streams, where loss is delay;
+//!   members exchange their whole lists, a digest first; a node that hears nobody accuses nobody; a process that was
+//!   stopped gets its time back.
+//! * **Full:** at most 1,024 members are known. A dead one makes room; without one, a new member is ignored.
+//! * **Late:** a timer that fires late is delivered late; more than half a second of lateness moves all timers.
+//! * **Untrusted:** a message counts only on a connection of the member that it names as its source, and its decoder
+//!   is bounded. Any member may call another one dead: that one takes a new identity, and the accuser is reported.
+
+mod codec;
+mod digest;
+mod error;
+mod identity;
+mod message;
+mod profile;
+mod silence;
+mod state;
+mod swim;
+
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use error::GossipError;
+pub(crate) use identity::MemberId;
+pub(crate) use profile::Profile;
+pub(crate) use state::{Membership, Output};
+
+/// Bytes from a member never panic, and leave a node that goes on.
+#[cfg(feature = "testing")]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let (mut now, second) = (callboard_core::Instant::now(), std::time::Duration::from_secs(1));
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let own = MemberId { name: "own".into(), address, generation: 1, bump: 0 };
+    let mut node = Membership::new(own, Profile::Near, 1, now);
+    // Of the member that the message names, so that its content is read.
+    let source = message::Sourced::read(bytes).map(|message| message.source.name);
+    let _ = node.received(source.as_deref().unwrap_or("other"), bytes, now);
+    for _ in 0..40 {
+        now += second / 20;
+        node.wake(now);
+        while node.poll_output().is_some() {}
+    }
+}

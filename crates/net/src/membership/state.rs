@@ -1,0 +1,491 @@
+//! The driver of foca: what it is given and when, and what comes of it.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_core::Instant;
+use foca::{Foca, Member, NoCustomBroadcast, Notification, Runtime, State, Timer};
+use rand::rngs::SmallRng;
+use rand::seq::IteratorRandom;
+use rand::{RngExt, SeedableRng};
+
+use super::codec::{Reader, member_bytes};
+use super::digest::{BUCKETS, Buckets, bucket};
+use super::error::GossipError;
+use super::identity::MemberId;
+use super::message::{Gossip, Sourced, swim_bytes};
+use super::profile::Profile;
+use super::silence::Silence;
+use super::swim::{Swim, SwimCodec};
+
+/// The most known members, living and dead. Threat: a member that tells of an endless number of others.
+pub(crate) const MAX_MEMBERS: usize = 1_024;
+
+/// More lateness than this means that the process was stopped, or had no processor.
+const MAX_LATE: Duration = Duration::from_millis(500);
+
+/// After a stop, messages that have arrived meanwhile are read for this long before timers fire.
+const READ_FIRST: Duration = Duration::from_millis(100);
+
+/// The least time between two identities that this node takes because its name is taken. Threat: two living nodes with
+/// one name, which would replace each other without end.
+const OUTBID_EVERY: Duration = Duration::from_secs(1);
+
+/// The most bytes of members in one message, so that a long list does not hold up probes.
+const MAX_LIST_BYTES: usize = 16 << 10;
+
+/// What the shell has to do, or to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Send this message to the member of this name.
+    Send { to: Arc<str>, message: Bytes },
+    /// A dead member should be connected, if it can be: it may be back, or may never have been dead.
+    Wanted(MemberId),
+    /// A member is up, or has a new identity.
+    Up(MemberId),
+    /// A member is down. `told_by` is the member whose message says so; without one, this node has found out itself.
+    Down { member: MemberId, told_by: Option<Arc<str>> },
+    /// A member says that this node is suspected or down.
+    Accused { by: Arc<str>, state: State },
+    /// This node has taken a new identity: it was called dead.
+    Renewed(MemberId),
+    /// Another process has this node's name.
+    NameTaken(MemberId),
+}
+
+/// The members of a cluster, as one node knows them.
+pub(crate) struct Membership {
+    foca: Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>,
+    effects: Effects,
+    silence: Silence,
+    profile: Profile,
+    random: SmallRng,
+    timers: BinaryHeap<Reverse<Due>>,
+    /// Numbers the timers, so that timers of one time fire in their order.
+    timers_made: u64,
+    next_exchange: Instant,
+    /// A newer identity of this node's name that was heard of.
+    taken: Option<MemberId>,
+    next_outbid: Instant,
+    outputs: VecDeque<Output>,
+}
+
+impl Membership {
+    /// A node that knows nobody. `seed` decides its random choices.
+    pub(crate) fn new(own: MemberId, profile: Profile, seed: u64, now: Instant) -> Self {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let choices = SmallRng::seed_from_u64(random.random());
+        // The first exchange comes at a random time: nodes that start together do not exchange together.
+        let next_exchange = now + profile.exchange_every().mul_f64(random.random());
+        Self {
+            effects: Effects { now, sent_by: own.clone(), incarnation: 0, collected: Vec::new() },
+            foca: Foca::new(own, profile.config(), choices, SwimCodec),
+            silence: Silence::new(profile.probe_period(), profile.suspicion(), now),
+            profile,
+            random,
+            timers: BinaryHeap::new(),
+            timers_made: 0,
+            next_exchange,
+            taken: None,
+            next_outbid: now,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// This node's identity.
+    pub(crate) fn own(&self) -> &MemberId {
+        self.foca.identity()
+    }
+
+    /// The other members, with those that are down.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (&MemberId, State)> {
+        self.foca.iter_membership_state().map(|member| (member.id(), member.state()))
+    }
+
+    /// The next thing to do.
+    pub(crate) fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When to call [`wake`](Self::wake).
+    pub(crate) fn next_wakeup(&self) -> Instant {
+        let timer = self.timers.peek().map(|Reverse(due)| due.at);
+        timer.map_or(self.next_exchange, |at| at.min(self.next_exchange))
+    }
+
+    /// A connection to a member, in either direction. The lists are exchanged if the member is not known to be up.
+    pub(crate) fn connected(&mut self, name: &str, now: Instant) {
+        let is_up = |member: &Member<MemberId>| &*member.id().name == name && member.state() == State::Alive;
+        if !self.foca.iter_members().any(is_up) && name != &*self.own().name {
+            self.effects.now = now;
+            self.send_digest(name.into());
+        }
+    }
+
+    /// No process has the port of this address any more: its members are down.
+    pub(crate) fn refused(&mut self, address: SocketAddr, now: Instant) {
+        self.effects.now = now;
+        let at = self.foca.iter_members().filter(|member| member.id().address == address);
+        let down: Vec<_> = at.map(|member| Member::down(member.id().clone())).collect();
+        if !down.is_empty() {
+            // Both fail only if a message cannot be encoded.
+            let _ = self.foca.apply_many(down.into_iter(), true, &mut self.effects);
+            let _ = self.foca.gossip(&mut self.effects);
+            self.settle(None);
+        }
+    }
+
+    /// This node has learnt the address at which others reach it.
+    pub(crate) fn set_address(&mut self, address: SocketAddr, now: Instant) {
+        self.effects.now = now;
+        if let Some(next) = self.own().next().filter(|own| own.address != address) {
+            let _ = self.foca.change_identity(MemberId { address, ..next }, &mut self.effects);
+            self.settle(None);
+        }
+    }
+
+    /// A message on a connection of the member `from`.
+    ///
+    /// # Errors
+    ///
+    /// An invalid message, or one of another member. It has changed nothing.
+    pub(crate) fn received(&mut self, from: &str, bytes: &[u8], now: Instant) -> Result<(), GossipError> {
+        let Sourced { source, gossip } = Sourced::read(bytes)?;
+        if *source.name != *from || source.name == self.own().name {
+            return Err(GossipError::Imposter);
+        }
+        self.effects.now = now;
+        if self.silence.heard(now) {
+            let suspects = self.foca.iter_members().filter(|member| member.state() == State::Suspect);
+            let suspects: Vec<_> = suspects.map(|member| Arc::clone(&member.id().name)).collect();
+            suspects.into_iter().for_each(|suspect| self.send_digest(suspect));
+        }
+        let result = match gossip {
+            Gossip::Swim(swim) => self.received_swim(*swim, &bytes[2..]),
+            Gossip::Digest(digest) => {
+                let ours = Buckets::of(self.list().iter());
+                if ours.digest() != digest {
+                    self.send(Arc::clone(&source.name), Gossip::Buckets(Box::new(ours)));
+                }
+                Ok(())
+            }
+            Gossip::Buckets(theirs) => {
+                let mask = Buckets::of(self.list().iter()).difference(&theirs);
+                self.send_lists(&source.name, mask);
+                Ok(())
+            }
+            Gossip::Members { mask, wants_answer, members } => self.received_list(&source, mask, wants_answer, members),
+        };
+        self.settle(Some(&source.name));
+        result
+    }
+
+    fn received_swim(&mut self, mut swim: Swim, bytes: &[u8]) -> Result<(), GossipError> {
+        let sent = swim.members.len();
+        let mut room = self.room_for(sent + 1);
+        let source = Member::new(swim.header.src.clone(), 0, State::Alive);
+        if !self.admits(&source, &mut room, &swim.header.src.name) {
+            return Ok(());
+        }
+        let by = Arc::clone(&swim.header.src.name);
+        swim.members.retain(|member| self.admits(member, &mut room, &by));
+        let data = if swim.members.len() == sent { bytes } else { &swim.to_bytes()? };
+        self.foca.handle_data(data, &mut self.effects)?;
+        Ok(())
+    }
+
+    /// Takes over what is news, and answers with what the sender lacks.
+    fn received_list(
+        &mut self,
+        source: &MemberId,
+        mask: u64,
+        wants_answer: bool,
+        listed: Vec<Member<MemberId>>,
+    ) -> Result<(), GossipError> {
+        let mut room = self.room_for(listed.len());
+        let mut news = listed.clone();
+        news.retain(|member| {
+            // A death of a stranger is no news: dead members would never be forgotten by all.
+            let is_known = member.state() != State::Down || self.knows(&member.id().name) || self.is_own(member);
+            is_known && self.admits(member, &mut room, &source.name)
+        });
+        self.foca.apply_many(news.into_iter(), true, &mut self.effects)?;
+        if wants_answer {
+            let mut lacking = self.in_buckets(mask);
+            lacking.retain(|member| !listed.contains(member));
+            if !lacking.is_empty() {
+                self.send_list(&source.name, mask, false, lacking);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fires the timers that are due.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        self.effects.now = now;
+        let late = now.saturating_duration_since(self.next_wakeup());
+        if late > MAX_LATE {
+            self.give_back(late + READ_FIRST);
+            return;
+        }
+        while self.timers.peek().is_some_and(|Reverse(due)| due.at <= now) {
+            let Some(Reverse(Due { timer, .. })) = self.timers.pop() else { break };
+            if let Timer::ChangeSuspectToDown { member_id, incarnation, .. } = &timer {
+                // foca would tell a member that has refuted the suspicion that it is down.
+                let is_suspect = |member: &Member<MemberId>| {
+                    member.id() == member_id && member.incarnation() == *incarnation && member.state() == State::Suspect
+                };
+                if !self.foca.iter_members().any(is_suspect) {
+                    continue;
+                }
+                if let Some(at) = self.silence.held_until(now) {
+                    self.push_timer(at, timer);
+                    continue;
+                }
+            }
+            if let Err(error) = self.foca.handle_timer(timer, &mut self.effects) {
+                tracing::debug!("a timer of membership: {error}");
+            }
+            self.settle(None);
+        }
+        if self.next_exchange <= now {
+            self.next_exchange = now + self.profile.exchange_every();
+            self.exchange();
+        }
+    }
+
+    /// This process was stopped for `gap`: its timers move, so that it reads what has arrived before it judges others.
+    fn give_back(&mut self, gap: Duration) {
+        self.silence.give_back(gap);
+        self.next_exchange += gap;
+        let timers = std::mem::take(&mut self.timers).into_iter();
+        self.timers = timers.map(|Reverse(due)| Reverse(Due { at: due.at + gap, ..due })).collect();
+    }
+
+    /// Begins an exchange with a random member that is up, and with one that is down: it may be alive.
+    fn exchange(&mut self) {
+        let of_state = |is_down: bool| {
+            self.foca.iter_membership_state().filter(move |member| (member.state() == State::Down) == is_down)
+        };
+        let up = of_state(false).choose(&mut self.random).map(|member| Arc::clone(&member.id().name));
+        let down = of_state(true).choose(&mut self.random).map(|member| member.id().clone());
+        if let Some(up) = up {
+            self.send_digest(up);
+        }
+        if let Some(down) = down {
+            self.send_digest(Arc::clone(&down.name));
+            self.outputs.push_back(Output::Wanted(down));
+        }
+    }
+
+    fn send_digest(&mut self, to: Arc<str>) {
+        let digest = Buckets::of(self.list().iter()).digest();
+        self.send(to, Gossip::Digest(digest));
+    }
+
+    /// Sends the members of these buckets, in messages that each have whole buckets.
+    fn send_lists(&mut self, to: &Arc<str>, mask: u64) {
+        let mut by_bucket = vec![Vec::new(); BUCKETS];
+        for member in self.in_buckets(mask) {
+            by_bucket[bucket(&member.id().name)].push(member);
+        }
+        let (mut part, mut part_mask, mut part_bytes) = (Vec::new(), 0, 0);
+        for (at, of_bucket) in by_bucket.into_iter().enumerate().filter(|(at, _)| mask & 1 << at != 0) {
+            let bytes: usize = of_bucket.iter().map(member_bytes).sum();
+            if part_mask != 0 && part_bytes + bytes > MAX_LIST_BYTES {
+                self.send_list(to, part_mask, true, std::mem::take(&mut part));
+                (part_mask, part_bytes) = (0, 0);
+            }
+            part.extend(of_bucket);
+            (part_mask, part_bytes) = (part_mask | 1 << at, part_bytes + bytes);
+        }
+        if part_mask != 0 {
+            self.send_list(to, part_mask, true, part);
+        }
+    }
+
+    fn send_list(&mut self, to: &Arc<str>, mask: u64, wants_answer: bool, members: Vec<Member<MemberId>>) {
+        self.send(Arc::clone(to), Gossip::Members { mask, wants_answer, members });
+    }
+
+    fn send(&mut self, to: Arc<str>, gossip: Gossip) {
+        let message = Sourced { source: self.own().clone(), gossip }.to_bytes();
+        self.outputs.push_back(Output::Send { to, message });
+    }
+
+    /// All members, and this node.
+    fn list(&self) -> Vec<Member<MemberId>> {
+        let own = Member::new(self.own().clone(), self.effects.incarnation_of(self.own()), State::Alive);
+        self.foca.iter_membership_state().cloned().chain([own]).collect()
+    }
+
+    fn in_buckets(&self, mask: u64) -> Vec<Member<MemberId>> {
+        let mut list = self.list();
+        list.retain(|member| mask & 1 << bucket(&member.id().name) != 0);
+        list
+    }
+
+    fn is_own(&self, member: &Member<MemberId>) -> bool {
+        member.id().name == self.own().name
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.foca.iter_membership_state().any(|member| &*member.id().name == name)
+    }
+
+    /// The room for new members. `None`: `count` new ones fit in any case.
+    fn room_for(&self, count: usize) -> Option<usize> {
+        let known = self.foca.iter_membership_state().len();
+        (known + count > MAX_MEMBERS).then(|| MAX_MEMBERS.saturating_sub(known))
+    }
+
+    /// Whether foca is to know of this member.
+    fn admits(&mut self, member: &Member<MemberId>, room: &mut Option<usize>, by: &Arc<str>) -> bool {
+        let (own, id) = (self.foca.identity(), member.id());
+        if id.name == own.name {
+            if id == own && member.state() != State::Alive {
+                self.outputs.push_back(Output::Accused { by: Arc::clone(by), state: member.state() });
+            }
+            if id.is_newer_than(own) && self.taken.as_ref().is_none_or(|taken| id.is_newer_than(taken)) {
+                self.taken = Some(id.clone());
+            }
+            return id == own;
+        }
+        let Some(left) = room.as_mut().filter(|_| !self.knows(&id.name)) else { return true };
+        if *left == 0 {
+            let Some(down) = self.foca.iter_membership_state().find(|member| member.state() == State::Down) else {
+                return false;
+            };
+            let forget = Timer::RemoveDown(down.id().clone());
+            let _ = self.foca.handle_timer(forget, &mut self.effects);
+            return true;
+        }
+        *left -= 1;
+        true
+    }
+
+    /// Carries out what foca has decided. `told_by`: the source of the message that was handled.
+    fn settle(&mut self, told_by: Option<&Arc<str>>) {
+        if let Some(taken) = self.taken.take()
+            && taken.is_newer_than(self.own())
+            && self.next_outbid <= self.effects.now
+        {
+            self.next_outbid = self.effects.now + OUTBID_EVERY;
+            if let Some(next) = taken.next() {
+                let next = MemberId { address: self.own().address, ..next };
+                let _ = self.foca.change_identity(next, &mut self.effects);
+                self.outputs.push_back(Output::NameTaken(taken));
+            }
+        }
+        for effect in std::mem::take(&mut self.effects.collected) {
+            match effect {
+                Effect::Send(to, message) => self.outputs.push_back(Output::Send { to, message }),
+                Effect::Timer(at, timer) => self.push_timer(at, timer),
+                Effect::Up(member) => self.outputs.push_back(Output::Up(member)),
+                Effect::Renamed(member) => {
+                    if self.foca.iter_members().any(|known| *known.id() == member) {
+                        self.outputs.push_back(Output::Up(member));
+                    }
+                }
+                Effect::Down(member) => {
+                    self.outputs.push_back(Output::Down { member, told_by: told_by.cloned() });
+                }
+                Effect::Renewed(own) => self.outputs.push_back(Output::Renewed(own)),
+            }
+        }
+    }
+
+    fn push_timer(&mut self, at: Instant, timer: Timer<MemberId>) {
+        self.timers_made += 1;
+        self.timers.push(Reverse(Due { at, order: self.timers_made, timer }));
+    }
+}
+
+impl std::fmt::Debug for Membership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Membership").field("own", self.own()).finish_non_exhaustive()
+    }
+}
+
+/// A timer of foca.
+#[derive(Debug)]
+struct Due {
+    at: Instant,
+    order: u64,
+    timer: Timer<MemberId>,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+/// What foca wants to happen.
+#[derive(Debug)]
+enum Effect {
+    Send(Arc<str>, Bytes),
+    Timer(Instant, Timer<MemberId>),
+    Up(MemberId),
+    Renamed(MemberId),
+    Down(MemberId),
+    Renewed(MemberId),
+}
+
+/// Collects it.
+#[derive(Debug)]
+struct Effects {
+    now: Instant,
+    /// The identity and the incarnation of the last message: foca has no getter for the incarnation.
+    sent_by: MemberId,
+    incarnation: u16,
+    collected: Vec<Effect>,
+}
+
+impl Effects {
+    fn incarnation_of(&self, own: &MemberId) -> u16 {
+        if self.sent_by == *own { self.incarnation } else { 0 }
+    }
+}
+
+impl Runtime<MemberId> for Effects {
+    fn notify(&mut self, notification: Notification<'_, MemberId>) {
+        self.collected.push(match notification {
+            Notification::MemberUp(id) => Effect::Up(id.clone()),
+            Notification::Rename(_, id) => Effect::Renamed(id.clone()),
+            Notification::MemberDown(id) => Effect::Down(id.clone()),
+            Notification::Rejoin(id) => Effect::Renewed(id.clone()),
+            _ => return,
+        });
+    }
+
+    fn send_to(&mut self, to: MemberId, data: &[u8]) {
+        let mut reader = Reader::new(data);
+        if let (Ok(id), Ok(incarnation)) = (reader.id(), reader.u16("an incarnation")) {
+            (self.sent_by, self.incarnation) = (id, incarnation);
+        }
+        self.collected.push(Effect::Send(to.name, swim_bytes(data)));
+    }
+
+    fn submit_after(&mut self, event: Timer<MemberId>, after: Duration) {
+        self.collected.push(Effect::Timer(self.now + after, event));
+    }
+}
