@@ -40,7 +40,6 @@ mod cluster;
 mod counter;
 mod endpoint;
 mod join;
-#[allow(dead_code, unused_imports, reason = "its connections come next")]
 mod membership;
 mod metrics;
 mod offers;
@@ -61,6 +60,7 @@ pub use client::{CallFailure, Client, ClientBuilder, ConnectError, EncodedCall, 
 pub use cluster::Cluster;
 pub use endpoint::{BindError, Tuning, TuningError};
 pub use join::{JoinError, join};
+pub use membership::MembershipProfile;
 pub use offers::{InvalidOfferRules, OfferRules};
 pub use server::{NetConfig, QuicEdge};
 pub use view::{ClusterView, MAX_PEERS, SingleNode, StaticView, TooManyPeers, View};

@@ -15,7 +15,7 @@ use callboard_config::{FoundModel, Plan, Source, Target};
 use callboard_core::{App, Drained, StartError};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
 use callboard_models::{ConfiguredRoutes, ModelDirectory, ReadAgain};
-use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
+use callboard_net::{BindError, Cluster, Identity, MembershipProfile, NetConfig, NodeAddress, QuicEdge, StaticView};
 use callboard_server::{Server, ServerBuilder, StartingServer};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -188,6 +188,7 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
         offers: plan.settings.offers.value.clone(),
         error_traces: plan.settings.error_traces.value,
         calls_back: plan.settings.calls_back.value,
+        membership: Some(MembershipProfile::Near),
         ..NetConfig::default()
     };
     config.tuning.idle_timeout = plan.settings.quic_idle_timeout.value;
@@ -236,7 +237,7 @@ fn peers(plan: &Plan) -> Result<impl FnOnce(&QuicEdge) -> Cluster + Send + 'stat
     let divided = plan.stages.iter().filter(|stage| !stage.split.value.is_empty());
     let splits: Vec<_> = divided.map(|stage| (stage.name.value.clone(), stage.split.value.clone())).collect();
     Ok(move |quic: &QuicEdge| {
-        let cluster = Cluster::start(quic, Arc::new(view));
+        let cluster = Cluster::start(quic, quic.view(view));
         for (stage, weights) in splits {
             cluster.split(&stage, weights);
         }

@@ -55,6 +55,8 @@ crate::words! {
         Renew = 12 => "renew",
         /// The answer to both; its body is the certificate, and the authority's, in PEM.
         Certificate = 13 => "certificate",
+        /// A message of membership, on a one-way stream between nodes that both have the feature `gossip`; in its body.
+        Gossip = 14 => "gossip",
     }
 }
 

@@ -26,6 +26,12 @@ pub struct Hello {
     pub address: String,
     /// Its build, for people.
     pub build: String,
+    /// What the sender can do beyond its version, by names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+    /// The sender's name in gossip, where its certificate has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub member: String,
 }
 
 /// The answer to a hello. Its body is a list of [`Offer`]s.
@@ -50,6 +56,15 @@ pub struct Welcome {
     /// The default timeout of a call, in milliseconds; 0 for unknown.
     #[serde(skip_serializing_if = "is_default")]
     pub timeout_millis: u64,
+    /// What the node can do beyond the version, by names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+    /// The node's name in gossip, where its certificate has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub member: String,
+    /// The address that the hello came from, for nodes that gossip.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub observed: String,
 }
 
 /// A route of a node, or a stage that peers may call.

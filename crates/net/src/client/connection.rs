@@ -15,6 +15,7 @@ use quinn::{Connection, ConnectionError, RecvStream};
 use super::coalesce::{Coalescer, LargeReplyNames};
 use super::link::Link;
 use crate::endpoint::{StartError, Transport, code, peer_member, port_closes};
+use crate::membership::{FEATURE, GossipHandle, GossipLink};
 use crate::offers::{MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
 use crate::refusal::{RefusalReason, explained};
 use crate::stream::{FrameReceiver, FrameSender};
@@ -48,6 +49,8 @@ pub(crate) struct NodeConnection {
     /// The connection closes: a certificate expires.
     ends: SystemTime,
     clock: Clock,
+    /// Gossip with the node, if both do.
+    gossip: Option<GossipLink>,
     /// The stream of the hello, open as long as the connection is wanted.
     _control: (FrameSender, FrameReceiver),
 }
@@ -59,6 +62,8 @@ pub(crate) struct OwnHello {
     pub(crate) generation: u64,
     /// The address at which peers reach this node.
     pub(crate) address: Option<SocketAddr>,
+    /// Its membership, if it gossips.
+    pub(crate) gossip: Option<GossipHandle>,
 }
 
 /// The reason why there is no connection to an address.
@@ -205,6 +210,10 @@ impl NodeConnection {
         screening.report(address, &member, &offers, &Offers::default());
         let link = Arc::new(Link::new(transport.silent_after()));
         let coalescer = Coalescer::spawn(transport.runtime(), connection.clone(), Arc::clone(&link));
+        let gossip = hello.gossip.as_ref().and_then(|gossip| {
+            gossip.observed(&welcome.observed);
+            gossip.link((&member, &welcome.member, &welcome.features), &connection)
+        });
         let clock = identity.clock();
         let (retires, ends) = retirement(&own, theirs.as_ref().map(|member| &member.validity), clock.now());
         let node = Arc::new(Self {
@@ -223,6 +232,7 @@ impl NodeConnection {
             stale_after: retires + ends.duration_since(retires).unwrap_or_default() / 2,
             ends,
             clock,
+            gossip,
             _control: control,
         });
         transport.runtime().spawn(watch(Arc::downgrade(&node), node.connection.clone(), identity.clone(), theirs));
@@ -259,6 +269,8 @@ async fn exchange_hello(
         generation: own.generation,
         address: own.address.map(|address| address.to_string()).unwrap_or_default(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
+        features: own.gossip.iter().map(|_| FEATURE.to_owned()).collect(),
+        member: own.gossip.as_ref().map(|gossip| gossip.name().to_owned()).unwrap_or_default(),
     };
     let head = frame_head(FrameKind::Hello, 0, &hello, 0).map_err(|error| refused(error.to_string()))?;
     outgoing.write(&mut [head]).await.map_err(|_| left())?;
@@ -327,6 +339,11 @@ async fn receive_notice(node: Weak<NodeConnection>, stream: RecvStream) {
                 node.screening.report(node.connection.remote_address(), &node.member, &offers, &node.offers.load());
                 node.offers.store(offers);
                 node.screening.changed.notify_one();
+            }
+        }
+        FrameKind::Gossip => {
+            if let Some(gossip) = &node.gossip {
+                gossip.received(body);
             }
         }
         // A notice of a later version.

@@ -97,7 +97,7 @@ impl Cluster {
         let metrics = edge.peer_metrics().clone();
         let connector = PeerConnector {
             transport,
-            hello: OwnHello { node, generation, address: Some(edge.address()) },
+            hello: OwnHello { node, generation, address: Some(edge.address()), gossip: edge.gossip().cloned() },
             screening: OfferScreening {
                 rules: Arc::new(edge.config().offers.clone()),
                 refused: metrics.offers_refused(),

@@ -4,6 +4,7 @@
 //! this node itself, it is connected at another address, or a newer process of its name is) is not tried again until
 //! that changes.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::index::StageIndex;
 use super::member::Member;
 use super::peer::Peer;
 use crate::client::{ConnectFailure, NodeConnection, OwnHello};
-use crate::endpoint::{Transport, peer_member};
+use crate::endpoint::{Transport, peer_member, port_closed};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferScreening;
 use crate::refusal::RefusalReason;
@@ -32,6 +33,9 @@ const UNWANTED_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest time of a handshake on a busy machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The wait for the machine of a peer, which comes from the same machine or the next one. Silence is no answer.
+const PORT_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How often an unwanted peer is reported to the view, which may forget it.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
@@ -121,6 +125,7 @@ impl Peer {
                 },
                 Err(failure) => {
                     tracing::debug!("not connected: {failure}");
+                    with.report_port(address).await;
                     if let ConnectFailure::Stale { .. } = failure {
                         with.metrics.name_conflict();
                         pauses.unwanted();
@@ -160,6 +165,14 @@ impl PeerConnector {
         let known_name = instance.known_name().unwrap_or_else(|| peer.address().to_string());
         let registration = self.nodes.register(instance, peer.address(), connection)?;
         Ok((registration, self.index.members().get(&known_name)))
+    }
+
+    /// Tells the cluster if no process has the port of a member that was up.
+    async fn report_port(&self, address: SocketAddr) {
+        let Some(gossip) = self.hello.gossip.as_ref().filter(|gossip| gossip.is_up(address)) else { return };
+        if tokio::time::timeout(PORT_PROBE_TIMEOUT, port_closed(address)).await.is_ok() {
+            gossip.refused(address);
+        }
     }
 
     /// Reports the reason to both sides. The log has one line until the next connection.

@@ -12,25 +12,33 @@
 //! * **Untrusted:** a message counts only on a connection of the member that it names as its source, and its decoder
 //!   is bounded. Any member may call another one dead: that one takes a new identity, and the accuser is reported.
 
+mod actor;
 mod codec;
 mod digest;
 mod error;
+mod handle;
 mod identity;
+mod links;
 mod message;
+mod metrics;
 mod profile;
 mod silence;
 mod state;
 mod swim;
+mod view;
 
 #[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use error::GossipError;
+pub(crate) use handle::{FEATURE, GossipHandle, GossipLink, STREAMS};
 pub(crate) use identity::MemberId;
-pub(crate) use profile::Profile;
-pub(crate) use state::{Membership, Output};
+pub(crate) use metrics::MembershipMetrics;
+pub use profile::MembershipProfile;
+pub(crate) use view::GossipView;
+
+use state::{Membership, Output};
 
 /// Bytes from a member never panic, and leave a node that goes on.
 #[cfg(feature = "testing")]
@@ -38,7 +46,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let (mut now, second) = (callboard_core::Instant::now(), std::time::Duration::from_secs(1));
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let own = MemberId { name: "own".into(), address, generation: 1, bump: 0 };
-    let mut node = Membership::new(own, Profile::Near, 1, now);
+    let mut node = Membership::new(own, MembershipProfile::Near, 1, now);
     // Of the member that the message names, so that its content is read.
     let source = message::Sourced::read(bytes).map(|message| message.source.name);
     let _ = node.received(source.as_deref().unwrap_or("other"), bytes, now);

@@ -10,7 +10,7 @@ use foca::{Config, PeriodicParams};
 /// A shorter time to a verdict costs false deaths: a member that is silent for longer than the suspicion is called
 /// dead, although it may only pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub enum MembershipProfile {
     /// For round trips of up to 100 ms: everybody knows of a death within 2 to 3.5 s, and a pause of 1.5 s is none.
     #[default]
     Near,
@@ -28,7 +28,7 @@ const MAX_PACKET_BYTES: NonZeroUsize = NonZeroUsize::new(16 << 10).unwrap();
 /// Dead members are forgotten after this: a late rumour of a death must not look like news.
 const REMOVE_DOWN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-impl Profile {
+impl MembershipProfile {
     /// The time between two probes of one node.
     pub(super) fn probe_period(self) -> Duration {
         self.scaled(500)

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use callboard_core::Instant;
 use foca::State;
 
-use super::{MemberId, Membership, Output, Profile};
+use super::{MemberId, Membership, MembershipProfile, Output};
 
 /// The headers of QUIC and UDP for one message.
 const HEADER_BYTES: u64 = 64;
@@ -92,7 +92,7 @@ pub(super) struct Sim {
     random: fastrand::Rng,
     connected: HashSet<(usize, usize)>,
     waiting: std::collections::HashMap<(usize, usize), VecDeque<Bytes>>,
-    profile: Profile,
+    profile: MembershipProfile,
     generation: u64,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn id(number: usize, generation: u64) -> MemberId {
 
 impl Sim {
     /// Nodes that know nobody.
-    pub(super) fn new(count: usize, seed: u64, loss: Loss, profile: Profile) -> Self {
+    pub(super) fn new(count: usize, seed: u64, loss: Loss, profile: MembershipProfile) -> Self {
         let now = Instant::now();
         let mut sim = Self {
             now,
@@ -138,7 +138,7 @@ impl Sim {
 
     /// Nodes of which all but the first have joined through the first, and know each other.
     pub(super) fn joined(count: usize, seed: u64, loss: Loss) -> Self {
-        let mut sim = Self::new(count, seed, loss, Profile::Near);
+        let mut sim = Self::new(count, seed, loss, MembershipProfile::Near);
         (1..count).for_each(|node| sim.connect(node, 0));
         let took = sim.run_until(Duration::from_secs(30), Self::agrees);
         assert!(took.is_some(), "seed {seed}: {count} nodes do not find each other");

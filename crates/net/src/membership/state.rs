@@ -18,7 +18,7 @@ use super::digest::{BUCKETS, Buckets, bucket};
 use super::error::GossipError;
 use super::identity::MemberId;
 use super::message::{Gossip, Sourced, swim_bytes};
-use super::profile::Profile;
+use super::profile::MembershipProfile;
 use super::silence::Silence;
 use super::swim::{Swim, SwimCodec};
 
@@ -62,7 +62,7 @@ pub(crate) struct Membership {
     foca: Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>,
     effects: Effects,
     silence: Silence,
-    profile: Profile,
+    profile: MembershipProfile,
     random: SmallRng,
     timers: BinaryHeap<Reverse<Due>>,
     /// Numbers the timers, so that timers of one time fire in their order.
@@ -76,7 +76,7 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// A node that knows nobody. `seed` decides its random choices.
-    pub(crate) fn new(own: MemberId, profile: Profile, seed: u64, now: Instant) -> Self {
+    pub(crate) fn new(own: MemberId, profile: MembershipProfile, seed: u64, now: Instant) -> Self {
         let mut random = SmallRng::seed_from_u64(seed);
         let choices = SmallRng::seed_from_u64(random.random());
         // The first exchange comes at a random time: nodes that start together do not exchange together.

@@ -6,11 +6,12 @@ use callboard_core::Instant;
 use foca::{Header, Member, Message, State};
 
 use super::digest::Buckets;
+use super::error::GossipError;
 use super::message::{Gossip, Sourced, swim_bytes};
 use super::sim::{Loss, Sim, id, name};
 use super::state::MAX_MEMBERS;
 use super::swim::Swim;
-use super::{GossipError, MemberId, Membership, Output, Profile};
+use super::{MemberId, Membership, MembershipProfile, Output};
 
 const STREAMS: [f64; 3] = [0.0, 0.05, 0.2];
 
@@ -69,7 +70,7 @@ fn three_hundred_and_a_thousand_nodes_learn_of_a_death() {
 /// One cluster for all: its making costs most of the time.
 #[test]
 fn three_hundred_nodes_join_through_one_seed_and_learn_of_deaths() {
-    let mut sim = Sim::new(300, seed(), Loss::Delayed(0.05), Profile::Near);
+    let mut sim = Sim::new(300, seed(), Loss::Delayed(0.05), MembershipProfile::Near);
     (1..300).for_each(|node| sim.connect(node, 0));
     let joined = sim.run_until(secs(60.0), Sim::agrees).expect("all know each other");
     let before = sim.bytes;
@@ -173,7 +174,7 @@ fn a_node_whose_clock_was_set_back_is_a_member_again() {
     sim.run(secs(5.0));
     sim.restart(3);
     let own = MemberId { generation: 1, ..id(3, 1) };
-    sim.nodes[3].membership = Membership::new(own, Profile::Near, 7, sim.now);
+    sim.nodes[3].membership = Membership::new(own, MembershipProfile::Near, 7, sim.now);
     sim.connect(3, 0);
     let took = sim.run_until(secs(10.0), Sim::agrees);
     assert!(took.is_some(), "{:?}", sim.nodes[0].membership.members().collect::<Vec<_>>());
@@ -182,7 +183,7 @@ fn a_node_whose_clock_was_set_back_is_a_member_again() {
 #[test]
 fn a_far_cluster_bears_long_round_trips_and_loss() {
     let seed = seed();
-    let mut sim = Sim::new(30, seed, Loss::Delayed(0.2), Profile::Far);
+    let mut sim = Sim::new(30, seed, Loss::Delayed(0.2), MembershipProfile::Far);
     sim.latency = 0.09..0.11;
     (1..30).for_each(|node| sim.connect(node, 0));
     sim.run_until(secs(60.0), Sim::agrees).expect("all know each other");
@@ -226,7 +227,7 @@ impl Lone {
     /// A node that has members, which are silent.
     fn with_members(count: usize) -> Self {
         let now = Instant::now();
-        let node = Membership::new(id(0, 1), Profile::Near, 1, now);
+        let node = Membership::new(id(0, 1), MembershipProfile::Near, 1, now);
         let mut lone = Self { node, now, incarnations: vec![0; count + 1] };
         (1..=count).for_each(|number| lone.hear(number));
         lone

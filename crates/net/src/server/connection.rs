@@ -18,6 +18,7 @@ use super::refusal_log::ConnectionRefusal;
 use super::{ServerState, StreamGuard, exchange, issuing, receiving};
 use crate::counter::GuardCounter;
 use crate::endpoint::{ConnectionWindow, flush_each_poll, peer_member};
+use crate::membership::{FEATURE, GossipLink, STREAMS};
 use crate::refusal::RefusalReason;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault, WriteFault};
 use crate::wire;
@@ -96,6 +97,8 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
             drop(slot);
             tokio::select! {
                 () = serve_streams(&connection, &server, member.role, window) => {}
+                // Ends only with the connection.
+                () = receive_gossip(&connection, gossip_link(&server, &hello, &member, &connection)) => {}
                 () = server.identity.clock().sleep_until(member.validity.not_after) => {
                     log_refusal(RefusalReason::OutlivedCertificate.into());
                     RefusalReason::OutlivedCertificate.close(&connection);
@@ -103,6 +106,22 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
             }
             drop(guard);
         }
+    }
+}
+
+/// Gossip with a node that has connected.
+fn gossip_link(server: &ServerState, hello: &Hello, member: &Member, connection: &Connection) -> Option<GossipLink> {
+    let gossip = server.gossip.as_ref().filter(|_| member.role == Role::Node)?;
+    let link = gossip.link((&member.name, &hello.member, &hello.features), connection)?;
+    // Before the hello, and for others, there are none.
+    connection.set_max_concurrent_uni_streams(STREAMS.into());
+    Some(link)
+}
+
+async fn receive_gossip(connection: &Connection, link: Option<GossipLink>) {
+    match link {
+        Some(link) => link.receive_all(connection).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -137,7 +156,9 @@ async fn greet(connection: &Connection, server: &Arc<ServerState>) -> Result<Acc
     let window = ConnectionWindow::new(&server.windows, connection, &server.config.tuning);
     let offers = offers(server, member.role);
     let version = hello.max_version.min(VERSION);
-    let welcomed = send_welcome(&mut outgoing, server, version, offers.clone()).await;
+    // Nodes of earlier versions need no further fields.
+    let observed = hello.features.iter().any(|feature| feature == FEATURE).then(|| connection.remote_address());
+    let welcomed = send_welcome(&mut outgoing, server, (version, observed), offers.clone()).await;
     welcomed.map_err(|_| refuse(RefusalReason::Lost))?;
     Ok(AcceptedHello { hello, member, offers, window, _control: outgoing })
 }
@@ -169,9 +190,10 @@ fn check_hello(hello: &Hello, member: &Member, server: &ServerState) -> Result<(
 async fn send_welcome(
     outgoing: &mut FrameSender,
     server: &ServerState,
-    version: u8,
+    (version, observed): (u8, Option<SocketAddr>),
     body: Bytes,
 ) -> Result<(), WriteFault> {
+    let gossip = server.gossip.as_ref();
     let header = Welcome {
         version,
         node: server.config.node.clone(),
@@ -181,6 +203,9 @@ async fn send_welcome(
         draining: server.is_draining(),
         max_stages: receiving::MAX_STAGES as u32,
         timeout_millis: server.node().map_or(0, |node| wire::millis(node.edge().default_timeout())),
+        features: gossip.iter().map(|_| FEATURE.to_owned()).collect(),
+        member: gossip.map(|gossip| gossip.name().to_owned()).unwrap_or_default(),
+        observed: observed.map(|address| address.to_string()).unwrap_or_default(),
     };
     // The header is short and always fits.
     let Ok(head) = frame_head(FrameKind::Welcome, 0, &header, body.len()) else {

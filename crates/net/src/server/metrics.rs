@@ -14,6 +14,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::fault::StreamRefusal;
 use crate::endpoint::NodeWindows;
+use crate::membership::MembershipMetrics;
 use crate::metrics::PeerMetrics;
 use crate::refusal::RefusalReason;
 
@@ -54,11 +55,12 @@ struct KindLabel {
 }
 
 impl ServerMetrics {
-    pub(super) fn new(identity: Identity, windows: Arc<NodeWindows>) -> Self {
+    pub(super) fn new(identity: Identity, windows: Arc<NodeWindows>, membership: &MembershipMetrics) -> Self {
         let (counters, peers) = (ServerCounters::default(), PeerMetrics::default());
         let mut registry = Registry::with_prefix("callboard_net");
         counters.register(&mut registry);
         peers.register(&mut registry);
+        membership.register(&mut registry);
         registry.register_collector(Box::new(OwnCertificate(identity)));
         registry.register_collector(Box::new(WindowGauge(windows)));
         Self { registry, counters, peers }

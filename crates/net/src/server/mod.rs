@@ -47,9 +47,10 @@ use self::metrics::ServerMetrics;
 use self::refusal_log::RefusalLog;
 use crate::endpoint::{BindError, ConnectionWindow, NodeWindows, Transport, Tuning, code};
 use crate::join::{QuicIssuers, spawn_renewal};
+use crate::membership::{GossipHandle, GossipView, MemberId, MembershipProfile};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferRules;
-use crate::view::ClusterView;
+use crate::view::{ClusterView, StaticView};
 use crate::wire::too_large;
 
 /// The longest wait for callers to acknowledge a goaway; a caller that is gone does not delay the shutdown.
@@ -120,6 +121,9 @@ pub struct NetConfig {
     /// How often a node asks the authority's node for the removed members. Default 60 s: a node without the new list
     /// accepts a removed member for that long. The node with the authority's directory reads it every second.
     pub removals_every: Duration,
+    /// Whether this node is a member of a cluster by gossip, and how soon it notices deaths. Default: it is none, and
+    /// knows only the nodes that are named and that connect. [`QuicEdge::view`] is the view of all members.
+    pub membership: Option<MembershipProfile>,
     /// The settings of QUIC.
     pub tuning: Tuning,
 }
@@ -144,6 +148,7 @@ impl Default for NetConfig {
             calls_back: true,
             error_traces: ErrorTraces::default(),
             removals_every: Duration::from_secs(60),
+            membership: None,
             tuning: Tuning::default(),
         }
     }
@@ -200,6 +205,8 @@ struct ServerState {
     windows: Arc<NodeWindows>,
     is_draining: AtomicBool,
     connections: Mutex<Vec<OpenConnection>>,
+    /// Its membership, if it gossips.
+    gossip: Option<GossipHandle>,
     /// Receives introductions of nodes that connect.
     view: OnceLock<Arc<dyn ClusterView>>,
     streams: AtomicUsize,
@@ -230,13 +237,20 @@ impl QuicEdge {
         let address = local.map_err(|error| BindError::Address { address, error })?;
         let windows = Arc::new(NodeWindows::new(&config.tuning));
         let sends_traces = config.error_traces.are_sent(address.ip().to_canonical().is_loopback());
+        let generation = new_generation();
+        let gossip = config.membership.map(|profile| {
+            let own = MemberId { name: gossip_name(&identity), address, generation, bump: 0 };
+            GossipHandle::start(own, profile, transport.runtime())
+        });
+        let metrics = gossip.as_ref().map(|gossip| gossip.metrics().clone()).unwrap_or_default();
         let server = Arc::new(ServerState {
             config,
             sends_traces,
             node: ArcSwapOption::empty(),
             runtime: Handle::current(),
-            generation: new_generation(),
-            metrics: ServerMetrics::new(identity.clone(), Arc::clone(&windows)),
+            generation,
+            metrics: ServerMetrics::new(identity.clone(), Arc::clone(&windows), &metrics),
+            gossip,
             windows,
             identity,
             issuer,
@@ -282,6 +296,21 @@ impl QuicEdge {
     /// The counters of calls to peers.
     pub(crate) fn peer_metrics(&self) -> &PeerMetrics {
         &self.server.metrics.peers
+    }
+
+    /// The view of all members of the cluster, which the `named` ones know; without
+    /// [`membership`](NetConfig::membership), the named ones.
+    #[must_use]
+    pub fn view(&self, named: StaticView) -> Arc<dyn ClusterView> {
+        match self.gossip() {
+            Some(gossip) => Arc::new(GossipView::new(named, gossip.members(), self.transport.runtime())),
+            None => Arc::new(named),
+        }
+    }
+
+    /// Its membership, if it gossips.
+    pub(crate) fn gossip(&self) -> Option<&GossipHandle> {
+        self.server.gossip.as_ref()
     }
 
     /// The generation of this process.
@@ -413,6 +442,14 @@ fn new_generation() -> u64 {
     // The closure always returns a value.
     let last = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(now.max(last.saturating_add(1))));
     now.max(last.unwrap_or_else(|last| last).saturating_add(1))
+}
+
+/// The name in gossip: that of the certificate, or a random one under the development identity.
+fn gossip_name(identity: &Identity) -> Arc<str> {
+    match identity.name() {
+        name if name.is_empty() => format!("development-{:016x}", fastrand::u64(..)).into(),
+        name => name.into(),
+    }
 }
 
 /// Counts a stream while it is answered.

@@ -8,6 +8,7 @@ mod calls;
 mod common;
 mod forms;
 mod generations;
+mod gossip;
 mod hostile;
 mod identity;
 mod joining;

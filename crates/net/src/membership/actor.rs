@@ -1,0 +1,153 @@
+//! The shell of the membership: brings it messages and the time, and carries out what it wants.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_core::Instant;
+use callboard_identity::quoted;
+use foca::State;
+use tokio::sync::{mpsc, watch};
+
+use super::handle::MemberAddresses;
+use super::links::Links;
+use super::metrics::MembershipMetrics;
+use super::{Membership, Output};
+
+/// How long a dead member is tried after it was chosen: enough for several tries to connect.
+const WANTED_FOR: Duration = Duration::from_secs(5);
+
+/// The least time between two lines about accusers.
+const ACCUSATIONS_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) enum Input {
+    Received { from: Arc<str>, message: Bytes },
+    Connected(Arc<str>),
+    Refused(SocketAddr),
+    Observed(SocketAddr),
+}
+
+/// Runs until the last handle is dropped.
+pub(super) async fn run(
+    mut membership: Membership,
+    mut inputs: mpsc::Receiver<Input>,
+    links: Arc<Links>,
+    published: watch::Sender<Arc<MemberAddresses>>,
+    metrics: MembershipMetrics,
+) {
+    let mut shell = Shell { links, published, metrics, wanted: Vec::new(), accused_at: None };
+    loop {
+        let wake = membership.next_wakeup();
+        tokio::select! {
+            biased;
+            input = inputs.recv() => match input {
+                Some(input) => shell.give(&mut membership, input),
+                None => return,
+            },
+            () = tokio::time::sleep_until(wake) => {}
+        }
+        let now = Instant::now();
+        // Also after a message: a flood of them does not hold up the timers.
+        if membership.next_wakeup() <= now {
+            membership.wake(now);
+        }
+        shell.carry_out(&mut membership, now);
+    }
+}
+
+struct Shell {
+    links: Arc<Links>,
+    published: watch::Sender<Arc<MemberAddresses>>,
+    metrics: MembershipMetrics,
+    /// Dead members that are tried, and until when.
+    wanted: Vec<(SocketAddr, Instant)>,
+    accused_at: Option<Instant>,
+}
+
+impl Shell {
+    fn give(&self, membership: &mut Membership, input: Input) {
+        let now = Instant::now();
+        match input {
+            Input::Received { from, message } => {
+                if let Err(error) = membership.received(&from, &message, now) {
+                    self.metrics.refused.inc();
+                    tracing::debug!(member = %quoted(&from), "{error}");
+                }
+            }
+            Input::Connected(name) => membership.connected(&name, now),
+            Input::Refused(address) => membership.refused(address, now),
+            Input::Observed(address) => {
+                let own = membership.own().address;
+                if own.ip().is_unspecified() {
+                    membership.set_address(SocketAddr::new(address.ip(), own.port()), now);
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, membership: &mut Membership, now: Instant) {
+        let wanted_before = self.wanted.len();
+        self.wanted.retain(|(_, until)| *until > now);
+        let mut has_changed = self.wanted.len() != wanted_before;
+        while let Some(output) = membership.poll_output() {
+            match output {
+                Output::Send { to, message } => self.links.send(&to, message),
+                Output::Wanted(member) => {
+                    self.wanted.retain(|(address, _)| *address != member.address);
+                    self.wanted.push((member.address, now + WANTED_FOR));
+                    has_changed = true;
+                }
+                Output::Up(member) => {
+                    has_changed = true;
+                    tracing::info!(member = %member.name, address = %member.address, "a member is up");
+                }
+                Output::Down { member, told_by } => {
+                    has_changed = true;
+                    self.metrics.deaths.inc();
+                    let told_by = told_by.as_deref().unwrap_or("this node");
+                    tracing::info!(member = %member.name, address = %member.address, told_by, "a member is down");
+                }
+                Output::Accused { by, state } => self.accused(&by, state, now),
+                Output::Renewed(own) => {
+                    tracing::warn!(times = own.bump, "this node was called dead, and has a new identity");
+                }
+                Output::NameTaken(other) => tracing::warn!(
+                    address = %other.address,
+                    "another process has this node's name, or its clock was ahead; use one identity per node"
+                ),
+            }
+        }
+        if has_changed {
+            self.publish(membership);
+        }
+    }
+
+    fn accused(&mut self, by: &str, state: State, now: Instant) {
+        self.metrics.accusations.inc();
+        if self.accused_at.is_none_or(|at| now.saturating_duration_since(at) >= ACCUSATIONS_EVERY) {
+            self.accused_at = Some(now);
+            let state = if state == State::Down { "down" } else { "suspected" };
+            tracing::warn!(by, "a member says that this node is {state}");
+        }
+    }
+
+    fn publish(&self, membership: &Membership) {
+        let has_address = |address: &SocketAddr| !address.ip().is_unspecified() && address.port() != 0;
+        let up = membership.members().filter(|(_, state)| *state != State::Down).map(|(member, _)| member.address);
+        let mut up: Vec<_> = up.filter(has_address).collect();
+        up.sort();
+        self.metrics.up.set(up.len() as i64);
+        let wanted = self.wanted.iter().map(|(address, _)| *address);
+        let wanted = wanted.filter(|address| has_address(address) && !up.contains(address)).collect();
+        let addresses = MemberAddresses { up, wanted };
+        self.published.send_if_modified(|published| {
+            let has_changed = **published != addresses;
+            if has_changed {
+                *published = Arc::new(addresses);
+            }
+            has_changed
+        });
+    }
+}

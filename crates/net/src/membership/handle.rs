@@ -1,0 +1,146 @@
+//! The membership of a running node, for its connections and its view.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::wire::{FrameKind, FrameLimits};
+use callboard_core::Instant;
+use quinn::{Connection, RecvStream};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+use super::actor::{self, Input};
+use super::links::{LinkGuard, Links};
+use super::message::MAX_MESSAGE_BYTES;
+use super::metrics::MembershipMetrics;
+use super::{MemberId, Membership, MembershipProfile};
+use crate::stream::FrameReceiver;
+
+/// The name of gossip in hello and welcome.
+pub(crate) const FEATURE: &str = "gossip";
+
+/// The one-way streams that a node allows another one.
+pub(crate) const STREAMS: u32 = 16;
+
+/// The most messages that wait for the actor; further ones are dropped, as a network does.
+const INBOX: usize = 1_024;
+
+/// The longest time for the bytes of one message.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The addresses of the other members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MemberAddresses {
+    /// Of those that are up.
+    pub(crate) up: Vec<SocketAddr>,
+    /// Of dead ones that are tried again.
+    pub(crate) wanted: Vec<SocketAddr>,
+}
+
+/// Clones share the membership, which ends with the last one.
+#[derive(Clone, Debug)]
+pub(crate) struct GossipHandle {
+    name: Arc<str>,
+    inputs: mpsc::Sender<Input>,
+    links: Arc<Links>,
+    members: watch::Receiver<Arc<MemberAddresses>>,
+    metrics: MembershipMetrics,
+}
+
+impl GossipHandle {
+    /// Starts the membership of a node that knows nobody.
+    pub(crate) fn start(own: MemberId, profile: MembershipProfile, runtime: &Handle) -> Self {
+        let name = Arc::clone(&own.name);
+        let membership = Membership::new(own, profile, fastrand::u64(..), Instant::now());
+        let (inputs, inbox) = mpsc::channel(INBOX);
+        let (published, members) = watch::channel(Arc::default());
+        let metrics = MembershipMetrics::default();
+        let links = Arc::new(Links::new(metrics.clone()));
+        runtime.spawn(actor::run(membership, inbox, Arc::clone(&links), published, metrics.clone()));
+        Self { name, inputs, links, members, metrics }
+    }
+
+    /// The name of this node in gossip.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn metrics(&self) -> &MembershipMetrics {
+        &self.metrics
+    }
+
+    pub(crate) fn members(&self) -> watch::Receiver<Arc<MemberAddresses>> {
+        self.members.clone()
+    }
+
+    /// Gossips over this connection until the link is dropped, if its node does: `features` of its hello or welcome.
+    /// `certified` is the name in its certificate, empty under the development identity; then the name that it
+    /// announced counts.
+    pub(crate) fn link(
+        &self,
+        (certified, announced, features): (&str, &str, &[String]),
+        connection: &Connection,
+    ) -> Option<GossipLink> {
+        let name = if certified.is_empty() { announced } else { certified };
+        if name.is_empty() || name == &*self.name || !features.iter().any(|feature| feature == FEATURE) {
+            return None;
+        }
+        let member: Arc<str> = name.into();
+        let guard = self.links.add(Arc::clone(&member), connection);
+        let link = GossipLink { member, inputs: self.inputs.clone(), _guard: guard };
+        let _ = self.inputs.try_send(Input::Connected(Arc::clone(&link.member)));
+        Some(link)
+    }
+
+    /// Another node reaches this one at this address.
+    pub(crate) fn observed(&self, address: &str) {
+        if let Ok(address) = address.parse::<SocketAddr>() {
+            let _ = self.inputs.try_send(Input::Observed(address));
+        }
+    }
+
+    /// Whether a member of this address is up.
+    pub(crate) fn is_up(&self, address: SocketAddr) -> bool {
+        self.members.borrow().up.contains(&address)
+    }
+
+    /// No process has this port any more.
+    pub(crate) fn refused(&self, address: SocketAddr) {
+        let _ = self.inputs.try_send(Input::Refused(address));
+    }
+}
+
+/// A connection to a member that gossips.
+#[derive(Debug)]
+pub(crate) struct GossipLink {
+    member: Arc<str>,
+    inputs: mpsc::Sender<Input>,
+    _guard: LinkGuard,
+}
+
+impl GossipLink {
+    /// A message has arrived on its connection.
+    pub(crate) fn received(&self, message: Bytes) {
+        let _ = self.inputs.try_send(Input::Received { from: Arc::clone(&self.member), message });
+    }
+
+    /// Receives messages until the connection ends, each in a task of its own: an incomplete one delays no other.
+    pub(crate) async fn receive_all(self, connection: &Connection) {
+        let link = Arc::new(self);
+        while let Ok(stream) = connection.accept_uni().await {
+            tokio::spawn(tokio::time::timeout(READ_TIMEOUT, receive(Arc::clone(&link), stream)));
+        }
+    }
+}
+
+async fn receive(link: Arc<GossipLink>, stream: RecvStream) {
+    let limits = FrameLimits { max_body_bytes: MAX_MESSAGE_BYTES, ..FrameLimits::default() };
+    let mut incoming = FrameReceiver::new(stream, limits);
+    let Ok(Some(head)) = incoming.next_head().await else { return };
+    let Ok(body) = incoming.short_body(&head).await else { return };
+    if head.kind == FrameKind::Gossip {
+        link.received(body);
+    }
+}

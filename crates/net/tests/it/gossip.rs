@@ -1,0 +1,139 @@
+//! Clusters by gossip: naming one node is enough, and no node is the head.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use callboard_core::{App, Pipeline, Stage};
+use callboard_net::testing::issued;
+use callboard_net::{Cluster, Identity, MembershipProfile, NetConfig, QuicEdge, Role, StaticView};
+
+use crate::common::{IDENTITY, LONG, ServingNode, loopback, patient, until};
+use crate::lab::Lab;
+
+/// A node of a cluster that gossips.
+struct Node {
+    served: ServingNode,
+    cluster: Cluster,
+}
+
+fn gossiping() -> NetConfig {
+    let mut config = NetConfig { membership: Some(MembershipProfile::Near), ..patient() };
+    // A killed node must be noticed.
+    config.tuning.idle_timeout = Duration::from_secs(3);
+    config
+}
+
+impl Node {
+    /// A node that offers a stage of its own name, and names these nodes.
+    async fn start(stage: &'static str, identity: &Identity, config: NetConfig, named: &[SocketAddr]) -> Self {
+        let own = Stage::each(stage, move |text: &String| Ok(format!("{stage} {text}")));
+        let mut app = App::new().route(&format!("/{stage}"), own);
+        for other in ["a", "b", "c", "d"].into_iter().filter(|other| *other != stage) {
+            app = app.route(&format!("/to/{other}"), Pipeline::<String, String>::remote(other));
+        }
+        let config = NetConfig { node: identity.name(), ..config };
+        let edge = QuicEdge::bind(loopback(), identity.clone(), config).unwrap();
+        let node = app.start().await.unwrap();
+        edge.open(node.client());
+        let named = StaticView::try_new(named.iter().copied()).unwrap();
+        let cluster = Cluster::start(&edge, edge.view(named));
+        node.handle().join(cluster.clone()).unwrap();
+        Self { served: ServingNode { node, edge }, cluster }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.served.edge.address()
+    }
+
+    async fn until_peers(&self, count: usize) {
+        until(|| self.cluster.connected_peers() == count).await;
+    }
+
+    /// Calls the stage of another node.
+    async fn call(&self, other: &str) -> String {
+        let route = format!("/to/{other}");
+        let calling = self.served.node.client();
+        let call = calling.call::<String, String>(&route, "hello".to_owned());
+        tokio::time::timeout(LONG, call).await.unwrap().unwrap()
+    }
+
+    fn metric(&self, name: &str) -> i64 {
+        let metrics = self.served.edge.metrics();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("callboard_net_{name} ")));
+        line.unwrap_or_else(|| panic!("{name} in {metrics}")).parse().unwrap()
+    }
+
+    async fn kill(self) {
+        self.served.edge.shutdown(Duration::ZERO).await;
+        drop((self.cluster, self.served.node));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_named_node_makes_a_cluster_that_goes_on_without_it() {
+    let start = |stage, named: Vec<SocketAddr>| async move { Node::start(stage, &IDENTITY, gossiping(), &named).await };
+    let a = start("a", vec![]).await;
+    let b = start("b", vec![a.address()]).await;
+    let c = start("c", vec![a.address()]).await;
+    for node in [&a, &b, &c] {
+        node.until_peers(2).await;
+        until(|| node.metric("members_up") == 2).await;
+    }
+    until(|| b.cluster.connected_peers() == 2).await;
+    assert_eq!(b.call("c").await, "c hello");
+    assert_eq!(c.call("b").await, "b hello");
+    // The node that both have named is gone.
+    a.kill().await;
+    let gone = std::time::Instant::now();
+    for node in [&b, &c] {
+        until(|| node.metric("members_up") == 1).await;
+    }
+    println!("a refused port is known after {:.1?}", gone.elapsed());
+    assert_eq!(b.call("c").await, "c hello");
+    assert_eq!(c.call("b").await, "b hello");
+    // A fourth joins through one of the rest, and both know it.
+    let d = start("d", vec![c.address()]).await;
+    for node in [&b, &c, &d] {
+        node.until_peers(2).await;
+    }
+    assert_eq!(b.call("d").await, "d hello");
+    assert_eq!(d.call("b").await, "b hello");
+    assert_eq!((b.metric("accusations_total"), c.metric("accusations_total")), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_known_by_the_names_in_their_certificates() {
+    let lab = Lab::start("gossips").await;
+    let (from, until_then) = (SystemTime::now() - LONG, SystemTime::now() + 60 * LONG);
+    let identity = |name| issued(&lab.authority, Role::Node, name, from, until_then);
+    let a = Node::start("a", &identity("left"), gossiping(), &[]).await;
+    let b = Node::start("b", &identity("middle"), gossiping(), &[a.address()]).await;
+    let c = Node::start("c", &identity("right"), gossiping(), &[a.address()]).await;
+    for node in [&a, &b, &c] {
+        node.until_peers(2).await;
+        until(|| node.metric("members_up") == 2).await;
+    }
+    // A restarted node is one member, at its new address.
+    c.kill().await;
+    let c = Node::start("c", &identity("right"), gossiping(), &[b.address()]).await;
+    for node in [&a, &b, &c] {
+        node.until_peers(2).await;
+        until(|| node.metric("members_up") == 2).await;
+    }
+    assert_eq!(a.call("c").await, "c hello");
+}
+
+/// A node of the time before gossip, or one that has it off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_gossip_is_a_peer_of_those_that_name_it() {
+    let a = Node::start("a", &IDENTITY, gossiping(), &[]).await;
+    let b = Node::start("b", &IDENTITY, NetConfig { membership: None, ..gossiping() }, &[a.address()]).await;
+    let c = Node::start("c", &IDENTITY, gossiping(), &[a.address()]).await;
+    // `b` connects to `a`, and is called back. `c` has not heard of it.
+    a.until_peers(2).await;
+    b.until_peers(1).await;
+    assert_eq!(b.call("a").await, "a hello");
+    assert_eq!(a.call("b").await, "b hello");
+    until(|| a.metric("members_up") == 1).await;
+    assert_eq!((b.metric("members_up"), c.cluster.connected_peers()), (0, 1));
+}
