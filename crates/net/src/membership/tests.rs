@@ -390,6 +390,19 @@ fn messages_survive_their_bytes_and_no_prefix_of_them_is_valid() {
     }
 }
 
+/// What earlier nodes send and compute: a change of it needs a new version.
+#[test]
+fn the_bytes_and_sums_of_version_one_stay() {
+    let source = MemberId { bump: 2, ..id(1, 7) };
+    let members = vec![Member::new(source.clone(), 3, State::Suspect)];
+    let buckets = Buckets::of(members.iter());
+    assert_eq!((buckets.0[30], buckets.digest()), (0x8211_6b97_8414_deb5, 0x532f_f138_cb5d_67ba));
+    let gossip = Gossip::Members { mask: 1 << 30, wants_answer: true, members };
+    let hex: String = Sourced { source, gossip }.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let identity = "096e6f64652d30303031040a0000011151000000000000000700000002";
+    assert_eq!(hex, format!("0104{identity}0000000040000000010001{identity}000301"));
+}
+
 #[test]
 fn invalid_messages_are_named() {
     let error = |bytes: &[u8]| Sourced::read(bytes).unwrap_err().to_string();

@@ -298,11 +298,12 @@ impl QuicEdge {
         &self.server.metrics.peers
     }
 
-    /// The view of all members of the cluster, which the `named` ones know; without
-    /// [`membership`](NetConfig::membership), the named ones.
+    /// The view of all members of the cluster, which the `named` ones know. Without
+    /// [`membership`](NetConfig::membership), or if this node calls only the nodes that it has named
+    /// ([`calls_back`](NetConfig::calls_back)), it has the named ones.
     #[must_use]
     pub fn view(&self, named: StaticView) -> Arc<dyn ClusterView> {
-        match self.gossip() {
+        match self.gossip().filter(|_| self.server.config.calls_back) {
             Some(gossip) => Arc::new(GossipView::new(named, gossip.members(), self.transport.runtime())),
             None => Arc::new(named),
         }
