@@ -22,7 +22,7 @@ LIMIT = 30
 
 
 class Cut(bytes):
-    """The begin of an answer, after which the connection ends."""
+    """The start of an answer, after which the connection ends."""
 
 
 class Slow(bytes):

@@ -119,7 +119,7 @@ fn check_and_explain_name_the_processes() {
 
 #[test]
 fn what_a_process_prints_cannot_move_the_cursor_or_turn_the_text_of_the_log() {
-    // Overrides the direction, begins a control sequence in two ways, and goes back to the begin of the line.
+    // Overrides the direction, begins a control sequence in two ways, and goes back to the start of the line.
     let script = "printf 'cache is up \\342\\200\\256 \\302\\233 \\033[2J \\r ours\\n'\nwhile :; do sleep 0.02; done\n";
     let directory = with_script(script, "");
     for (format, escaped) in [

@@ -94,7 +94,7 @@ fn a_node_starts_with_an_identity_mounted_as_a_secret_and_names_the_cure_of_othe
     let Some(volume) = Volume::make("secret") else { return };
     let member = volume.member();
     let secret = volume.0.join("secret");
-    // `defaultMode: 0400`, and the right that `fsGroup` adds.
+    // `defaultMode: 0400`, and the access that `fsGroup` adds.
     mount_secret(&member, &secret, 0o440);
     let mut server = Server::start(node(&secret));
     server.wait_until_printed("listening on quic://");
@@ -105,8 +105,8 @@ fn a_node_starts_with_an_identity_mounted_as_a_secret_and_names_the_cure_of_othe
     let data = secret.join("..data").join("identity.pem");
     for (mode, group, said) in [
         // The default of Kubernetes.
-        (0o644, GROUP, "mode 0644 gives all users a right (a secret of Kubernetes: `defaultMode: 0400`)"),
-        (0o460, GROUP, "mode 0460 gives group 4711 a right"),
+        (0o644, GROUP, "mode 0644 gives all users access (a secret of Kubernetes: `defaultMode: 0400`)"),
+        (0o460, GROUP, "mode 0460 gives group 4711 access"),
         (0o400, GROUP, "set `securityContext.fsGroup`"),
         (0o440, 0, "set `securityContext.fsGroup`"),
     ] {

@@ -42,7 +42,7 @@ pub(super) fn push(line: &[u8], style: LogStyle, keeps_lines: bool, to: &mut Vec
     to.push(b'\n');
 }
 
-/// The bytes of a colour (Select Graphic Rendition, ECMA-48) at the begin of a text. The formatter escapes those of
+/// The bytes of a colour (Select Graphic Rendition, ECMA-48) at the start of a text. The formatter escapes those of
 /// its values.
 fn colour(text: &str) -> usize {
     let Some(codes) = text.strip_prefix("\x1b[") else { return 0 };

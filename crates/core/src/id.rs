@@ -77,7 +77,7 @@ impl RouteName {
     }
 
     /// Whether edges must know of it at their start: a private route without a path, such as `@auth`.
-    pub(crate) fn is_of_start(&self) -> bool {
+    pub(crate) fn is_fixed_at_start(&self) -> bool {
         self.is_private() && !self.0.contains('/')
     }
 }

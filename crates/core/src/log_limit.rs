@@ -18,7 +18,7 @@ pub struct LogRate {
     pub per: Duration,
 }
 
-/// The lines of one source since the begin of its window.
+/// The lines of one source since the start of its window.
 #[derive(Debug)]
 pub struct LogLimit {
     rate: LogRate,

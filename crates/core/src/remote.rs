@@ -123,8 +123,8 @@ pub struct StageCall {
     pub may_run_again: bool,
     /// The calling node also runs the first stage, and will if no other node has capacity: do not wait for capacity.
     pub can_run_here: bool,
-    /// The calling node runs the first stage if its node is lost, and so if that is silent and no other node is left:
-    /// then the error is the same.
+    /// If the peer is lost, the calling node runs the first stage itself. So if the peer is silent and no other peer is
+    /// left, this call fails with the error of a lost peer.
     pub is_repeated_here: bool,
     /// The call was refused everywhere before, and this is a retry.
     pub is_retry: bool,

@@ -1,9 +1,9 @@
 //! Which owners and modes of a file with a key are accepted.
 //!
-//! A file belongs to this user, who alone may use it. Or it belongs to root, and this process may read it as a member of
-//! its group: so Kubernetes mounts a secret for a pod with an `fsGroup`. A directory belongs to either, and nobody else
-//! may change it: others may list it, as the files in it are checked themselves. Root's directory may have the sticky
-//! bit instead, as the mount point of such a secret has: what root has put there stays.
+//! A key file belongs to this user, and nobody else has access. Or it belongs to root, and this process reads it as a
+//! member of its group: Kubernetes mounts a secret so for a pod with an `fsGroup`. Its directory belongs to either, and
+//! nobody else may write there; others may list it. A directory of root may be writable if it is sticky, as the mount
+//! point of such a secret is.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) fn open_private(path: &Path) -> Result<fs::File, IdentityError> {
     Ok(file)
 }
 
-/// Refuses a directory that other users can change, or own.
+/// Refuses a directory that another user owns or can write to.
 pub(crate) fn check_directory(path: &Path) -> Result<(), IdentityError> {
     // Metadata of the link itself: a path that ends with a slash or a dot would mean its target.
     let itself: PathBuf = path.components().collect();
@@ -87,10 +87,10 @@ fn file_fault(access: Access, process: &Process) -> Option<String> {
     if !is_own && owner != ROOT {
         Some(format!("it belongs to another user, {owner}"))
     } else if mode & 0o007 != 0 {
-        Some(format!("its mode {shown:04o} gives all users a right (a secret of Kubernetes: `defaultMode: 0400`)"))
+        Some(format!("its mode {shown:04o} gives all users access (a secret of Kubernetes: `defaultMode: 0400`)"))
     } else if mode & 0o030 != 0 || (is_own && mode & 0o040 != 0) {
         Some(format!(
-            "its mode {shown:04o} gives group {group} a right (a volume of Kubernetes: `fsGroupChangePolicy: \
+            "its mode {shown:04o} gives group {group} access (a volume of Kubernetes: `fsGroupChangePolicy: \
              OnRootMismatch`)"
         ))
     } else if mode & 0o040 != 0 && !process.groups.contains(&group) {
@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn a_key_is_read_by_this_user_or_from_root_by_its_group_and_never_written_by_others() {
         let accepted = |owner, group| faults(file_fault, owner, group).into_iter().map(|mode| mode & 0o077);
-        assert!(accepted(US, US).all(|mode| mode == 0), "an own file needs no right of a group");
-        assert_eq!(faults(file_fault, US, US).len(), 8 * 8, "all rights of the owner, all special bits");
+        assert!(accepted(US, US).all(|mode| mode == 0), "no group has access to an own file");
+        assert_eq!(faults(file_fault, US, US).len(), 8 * 8, "all permissions of the owner, all special bits");
         assert!(accepted(ROOT, GROUP).all(|mode| mode & !0o040 == 0));
         assert_eq!(faults(file_fault, ROOT, GROUP).len(), 8 * 8 * 2);
         assert!(accepted(ROOT, 70).all(|mode| mode == 0), "a group without this process");

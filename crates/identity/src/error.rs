@@ -70,10 +70,10 @@ pub enum IdentityError {
         /// The cause.
         reason: String,
     },
-    /// Another user could have read or written the key. Remedy: take away the right if no one has used it; else make a
-    /// new identity: another development identity, joining again, or, for an authority, another cluster.
+    /// Another user could have read or written the key. Remedy: remove that access if nobody can have used it; else make
+    /// a new identity: another development identity, joining again, or, for an authority, another cluster.
     #[error(
-        "{} is not this user's alone: {reason}; take that right away (`chmod go=`) if nobody can have used it, else do not \
+        "{} is not this user's alone: {reason}; remove that access (`chmod go=`) if nobody can have used it, else do not \
          trust it any more: remove a development identity's directory, join again as a member, make the cluster of an \
          authority again",
         path.display()

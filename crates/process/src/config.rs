@@ -78,8 +78,9 @@ pub struct ProcessConfig {
     /// How many calls a child works on at once, each in a batch of its own; the worker must support this. By default,
     /// and at 1, a child has one batch at a time.
     pub concurrency: Option<NonZeroU32>,
-    /// How long a child that works on several calls may say nothing while it has any, not even after a ping: then it is
-    /// killed. For calls of a stage without a timeout, which is this limit otherwise. None by default.
+    /// For a child that works on several calls, of a stage without a `timeout`: the longest time without any message
+    /// while it has calls. It is pinged within that time; then it is killed, and its calls fail. None by default. With
+    /// a `timeout`, that is the limit.
     pub silence_timeout: Option<Duration>,
     /// The methods that a child runs beside the one of its stage, by the names of the stages that [its stage
     /// hosts](callboard_core::Stage::hosted_by); none by default. The worker must support this.

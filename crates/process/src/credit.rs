@@ -30,7 +30,7 @@ impl CallCredit {
         })
     }
 
-    /// Waits until an output may be sent. The permit is given back if there is none.
+    /// Waits until an output may be sent. Drop the permit if there is none to send.
     pub(crate) async fn place(&self) -> Option<SemaphorePermit<'_>> {
         // It is never closed.
         let place = self.outputs.acquire().await.ok();

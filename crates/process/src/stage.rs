@@ -88,8 +88,8 @@ fn stop_within(config: &ProcessConfig) -> Duration {
 /// started again at once. After the stage's timeout, its callers are answered and the child is killed.
 ///
 /// With a [`concurrency`](field@ProcessConfig::concurrency) the child works on several calls at once. After the stage's
-/// timeout a call is cancelled; a child that is then silent for as long is killed, and without one after its
-/// [`silence_timeout`](field@ProcessConfig::silence_timeout).
+/// timeout a call is cancelled. A child that then sends nothing for as long is killed. If the stage has no timeout, its
+/// [`silence_timeout`](field@ProcessConfig::silence_timeout) counts.
 #[must_use]
 pub fn stage(name: &str, config: &ProcessConfig) -> Stage<Value, Value> {
     ForkServers::default().stage(name, config)

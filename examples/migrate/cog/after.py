@@ -9,7 +9,7 @@ import callboard as cb
 @dataclass
 class Input:
     text: Annotated[str, cb.Field(description="The review")]
-    unit: Annotated[Literal["words", "letters"], cb.Field(description="Of what it is the sum")] = "words"
+    unit: Annotated[Literal["words", "letters"], cb.Field(description="What is counted")] = "words"
     factor: Annotated[float, cb.Field(description="What the sum is multiplied by", ge=0, le=10)] = 1.0
 
 

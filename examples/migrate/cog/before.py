@@ -10,7 +10,7 @@ class Predictor(BasePredictor):
     def predict(
         self,
         text: str = Input(description="The review"),
-        unit: str = Input(description="Of what it is the sum", choices=["words", "letters"], default="words"),
+        unit: str = Input(description="What is counted", choices=["words", "letters"], default="words"),
         factor: float = Input(description="What the sum is multiplied by", ge=0, le=10, default=1.0),
     ) -> float:
         """Rates a review."""

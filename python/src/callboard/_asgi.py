@@ -34,7 +34,7 @@ _PIECE_BYTES = 256 * 1024
 # What a client has left behind may end by itself; then it is cancelled, as is at once what is more than this.
 _LEFT_SECONDS = 5.0
 _MAX_LEFT = 100
-# The same at the end of the replica, of which this may be a small part.
+# The same when the replica stops: its stop timeout may be short.
 _LEFT_AT_STOP_SECONDS = 0.5
 # How often an app may send what nobody reads.
 _UNREAD_SECONDS = 0.01

@@ -470,7 +470,7 @@ def _is_in(media_type: str, media_range: str) -> bool:
     return media_range == BYTES or media_type.startswith(media_range.removesuffix("*"))
 
 
-# The longest begin of a `data:` URL: its media type and parameters.
+# The longest start of a `data:` URL: its media type and parameters.
 _DATA_HEAD = 1024
 
 

@@ -227,6 +227,7 @@ class Worker:
                     await settled(clean_up(instance, RuntimeError(self._unwell)))
                     self._end(None, 1)
                 continue
+            # It does not look for `_unwell`: the node ends this process when all its batches are answered.
             task = asyncio.create_task(self._run_in_loop(message, runner, loop))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -470,7 +471,6 @@ class Worker:
         REGISTRY.flush()
         self._send({**head, "last": True}, lengths, parts)
         self._begin_after(batch)
-        # With several batches at once, more may be on their way: the node ends this process when all are answered.
 
     def _is_over(self, context: Context) -> bool:
         return context._place is not None and context._place[0] not in self._running

@@ -102,7 +102,7 @@ pub(crate) struct Entry {
     pub(crate) sequence: u64,
     /// Its cost by the stage's cost function; 1 where there is none.
     pub(crate) cost: u64,
-    /// Empty after the begin of a run that does not keep its inputs.
+    /// Empty after the start of a run that does not keep its inputs.
     pub(crate) payload: ContainedPayload,
     pub(crate) flight: Arc<Flight>,
     pub(crate) enqueued_at: Instant,

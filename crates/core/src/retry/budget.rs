@@ -15,7 +15,7 @@ use crate::error::{CallError, ErrorKind};
 pub struct RetryBudget {
     /// The calls of each second, minus the price of its retries.
     balance: [i64; Self::SECONDS],
-    /// The slot of the current second, and the begin of that second.
+    /// The slot of the current second, and the start of that second.
     newest: usize,
     since: Option<Instant>,
 }

@@ -193,8 +193,8 @@ pub enum ChangeError {
         /// The name.
         route: RouteName,
     },
-    /// Declare a private route without a path before the node starts.
-    #[error("`{route}` is a private route, which an app has from its start or not at all")]
+    /// Remedy: declare the route before the node starts.
+    #[error("`{route}` can only be declared before the node starts")]
     PrivateRoute {
         /// The name.
         route: RouteName,

@@ -37,7 +37,8 @@ pub struct Route {
     /// The count of running calls, and whether the route is closed: one word, so that no call can begin during the
     /// closing.
     calls: AtomicUsize,
-    emptied: Notify,
+    /// Notified when the route is closed, and when the last call of a closed route ends.
+    changed: Notify,
     /// Counted only if there is a limit.
     in_flight: AtomicUsize,
     /// Its part in the running rollout, if there is one.
@@ -188,7 +189,7 @@ impl Route {
             graph,
             metrics,
             calls: AtomicUsize::new(0),
-            emptied: Notify::new(),
+            changed: Notify::new(),
             in_flight: AtomicUsize::new(0),
             trial: ArcSwapOption::empty(),
         }
@@ -253,18 +254,18 @@ impl Route {
     /// Takes no more calls. A newer table must be published first: a refused caller looks there.
     pub(super) fn close(&self) {
         self.calls.fetch_or(CLOSED, Ordering::AcqRel);
-        self.emptied.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Waits until the route takes no more calls: a change has replaced or removed it.
     pub async fn closed(&self) {
         loop {
             // Created before the check, so that a closing in between is noticed.
-            let emptied = self.emptied.notified();
+            let changed = self.changed.notified();
             if self.calls.load(Ordering::Acquire) & CLOSED != 0 {
                 return;
             }
-            emptied.await;
+            changed.await;
         }
     }
 
@@ -272,11 +273,11 @@ impl Route {
     pub(super) async fn emptied(&self) {
         loop {
             // Created before the check, so that the end of a call in between is noticed.
-            let emptied = self.emptied.notified();
+            let changed = self.changed.notified();
             if self.calls.load(Ordering::Acquire) == CLOSED {
                 return;
             }
-            emptied.await;
+            changed.await;
         }
     }
 
@@ -513,7 +514,7 @@ impl Deref for HeldRoute {
 impl Drop for HeldRoute {
     fn drop(&mut self) {
         if self.0.calls.fetch_sub(1, Ordering::AcqRel) == CLOSED + 1 {
-            self.0.emptied.notify_waiters();
+            self.0.changed.notify_waiters();
         }
     }
 }

@@ -232,7 +232,7 @@ impl Table {
             check_route_name(name)?;
         }
         // An edge has to know at its start that callers are named. Mounted apps are looked up for each request.
-        if let Some(route) = change.add.iter().map(|route| &route.name).find(|name| name.is_of_start())
+        if let Some(route) = change.add.iter().map(|route| &route.name).find(|name| name.is_fixed_at_start())
             && self.revision > 0
         {
             return Err(ChangeError::PrivateRoute { route: route.clone() });

@@ -1,5 +1,5 @@
-//! The time of the requests of an app: they end before a node that stops, and some time after a change has replaced or
-//! removed their app.
+//! When a request of a mounted app ends: before its node stops, or a grace period after its app was replaced or
+//! removed.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -11,7 +11,7 @@
 //! * **Broken:** an error before the head is a response like that of a route. After it the body is cut.
 //! * **Cancelled:** a client that leaves cancels the call.
 //! * **Ending:** the requests of apps end before the drain of the node does, by the time in which their replicas
-//!   [stop](stop_share). Those of an app that a change has replaced or removed have the time of a drain.
+//!   [stop](longest_stop_timeout). Those of an app that a change has replaced or removed have the time of a drain.
 
 mod call;
 mod end;
@@ -182,7 +182,7 @@ pub(crate) fn app_of(private: Vec<Arc<Route>>, path: &str) -> Option<Arc<Route>>
 
 /// The longest time in which the replicas of apps among these routes stop: their requests end this much earlier than
 /// the node. Zero without apps.
-pub(crate) fn stop_share(private: &[Arc<Route>]) -> Duration {
+pub(crate) fn longest_stop_timeout(private: &[Arc<Route>]) -> Duration {
     let apps = private.iter().filter(|route| asgi_path(route.name()).is_some());
     apps.map(|route| route.stop_timeout()).max().unwrap_or_default()
 }

@@ -19,7 +19,7 @@ use callboard_core::{CallError, LocalClient};
 use callboard_telemetry::{CallSpans, SampleRatio, SpanSink, Tracer};
 
 use self::serve::HttpServeError;
-use crate::asgi::{asgi_path, check_apps, stop_share};
+use crate::asgi::{asgi_path, check_apps, longest_stop_timeout};
 use crate::config::HttpConfig;
 use crate::describe;
 use crate::describe::openapi::ApiInfo;
@@ -158,7 +158,7 @@ impl HttpEdge {
     /// for that.
     pub(crate) fn end_apps_within(&self, grace: Duration) -> impl Future<Output = ()> + Send + 'static + use<> {
         let private = self.0.node.get().map(|node| node.client.edge().private_routes()).unwrap_or_default();
-        let (until, life) = (grace - stop_share(&private).min(grace / 2), Arc::clone(&self.0.life));
+        let (until, life) = (grace - longest_stop_timeout(&private).min(grace / 2), Arc::clone(&self.0.life));
         async move {
             tokio::time::sleep(until).await;
             life.ending.begin();

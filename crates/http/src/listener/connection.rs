@@ -26,8 +26,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::activity::{Activity, MisuseLimits, WatchOutcome};
+use super::keepalive;
 use super::linger::{LingerPool, ReceivedBody};
-use super::lost_peer;
 use super::response_body::{Http1Body, Http2Body};
 use super::rest::{self, CLOSE};
 use super::stream::{Socket, Stream, StreamLimits, Version};
@@ -119,7 +119,7 @@ impl ConnectionSettings {
     /// Serves until either side ends the connection. Its errors concern one client and go to the debug log.
     pub(crate) async fn serve(self: Arc<Self>, socket: TcpStream, client: IpAddr, responder: impl Responder) {
         // A response is written in one piece: Nagle's algorithm would only add the delayed ACK of the peer.
-        let prepared = socket.set_nodelay(true).and_then(|()| lost_peer::end_after(&socket, self.silence));
+        let prepared = socket.set_nodelay(true).and_then(|()| keepalive::set_keepalive(&socket, self.silence));
         if let Err(error) = prepared {
             tracing::debug!(%error, "connection lost before it began");
             return;
@@ -276,7 +276,7 @@ impl ConnectionSettings {
         }
     }
 
-    /// Drives `work` until it ends (`Some`), or until the linger after the begin of the shutdown is over (`None`).
+    /// Drives `work` until it ends (`Some`), or until the linger after the start of the shutdown is over (`None`).
     async fn unless_lingered<F: Future>(&self, mut work: Pin<&mut F>) -> Option<F::Output> {
         match self.closing.unless_begun(work.as_mut()).await {
             Some(output) => Some(output),

@@ -6,7 +6,7 @@
 //! * **Full for one address**: its new connections are closed at once and counted; the others continue.
 //! * **Out of descriptors**: `accept` is retried after a growing pause ([`AcceptBackoff`]), with one log line per
 //!   episode.
-//! * **Gone**: a client that leaves without a word, as behind a cut wire, is found by the kernel ([`lost_peer`]).
+//! * **Gone**: TCP keep-alive ends the connection of a client whose machine or network is gone ([`keepalive`]).
 //! * **Shutdown**: clients in the backlog are accepted, then the socket is closed and every connection is notified.
 //!   After the grace period the remaining requests are [aborted](Responder::abort); a moment later their connections
 //!   are cut.
@@ -15,8 +15,8 @@ mod activity;
 mod addresses;
 mod backoff;
 mod connection;
+mod keepalive;
 mod linger;
-mod lost_peer;
 mod response_body;
 mod rest;
 mod stream;

@@ -53,7 +53,7 @@ _NAMED = (
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID, enum.Enum,
 )  # fmt: skip
 _ZEROS = bytes(ALIGNMENT)
-# The begin of a place says where to look.
+# The start of a place says where to look.
 _PLACE_CHARACTERS = 200
 
 

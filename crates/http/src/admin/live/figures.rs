@@ -20,7 +20,7 @@ pub struct Figures {
     pub devices: BTreeMap<u32, DeviceFigures>,
 }
 
-/// A device. What it does not tell is `None`.
+/// A device. `None`: the device does not report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceFigures {
@@ -42,11 +42,11 @@ pub struct DeviceFigures {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Calls {
-    /// Those with an outcome.
+    /// Calls with an outcome.
     pub ended: f64,
-    /// Those of them that failed.
+    /// Calls with any outcome but `ok`.
     pub failed: f64,
-    /// How long the successful ones took.
+    /// How long the successful calls took.
     pub took: Histogram,
 }
 

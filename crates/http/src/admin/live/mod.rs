@@ -8,8 +8,8 @@
 //! minute first. The page at `/` is three files in the binary, needs nobody's network, and holds no secret: it is
 //! served without a key, and asks for the stream with the key that its user types.
 //!
-//! *Threats*: viewers that stay away. A viewer that does not read misses samples and holds up nobody, there are at most
-//! [`MAX_VIEWERS`], and a sample is bounded ([`sample`]). Without viewers nothing is sampled.
+//! *Threat*: viewers that hold a stream open and do not read. Such a viewer misses samples and holds up nobody, there
+//! are at most [`MAX_VIEWERS`], and a sample is bounded ([`sample`]). Without viewers nothing is sampled.
 
 mod figures;
 mod sample;
@@ -34,7 +34,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::MissedTickBehavior;
 
 pub use self::figures::{Calls, DeviceFigures, Figures, Histogram};
-use self::sample::Sampler;
+use self::sample::LiveSampler;
 use super::{Admin, AdminState};
 use crate::describe::for_browsers;
 use crate::error::ApiError;
@@ -168,7 +168,7 @@ impl Viewer {
 
 /// Takes a sample each second until nobody has looked for a minute, or the listener is gone.
 async fn take_samples(admin: Weak<AdminState>) {
-    let (mut ticks, mut sampler, mut unseen) = (tokio::time::interval(EVERY), Sampler::default(), 0);
+    let (mut ticks, mut sampler, mut unseen) = (tokio::time::interval(EVERY), LiveSampler::default(), 0);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;

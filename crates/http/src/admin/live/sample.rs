@@ -26,12 +26,12 @@ const SHOWN: usize = 240;
 
 /// Takes samples, and keeps what the next one is compared with.
 #[derive(Debug, Default)]
-pub(super) struct Sampler {
+pub(super) struct LiveSampler {
     last: Option<(Instant, Figures)>,
     cpu: HashMap<u32, Duration>,
 }
 
-impl Sampler {
+impl LiveSampler {
     /// The next event. Takes milliseconds: off the runtime's threads.
     pub(super) fn event(&mut self, state: &AdminState) -> Bytes {
         let (node, health) = (state.client.describe(), state.client.health());
@@ -179,7 +179,7 @@ fn millis(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-/// The begin of a text.
+/// The start of a text.
 fn short(text: &str) -> &str {
     text.char_indices().nth(SHOWN).map_or(text, |(end, _)| &text[..end])
 }

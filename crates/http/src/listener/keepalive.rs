@@ -1,6 +1,6 @@
-//! Finds clients that are gone without a word, such as behind a cut wire: by the kernel, also where nothing is sent.
+//! TCP keep-alive: closes connections whose client's machine or network is gone.
 //!
-//! A quiet stream has no timer of its own, and holds the place of its call until its client leaves.
+//! A quiet stream has no timer of its own, and would hold its permit for ever.
 
 use std::io;
 use std::time::Duration;
@@ -16,12 +16,12 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// Ends the connection with an error once its client has not answered the kernel for about `silence`: neither a probe
 /// of an idle connection nor sent bytes.
-pub(super) fn end_after(socket: &TcpStream, silence: Duration) -> io::Result<()> {
+pub(super) fn set_keepalive(socket: &TcpStream, silence: Duration) -> io::Result<()> {
     let options = SockRef::from(socket);
     let interval = (silence / (2 * PROBES)).max(LEAST);
     let keepalive = TcpKeepalive::new().with_time((silence / 2).max(LEAST)).with_interval(interval);
     options.set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
-    // Sent bytes without an answer are repeated for a quarter of an hour otherwise, and then there are no probes.
+    // Without this, Linux retransmits unacknowledged bytes for a quarter of an hour and sends no probes.
     #[cfg(target_os = "linux")]
     options.set_tcp_user_timeout(Some(silence.max(LEAST)))?;
     Ok(())
@@ -38,7 +38,7 @@ mod tests {
         let (client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
         let (socket, _client) = (accepted.unwrap().0, client.unwrap());
         for (seconds, time, interval) in [(90, 45, 9), (1, 1, 1)] {
-            end_after(&socket, Duration::from_secs(seconds)).unwrap();
+            set_keepalive(&socket, Duration::from_secs(seconds)).unwrap();
             let options = SockRef::from(&socket);
             assert!(options.keepalive().unwrap());
             assert_eq!(options.tcp_keepalive_time().unwrap(), Duration::from_secs(time));
