@@ -1,9 +1,10 @@
-//! Which owners and modes of a file with a key are accepted.
+//! Which owners and modes of the files of an identity are accepted.
 //!
 //! A key file belongs to this user, and nobody else has access. Or it belongs to root, and this process reads it as a
-//! member of its group: Kubernetes mounts a secret so for a pod with an `fsGroup`. Its directory belongs to either, and
-//! nobody else may write there; others may list it. A directory of root may be writable if it is sticky, as the mount
-//! point of such a secret is.
+//! member of its group: Kubernetes mounts a secret so for a pod with an `fsGroup`, whatever the user of the process. A
+//! file that is not secret belongs to either, and others may read it. The directory belongs to either, and nobody else
+//! may write there; others may list it. A directory of root may be writable if it is sticky, as the mount point of such a
+//! secret is: each file in it is checked for its owner.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -18,6 +19,19 @@ use crate::error::{IdentityError, failed};
 ///
 /// A file that another user can use, or that this user cannot read.
 pub(crate) fn open_private(path: &Path) -> Result<fs::File, IdentityError> {
+    open(path, file_fault)
+}
+
+/// Opens a file that is not secret, in its checked directory.
+///
+/// # Errors
+///
+/// A file that another user owns or can change, or that this user cannot read.
+pub(crate) fn open_public(path: &Path) -> Result<fs::File, IdentityError> {
+    open(path, public_file_fault)
+}
+
+fn open(path: &Path, fault: Fault) -> Result<fs::File, IdentityError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     check_directory(parent)?;
     let target = target(parent, path)?;
@@ -29,7 +43,7 @@ pub(crate) fn open_private(path: &Path) -> Result<fs::File, IdentityError> {
     let file = fs::File::open(&target).map_err(|source| unreadable(path, &target, source))?;
     // Of the open file: the path may name another one by now.
     let metadata = file.metadata().map_err(|source| failed(path, source))?;
-    check(path, &metadata, file_fault)?;
+    check(path, &metadata, fault)?;
     Ok(file)
 }
 
@@ -70,7 +84,10 @@ impl Process {
 
 const ROOT: u32 = 0;
 
-fn check(path: &Path, metadata: &Metadata, fault: fn(Access, &Process) -> Option<String>) -> Result<(), IdentityError> {
+/// Why a file or a directory is refused, if it is.
+type Fault = fn(Access, &Process) -> Option<String>;
+
+fn check(path: &Path, metadata: &Metadata, fault: Fault) -> Result<(), IdentityError> {
     let access = Access { owner: metadata.uid(), group: metadata.gid(), mode: metadata.mode() };
     fault(access, &Process::this()).map_or(Ok(()), |reason| Err(exposed(path, reason)))
 }
@@ -83,12 +100,11 @@ fn exposed(path: &Path, reason: impl Into<String>) -> IdentityError {
 fn file_fault(access: Access, process: &Process) -> Option<String> {
     let Access { owner, group, mode } = access;
     let shown = mode & 0o7777;
-    let is_own = owner == process.user;
-    if !is_own && owner != ROOT {
-        Some(format!("it belongs to another user, {owner}"))
+    if let Some(fault) = owner_fault(access, process) {
+        Some(fault)
     } else if mode & 0o007 != 0 {
         Some(format!("its mode {shown:04o} gives all users access (a secret of Kubernetes: `defaultMode: 0400`)"))
-    } else if mode & 0o030 != 0 || (is_own && mode & 0o040 != 0) {
+    } else if mode & 0o030 != 0 || (owner != ROOT && mode & 0o040 != 0) {
         Some(format!(
             "its mode {shown:04o} gives group {group} access (a volume of Kubernetes: `fsGroupChangePolicy: \
              OnRootMismatch`)"
@@ -100,12 +116,22 @@ fn file_fault(access: Access, process: &Process) -> Option<String> {
     }
 }
 
-/// Why the directory of such a file is refused.
+/// Why a file without a secret is refused.
+fn public_file_fault(access: Access, process: &Process) -> Option<String> {
+    let others_write = || format!("its mode {:04o} lets others write to it", access.mode & 0o7777);
+    owner_fault(access, process).or_else(|| (access.mode & 0o022 != 0).then(others_write))
+}
+
+fn owner_fault(Access { owner, .. }: Access, process: &Process) -> Option<String> {
+    (owner != process.user && owner != ROOT).then(|| format!("it belongs to another user, {owner}"))
+}
+
+/// Why the directory of such files is refused.
 fn directory_fault(access: Access, process: &Process) -> Option<String> {
     let Access { owner, mode, .. } = access;
     let is_sticky = owner == ROOT && mode & 0o1000 != 0;
-    if owner != process.user && owner != ROOT {
-        Some(format!("it belongs to another user, {owner}"))
+    if let Some(fault) = owner_fault(access, process) {
+        Some(fault)
     } else if mode & 0o022 != 0 && !is_sticky {
         Some(format!(
             "its mode {:04o} lets others write to it (a volume of Kubernetes: a directory inside the volume, and \
@@ -158,8 +184,12 @@ mod tests {
     const US: u32 = 65_532;
     const GROUP: u32 = 4_711;
 
-    fn faults(fault: fn(Access, &Process) -> Option<String>, owner: u32, group: u32) -> Vec<u32> {
-        let process = Process { user: US, groups: vec![US, GROUP] };
+    fn faults(fault: Fault, owner: u32, group: u32) -> Vec<u32> {
+        accepted_by(US, fault, owner, group)
+    }
+
+    fn accepted_by(user: u32, fault: Fault, owner: u32, group: u32) -> Vec<u32> {
+        let process = Process { user, groups: vec![user, GROUP] };
         (0..=0o7777).filter(|&mode| fault(Access { owner, group, mode }, &process).is_none()).collect()
     }
 
@@ -173,6 +203,26 @@ mod tests {
         assert_eq!(faults(file_fault, ROOT, GROUP).len(), 8 * 8 * 2);
         assert!(accepted(ROOT, 70).all(|mode| mode == 0), "a group without this process");
         assert_eq!(accepted(70, GROUP).count(), 0, "another user's");
+    }
+
+    /// A secret of Kubernetes is root's and its group's, whatever user the process has.
+    #[test]
+    fn a_process_of_root_accepts_the_same_files_of_root() {
+        for group in [GROUP, 70] {
+            assert_eq!(accepted_by(ROOT, file_fault, ROOT, group), faults(file_fault, ROOT, group));
+        }
+        assert!(accepted_by(ROOT, file_fault, ROOT, GROUP).contains(&0o440));
+        assert!(accepted_by(ROOT, file_fault, US, GROUP).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_not_secret_is_read_by_all_and_changed_by_this_user_and_root_only() {
+        for owner in [US, ROOT] {
+            let accepted = faults(public_file_fault, owner, GROUP);
+            assert_eq!(accepted.len(), 0o10_000 / 4, "all modes without the two rights to write");
+            assert!(accepted.iter().all(|mode| mode & 0o022 == 0));
+        }
+        assert!(faults(public_file_fault, 70, GROUP).is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Files with private keys: read by one user only, or refused; written whole or not at all.
+//! Files of an identity: private keys are read by one user only, no file is changed by another; written whole or not at
+//! all.
 //!
 //! The mode is set when a file is created and checked each time it is read (`access.rs`): a backup may have been
 //! restored with another mode. A symbolic link is followed within its directory, where only this user or root can have
@@ -13,7 +14,7 @@ use callboard_codec::edited_text;
 #[cfg(unix)]
 pub(crate) use crate::access::check_directory;
 #[cfg(unix)]
-use crate::access::open_private;
+use crate::access::{open_private, open_public};
 use crate::error::{IdentityError, failed};
 
 /// Reads a file that only this user may read, in a directory that only this user may change. Root may do both.
@@ -22,9 +23,9 @@ pub(crate) fn read_private(path: &Path) -> Result<String, IdentityError> {
     Ok(edited_text(&text).into_owned())
 }
 
-/// Reads a file that is not secret.
+/// Reads a file that is not secret, and that only this user or root may change.
 pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
-    let text = fs::read_to_string(path).map_err(|source| failed(path, source))?;
+    let text = io::read_to_string(open_public(path)?).map_err(|source| failed(path, source))?;
     Ok(edited_text(&text).into_owned())
 }
 
@@ -32,6 +33,11 @@ pub(crate) fn read(path: &Path) -> Result<String, IdentityError> {
 #[cfg(not(unix))]
 pub(crate) fn check_directory(_path: &Path) -> Result<(), IdentityError> {
     Ok(())
+}
+
+#[cfg(not(unix))]
+fn open_public(path: &Path) -> Result<fs::File, IdentityError> {
+    open_private(path)
 }
 
 #[cfg(not(unix))]

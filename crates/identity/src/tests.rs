@@ -248,6 +248,30 @@ fn records_in_a_directory_that_others_can_use_are_refused() {
     assert!(lab.admit(&token, "right", &certificate_request().unwrap().1, now).is_ok());
 }
 
+/// Root's sticky directory, as the mount point of a secret, lets every user put a file in it.
+#[cfg(unix)]
+#[test]
+fn issuers_that_another_user_can_change_are_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new("issuers");
+    let directory = lab.join(&lab.token(|_| {}), "left");
+    let issuers = directory.join("issuers");
+    let set = |mode| std::fs::set_permissions(&issuers, PermissionsExt::from_mode(mode)).unwrap();
+    for (mode, is_accepted) in [(0o600, true), (0o644, true), (0o664, false), (0o646, false)] {
+        set(mode);
+        let opened = Identity::open(&directory);
+        assert_eq!(opened.is_ok(), is_accepted, "{mode:o}: {opened:?}");
+        assert!(is_accepted || matches!(opened.unwrap_err(), IdentityError::Exposed { .. }));
+    }
+    set(0o644);
+    // Only root can give a file away.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&issuers, Some(70), None).unwrap();
+        let error = Identity::open(&directory).unwrap_err();
+        assert!(matches!(error, IdentityError::Exposed { .. }), "{error:?}");
+    }
+}
+
 #[test]
 fn derived_keys_survive_a_restart_and_differ_by_address() {
     let directory = std::env::temp_dir().join(format!("callboard-derived-{}", std::process::id()));
