@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import callboard as cb
+from callboard import _after
 
 
 @cb.service
@@ -87,3 +89,34 @@ class UnwellLater:
 
     async def cleanup(self, error: BaseException | None) -> None:
         print(f"cleaned up after {error!r}", flush=True)
+
+
+@cb.service
+class CleansUpBadly:
+    def setup(self) -> None:
+        # The limit for a `cleanup` that hangs.
+        _after.STOP_SECONDS = 0.2
+        self.how = ""
+
+    def predict(self, how: str) -> str:
+        self.how = how
+        if how in ("leave", "hang"):
+            raise SystemExit(3)
+        return how
+
+    def health(self) -> bool:
+        return self.how != "unwell"
+
+    def cleanup(self, error: BaseException | None) -> None:
+        if self.how == "hang":
+            threading.Event().wait()
+        raise ValueError("the disk is full")
+
+
+@cb.service
+class CleansUpBadlyLater:
+    async def predict(self, how: str) -> str:
+        return how
+
+    async def cleanup(self) -> None:
+        raise ValueError("the disk is full")

@@ -16,7 +16,7 @@ from node import ENVIRONMENT, Node
 
 import callboard as cb
 from callboard._awaiting import finish
-from callboard._hooks import Health, Preparation
+from callboard._hooks import Health, Preparation, clean_up
 from callboard._target import TargetError, routes_of
 
 HERE = Path(__file__).parent
@@ -165,6 +165,67 @@ def test_code_that_ends_its_process_is_cleaned_up_after() -> None:
         node.batch(["leave"])
         code, printed, _ = node.end()
         assert (code, printed) == (3, "cleaned up after SystemExit(3)\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "how", "code", "last"),
+    [
+        ("hooks.py:CleansUpBadly", "leave", 3, ["callboard.worker: SystemExit: 3"]),
+        ("hooks.py:CleansUpBadly", "unwell", 1, []),
+        ("hooks.py:CleansUpBadly", None, 1, []),
+        ("hooks.py:CleansUpBadlyLater", None, 1, []),
+    ],
+)
+def test_an_exception_in_cleanup_is_logged_and_hides_no_reason(
+    target: str, how: str | None, code: int, last: list[str]
+) -> None:
+    with Node(target).ready() as node:
+        if how is None:
+            node.send({"type": "stop"})
+        else:
+            node.batch([how])
+        if how == "unwell":
+            assert node.receive()[0]["last"] is True
+        message = node.receive_any()[0]["message"]
+        ended, _, printed = node.end()
+        assert (ended, printed.splitlines()) == (code, last)
+        assert f"{target[9:]}.cleanup failed: the disk is full\nTraceback" in message
+        assert message.endswith("ValueError: the disk is full")
+
+
+def test_a_cleanup_after_an_exit_has_a_limit() -> None:
+    with Node("hooks.py:CleansUpBadly").ready() as node:
+        node.batch(["hang"])
+        said = node.receive_any()[0]["message"]
+        code, _, printed = node.end()
+        assert (code, printed) == (3, "callboard.worker: SystemExit: 3\n")
+        assert said == "cleanup did not end within 0.2 s of a SystemExit and is cut"
+
+
+def test_a_cleanup_takes_nothing_or_the_error() -> None:
+    def run(cleanup: Any) -> Any:
+        owner = type("Owner", (), {"predict": hooks.Unwell.predict, "cleanup": cleanup})
+        routes_of(owner, "Owner")
+        return clean_up(owner(), RuntimeError("x"))
+
+    for taken in (
+        lambda self, what: what,
+        lambda self, what, more=1: what,
+        lambda self, more=1, error=None: error,
+        lambda self, *, exc=None: exc,
+        staticmethod(lambda error: error),
+        classmethod(lambda cls, exception=None: exception),
+    ):
+        assert repr(run(taken)) == "RuntimeError('x')"
+    for left in (lambda self: 1, lambda self, timeout=1: timeout, lambda self, *more, **named: 1 + len(more)):
+        assert run(left) == 1
+    for wrong, shown in (
+        (lambda self, a, b: None, r"\(a, b\)"),
+        (lambda self, *, error: None, r"\(\*, error\)"),
+        (staticmethod(lambda a, b: None), r"\(a, b\)"),
+    ):
+        with pytest.raises(TargetError, match=f"Owner.cleanup{shown}: it gets one argument at most"):
+            run(wrong)
 
 
 def test_a_replica_that_is_well_goes_on_and_is_asked_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from callboard.metrics import metric
 
 # The most functions that wait or run in one process.
 MAX_PENDING = 1000
-# How long a stop waits for them, if the node does not say.
-_STOP_SECONDS = 4.0
+# How long the end of a replica waits for them, or for `cleanup`, if the node does not say.
+STOP_SECONDS = 4.0
 
 log = logging.getLogger("callboard")
 
@@ -68,7 +68,7 @@ class AfterWork:
 
     def cut_after(self, timeout_ms: int | None) -> None:
         """Waits as long as a stop with this timeout may: the rest of it is for `cleanup`. Tells how many are cut."""
-        seconds = _STOP_SECONDS if timeout_ms is None else 0.8 * timeout_ms / 1000
+        seconds = STOP_SECONDS if timeout_ms is None else 0.8 * timeout_ms / 1000
         if self.pending and (cut := self._wait(seconds)):
             _count_failures(cut)
             log.error("%d functions after answers did not end within %.1f s (stop_timeout) and are cut", cut, seconds)

@@ -23,7 +23,7 @@ from callboard._envelope import decode, encode
 from callboard._errors import forget
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._said import said
-from callboard._target import Route, TargetError
+from callboard._target import Route, TargetError, error_parameter
 
 log = logging.getLogger("callboard")
 
@@ -194,7 +194,23 @@ def clean_up(instance: Any, error: BaseException | None) -> Any:
     cleanup = getattr(instance, "cleanup", None)
     if cleanup is None:
         return None
-    return cleanup(error) if inspect.signature(cleanup).parameters else cleanup()
+    parameter = error_parameter(cleanup)
+    if parameter is None:
+        return cleanup()
+    has_place = parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
+    return cleanup(error) if has_place else cleanup(**{parameter.name: error})
+
+
+async def cleaned_up(instance: Any, error: BaseException | None) -> bool:
+    """Runs `cleanup` at the end of a replica. What it raises is logged, and hides no reason of that end."""
+    try:
+        await settled(clean_up(instance, error))
+    except (Exception, SystemExit) as failure:
+        if error is None and isinstance(failure, SystemExit):
+            raise
+        log.error("%s.cleanup failed: %s", type(instance).__name__, said(failure), exc_info=failure)
+        return False
+    return True
 
 
 class Health:

@@ -307,6 +307,7 @@ def _function_route(fn: Any, service: Service, target: str) -> Route:
 
 def _class_routes(cls: Any, service: Service, target: str) -> list[Route]:
     _check_constructor(cls)
+    _check_cleanup(cls)
     names = [name for name in dir(cls) if name != "predict" and _is_route(cls, name)]
     # In the order in which they are written.
     names.sort(key=lambda name: getattr(getattr(cls, name), "__code__", _NO_CODE).co_firstlineno)
@@ -360,6 +361,38 @@ def _check_constructor(cls: Any) -> None:
         raise TypeError(
             f"{cls.__name__}.__init__: {error}: a service is made without arguments; load in `setup`"
         ) from None
+
+
+_ERROR_NAMES = ("error", "exc", "exception")
+
+
+def _check_cleanup(cls: Any) -> None:
+    cleanup = inspect.getattr_static(cls, "cleanup", None)
+    if inspect.isfunction(cleanup):
+        cleanup = cleanup.__get__(object())
+    elif isinstance(cleanup, (staticmethod, classmethod)):
+        cleanup = cleanup.__get__(None, cls)
+    else:
+        return
+    try:
+        error_parameter(cleanup)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}.{error}") from None
+
+
+def error_parameter(cleanup: Callable[..., Any]) -> inspect.Parameter | None:
+    """The parameter of a bound `cleanup` that gets what ends the replica: one without a default, or with a name."""
+    signature = inspect.signature(cleanup)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    each = [parameter for parameter in signature.parameters.values() if parameter.kind not in variadic]
+    needed = [parameter for parameter in each if parameter.default is parameter.empty]
+    if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
+        raise TypeError(
+            f"cleanup{signature}: it gets one argument at most, by its place: write `cleanup(self)`, or "
+            "`cleanup(self, error)` for what ends the replica"
+        )
+    named = [parameter for parameter in each if parameter.name in _ERROR_NAMES]
+    return next(iter(needed or named), None)
 
 
 def _check_concurrency(method: Method, signature: Signature) -> None:

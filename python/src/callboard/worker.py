@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from callboard import _context, _depends
+from callboard import _after, _context, _depends
 from callboard._after import PENDING
 from callboard._awaiting import finish, settled
 from callboard._calls import WorkerCalls
@@ -35,7 +35,7 @@ from callboard._context import Context, SetupContext
 from callboard._envelope import Buffer, Decoder
 from callboard._errors import error_map, failed, forget, said_in_line, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
-from callboard._hooks import Health, Preparation, clean_up, warm_up
+from callboard._hooks import Health, Preparation, cleaned_up, warm_up
 from callboard._logs import LogHandler, set_log_level
 from callboard._messages import (
     PROTOCOL,
@@ -174,14 +174,22 @@ class Worker:
                 self._run(message, self._runners[message.method])
                 if self._unwell is not None:
                     PENDING.cut_after(None)
-                    clean_up(instance, RuntimeError(self._unwell))
+                    finish(cleaned_up(instance, RuntimeError(self._unwell)))
                     self._end(None, 1)
         except SystemExit as error:
-            clean_up(instance, error)
+            # The batch waits for the end of this process.
+            cut = threading.Timer(_after.STOP_SECONDS, self._cut_cleanup, (error,))
+            cut.daemon = True
+            cut.start()
+            finish(cleaned_up(instance, error))
+            cut.cancel()
             raise
         PENDING.cut_after(message.timeout_ms if isinstance(message, Stop) else None)
-        clean_up(instance, None)
-        return 0
+        return int(not finish(cleaned_up(instance, None)))
+
+    def _cut_cleanup(self, error: SystemExit) -> NoReturn:
+        log.error("cleanup did not end within %.1f s of a SystemExit and is cut", _after.STOP_SECONDS)
+        self._end(said_in_line(error), _exit_code(error))
 
     async def _serve_async(
         self, routes: list[Route], instance: Any, setup: Callable[..., Any] | None, context: SetupContext, start: Start
@@ -224,7 +232,7 @@ class Worker:
                 await self._run_in_loop(message, runner, loop)
                 if self._unwell is not None:
                     await asyncio.to_thread(PENDING.cut_after, None)
-                    await settled(clean_up(instance, RuntimeError(self._unwell)))
+                    await cleaned_up(instance, RuntimeError(self._unwell))
                     self._end(None, 1)
                 continue
             # It does not look for `_unwell`: the node ends this process when all its batches are answered.
@@ -234,8 +242,8 @@ class Worker:
         await asyncio.gather(*tasks)
         if PENDING.pending:
             await asyncio.to_thread(PENDING.cut_after, message.timeout_ms if isinstance(message, Stop) else None)
-        await settled(clean_up(instance, None if self._unwell is None else RuntimeError(self._unwell)))
-        return 0
+        error = None if self._unwell is None else RuntimeError(self._unwell)
+        return int(not await cleaned_up(instance, error))
 
     def _make_runners(self, routes: list[Route], instance: Any, start: Start) -> None:
         names = [None, *(route.attribute for route in routes[1:])]
@@ -566,11 +574,12 @@ def serve(sock: socket.socket, target: str, prepared: Prepared | None = None) ->
     """Serves a replica over its socket, and returns the exit code."""
     replica = Worker(sock, target, prepared)
     try:
-        return replica.main()
+        # Other threads may end the process with the socket.
+        replica.exit_code = replica.main()
+        return replica.exit_code
     except (KeyboardInterrupt, SystemExit) as error:
-        # The node reads why user code ends its replica. Other threads may end the process with the socket.
-        code = error.code if isinstance(error, SystemExit) else 1
-        replica.exit_code = code if isinstance(code, int) else int(code is not None)
+        # The node reads why user code ends its replica.
+        replica.exit_code = _exit_code(error)
         print(f"callboard.worker: {said_in_line(error)}", file=sys.stderr, flush=True)
         return replica.exit_code
     finally:
@@ -578,6 +587,11 @@ def serve(sock: socket.socket, target: str, prepared: Prepared | None = None) ->
         # A thread of the app may keep the process; the node does not wait for it.
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
+
+
+def _exit_code(error: KeyboardInterrupt | SystemExit) -> int:
+    code = error.code if isinstance(error, SystemExit) else 1
+    return code if isinstance(code, int) else int(code is not None)
 
 
 if __name__ == "__main__":
