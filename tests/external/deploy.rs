@@ -29,6 +29,12 @@ fn seconds(text: &str, key: &str) -> u64 {
     digits.parse().unwrap_or_else(|_| panic!("no number after `{key}`"))
 }
 
+/// The seconds that a node has after its drain, by the operator's page: for one `on_stop` with its default, and 5 s.
+fn after_drain() -> u64 {
+    let api = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("python/src/callboard/_api.py"));
+    seconds(&api, "def on_stop(fn: Any = None, /, *, timeout: str | float = \"") + 5
+}
+
 #[test]
 fn kubernetes_takes_every_manifest_and_a_misspelt_field_is_found() {
     let Some(tools) = Python::with("deploy") else { return };
@@ -52,7 +58,10 @@ fn kubernetes_takes_every_manifest_and_a_misspelt_field_is_found() {
         let drained = seconds(&text, "CALLBOARD_DRAIN_DELAY: ") + seconds(&text, "CALLBOARD_DRAIN: ");
         let graces: Vec<u64> =
             text.match_indices("terminationGracePeriodSeconds: ").map(|(at, key)| seconds(&text[at..], key)).collect();
-        assert!(!graces.is_empty() && graces.iter().all(|grace| *grace >= drained + 5), "{variant}: {graces:?}");
+        assert!(
+            !graces.is_empty() && graces.iter().all(|grace| *grace >= drained + after_drain()),
+            "{variant}: {graces:?}"
+        );
         for (at, _) in text.match_indices("- serve\n") {
             let args = text[at..].lines().map_while(|line| line.trim_start().strip_prefix("- "));
             let serve: Vec<&str> = args.collect();
@@ -77,15 +86,32 @@ fn compose_takes_its_file_and_hadolint_finds_nothing_in_the_container_files() {
     run(hadolint.args(["Containerfile", "Containerfile.python"]).current_dir(deploy("image"))).unwrap();
 }
 
+/// Compose copies a secret from a variable into the root of its container, which it refuses if that is read-only.
+#[test]
+fn the_secrets_of_compose_are_files_as_every_container_is_read_only() {
+    let compose = read(&deploy("compose.yaml"));
+    let program = compose.split_once("\nx-program: ").unwrap().1.split_once("\n\n").unwrap().0;
+    assert!(program.contains("\n  read_only: true\n"));
+    let secrets = compose.split_once("\nsecrets:\n").unwrap().1.lines();
+    let secrets = secrets.take_while(|line| line.starts_with([' ', '#'])).filter(|line| !line.trim().starts_with('#'));
+    let secrets: Vec<(usize, &str)> = secrets.map(|line| (line.len() - line.trim_start().len(), line.trim())).collect();
+    let names = secrets.iter().filter(|(indent, _)| *indent == 2).count();
+    let sources: Vec<&str> = secrets.iter().filter(|(indent, _)| *indent > 2).map(|(_, line)| *line).collect();
+    assert!(
+        names > 0 && sources.len() == names && sources.iter().all(|line| line.starts_with("file: ")),
+        "{secrets:?}"
+    );
+}
+
 /// The unit and the file of compose give a node the time that its settings ask for.
 #[test]
 fn a_node_is_not_killed_before_its_drain_is_over() {
     let unit = read(&deploy("systemd/callboard.service"));
     let (delay, drain) = (5, 30);
-    assert!(seconds(&unit, "TimeoutStopSec=") >= delay + drain + 5);
+    assert!(seconds(&unit, "TimeoutStopSec=") >= delay + drain + after_drain());
     let compose = read(&deploy("compose.yaml"));
     let drained = seconds(&compose, "CALLBOARD_DRAIN_DELAY: ") + seconds(&compose, "CALLBOARD_DRAIN: ");
-    assert!(seconds(&compose, "stop_grace_period: ") >= drained + 5);
+    assert!(seconds(&compose, "stop_grace_period: ") >= drained + after_drain());
 }
 
 #[test]
