@@ -93,6 +93,7 @@ def test_the_settings_of_a_start_are_options_and_are_described() -> None:
         ("affinity", [[0, 0]]),
         ("affinity", [-1]),
         ("affinity", [[]]),
+        ("affinity", [{0}]),
         ("affinity", 1),
         ("device", 0),
         ("devices", "cuda:0"),

@@ -372,6 +372,22 @@ def test_an_app_may_send_the_whole_body_of_a_head() -> None:
     asyncio.run(run())
 
 
+def test_a_start_with_a_wrong_header_is_none() -> None:
+    async def run() -> None:
+        one = exchange()
+
+        async def answers() -> None:
+            with pytest.raises(TypeError):
+                await one.send({"type": "http.response.start", "status": 200, "headers": [("x-a", "b")]})
+            await one.send({"type": "http.response.start", "status": 500})
+            await one.send({"type": "http.response.body"})
+
+        task = asyncio.ensure_future(answers())
+        assert [part async for part in one.parts(task, Context(), "/a")] == [{"status": 500, "headers": []}]
+
+    asyncio.run(run())
+
+
 def test_apps_at_two_paths_have_two_stages(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(
         "import callboard as cb\n\na = cb.asgi('/b/c', 'a:b')\nb = cb.asgi('/b-c', 'a:b')\n"
@@ -385,6 +401,10 @@ def test_apps_at_two_paths_have_two_stages(tmp_path: Path) -> None:
 async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
 
+class Wsgi:
+    def __call__(self, environ: Any, start_response: Any) -> list[bytes]: ...
+
+
 @pytest.mark.parametrize(
     ("path", "given", "said"),
     [
@@ -392,6 +412,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None: ...
         ("/a/{b}", app, "an app has a path of its own without parameters"),
         ("/a", "app", "write the name of the module and the app"),
         ("/a", 7, "7 is no ASGI app"),
+        ("/a", Wsgi(), "two arguments, as an app of WSGI does, such as one of Flask: wrap it in an adapter"),
         ("/a", dict, "give the object that a server such as uvicorn gets"),
     ],
 )

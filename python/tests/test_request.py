@@ -220,6 +220,16 @@ def test_methods_call_a_route_as_it_declares(node: Served) -> None:
     assert ask("GET", "/items/0").json()["details"]["fields"][0]["path"] == "path.item_id"
 
 
+def test_an_optional_list_has_no_default_that_its_schema_refuses() -> None:
+    @cb.function
+    def one(text: str, tags: Annotated[list[str] | None, cb.Query()] = None, n: Annotated[int, cb.Query()] = 3) -> str:
+        return text
+
+    (route,) = routes_of(one, "one")
+    tags, n = (argument.describe() for argument in route.signature.request)
+    assert (tags["required"], "default" in tags["schema"], n["schema"]["default"]) == (False, False, 3)
+
+
 def test_openapi_has_the_methods_and_the_parameters_of_a_path(node: Served) -> None:
     paths = httpx.get(f"{node.http}/openapi.json").json()["paths"]
     assert list(paths["/items/{item_id}"]) == ["get"] and list(paths["/items/latest"]) == ["get", "delete"]

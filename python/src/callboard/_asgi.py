@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib
+import inspect
 import logging
 import re
 import sys
@@ -125,6 +126,8 @@ def asgi(
             raise ValueError(f"asgi: {app!r}: write the name of the module and the app, such as 'legacy.main:app'")
     elif not callable(app) or isinstance(app, type):
         raise TypeError(f"asgi: {app!r} is no ASGI app: give the object that a server such as uvicorn gets")
+    else:
+        _refuse_wsgi(app, repr(app))
 
     class Mount:
         async def setup(self) -> None:
@@ -189,7 +192,27 @@ def _loaded(target: str) -> Any:
         found = getattr(found, name)
     if not callable(found):
         raise TypeError(f"asgi: {target} is no ASGI app, but {found!r}")
+    _refuse_wsgi(found, target)
     return found
+
+
+def _refuse_wsgi(app: Any, shown: str) -> None:
+    """Raises `TypeError` for an app that takes two arguments, as those of WSGI do, and not three."""
+    try:
+        signature = inspect.signature(app)
+    except (TypeError, ValueError):
+        return
+    if _takes(signature, 2) and not _takes(signature, 3):
+        adapter = "wrap it in an adapter, such as `a2wsgi.WSGIMiddleware(app)` or `asgiref.wsgi.WsgiToAsgi(app)`"
+        raise TypeError(f"asgi: {shown} takes two arguments, as an app of WSGI does, such as one of Flask: {adapter}")
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 # ---- The life of the app ---------------------------------------------------------------------------------------------
@@ -279,8 +302,10 @@ class _Exchange:
         if self._has_left:
             raise OSError("the client has left")
         if kind == "http.response.start" and not self._has_begun:
+            head = {"status": message["status"], "headers": list(map(_texts, message.get("headers", ())))}
+            # After a wrong one the app may send another, such as that of an error.
             self._has_begun = True
-            await self._put({"status": message["status"], "headers": list(map(_texts, message.get("headers", ())))})
+            await self._put(head)
         elif kind == "http.response.body" and self._has_begun and not self._is_complete:
             body, has_more = message.get("body", b""), message.get("more_body", False)
             if not self._is_head:

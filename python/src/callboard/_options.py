@@ -154,7 +154,7 @@ def affinity_of(affinity: Any, replicas: int | tuple[int, int]) -> list[int | li
         return None
     each = list(affinity) if isinstance(affinity, (list, tuple)) else []
     sets = [list(own) if isinstance(own, (list, tuple)) else [own] for own in each]
-    if not sets or any(not own or len(set(own)) < len(own) or not all(map(_is_core, own)) for own in sets):
+    if not sets or any(not own or not all(map(_is_core, own)) or len(set(own)) < len(own) for own in sets):
         raise ValueError(f"affinity={affinity!r}: write the cores of each replica, such as [[0, 1], [2, 3]] or [0, 1]")
     most = replicas[1] if isinstance(replicas, tuple) else replicas
     if len(sets) > most:

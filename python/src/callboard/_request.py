@@ -168,7 +168,9 @@ class Argument:
     def describe(self) -> dict[str, Any]:
         """As `callboard.describe` prints it."""
         described = dict(self._schema)
-        if self.defaults and is_json(self.defaults[0]):
+        # The schema of a list or `None` is that of the list.
+        has_default = self.defaults and not (self.is_list and self.defaults[0] is None)
+        if has_default and is_json(self.defaults[0]):
             described["default"] = self.defaults[0]
         is_required = not self.defaults or self.part.place == "path"
         return {"in": self.part.place, "name": self.key, "required": is_required, "schema": described}
