@@ -5,6 +5,7 @@ const KEPT = 60;
 const $ = id => document.getElementById(id);
 const past = new Map();
 let isPaused = false;
+let isLooking = false;
 
 // Elements, never HTML: names and reasons are text of others.
 function make(tag, attributes = {}, ...children) {
@@ -182,16 +183,20 @@ async function look() {
   }
 }
 
+// A second one would draw everything twice.
 async function keepLooking() {
+  if (isLooking) return;
+  isLooking = true;
   for (;;) {
     try {
-      if (!await look()) return;
+      if (!await look()) break;
       lost('the stream ended: looking again');
     } catch (error) {
       lost(`no answer: ${error.message}`);
     }
     await new Promise(resolve => setTimeout(resolve, 1000));
   }
+  isLooking = false;
 }
 
 $('ask').addEventListener('submit', event => {

@@ -6,6 +6,8 @@
 //! hyper drops a body whose announced length it has sent, and a body that the response cannot have. What the call still
 //! says is read beside the response, which does not wait for it: otherwise the call would count as cancelled, and the
 //! app would be. One that goes on for longer than [`REST_TIME`], or with more than [`REST_BYTES`], is.
+//!
+//! The end cancels the call in a task of its own: hyper asks for no more of a body whose client does not read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,6 +24,8 @@ use callboard_core::{Deadline, ErrorKind, Instant, LocalClient};
 use callboard_telemetry::RequestSpan;
 use futures_util::{StreamExt as _, stream};
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::AsgiPart;
 use super::end::{RequestEnd, request_end};
@@ -59,6 +63,7 @@ pub(super) async fn begin(
     };
     let (mut response, announced) = response_of(&first)?;
     response.headers_mut().insert(SERVER_TIMING, first_timing(context.start.elapsed()));
+    let (replies, end) = cancelled_at(end, replies);
     let rest = Rest { replies, end, life, id: context.id.clone(), route: route.name().to_owned() };
     if *method == Method::HEAD || announced == Some(0) || WITHOUT_BODY.contains(&response.status()) {
         rest.read_beside(false);
@@ -89,10 +94,32 @@ fn read(part: Payload) -> Result<AsgiPart, ApiError> {
     read.map_err(|error| ApiError::new(ErrorKind::Failed, format!("a part of the response cannot be read: {error}")))
 }
 
+/// The replies, which are dropped at this end, asked for or not, and what tells of it. Then they say nothing more.
+fn cancelled_at(mut end: RequestEnd, replies: PayloadReplies) -> (PayloadReplies, oneshot::Receiver<()>) {
+    let held = Arc::new(Mutex::new(Some(replies)));
+    let watched = Arc::downgrade(&held);
+    let (mut has_ended, ended) = oneshot::channel();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = &mut end => {}
+            // The response is over.
+            () = has_ended.closed() => return,
+        }
+        let replies = watched.upgrade().and_then(|held| held.lock().take());
+        drop(replies);
+        let _ = has_ended.send(());
+    });
+    let replies = stream::poll_fn(move |cx| match &mut *held.lock() {
+        Some(replies) => replies.poll_next_unpin(cx),
+        None => Poll::Pending,
+    });
+    (PayloadReplies::new(replies), ended)
+}
+
 /// What the call of a response has yet to say.
 struct Rest {
     replies: PayloadReplies,
-    end: RequestEnd,
+    end: oneshot::Receiver<()>,
     life: Arc<EdgeLife>,
     id: RequestId,
     route: String,
@@ -103,7 +130,7 @@ impl Rest {
     async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
         let part = tokio::select! {
             biased;
-            () = &mut self.end => Err(ApiError::ending()),
+            _ = &mut self.end => Err(ApiError::ending()),
             part = next_reply(&mut self.replies, &self.life) => part?,
         };
         Some(part.and_then(read).map(|part| part.body.into_bytes()))

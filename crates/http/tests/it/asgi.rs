@@ -58,6 +58,14 @@ fn answer(request: &AsgiRequest, control: &Control) -> Parts {
             });
             stream::once(async { Ok(AsgiPart::head(200)) }).chain(pieces).boxed()
         }
+        "/floods" => {
+            let (chunks, leaving) = (Arc::clone(&control.chunks), Dropped(Arc::clone(&control.dropped)));
+            let pieces = stream::unfold((chunks, leaving), async |(chunks, leaving)| {
+                chunks.0.add_permits(1);
+                Some((Ok(AsgiPart::body(vec![0; 1 << 16])), (chunks, leaving)))
+            });
+            stream::once(async { Ok(AsgiPart::head(200)) }).chain(pieces).boxed()
+        }
         "/never" => stream::pending().boxed(),
         "/fails" => stream::iter([Err(Failure::new("no paper"))]).boxed(),
         "/breaks" => stream::iter([Ok(head), Ok(body("some")), Err(Failure::new("no paper"))]).boxed(),
@@ -320,6 +328,31 @@ async fn an_app_that_was_replaced_ends_with_its_last_stream_or_after_the_time_of
     tokio::time::timeout(TEST_TIMEOUT, changed.settled()).await.expect("the first revision ends with its stream");
     assert!(!client.closed().await.ends_with(b"0\r\n\r\n"));
     assert!(control.dropped.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_no_app_that_was_replaced() {
+    let control = Control::default();
+    let app = App::new().mount(mounted("/legacy", "first", &control));
+    let server = Server::for_app(app, config(|config| config.shutdown_grace = Duration::from_millis(50))).await;
+    let mut client = server.connect().await;
+    client.send("GET /legacy/floods HTTP/1.1\r\nhost: test\r\n\r\n").await;
+    // The buffers of the connection are full when no more is asked of the app.
+    let until_full = async {
+        let mut asked = 0;
+        while asked == 0 || control.chunks.0.available_permits() > asked {
+            asked = control.chunks.0.available_permits();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, until_full).await.expect("the connection is full");
+    assert!(!control.dropped.load(Ordering::SeqCst));
+    let change = RouteChange::new().replace_route(mounted("/legacy", "second", &control));
+    let changed = server.node().change(change).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, changed.settled()).await.expect("the first revision ends");
+    assert!(control.dropped.load(Ordering::SeqCst));
+    // The client finds that its response was cut.
+    assert!(!client.closed().await.ends_with(b"0\r\n\r\n"));
 }
 
 #[tokio::test]
