@@ -170,3 +170,62 @@ fn a_gateway_without_peers_is_refused_before_it_starts() {
         assert!(line.ends_with(expected) && code == 2, "{command}: {line}");
     }
 }
+
+/// A node that joins others, with the addresses of its QUIC and its admin listener.
+fn joining(state: &Path, what: &Path, join: &[&str]) -> (Server, String, String) {
+    let listeners = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--quic", "127.0.0.1:0"];
+    let mut command = callboard(["serve"].iter().chain(&listeners).chain(join));
+    command.arg(what).env("XDG_STATE_HOME", state);
+    let mut server = Server::start(command);
+    let [quic, admin] = ["listening on quic://", "admin on "].map(|text| {
+        server.wait_until_printed(text);
+        let rest = server.stderr_lines.iter().find_map(|line| line.split_once(text)).expect("it was printed").1;
+        rest.split(' ').next().unwrap().to_owned()
+    });
+    (server, quic, admin)
+}
+
+/// Waits until the node of this admin address is connected to the node of that address.
+fn wait_until_known(admin: &str, address: &str) {
+    let start = Instant::now();
+    loop {
+        let status = json(&String::from_utf8(run(&["status", admin, "--json"]).stdout).unwrap());
+        let peers = status["node"]["peers"].as_array().unwrap();
+        if peers.iter().any(|peer| peer["address"] == address && !peer["connected_for"].is_null()) {
+            return;
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT, "{admin} does not know {address}: {peers:?}");
+        #[expect(clippy::disallowed_methods, reason = "another process cannot be notified")]
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn nodes_that_name_one_node_know_each_other_and_go_on_without_it() {
+    let (state, seven) = (directory(), fs::read("examples/digits/seven.png").unwrap());
+    let named = directory_with(
+        "[[stage]]\nname = \"other\"\nkind = \"image\"\ncolor = \"grey\"\nwidth = 8\nheight = 8\n\
+         [[route]]\npath = \"/other\"\nstages = [\"other\"]\n",
+    );
+    let (gateway, worker) = (Path::new("examples/gateway"), Path::new("examples/digits"));
+    let (first, first_address, _) = joining(&state, &named, &[]);
+    let (second, second_address, second_admin) = joining(&state, gateway, &["--join", &first_address]);
+    let (_third, third_address, third_admin) = joining(&state, worker, &["--join", &first_address]);
+    wait_until_known(&second_admin, &third_address);
+    wait_until_known(&third_admin, &second_address);
+    first.signal("KILL");
+    drop(first);
+    // Only the third runs the stages of this route.
+    let answer = second.request(PNG, &seven);
+    assert_eq!((answer.status, &json(&answer.body)["label"]), (200, &"7".into()), "{answer:?}");
+
+    let (fourth, fourth_address, fourth_admin) = joining(&state, gateway, &["--join", &second_address]);
+    wait_until_known(&third_admin, &fourth_address);
+    wait_until_known(&fourth_admin, &third_address);
+    for node in [&second, &fourth] {
+        wait_until_ready(node);
+        let answer = node.request(PNG, &seven);
+        assert_eq!((answer.status, &json(&answer.body)["label"]), (200, &"7".into()), "{answer:?}");
+    }
+    wait_until_known(&second_admin, &third_address);
+}

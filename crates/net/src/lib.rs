@@ -32,6 +32,9 @@
 //! # }
 //! ```
 //!
+//! Nodes that gossip ([`NetConfig::membership`]) learn of all members of their cluster from one that they name
+//! ([`QuicEdge::view`]).
+//!
 //! [`callboard_codec::wire`] has the frames, and `docs/wire.md` their layout. QUIC runs on a thread of its own, so a
 //! node still answers when workers use all cores.
 

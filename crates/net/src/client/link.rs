@@ -15,13 +15,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::counter::{CountGuard, GuardCounter};
-use crate::endpoint::port_closed;
+use crate::endpoint::is_port_closed;
 
 /// How often a connection with calls is looked at, and the machine of a quiet node is asked for its port.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// The wait for the machine's answer, which comes from the same machine or the next one. Silence is no answer.
-const PORT_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The calls in hand of one connection, and whether its node is silent.
 #[derive(Debug)]
@@ -84,7 +81,7 @@ impl Link {
     pub(super) async fn until_gone(&self, connection: &Connection) {
         let datagrams = || connection.stats().udp_rx.datagrams;
         loop {
-            let (mut silence, mut looked) = (Silence::new(datagrams()), Instant::now());
+            let (mut silence, mut looked) = (LinkQuiet::new(datagrams()), Instant::now());
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let now = Instant::now();
@@ -95,8 +92,7 @@ impl Link {
                 if lasting.is_zero() && !has_calls {
                     break;
                 }
-                let asking = port_closed(connection.remote_address());
-                if has_calls && !lasting.is_zero() && tokio::time::timeout(PORT_PROBE_TIMEOUT, asking).await.is_ok() {
+                if has_calls && !lasting.is_zero() && is_port_closed(connection.remote_address()).await {
                     return;
                 }
             }
@@ -124,13 +120,13 @@ impl Link {
 
 /// How long nothing has arrived: a pure decision.
 #[derive(Debug)]
-struct Silence {
+struct LinkQuiet {
     /// All datagrams so far.
     datagrams: u64,
     lasting: Duration,
 }
 
-impl Silence {
+impl LinkQuiet {
     /// The most that counts between two looks: a pause of this process is no silence of the node.
     const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
@@ -152,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_silence_lasts_from_datagram_to_datagram() {
-        let mut silence = Silence::new(7);
+        let mut silence = LinkQuiet::new(7);
         for look in 1..=18 {
             assert_eq!(silence.look(7, LOOK_EVERY), LOOK_EVERY * look);
         }
@@ -162,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_pause_of_this_process_is_no_silence_of_its_peers() {
-        let mut silence = Silence::new(7);
+        let mut silence = LinkQuiet::new(7);
         assert!(silence.look(7, Duration::from_secs(30)) <= Duration::from_millis(100));
     }
 }

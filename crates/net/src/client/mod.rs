@@ -3,8 +3,7 @@
 //! A client has one connection to one of its nodes, and makes a new one when it is lost. A call that was not started is
 //! retried a few times, with pauses, within its deadline. So is a call that was lost with its connection, or whose node
 //! is silent while another one answers, if the node says that its route may run again. No other call that may have run
-//! is retried. Dropping a call cancels it where it
-//! runs.
+//! is retried. Dropping a call cancels it where it runs.
 
 mod absence;
 mod builder;

@@ -19,17 +19,11 @@ pub(super) struct Breaker {
     losses: u32,
     openings: u32,
     opened_until: Option<Instant>,
-    /// The begin of the current probe.
+    /// The start of the current probe.
     probing_since: Option<Instant>,
 }
 
 impl Breaker {
-    /// The end of the open state. `None`: it is closed.
-    #[cfg(test)]
-    pub(super) fn open_until(&self, now: Instant) -> Option<Instant> {
-        self.until().filter(|until| now < *until)
-    }
-
     /// The end of the last open state, or of the wait for a probe: before it, the peer gets no call.
     pub(super) fn until(&self) -> Option<Instant> {
         // A cancelled probe has no outcome: after a pause it no longer counts.
@@ -37,7 +31,7 @@ impl Breaker {
         self.opened_until.max(probed_until)
     }
 
-    /// Whether no call was lost so often that it opened, or one was answered since.
+    /// Whether the breaker has not opened since the last answered call.
     pub(super) fn is_closed(&self) -> bool {
         self.opened_until.is_none()
     }
@@ -80,7 +74,7 @@ mod tests {
 
     impl Breaker {
         fn allows(&self, now: Instant) -> bool {
-            self.open_until(now).is_none()
+            self.until().is_none_or(|until| until <= now)
         }
     }
 

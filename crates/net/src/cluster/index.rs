@@ -11,7 +11,7 @@ use callboard_core::Instant;
 use parking_lot::Mutex;
 
 use super::load_balance::{PeerLoad, two_of};
-use super::member::{Member, Members};
+use super::member::{KnownMember, Members};
 use super::peer::Peer;
 use super::stage_stats::StageStats;
 use crate::client::NodeConnection;
@@ -36,7 +36,7 @@ pub(super) struct StagePeers {
 /// A peer that offers a stage.
 #[derive(Debug)]
 pub(super) struct StagePeer {
-    pub(super) member: Arc<Member>,
+    pub(super) member: Arc<KnownMember>,
     pub(super) connection: Arc<NodeConnection>,
     pub(super) stats: Arc<StageStats>,
     /// Whether the stage may run again, according to the peer.

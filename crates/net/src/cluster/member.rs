@@ -11,18 +11,18 @@ use parking_lot::Mutex;
 use super::stage_stats::StageStats;
 
 /// From this number on, members without a connection are forgotten when another one comes.
-const MAX_MEMBERS: usize = 1_024;
+const MAX_REMEMBERED: usize = 1_024;
 
 /// One member: the name in its certificate, or one process under the development identity.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct KnownMember {
     /// Places its sessions. It follows from the name, so that all nodes agree.
     pub(super) key: u64,
     stages: Mutex<HashMap<String, Arc<StageStats>>>,
     open_breakers: Arc<AtomicUsize>,
 }
 
-impl Member {
+impl KnownMember {
     /// Its statistics of a stage. Bounded by the stages that this node calls.
     pub(super) fn stage(&self, stage: &str) -> Arc<StageStats> {
         let mut stages = self.stages.lock();
@@ -38,24 +38,24 @@ impl Member {
 /// All members.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    known: Mutex<HashMap<String, Arc<Member>>>,
+    known: Mutex<HashMap<String, Arc<KnownMember>>>,
     /// The breakers that are not closed, of all members and stages.
     open_breakers: Arc<AtomicUsize>,
 }
 
 impl Members {
     /// The member of this name, known or new.
-    pub(super) fn get(&self, name: &str) -> Arc<Member> {
+    pub(super) fn get(&self, name: &str) -> Arc<KnownMember> {
         let mut known = self.known.lock();
         if let Some(member) = known.get(name) {
             return Arc::clone(member);
         }
-        if known.len() >= MAX_MEMBERS {
+        if known.len() >= MAX_REMEMBERED {
             known.retain(|_, member| Arc::strong_count(member) > 1);
         }
         let key = SessionKey::from(name).number();
         let open_breakers = Arc::clone(&self.open_breakers);
-        let member = Arc::new(Member { key, stages: Mutex::default(), open_breakers });
+        let member = Arc::new(KnownMember { key, stages: Mutex::default(), open_breakers });
         known.insert(name.to_owned(), Arc::clone(&member));
         member
     }
@@ -99,12 +99,12 @@ mod tests {
             kept.stage("a").record(|stats| stats.lost(now));
         }
         assert!(members.get("gone").stage("a").open_until(now).is_some());
-        (0..2 * MAX_MEMBERS).for_each(|n| _ = members.get(&format!("other-{n}")));
-        assert!(members.known.lock().len() <= MAX_MEMBERS);
+        (0..2 * MAX_REMEMBERED).for_each(|n| _ = members.get(&format!("other-{n}")));
+        assert!(members.known.lock().len() <= MAX_REMEMBERED);
         assert!(Arc::ptr_eq(&kept, &members.get("kept")));
         assert!(members.get("gone").stage("a").open_until(now).is_none(), "it was forgotten");
         drop(kept);
-        (0..2 * MAX_MEMBERS).for_each(|n| _ = members.get(&format!("more-{n}")));
+        (0..2 * MAX_REMEMBERED).for_each(|n| _ = members.get(&format!("more-{n}")));
         assert!(!members.has_open_breaker(), "breakers of forgotten members do not count");
     }
 }

@@ -10,7 +10,7 @@ use callboard_core::Instant;
 use callboard_core::remote::PeerDescription;
 use parking_lot::Mutex;
 
-use super::member::Member;
+use super::member::KnownMember;
 use crate::client::NodeConnection;
 
 /// How long calls wait for a peer after its connection was lost: enough for its process to be started again.
@@ -21,7 +21,7 @@ const RETURN_WAIT: Duration = Duration::from_secs(3);
 pub(super) struct Peer {
     address: SocketAddr,
     connection: ArcSwapOption<MemberConnection>,
-    /// The begin of the uninterrupted connection.
+    /// The start of the uninterrupted connection.
     connected_since: Mutex<Option<Instant>>,
     /// When the last connection was lost, and the stages that the peer offered on it.
     lost: Mutex<Option<(Instant, Vec<String>)>>,
@@ -33,7 +33,7 @@ pub(super) struct Peer {
 #[derive(Debug)]
 struct MemberConnection {
     node: Arc<NodeConnection>,
-    member: Arc<Member>,
+    member: Arc<KnownMember>,
 }
 
 impl Peer {
@@ -52,7 +52,7 @@ impl Peer {
     }
 
     /// The connection and its member, if there is one. It may take no calls now.
-    pub(super) fn connected(&self) -> Option<(Arc<NodeConnection>, Arc<Member>)> {
+    pub(super) fn connected(&self) -> Option<(Arc<NodeConnection>, Arc<KnownMember>)> {
         let connection = self.connection.load();
         connection.as_ref().map(|connection| (Arc::clone(&connection.node), Arc::clone(&connection.member)))
     }
@@ -80,7 +80,7 @@ impl Peer {
     }
 
     /// Sets the connection for new calls.
-    pub(super) fn set_connection(&self, connection: Option<(Arc<NodeConnection>, Arc<Member>)>, now: Instant) {
+    pub(super) fn set_connection(&self, connection: Option<(Arc<NodeConnection>, Arc<KnownMember>)>, now: Instant) {
         let connection = connection.map(|(node, member)| Arc::new(MemberConnection { node, member }));
         let mut since = self.connected_since.lock();
         *since = connection.as_ref().map(|_| since.unwrap_or(now));

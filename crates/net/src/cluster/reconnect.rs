@@ -15,10 +15,10 @@ use quinn::Connection;
 
 use super::generations::{ConnectedNodes, NodeInstance, Registration, UnwantedPeer};
 use super::index::StageIndex;
-use super::member::Member;
+use super::member::KnownMember;
 use super::peer::Peer;
 use crate::client::{ConnectFailure, NodeConnection, OwnHello};
-use crate::endpoint::{Transport, peer_member, port_closed};
+use crate::endpoint::{Transport, is_port_closed, peer_member};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferScreening;
 use crate::refusal::RefusalReason;
@@ -33,9 +33,6 @@ const UNWANTED_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest time of a handshake on a busy machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The wait for the machine of a peer, which comes from the same machine or the next one. Silence is no answer.
-const PORT_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// How often an unwanted peer is reported to the view, which may forget it.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
@@ -151,13 +148,13 @@ impl Peer {
 
 impl PeerConnector {
     /// Sets the connection of a peer for new calls.
-    fn set_connection(&self, peer: &Peer, connection: Option<(Arc<NodeConnection>, Arc<Member>)>) {
+    fn set_connection(&self, peer: &Peer, connection: Option<(Arc<NodeConnection>, Arc<KnownMember>)>) {
         peer.set_connection(connection, Instant::now());
         self.index.renew();
     }
 
     /// Registers the node that has answered under its name.
-    fn register(&self, peer: &Peer, node: &NodeConnection) -> Result<(Registration, Arc<Member>), UnwantedPeer> {
+    fn register(&self, peer: &Peer, node: &NodeConnection) -> Result<(Registration, Arc<KnownMember>), UnwantedPeer> {
         let connection = node.connection();
         let member = peer_member(connection).map(|member| member.name).unwrap_or_default();
         let (name, generation) = (node.welcome().node.clone(), node.welcome().generation);
@@ -170,7 +167,7 @@ impl PeerConnector {
     /// Tells the cluster if no process has the port of a member that was up.
     async fn report_port(&self, address: SocketAddr) {
         let Some(gossip) = self.hello.gossip.as_ref().filter(|gossip| gossip.is_up(address)) else { return };
-        if tokio::time::timeout(PORT_PROBE_TIMEOUT, port_closed(address)).await.is_ok() {
+        if is_port_closed(address).await {
             gossip.refused(address);
         }
     }

@@ -32,7 +32,7 @@ pub use self::faults::{Bytes as BytesByAddress, FaultCounters, FaultProfile, Fau
 
 use self::ids::ConnectionIds;
 pub(crate) use self::inline_driver::{FlushScope, flush_each_poll, flush_now, start_inline};
-pub(crate) use self::port::{port_closed, port_closes};
+pub(crate) use self::port::{is_port_closed, port_closes};
 use self::thread::EndpointThread;
 pub(crate) use self::thread::LAST_PACKETS;
 pub use self::tuning::{Tuning, TuningError};

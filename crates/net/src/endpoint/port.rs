@@ -10,8 +10,16 @@ use tokio::net::UdpSocket;
 const FIRST_PATIENCE: Duration = Duration::from_millis(50);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The longest wait for the answer of a machine. No answer is none.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Whether the system reports at once that no process has the port.
+pub(crate) async fn is_port_closed(address: SocketAddr) -> bool {
+    tokio::time::timeout(PROBE_TIMEOUT, port_closed(address)).await.is_ok()
+}
+
 /// Completes when the system reports that no process has the port; otherwise never.
-pub(crate) async fn port_closed(address: SocketAddr) -> io::Error {
+async fn port_closed(address: SocketAddr) -> io::Error {
     match probe(address).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
         // A process has it, or the machine gives no answer.

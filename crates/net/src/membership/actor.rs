@@ -15,7 +15,7 @@ use super::links::Links;
 use super::metrics::MembershipMetrics;
 use super::{Membership, Output};
 
-/// How long a dead member is tried after it was chosen: enough for several tries to connect.
+/// How long a dead member is tried after it was chosen, or has died: enough for several tries to connect.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
 /// The least time between two lines about accusers.
@@ -37,15 +37,16 @@ pub(super) async fn run(
     published: watch::Sender<Arc<MemberAddresses>>,
     metrics: MembershipMetrics,
 ) {
-    let mut shell = Shell { links, published, metrics, wanted: Vec::new(), accused_at: None };
+    let mut shell = Shell { links: Arc::clone(&links), published, metrics, wanted: Vec::new(), accused_at: None };
     loop {
-        let wake = membership.next_wakeup();
+        let (wake, mut has_lost_link) = (membership.next_wakeup(), false);
         tokio::select! {
             biased;
             input = inputs.recv() => match input {
                 Some(input) => shell.give(&mut membership, input),
                 None => return,
             },
+            () = links.lost.notified() => has_lost_link = true,
             () = tokio::time::sleep_until(wake) => {}
         }
         let now = Instant::now();
@@ -53,7 +54,7 @@ pub(super) async fn run(
         if membership.next_wakeup() <= now {
             membership.wake(now);
         }
-        shell.carry_out(&mut membership, now);
+        shell.carry_out(&mut membership, now, has_lost_link);
     }
 }
 
@@ -87,16 +88,15 @@ impl Shell {
         }
     }
 
-    fn carry_out(&mut self, membership: &mut Membership, now: Instant) {
+    fn carry_out(&mut self, membership: &mut Membership, now: Instant, has_lost_link: bool) {
         let wanted_before = self.wanted.len();
         self.wanted.retain(|(_, until)| *until > now);
-        let mut has_changed = self.wanted.len() != wanted_before;
+        let mut has_changed = has_lost_link || self.wanted.len() != wanted_before;
         while let Some(output) = membership.poll_output() {
             match output {
                 Output::Send { to, message } => self.links.send(&to, message),
                 Output::Wanted(member) => {
-                    self.wanted.retain(|(address, _)| *address != member.address);
-                    self.wanted.push((member.address, now + WANTED_FOR));
+                    self.want(member.address, now);
                     has_changed = true;
                 }
                 Output::Up(member) => {
@@ -105,6 +105,8 @@ impl Shell {
                 }
                 Output::Down { member, told_by } => {
                     has_changed = true;
+                    // Calls wait for a lost node for a while.
+                    self.want(member.address, now);
                     self.metrics.deaths.inc();
                     let told_by = told_by.as_deref().unwrap_or("this node");
                     tracing::info!(member = %member.name, address = %member.address, told_by, "a member is down");
@@ -124,8 +126,14 @@ impl Shell {
         }
     }
 
+    /// Tries a dead member for a while.
+    fn want(&mut self, address: SocketAddr, now: Instant) {
+        self.wanted.retain(|(wanted, _)| *wanted != address);
+        self.wanted.push((address, now + WANTED_FOR));
+    }
+
     fn accused(&mut self, by: &str, state: State, now: Instant) {
-        self.metrics.accusations.inc();
+        self.metrics.suspected.inc();
         if self.accused_at.is_none_or(|at| now.saturating_duration_since(at) >= ACCUSATIONS_EVERY) {
             self.accused_at = Some(now);
             let state = if state == State::Down { "down" } else { "suspected" };
@@ -135,10 +143,12 @@ impl Shell {
 
     fn publish(&self, membership: &Membership) {
         let has_address = |address: &SocketAddr| !address.ip().is_unspecified() && address.port() != 0;
-        let up = membership.members().filter(|(_, state)| *state != State::Down).map(|(member, _)| member.address);
-        let mut up: Vec<_> = up.filter(has_address).collect();
+        let members = || membership.members().filter(|(member, _)| has_address(&member.address));
+        self.metrics.up.set(members().filter(|(_, state)| *state != State::Down).count() as i64);
+        // A verdict ends no work: a connection that is open is of use.
+        let kept = members().filter(|(id, state)| *state != State::Down || self.links.is_connected(&id.name));
+        let mut up: Vec<_> = kept.map(|(member, _)| member.address).collect();
         up.sort();
-        self.metrics.up.set(up.len() as i64);
         let wanted = self.wanted.iter().map(|(address, _)| *address);
         let wanted = wanted.filter(|address| has_address(address) && !up.contains(address)).collect();
         let addresses = MemberAddresses { up, wanted };

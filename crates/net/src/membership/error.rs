@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum GossipError {
-    /// The sender is newer. Both versions are spoken for one release.
+    /// This node does not speak the version of the sender. Remedy: run versions that are one release apart.
     #[error("gossip has version {found}: this node knows {known}")]
     Version { found: u8, known: u8 },
     #[error("gossip has {bytes} bytes: a message may have {max}")]
@@ -16,8 +16,8 @@ pub(crate) enum GossipError {
     #[error("gossip has bytes after its end")]
     TrailingBytes,
     /// A member speaks for itself only.
-    #[error("gossip of another member than the one that sent it")]
-    Imposter,
+    #[error("the source of a message is not the member that sent it")]
+    ForeignSource,
     /// The packet is full: what was to be encoded goes with a later one.
     #[error("no room for {field}")]
     NoRoom { field: &'static str },

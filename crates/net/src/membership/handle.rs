@@ -15,6 +15,7 @@ use super::actor::{self, Input};
 use super::links::{LinkGuard, Links};
 use super::message::MAX_MESSAGE_BYTES;
 use super::metrics::MembershipMetrics;
+use super::state::MAX_MEMBERS;
 use super::{MemberId, Membership, MembershipProfile};
 use crate::stream::FrameReceiver;
 
@@ -33,7 +34,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The addresses of the other members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberAddresses {
-    /// Of those that are up.
+    /// Of those that are up, and of dead ones whose connection is still open.
     pub(crate) up: Vec<SocketAddr>,
     /// Of dead ones that are tried again.
     pub(crate) wanted: Vec<SocketAddr>,
@@ -89,7 +90,8 @@ impl GossipHandle {
         }
         let member: Arc<str> = name.into();
         let guard = self.links.add(Arc::clone(&member), connection);
-        let link = GossipLink { member, inputs: self.inputs.clone(), _guard: guard };
+        let (inputs, metrics) = (self.inputs.clone(), self.metrics.clone());
+        let link = GossipLink { member, inputs, metrics, _guard: guard };
         let _ = self.inputs.try_send(Input::Connected(Arc::clone(&link.member)));
         Some(link)
     }
@@ -99,6 +101,11 @@ impl GossipHandle {
         if let Ok(address) = address.parse::<SocketAddr>() {
             let _ = self.inputs.try_send(Input::Observed(address));
         }
+    }
+
+    /// Whether a further member would be known.
+    pub(crate) fn has_room(&self) -> bool {
+        self.members.borrow().up.len() < MAX_MEMBERS
     }
 
     /// Whether a member of this address is up.
@@ -117,13 +124,16 @@ impl GossipHandle {
 pub(crate) struct GossipLink {
     member: Arc<str>,
     inputs: mpsc::Sender<Input>,
+    metrics: MembershipMetrics,
     _guard: LinkGuard,
 }
 
 impl GossipLink {
     /// A message has arrived on its connection.
     pub(crate) fn received(&self, message: Bytes) {
-        let _ = self.inputs.try_send(Input::Received { from: Arc::clone(&self.member), message });
+        if self.inputs.try_send(Input::Received { from: Arc::clone(&self.member), message }).is_err() {
+            self.metrics.dropped.inc();
+        }
     }
 
     /// Receives messages until the connection ends, each in a task of its own: an incomplete one delays no other.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(super) const MAX_NAME_BYTES: usize = 64;
 
 /// One life of a member. Of two with one name, the one with the higher generation and bump counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MemberId {
     /// The name in its certificate; under the development identity, an id of its process.
     pub(crate) name: Arc<str>,

@@ -30,12 +30,14 @@ const PRIORITY: i32 = 1;
 #[derive(Debug, Default)]
 pub(super) struct Links {
     outboxes: Mutex<HashMap<Arc<str>, Vec<Arc<Outbox>>>>,
+    /// Notified when a member has lost its last connection.
+    pub(super) lost: Notify,
     metrics: MembershipMetrics,
 }
 
 impl Links {
     pub(super) fn new(metrics: MembershipMetrics) -> Self {
-        Self { outboxes: Mutex::default(), metrics }
+        Self { metrics, ..Self::default() }
     }
 
     /// Sends over this connection from now on, until the guard is dropped.
@@ -44,6 +46,11 @@ impl Links {
         self.outboxes.lock().entry(Arc::clone(&member)).or_default().push(Arc::clone(&outbox));
         tokio::spawn(Arc::clone(&outbox).write_to(connection.clone()));
         LinkGuard { links: Arc::clone(self), member, outbox }
+    }
+
+    /// Whether there is a connection to this member, in either direction.
+    pub(super) fn is_connected(&self, member: &str) -> bool {
+        self.outboxes.lock().contains_key(member)
     }
 
     /// Sends a message. Without a connection it is dropped: lists are exchanged when there is one.
@@ -114,6 +121,7 @@ impl Drop for LinkGuard {
             of_member.retain(|outbox| !Arc::ptr_eq(outbox, &self.outbox));
             if of_member.is_empty() {
                 outboxes.remove(&self.member);
+                self.links.lost.notify_one();
             }
         }
     }

@@ -73,7 +73,7 @@ impl Sourced {
                 Gossip::Buckets(buckets)
             }
             4 => {
-                let (mask, wants_answer) = (reader.u64("a mask")?, reader.u8("a wish")? != 0);
+                let (mask, wants_answer) = (reader.u64("a mask")?, reader.u8("the answer flag")? != 0);
                 let mut members = Vec::new();
                 for _ in 0..reader.u16("a count of members")? {
                     members.push(reader.member()?);

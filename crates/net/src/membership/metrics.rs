@@ -8,8 +8,8 @@ families! {
     pub(crate) struct MembershipMetrics {
         pub(super) up: Gauge = "members_up", "Other members that are up, the suspected ones included";
         pub(super) deaths: Counter = "members_down", "Members that went down";
-        pub(super) accusations: Counter = "accusations", "Messages that called this node suspected or down";
+        pub(super) suspected: Counter = "suspected", "Messages that said this node is suspected or down";
         pub(super) refused: Counter = "gossip_refused", "Invalid messages of members";
-        pub(super) dropped: Counter = "gossip_dropped", "Messages to members that were dropped from full queues";
+        pub(super) dropped: Counter = "gossip_dropped", "Messages of and to members that were dropped from full queues";
     }
 }

@@ -11,10 +11,11 @@ use foca::{Config, PeriodicParams};
 /// dead, although it may only pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MembershipProfile {
-    /// For round trips of up to 100 ms: everybody knows of a death within 2 to 3.5 s, and a pause of 1.5 s is none.
+    /// For round trips of up to 100 ms: all know of a death after 2.5 s in half of all cases, after 3.5 s in nineteen of
+    /// twenty. A pause of up to 1.5 s is no death.
     #[default]
     Near,
-    /// For longer round trips: four times as long.
+    /// For longer round trips: four times as long. For programs in Rust only: there is no setting.
     Far,
 }
 
@@ -25,7 +26,7 @@ const INDIRECT_PROBES: NonZeroUsize = NonZeroUsize::new(3).unwrap();
 const GOSSIP_TO: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 const MAX_PACKET_BYTES: NonZeroUsize = NonZeroUsize::new(16 << 10).unwrap();
 
-/// Dead members are forgotten after this: a late rumour of a death must not look like news.
+/// Dead members are forgotten after this: a late message about a death must not count as a new one.
 const REMOVE_DOWN_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 impl MembershipProfile {

@@ -247,13 +247,13 @@ impl Sim {
     /// Whether all living nodes know exactly the living nodes as up.
     pub(super) fn agrees(&self) -> bool {
         let alive: Vec<_> = self.nodes.iter().filter(|node| node.is_alive).collect();
-        let expected: HashSet<_> = alive.iter().map(|node| node.membership.own().clone()).map(Key).collect();
+        let expected: HashSet<_> = alive.iter().map(|node| node.membership.own()).collect();
         alive.iter().all(|node| {
             let up = node.membership.members().filter(|(_, state)| *state != State::Down);
             let mut count = 1;
             up.into_iter().all(|(member, _)| {
                 count += 1;
-                expected.contains(&Key(member.clone()))
+                expected.contains(member)
             }) && count == expected.len()
         })
     }
@@ -399,17 +399,5 @@ impl Sim {
             node.wakes_at = Some(at);
             self.push(at, Event::Wake(number));
         }
-    }
-}
-
-/// An identity as a key.
-#[derive(Debug, PartialEq, Eq)]
-struct Key(MemberId);
-
-impl std::hash::Hash for Key {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.0.name.hash(state);
-        self.0.generation.hash(state);
-        self.0.bump.hash(state);
     }
 }

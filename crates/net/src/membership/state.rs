@@ -17,9 +17,9 @@ use super::codec::{Reader, member_bytes};
 use super::digest::{BUCKETS, Buckets, bucket};
 use super::error::GossipError;
 use super::identity::MemberId;
+use super::isolation::Isolation;
 use super::message::{Gossip, Sourced, swim_bytes};
 use super::profile::MembershipProfile;
-use super::silence::Silence;
 use super::swim::{Swim, SwimCodec};
 
 /// The most known members, living and dead. Threat: a member that tells of an endless number of others.
@@ -61,7 +61,7 @@ pub(crate) enum Output {
 pub(crate) struct Membership {
     foca: Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>,
     effects: Effects,
-    silence: Silence,
+    isolation: Isolation,
     profile: MembershipProfile,
     random: SmallRng,
     timers: BinaryHeap<Reverse<Due>>,
@@ -84,7 +84,7 @@ impl Membership {
         Self {
             effects: Effects { now, sent_by: own.clone(), incarnation: 0, collected: Vec::new() },
             foca: Foca::new(own, profile.config(), choices, SwimCodec),
-            silence: Silence::new(profile.probe_period(), profile.suspicion(), now),
+            isolation: Isolation::new(profile.probe_period(), profile.suspicion(), now),
             profile,
             random,
             timers: BinaryHeap::new(),
@@ -156,10 +156,10 @@ impl Membership {
     pub(crate) fn received(&mut self, from: &str, bytes: &[u8], now: Instant) -> Result<(), GossipError> {
         let Sourced { source, gossip } = Sourced::read(bytes)?;
         if *source.name != *from || source.name == self.own().name {
-            return Err(GossipError::Imposter);
+            return Err(GossipError::ForeignSource);
         }
         self.effects.now = now;
-        if self.silence.heard(now) {
+        if self.isolation.heard(now) {
             let suspects = self.foca.iter_members().filter(|member| member.state() == State::Suspect);
             let suspects: Vec<_> = suspects.map(|member| Arc::clone(&member.id().name)).collect();
             suspects.into_iter().for_each(|suspect| self.send_digest(suspect));
@@ -242,7 +242,7 @@ impl Membership {
                 if !self.foca.iter_members().any(is_suspect) {
                     continue;
                 }
-                if let Some(at) = self.silence.held_until(now) {
+                if let Some(at) = self.isolation.held_until(now) {
                     self.push_timer(at, timer);
                     continue;
                 }
@@ -260,7 +260,7 @@ impl Membership {
 
     /// This process was stopped for `gap`: its timers move, so that it reads what has arrived before it judges others.
     fn give_back(&mut self, gap: Duration) {
-        self.silence.give_back(gap);
+        self.isolation.give_back(gap);
         self.next_exchange += gap;
         let timers = std::mem::take(&mut self.timers).into_iter();
         self.timers = timers.map(|Reverse(due)| Reverse(Due { at: due.at + gap, ..due })).collect();

@@ -94,12 +94,12 @@ fn three_hundred_nodes_join_through_one_seed_and_learn_of_deaths() {
     assert_eq!((sim.false_deaths, sim.renewals()), (0, 0));
 }
 
+/// The figures of the documentation. Its seeds are fixed, because the tail of a hundred random deaths differs.
 #[test]
-fn nine_of_ten_deaths_are_known_within_three_and_a_half_seconds() {
-    let seed = seed() % (1 << 32);
-    let mut times: Vec<_> = (seed..seed + 40)
+fn half_of_all_deaths_are_known_within_two_and_a_half_seconds_and_nineteen_of_twenty_within_three_and_a_half() {
+    let mut times: Vec<_> = (0..100)
         .map(|seed| {
-            let mut sim = Sim::joined(10, seed, Loss::Delayed(0.2));
+            let mut sim = Sim::joined(10, seed, Loss::Delayed(0.0));
             sim.run(Duration::from_millis(seed % 40 * 37));
             let at = sim.now;
             sim.kill(5);
@@ -108,8 +108,8 @@ fn nine_of_ten_deaths_are_known_within_three_and_a_half_seconds() {
         })
         .collect();
     times.sort();
-    println!("half within {:.1?}, nine of ten within {:.1?}, all within {:.1?}", times[19], times[35], times[39]);
-    assert!(times[19] <= secs(3.0) && times[33] <= secs(3.8), "{times:.1?}");
+    println!("half within {:.2?}, 19 of 20 within {:.2?}, all within {:.2?}", times[49], times[94], times[99]);
+    assert!(times[49] <= secs(2.5) && times[94] <= secs(3.5) && times[99] <= LONGEST, "{times:.2?}");
 }
 
 #[test]
@@ -322,10 +322,10 @@ fn a_member_that_accuses_everybody_is_reported_and_the_accused_come_back() {
 fn a_member_speaks_for_itself_only() {
     let mut lone = Lone::with_members(1);
     let message = Sourced { source: id(2, 1), gossip: Gossip::Digest(1) }.to_bytes();
-    assert_eq!(lone.node.received(&name(1), &message, lone.now), Err(GossipError::Imposter));
+    assert_eq!(lone.node.received(&name(1), &message, lone.now), Err(GossipError::ForeignSource));
     assert_eq!(lone.state(2), None);
     let own = Sourced { source: id(0, 9), gossip: Gossip::Digest(1) }.to_bytes();
-    assert_eq!(lone.node.received(&name(0), &own, lone.now), Err(GossipError::Imposter));
+    assert_eq!(lone.node.received(&name(0), &own, lone.now), Err(GossipError::ForeignSource));
 }
 
 #[test]

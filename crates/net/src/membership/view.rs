@@ -9,15 +9,13 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use super::handle::MemberAddresses;
-use super::state::MAX_MEMBERS;
 use crate::view::{ClusterView, StaticView, View};
 
-/// Named nodes stay in the view. A member is in it while it is up, and a dead one for a while every now and then, so
-/// that it is found when it is back.
+/// Named nodes stay in the view. A member is in it while it is up, and a dead one while its connection is open, for a
+/// while after its death, and again every now and then, so that it is found when it is back.
 #[derive(Debug)]
 pub(crate) struct GossipView {
     named: StaticView,
-    members: watch::Receiver<Arc<MemberAddresses>>,
     view: watch::Receiver<Arc<View>>,
     following: AbortHandle,
 }
@@ -25,8 +23,8 @@ pub(crate) struct GossipView {
 impl GossipView {
     pub(crate) fn new(named: StaticView, members: watch::Receiver<Arc<MemberAddresses>>, runtime: &Handle) -> Self {
         let (published, view) = watch::channel(Arc::default());
-        let following = runtime.spawn(follow(named.watch(), members.clone(), published)).abort_handle();
-        Self { named, members, view, following }
+        let following = runtime.spawn(follow(named.watch(), members, published)).abort_handle();
+        Self { named, view, following }
     }
 }
 
@@ -75,8 +73,7 @@ impl ClusterView for GossipView {
     }
 
     fn introduce(&self, member: &str, peer: SocketAddr) -> bool {
-        // A node that gossips needs no place among the named ones.
-        self.named.introduce(member, peer) || self.members.borrow().up.len() < MAX_MEMBERS
+        self.named.introduce(member, peer)
     }
 
     fn missing(&self, peer: SocketAddr, lasting: Duration) {

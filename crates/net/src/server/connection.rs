@@ -83,7 +83,8 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
         Ok(Ok(None)) => {}
         Ok(Ok(Some((AcceptedHello { hello, member, offers, window, _control }, connection)))) => {
             let announced = announced_address(&server, &hello, &connection);
-            let caller = OpenConnection::new(&connection, &member, hello.generation, announced, offers);
+            let caller = OpenConnection::new(&connection, &member, &hello, announced, offers);
+            let introduction = caller.introduction();
             let guard = match ConnectionGuard::try_new(&server, caller) {
                 Ok(guard) => guard,
                 Err(reason) => {
@@ -93,7 +94,7 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
                 }
             };
             // After its registration: a view that is set meanwhile has it from there.
-            server.introduce(announced, &member.name, peer);
+            server.introduce(introduction, &member.name, peer);
             drop(slot);
             tokio::select! {
                 () = serve_streams(&connection, &server, member.role, window) => {}

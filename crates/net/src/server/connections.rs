@@ -13,13 +13,14 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use callboard_codec::wire::ResetCode;
+use callboard_codec::wire::{Hello, ResetCode};
 use callboard_identity::{Member, Role, is_issuer};
 use quinn::Connection;
 
 use super::offers::LastOffers;
 use super::{NetConfig, ServerState};
 use crate::endpoint::{code, peer_chain};
+use crate::membership::{FEATURE, GossipHandle};
 use crate::refusal::RefusalReason;
 
 /// Clients leave this part of all connections to nodes: an eighth.
@@ -39,6 +40,8 @@ pub(super) struct OpenConnection {
     generation: u64,
     /// The address that it claims to listen at.
     pub(super) announced: AnnouncedAddress,
+    /// Whether it can be known by gossip.
+    gossips: bool,
 }
 
 /// The address at which a node claims to listen.
@@ -56,7 +59,7 @@ impl OpenConnection {
     pub(super) fn new(
         connection: &Connection,
         member: &Member,
-        generation: u64,
+        hello: &Hello,
         announced: AnnouncedAddress,
         offers: Bytes,
     ) -> Self {
@@ -66,9 +69,15 @@ impl OpenConnection {
             name: member.name.clone(),
             id: member.id.clone(),
             role: member.role,
-            generation: comparable_generation(member, generation),
+            generation: comparable_generation(member, hello.generation),
             announced,
+            gossips: hello.features.iter().any(|feature| feature == FEATURE),
         }
+    }
+
+    /// What the view is told of it: the address, and whether its node gossips.
+    pub(super) fn introduction(&self) -> (AnnouncedAddress, bool) {
+        (self.announced, self.gossips)
     }
 
     /// Compares it to another generation of the same node. `None`: they are not of the same node.
@@ -175,18 +184,20 @@ impl ServerState {
             .connections
             .lock()
             .iter()
-            .map(|open| (open.announced, open.name.clone(), open.connection.remote_address()))
+            .map(|open| (open.introduction(), open.name.clone(), open.connection.remote_address()))
             .collect();
-        for (announced, member, peer) in connected {
-            self.introduce(announced, &member, peer);
+        for (introduction, member, peer) in connected {
+            self.introduce(introduction, &member, peer);
         }
     }
 
     /// Adds a node that has connected to the view, if that is wanted. Nothing yet while there is no view.
-    pub(super) fn introduce(&self, announced: AnnouncedAddress, member: &str, peer: SocketAddr) {
+    pub(super) fn introduce(&self, (announced, gossips): (AnnouncedAddress, bool), member: &str, peer: SocketAddr) {
         let Some(view) = self.view.get().filter(|_| self.config.calls_back) else { return };
+        // Gossip calls it without a place in the view.
+        let is_known = || gossips && self.gossip.as_ref().is_some_and(GossipHandle::has_room);
         match announced {
-            AnnouncedAddress::Proven(address) if view.introduce(member, address) => {}
+            AnnouncedAddress::Proven(address) if view.introduce(member, address) || is_known() => {}
             AnnouncedAddress::Proven(_) => {
                 self.metrics.counters.peers_refused.inc();
                 self.refusal_log.log_full_view(peer, Instant::now());

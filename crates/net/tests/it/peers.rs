@@ -8,7 +8,9 @@ use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, CallOptions, Caller, Deadline, ErrorKind, Instant, Pipeline, Stage};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{Cluster, ClusterView, ConnectError, Identity, NetConfig, QuicEdge, Role, StaticView, View};
+use callboard_net::{
+    Cluster, ClusterView, ConnectError, Identity, MembershipProfile, NetConfig, QuicEdge, Role, StaticView, View,
+};
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::watch;
@@ -67,6 +69,38 @@ impl ClusterView for Introductions {
         self.0.lock().push(peer);
         true
     }
+}
+
+/// A view without room.
+#[derive(Debug, Default)]
+struct FullView(Introductions);
+
+impl ClusterView for FullView {
+    fn watch(&self) -> watch::Receiver<Arc<View>> {
+        self.0.watch()
+    }
+
+    fn introduce(&self, member: &str, peer: SocketAddr) -> bool {
+        self.0.introduce(member, peer);
+        false
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_place_in_the_view_is_counted_unless_gossip_knows_it() {
+    let config = NetConfig { membership: Some(MembershipProfile::Near), ..patient() };
+    let served = ServingNode::start_with(App::new(), config).await;
+    let view = Arc::new(FullView::default());
+    let _cluster = Cluster::start(&served.edge, Arc::clone(&view) as _);
+    let endpoint = BareEndpoint::serving(loopback(), &IDENTITY).unwrap();
+    let own_address = endpoint.endpoint().local_addr().unwrap().to_string();
+    for (count, features) in [vec![], vec!["gossip".to_owned()], vec![]].into_iter().enumerate() {
+        let peer = RawPeer::over(&endpoint, served.edge.address()).await.unwrap();
+        peer.greet(&Hello { features, ..hello("", own_address.clone()) }).await.unwrap();
+        until(|| view.0.0.lock().len() == count + 1).await;
+    }
+    until(|| total(&served.edge, "peers_refused") >= 2).await;
+    assert_eq!(total(&served.edge, "peers_refused"), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

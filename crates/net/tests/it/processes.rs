@@ -8,14 +8,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_codec::wire::{Hello, VERSION};
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, CallOptions, Contract, ErrorKind, Node, Pipeline};
 use callboard_net::testing::{BareEndpoint, RawPeer};
-use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, StaticView};
+use callboard_net::{Cluster, Identity, MembershipProfile, NetConfig, QuicEdge, StaticView};
 use futures_util::StreamExt;
 use quinn::ConnectionError;
 
@@ -27,6 +26,7 @@ const DIRECTORY: &str = "CALLBOARD_TEST_DIRECTORY";
 const SHAPE: &str = "CALLBOARD_TEST_SHAPE";
 const WORKER: &str = "processes::worker_process";
 const ADDRESS: &str = "CALLBOARD_TEST_ADDRESS";
+const NAMED: &str = "CALLBOARD_TEST_NAMED";
 
 /// Not a test: the body of a worker process, started by the tests below.
 #[test]
@@ -39,13 +39,17 @@ fn worker_process() {
     runtime.block_on(async {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let config = if shape.is_patient { common::patient() } else { NetConfig::default() };
-        let edge = QuicEdge::bind(address, identity, config).unwrap();
+        let named = std::env::var(NAMED).ok().map(|address| address.parse::<SocketAddr>().unwrap());
+        // Only gossip tells others of it: it connects to nobody but the named node.
+        let membership = named.map(|_| MembershipProfile::Near);
+        let edge = QuicEdge::bind(address, identity, NetConfig { membership, calls_back: false, ..config }).unwrap();
         let log = ExecutionLog::File(directory.join("ledger"));
         let work = working(&log, u64::from(std::process::id()), Duration::from_millis(shape.service_millis));
         let work = if shape.is_idempotent { work.idempotent() } else { work };
         let work = work.concurrency(shape.seats).queue(shape.queue);
         let node = App::new().route("/work", work).start().await.unwrap();
         edge.open(node.client());
+        let _cluster = named.map(|named| Cluster::start(&edge, edge.view(StaticView::try_new([named]).unwrap())));
         println!("serving {}", edge.address());
         sigterm().await;
         edge.drain();
@@ -169,6 +173,12 @@ impl Worker {
         Self { process, directory: directory.to_owned(), shape }
     }
 
+    /// A worker that gossips, and names this node.
+    pub(crate) fn start_naming(directory: &Path, shape: Shape, named: SocketAddr) -> Self {
+        let environment = [(SHAPE, shape.to_string()), (NAMED, named.to_string())];
+        Self { process: Process::start(WORKER, directory, &environment), directory: directory.to_owned(), shape }
+    }
+
     /// A process in its place, after it has ended.
     pub(crate) fn restart(&mut self) {
         self.process.child.wait().unwrap();
@@ -199,7 +209,7 @@ impl Worker {
 pub(crate) struct Gateway {
     pub(crate) node: Node,
     pub(crate) cluster: Cluster,
-    _edge: QuicEdge,
+    pub(crate) edge: QuicEdge,
 }
 
 impl Gateway {
@@ -208,17 +218,20 @@ impl Gateway {
     }
 
     async fn start_with(directory: &Path, workers: &[&Worker], config: NetConfig) -> Self {
+        let workers: Vec<_> = workers.iter().map(|worker| worker.process.address).collect();
+        Self::start_naming(directory, &workers, config).await
+    }
+
+    /// A gateway that names these nodes.
+    pub(crate) async fn start_naming(directory: &Path, named: &[SocketAddr], config: NetConfig) -> Self {
         let identity = Identity::development_in(&directory.join("development")).unwrap();
         let edge = QuicEdge::bind(common::loopback(), identity, config).unwrap();
         let node = App::new().route("/run", Pipeline::<Work, Work>::remote("work")).start().await.unwrap();
         edge.open(node.client());
-        let cluster = Cluster::start(
-            &edge,
-            Arc::new(StaticView::try_new(workers.iter().map(|worker| worker.process.address)).unwrap()),
-        );
+        let cluster = Cluster::start(&edge, edge.view(StaticView::try_new(named.iter().copied()).unwrap()));
         node.handle().join(cluster.clone()).unwrap();
-        let gateway = Self { node, cluster, _edge: edge };
-        until(|| gateway.cluster.connected_peers() == workers.len()).await;
+        let gateway = Self { node, cluster, edge };
+        until(|| gateway.cluster.connected_peers() >= named.len()).await;
         gateway
     }
 
@@ -245,10 +258,35 @@ impl Gateway {
         }
         outcomes
     }
+
+    /// Makes calls before and during a pause of the worker, which all succeed.
+    pub(crate) async fn call_during_a_pause(&self, worker: &Worker, pause: Duration, next_id: &mut u64) {
+        let mut calls = tokio::task::JoinSet::new();
+        let mut call = || {
+            let (client, id) = (self.node.client(), *next_id);
+            *next_id += 1;
+            calls.spawn(async move {
+                let options = CallOptions::new().with_timeout(LONG);
+                (id, client.call_with::<_, Work>("/run", Work::whenever(id), options).await)
+            });
+        };
+        (0..AT_ONCE).for_each(|_| call());
+        worker.signal("STOP");
+        let continues = Instant::now() + pause;
+        while Instant::now() < continues {
+            call();
+            tokio::time::sleep(pause / 10).await;
+        }
+        worker.signal("CONT");
+        while let Some(ended) = calls.join_next().await {
+            let (id, outcome) = ended.unwrap();
+            assert_eq!(outcome.map(|answer| answer.call_id()).map_err(|error| error.to_string()), Ok(id), "{pause:?}");
+        }
+    }
 }
 
 /// The number of executions of each call.
-fn executions(directory: &Path) -> HashMap<u64, usize> {
+pub(crate) fn executions(directory: &Path) -> HashMap<u64, usize> {
     let mut executions = HashMap::new();
     for execution in execution_log(directory).executions() {
         *executions.entry(execution.id).or_default() += 1;
@@ -356,30 +394,9 @@ async fn a_pause_of_a_process_loses_no_connection_and_no_call() {
     let directory = directory_with_identity("paused");
     let worker = Worker::start(&directory, Shape { is_patient: false, ..Shape::new(Contract::AtMostOnce) });
     let gateway = Gateway::start_with(&directory, &[&worker], NetConfig::default()).await;
-    let (connected, client) = (Instant::now(), gateway.node.client());
-    let mut next_id = 0;
+    let (connected, mut next_id) = (Instant::now(), 0);
     for pause in [500, 1_000, 2_500].map(Duration::from_millis) {
-        let mut calls = tokio::task::JoinSet::new();
-        let mut call = || {
-            let (client, id) = (client.clone(), next_id);
-            next_id += 1;
-            calls.spawn(async move {
-                let options = CallOptions::new().with_timeout(LONG);
-                (id, client.call_with::<_, Work>("/run", Work::whenever(id), options).await)
-            });
-        };
-        (0..AT_ONCE).for_each(|_| call());
-        worker.signal("STOP");
-        let continues = Instant::now() + pause;
-        while Instant::now() < continues {
-            call();
-            tokio::time::sleep(pause / 10).await;
-        }
-        worker.signal("CONT");
-        while let Some(ended) = calls.join_next().await {
-            let (id, outcome) = ended.unwrap();
-            assert_eq!(outcome.map(|answer| answer.call_id()).map_err(|error| error.to_string()), Ok(id), "{pause:?}");
-        }
+        gateway.call_during_a_pause(&worker, pause, &mut next_id).await;
         let connected_for = gateway.cluster.peers()[0].connected_for.expect("it is connected");
         assert!(connected_for >= connected.elapsed().saturating_sub(Duration::from_millis(100)), "{connected_for:?}");
     }

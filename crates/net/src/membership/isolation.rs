@@ -1,9 +1,9 @@
 //! Whether this node hears anybody: a node that hears nobody accuses nobody.
 //!
-//! If no member is heard, this node is more likely cut off than everybody else dead. Its suspicions then wait until a
-//! message arrives, and one suspicion time more, in which the suspected may answer. They are told then, because what was
-//! sent in the silence may be lost. After ten seconds they wait no
-//! longer: the survivor of two must notice that it is alone.
+//! If no member is heard, this node is more likely cut off than everybody else dead. Then its suspicions wait until a
+//! message arrives, and for one suspicion time more. The suspected members are told at that moment, because earlier
+//! messages may be lost in the silence. After ten seconds suspicions wait no longer: the survivor of two must notice
+//! that it is alone.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Silence {
+pub(super) struct Isolation {
     /// A longer time without a message is silence. With 1.0 probe periods, a cluster of three never notices a death.
     threshold: Duration,
     suspicion: Duration,
@@ -25,7 +25,7 @@ pub(super) struct Silence {
     trusted_from: Instant,
 }
 
-impl Silence {
+impl Isolation {
     pub(super) fn new(probe_period: Duration, suspicion: Duration, now: Instant) -> Self {
         Self { threshold: probe_period * 8 / 5, suspicion, last_heard: now, trusted_from: now }
     }
