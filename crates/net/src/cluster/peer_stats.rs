@@ -42,7 +42,7 @@ pub(super) struct PeerStats {
     pub(super) queued_at: Option<Instant>,
     pub(super) latency_micros: f64,
     pub(super) latency_at: Option<Instant>,
-    /// The begin of its silence, while calls are unanswered.
+    /// The start of its silence, while calls are unanswered.
     pub(super) silent_since: Option<Instant>,
 }
 
