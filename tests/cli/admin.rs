@@ -32,6 +32,7 @@ fn status_shows_stages_replicas_queues_and_calls() {
     let json = run(&["status", &url, "--json"]).stdout;
     let status: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(status["health"]["ready"], true);
+    assert!(status["devices"].is_array(), "{status}");
 }
 
 #[test]

@@ -71,6 +71,7 @@ fn status() -> Value {
             "stages": [{ "name": EVIL, "state": EVIL, "reason": EVIL, "queued": EVIL, "batches": EVIL, "restarts": EVIL }],
             "peers": [{ "address": EVIL, "node": EVIL, "stages": [EVIL] }],
         },
+        "devices": [],
     })
 }
 

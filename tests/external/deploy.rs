@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -107,8 +108,13 @@ fn the_secrets_of_compose_are_files_as_every_container_is_read_only() {
 #[test]
 fn a_node_is_not_killed_before_its_drain_is_over() {
     let unit = read(&deploy("systemd/callboard.service"));
-    let (delay, drain) = (5, 30);
-    assert!(seconds(&unit, "TimeoutStopSec=") >= delay + drain + after_drain());
+    let plan = run(&mut callboard(["serve", "examples/digits", "--explain"])).unwrap();
+    let by_default = ["limits.drain_delay ", "limits.drain "].map(|name| {
+        let line = plan.lines().find_map(|line| line.trim_start().strip_prefix(name)).unwrap();
+        let digits = line.split_whitespace().next().and_then(|time| time.strip_suffix('s')).unwrap();
+        digits.parse::<u64>().unwrap()
+    });
+    assert!(seconds(&unit, "TimeoutStopSec=") >= by_default.iter().sum::<u64>() + after_drain());
     let compose = read(&deploy("compose.yaml"));
     let drained = seconds(&compose, "CALLBOARD_DRAIN_DELAY: ") + seconds(&compose, "CALLBOARD_DRAIN: ");
     assert!(seconds(&compose, "stop_grace_period: ") >= drained + after_drain());
@@ -184,6 +190,7 @@ fn exported(page: &str) -> BTreeSet<String> {
 
 /// The names that a gateway and a worker export after a call from one to the other and a refused connection: families by
 /// label are on the page once they have a sample.
+#[expect(clippy::disallowed_methods, reason = "another process cannot be notified")]
 fn exported_by_nodes(wanted: &BTreeSet<&str>) -> BTreeSet<String> {
     let state = directory();
     let start = |args: &[&str]| {
@@ -214,6 +221,7 @@ fn exported_by_nodes(wanted: &BTreeSet<&str>) -> BTreeSet<String> {
         if (answer.status == 200 && is_complete) || start.elapsed() > TEST_TIMEOUT {
             return exported;
         }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 

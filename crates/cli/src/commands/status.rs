@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use callboard_http::{Calls, Figures, Histogram};
+use callboard_http::{Calls, DeviceFigures, Figures, Histogram};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::admin_client::AdminClient;
 use super::block_on;
@@ -54,10 +54,14 @@ impl StatusArgs {
 /// Asks once or again and again, prints the answers.
 pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     let ask = || args.client.ask("GET", "/v1/status".to_owned());
-    if args.is_json {
-        return output::result(ask()?);
-    }
     let read = || args.client.page("/metrics".to_owned()).map(|text| Figures::parse(&text));
+    if args.is_json {
+        let mut status = ask()?;
+        if let Value::Object(entries) = &mut status {
+            entries.insert("devices".to_owned(), devices(&read()?));
+        }
+        return output::result(status);
+    }
     let (mut status, mut last, mut asked) = (ask()?, read()?, Instant::now());
     output::result(StatusText { status: &status, earlier: &Value::Null, figures: &last, interval: None })?;
     let Some(pause) = args.watch else { return Ok(()) };
@@ -276,6 +280,19 @@ impl StatusText<'_> {
     }
 }
 
+/// The devices of the node's machine, for programs.
+fn devices(figures: &Figures) -> Value {
+    let row = |(index, device): (&u32, &DeviceFigures)| {
+        let bytes = |bytes: Option<f64>| bytes.map(|bytes| bytes as u64);
+        json!({
+            "index": index, "name": device.name, "memory_used": bytes(device.memory_used),
+            "memory_total": bytes(device.memory_total), "utilisation": device.utilisation,
+            "temperature": device.temperature, "lost": device.is_lost,
+        })
+    };
+    figures.devices.iter().map(row).collect()
+}
+
 fn dash() -> String {
     "-".to_owned()
 }
@@ -306,7 +323,28 @@ fn shown_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+
+    const DEVICES: &str = "callboard_device_memory_used_bytes{device=\"0\",name=\"A card\"} 1073741824\n\
+         callboard_device_memory_total_bytes{device=\"0\",name=\"A card\"} 85899345920\n\
+         callboard_device_utilisation_ratio{device=\"0\",name=\"A card\"} 0.25\n\
+         callboard_device_temperature_celsius{device=\"0\",name=\"A card\"} 41\n\
+         callboard_device_lost{device=\"1\",name=\"\"} 1\n";
+
+    #[test]
+    fn devices_are_a_list_with_null_for_figures_that_they_do_not_report() {
+        let expected = json!([
+            {
+                "index": 0, "name": "A card", "memory_used": 1_073_741_824_u64, "memory_total": 85_899_345_920_u64,
+                "utilisation": 0.25, "temperature": 41.0, "lost": false,
+            },
+            {
+                "index": 1, "name": "", "memory_used": null, "memory_total": null, "utilisation": null,
+                "temperature": null, "lost": true,
+            },
+        ]);
+        assert_eq!(devices(&Figures::parse(DEVICES)), expected);
+        assert_eq!(devices(&Figures::default()), json!([]));
+    }
 
     #[test]
     fn a_node_is_shown_as_tables() {
@@ -355,17 +393,11 @@ peer           node    connected for  stages
 10.0.0.3:4433  -       disconnected   -
 
 digits: no such file";
-        let figures = Figures::parse(
-            "callboard_requests_total{route=\"/digits\",outcome=\"ok\"} 44\n\
+        let calls = "callboard_requests_total{route=\"/digits\",outcome=\"ok\"} 44\n\
              callboard_requests_total{route=\"/digits\",outcome=\"failed\"} 1\n\
              callboard_request_duration_seconds_bucket{le=\"0.002\",route=\"/digits\"} 45\n\
-             callboard_stage_queue_seconds_bucket{le=\"0.001\",stage=\"digits\"} 45\n\
-             callboard_device_memory_used_bytes{device=\"0\",name=\"A card\"} 1073741824\n\
-             callboard_device_memory_total_bytes{device=\"0\",name=\"A card\"} 85899345920\n\
-             callboard_device_utilisation_ratio{device=\"0\",name=\"A card\"} 0.25\n\
-             callboard_device_temperature_celsius{device=\"0\",name=\"A card\"} 41\n\
-             callboard_device_lost{device=\"1\",name=\"\"} 1\n",
-        );
+             callboard_stage_queue_seconds_bucket{le=\"0.001\",stage=\"digits\"} 45\n";
+        let figures = Figures::parse(&format!("{calls}{DEVICES}"));
         let process = json!({ "pid": 4711, "cpu": { "secs": 7, "nanos": 500_000_000 } });
         // That of another revision, with the same index.
         let other = json!({ "pid": 4712, "cpu": { "secs": 100, "nanos": 0 } });

@@ -6,10 +6,11 @@ use callboard_core::App;
 use callboard_http::{ApiKeys, HttpConfig};
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
+use tokio::time::timeout;
 
 use crate::admin::AdminServer;
 use crate::support::app::app;
-use crate::support::{Raw, config};
+use crate::support::{Raw, TEST_TIMEOUT, config};
 
 /// An open stream.
 struct Viewer(Raw);
@@ -49,16 +50,19 @@ async fn each_second_is_an_event_with_its_own_figures() {
         let input = serde_json::json!({ "name": "Ada", "times": 1 });
         client.call::<Value, Value>("/greet", input).await.unwrap();
     }
-    let counted = loop {
-        let sample = viewer.samples().await.pop().unwrap();
-        let route = row(&sample, "routes", "/greet");
-        if route["calls_per_s"].as_f64().is_some_and(|rate| rate > 0.0) {
-            break route;
+    let counted = async {
+        loop {
+            let sample = viewer.samples().await.pop().unwrap();
+            let route = row(&sample, "routes", "/greet");
+            if route["calls_per_s"].as_f64().is_some_and(|rate| rate > 0.0) {
+                break route;
+            }
         }
     };
+    let counted = timeout(TEST_TIMEOUT, counted).await.expect("a sample counts the calls");
     assert!(counted["p99_ms"].as_f64().is_some() && counted["failed_per_s"] == 0.0, "{counted}");
-    // They are over.
-    while row(&viewer.samples().await.pop().unwrap(), "routes", "/greet")["calls_per_s"] != 0.0 {}
+    let over = async { while row(&viewer.samples().await.pop().unwrap(), "routes", "/greet")["calls_per_s"] != 0.0 {} };
+    timeout(TEST_TIMEOUT, over).await.expect("a later sample counts no call");
 
     // Another one has the past at once.
     assert!(Viewer::open(&run, "").await.samples().await.len() >= 3);
@@ -93,15 +97,18 @@ async fn a_page_of_another_site_takes_no_place_and_the_places_are_bounded() {
     assert!(refused.problem()["message"].as_str().unwrap().starts_with("16 viewers look at this node"));
     drop(viewers.pop());
     // The server notices at its next write.
-    loop {
-        let mut client = Raw::connect(run.address).await;
-        client.send("GET /v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-        let mut status = [0; "HTTP/1.1 200".len()];
-        client.socket.read_exact(&mut status).await.unwrap();
-        match &status {
-            b"HTTP/1.1 200" => break,
-            other => assert_eq!(other, b"HTTP/1.1 429"),
+    let admitted = async {
+        loop {
+            let mut client = Raw::connect(run.address).await;
+            client.send("GET /v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+            let mut status = [0; "HTTP/1.1 200".len()];
+            client.socket.read_exact(&mut status).await.unwrap();
+            match &status {
+                b"HTTP/1.1 200" => break,
+                other => assert_eq!(other, b"HTTP/1.1 429"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    };
+    timeout(TEST_TIMEOUT, admitted).await.expect("the permit of the viewer that left is free");
 }
