@@ -149,7 +149,9 @@ impl Attributes {
                  {} bytes together",
                 CallOptions::MAX_ATTRIBUTE_BYTES
             ),
-            Some(Excess::Twice(name)) => format!("query parameter `{name}` must be given once"),
+            Some(Excess::Twice(name)) => {
+                format!("query parameter `{name}` must be given once; a list is written `{name}=a,b`")
+            }
             Some(Excess::Caller) => format!("caller: the name has more than {} bytes", CallOptions::MAX_CALLER_BYTES),
         };
         Err(CallError::new(ErrorKind::InvalidInput, message))
