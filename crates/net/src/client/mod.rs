@@ -238,7 +238,8 @@ impl Client {
         let policy = options.retry().unwrap_or(self.inner.retry);
         let (mut lost, mut attempt) = (None, 1);
         loop {
-            let fault = match self.attempt(prepared, options, limits, &mut time).await {
+            let mut retry = Retry { policy, attempt, is_taken: false };
+            let fault = match self.attempt(prepared, options, limits, (&mut time, &mut retry)).await {
                 Ok(response) => {
                     if refusal == RefusalPolicy::Wait {
                         self.inner.absence.lock().answered();
@@ -254,7 +255,7 @@ impl Client {
             if !RetryPolicy::applies_to(&error) || time.deadline.is_expired(then) {
                 return Err(final_error(lost, error));
             }
-            if !waits && !self.take_retry(policy, &error, attempt) {
+            if !waits && !retry.is_taken && !self.take_retry(policy, &error, attempt) {
                 return Err(final_error(lost, error));
             }
             if is_lost {
@@ -295,18 +296,24 @@ impl Client {
         prepared: &mut Prepared,
         options: &CallOptions,
         limits: ReplyLimits<'_>,
-        time: &mut CallTime,
+        (time, retry): (&mut CallTime, &mut Retry),
     ) -> Result<CallResponse, CallFault> {
         let node = self.connection_for(&prepared.call.route, time).await?;
         wire::put_options(&mut prepared.call, &time.on(options), Instant::now());
         // Pinned here: the future is large to move.
         let calling = pin!(node.call(&prepared.call, &prepared.envelope, limits, RoomPolicy::Wait));
+        let mut calling = pin!(within(time.deadline, true, calling));
         let may_move =
             self.inner.pool.has_alternatives() && (prepared.may_repeat || node.may_run_again(&prepared.call.route));
         let outcome = tokio::select! {
             biased;
-            outcome = within(time.deadline, true, calling) => outcome,
-            () = self.inner.pool.replaced_if_silent(&node), if may_move => Err(CallFault::lost(&"the node is silent")),
+            outcome = &mut calling => outcome,
+            () = self.inner.pool.replaced_if_silent(&node), if may_move => {
+                let silent = CallFault::lost(&"the node is silent").repeatable();
+                retry.is_taken = self.take_retry(retry.policy, silent.error(), retry.attempt);
+                // Without a retry it waits: the node may only have paused.
+                if retry.is_taken { Err(silent) } else { calling.await }
+            }
         };
         outcome.map_err(|fault| {
             if fault.error().is_refusal() {
@@ -354,6 +361,15 @@ impl Client {
 /// The error of a call after its last attempt. If an earlier attempt may have run, a later refusal does not hide that.
 fn final_error(lost: Option<CallError>, last: CallError) -> CallError {
     lost.filter(|_| last.is_refusal()).unwrap_or(last)
+}
+
+/// The retry after an attempt.
+struct Retry {
+    policy: RetryPolicy,
+    /// The number of the attempt.
+    attempt: u32,
+    /// Whether the attempt has taken it, to leave a silent node.
+    is_taken: bool,
 }
 
 /// The retries of a call that was not started.

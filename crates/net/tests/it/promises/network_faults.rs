@@ -201,6 +201,24 @@ async fn a_client_repeats_the_call_of_a_silent_node_on_its_next_node() {
     assert_eq!(cluster.log.executions().last().map(|execution| execution.worker), Some(1));
 }
 
+/// The node may only have paused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_without_a_retry_keeps_the_call_of_a_silent_node() {
+    let cluster = FaultyCluster::start_with(seed(), Contract::Idempotent, |_| NetConfig::default()).await;
+    let [first, second] = [0, 1].map(|worker: usize| cluster.workers[worker].edge.address());
+    let builder = Client::builder().identity(IDENTITY.clone()).connect_timeout(LONG).start_up_wait(LONG).attempts(1);
+    let client = builder.connect(&format!("quic://{first},{second}")).await.unwrap();
+    assert_eq!(client.call::<Work, Work>("/work", Work::whenever(1)).await.unwrap().call_id(), 1);
+    cluster.faults[1].set(FaultProfile::new(1.0, 0.0, 0.0, Duration::ZERO));
+    let pause = async {
+        tokio::time::sleep(Duration::from_millis(1_600)).await;
+        cluster.faults[1].set(FaultProfile::new(0.0, 0.0, 0.0, Duration::ZERO));
+    };
+    let (answer, ()) = tokio::join!(client.call::<Work, Work>("/work", Work::whenever(2)), pause);
+    assert_eq!(answer.unwrap().call_id(), 2);
+    assert_eq!(cluster.log.executions().last().map(|execution| execution.worker), Some(0));
+}
+
 /// The silent node answers before the one that got its call as well, whose call is cancelled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_outcome_of_a_repeated_call_counts_and_the_other_call_is_cancelled() {
