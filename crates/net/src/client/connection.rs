@@ -88,6 +88,11 @@ impl NodeConnection {
         &self.connection
     }
 
+    /// The name of its member in gossip, if both gossip.
+    pub(crate) fn gossip_name(&self) -> Option<&str> {
+        self.gossip.as_ref().map(GossipLink::member)
+    }
+
     pub(crate) fn welcome(&self) -> &Welcome {
         &self.welcome
     }
@@ -211,8 +216,12 @@ impl NodeConnection {
         let link = Arc::new(Link::new(transport.silent_after()));
         let coalescer = Coalescer::spawn(transport.runtime(), connection.clone(), Arc::clone(&link));
         let gossip = hello.gossip.as_ref().and_then(|gossip| {
-            gossip.observed(&welcome.observed);
-            gossip.link((&member, &welcome.member, &welcome.features), &connection)
+            let link = gossip.link((&member, &welcome.member, &welcome.features), &connection);
+            // A connection to this node itself, which has no link, shows no address at which others reach it.
+            if link.is_some() {
+                gossip.observed(&welcome.observed);
+            }
+            link
         });
         let clock = identity.clock();
         let (retires, ends) = retirement(&own, theirs.as_ref().map(|member| &member.validity), clock.now());

@@ -85,6 +85,8 @@ impl Peer {
         let (mut pauses, mut missing_since) = (RetryPauses::default(), Instant::now());
         let (mut counted, mut registration) = (None, None);
         let mut was_logged = false;
+        // The member that was here. A port that was never connected says nothing: its address may be made up.
+        let mut answered = None;
         loop {
             let introduction = (&with.hello, &with.screening);
             match NodeConnection::open(&with.transport, address, introduction, CONNECT_TIMEOUT).await {
@@ -92,6 +94,7 @@ impl Peer {
                     Ok((registered, member)) => {
                         (pauses, was_logged) = (RetryPauses::default(), false);
                         tracing::info!(peer = %address, node = %quoted(&node.welcome().node), "connected to a peer");
+                        answered = node.gossip_name().map(Arc::<str>::from).or(answered);
                         let connection = node.connection().clone();
                         set(Some((Arc::clone(&node), member)));
                         counted.get_or_insert_with(|| with.metrics.connected());
@@ -122,7 +125,9 @@ impl Peer {
                 },
                 Err(failure) => {
                     tracing::debug!("not connected: {failure}");
-                    with.report_port(address).await;
+                    if let Some(member) = &answered {
+                        with.report_port(member, address).await;
+                    }
                     if let ConnectFailure::Stale { .. } = failure {
                         with.metrics.name_conflict();
                         pauses.unwanted();
@@ -164,11 +169,11 @@ impl PeerConnector {
         Ok((registration, self.index.members().get(&known_name)))
     }
 
-    /// Tells the cluster if no process has the port of a member that was up.
-    async fn report_port(&self, address: SocketAddr) {
+    /// Tells the cluster if no process has the port at which this node was connected to the member.
+    async fn report_port(&self, member: &Arc<str>, address: SocketAddr) {
         let Some(gossip) = self.hello.gossip.as_ref().filter(|gossip| gossip.is_up(address)) else { return };
         if is_port_closed(address).await {
-            gossip.refused(address);
+            gossip.refused(Arc::clone(member), address);
         }
     }
 

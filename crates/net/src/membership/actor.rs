@@ -1,14 +1,14 @@
 //! The shell of the membership: brings it messages and the time, and carries out what it wants.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use callboard_core::Instant;
 use callboard_identity::quoted;
 use foca::State;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::handle::MemberAddresses;
 use super::links::Links;
@@ -23,9 +23,9 @@ const ACCUSATIONS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) enum Input {
-    Received { from: Arc<str>, message: Bytes },
+    Received { from: Arc<str>, message: Bytes, _room: OwnedSemaphorePermit },
     Connected(Arc<str>),
-    Refused(SocketAddr),
+    Refused(Arc<str>, SocketAddr),
     Observed(SocketAddr),
 }
 
@@ -37,7 +37,9 @@ pub(super) async fn run(
     published: watch::Sender<Arc<MemberAddresses>>,
     metrics: MembershipMetrics,
 ) {
-    let mut shell = Shell { links: Arc::clone(&links), published, metrics, wanted: Vec::new(), accused_at: None };
+    let finds_address = membership.own().address.ip().is_unspecified();
+    let mut shell =
+        Shell { links: Arc::clone(&links), published, metrics, finds_address, wanted: Vec::new(), accused_at: None };
     loop {
         let (wake, mut has_lost_link) = (membership.next_wakeup(), false);
         tokio::select! {
@@ -62,6 +64,8 @@ struct Shell {
     links: Arc<Links>,
     published: watch::Sender<Arc<MemberAddresses>>,
     metrics: MembershipMetrics,
+    /// Whether it listens at all addresses of its machine, and learns from others which of them they reach.
+    finds_address: bool,
     /// Dead members that are tried, and until when.
     wanted: Vec<(SocketAddr, Instant)>,
     accused_at: Option<Instant>,
@@ -71,18 +75,20 @@ impl Shell {
     fn give(&self, membership: &mut Membership, input: Input) {
         let now = Instant::now();
         match input {
-            Input::Received { from, message } => {
+            Input::Received { from, message, .. } => {
+                let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                membership.set_clock(u64::try_from(clock.as_nanos()).unwrap_or(u64::MAX));
                 if let Err(error) = membership.received(&from, &message, now) {
                     self.metrics.refused.inc();
                     tracing::debug!(member = %quoted(&from), "{error}");
                 }
             }
             Input::Connected(name) => membership.connected(&name, now),
-            Input::Refused(address) => membership.refused(address, now),
+            Input::Refused(member, address) => membership.refused(&member, address, now),
             Input::Observed(address) => {
-                let own = membership.own().address;
-                if own.ip().is_unspecified() {
-                    membership.set_address(SocketAddr::new(address.ip(), own.port()), now);
+                let (own, observed) = (membership.own().address, address.ip().to_canonical());
+                if self.finds_address && is_better(observed, own.ip()) {
+                    membership.set_address(SocketAddr::new(observed, own.port()), now);
                 }
             }
         }
@@ -159,5 +165,29 @@ impl Shell {
             }
             has_changed
         });
+    }
+}
+
+/// Whether more nodes reach the observed address: those of this machine reach a loopback address, and others none.
+fn is_better(observed: IpAddr, known: IpAddr) -> bool {
+    let reach = |ip: IpAddr| match ip {
+        ip if ip.is_unspecified() || ip.is_multicast() => 0,
+        ip if ip.is_loopback() => 1,
+        _ => 2,
+    };
+    reach(observed) > reach(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loopback_address_is_taken_only_until_a_better_one_is_observed() {
+        let is_better = |observed: &str, known: &str| is_better(observed.parse().unwrap(), known.parse().unwrap());
+        assert!(is_better("127.0.0.1", "0.0.0.0") && is_better("::1", "::"));
+        assert!(is_better("10.0.0.1", "0.0.0.0") && is_better("10.0.0.1", "127.0.0.1"));
+        assert!(!is_better("127.0.0.1", "10.0.0.1") && !is_better("10.0.0.2", "10.0.0.1"));
+        assert!(!is_better("0.0.0.0", "::") && !is_better("224.0.0.1", "0.0.0.0"));
     }
 }

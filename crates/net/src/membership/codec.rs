@@ -64,7 +64,8 @@ impl<'a> Reader<'a> {
                 return Err(GossipError::Invalid { field: "the kind of an address", found: found.into(), limit });
             }
         };
-        let address = SocketAddr::new(ip, self.u16(field)?);
+        // One address has one form, so that it is recognized.
+        let address = SocketAddr::new(ip.to_canonical(), self.u16(field)?);
         let generation = self.u64("a generation")?;
         let bump = u32::from_be_bytes(self.take("a bump")?);
         Ok(MemberId { name: name.into(), address, generation, bump })

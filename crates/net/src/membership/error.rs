@@ -18,6 +18,10 @@ pub(crate) enum GossipError {
     /// A member speaks for itself only.
     #[error("the source of a message is not the member that sent it")]
     ForeignSource,
+    #[error(
+        "the member that sent gossip has generation {generation} and bump {bump}: at most a day ahead, and 1048576"
+    )]
+    Implausible { generation: u64, bump: u32 },
     /// The packet is full: what was to be encoded goes with a later one.
     #[error("no room for {field}")]
     NoRoom { field: &'static str },

@@ -9,7 +9,7 @@ use callboard_codec::wire::{FrameKind, FrameLimits};
 use callboard_core::Instant;
 use quinn::{Connection, RecvStream};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::actor::{self, Input};
 use super::links::{LinkGuard, Links};
@@ -27,6 +27,9 @@ pub(crate) const STREAMS: u32 = 16;
 
 /// The most messages that wait for the actor; further ones are dropped, as a network does.
 const INBOX: usize = 1_024;
+
+/// The most of them of one connection. Threat: a member whose flood leaves no room for the others.
+const INBOX_OF_ONE: usize = INBOX / 4;
 
 /// The longest time for the bytes of one message.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,7 +55,8 @@ pub(crate) struct GossipHandle {
 
 impl GossipHandle {
     /// Starts the membership of a node that knows nobody.
-    pub(crate) fn start(own: MemberId, profile: MembershipProfile, runtime: &Handle) -> Self {
+    pub(crate) fn start(mut own: MemberId, profile: MembershipProfile, runtime: &Handle) -> Self {
+        own.address.set_ip(own.address.ip().to_canonical());
         let name = Arc::clone(&own.name);
         let membership = Membership::new(own, profile, fastrand::u64(..), Instant::now());
         let (inputs, inbox) = mpsc::channel(INBOX);
@@ -90,8 +94,13 @@ impl GossipHandle {
         }
         let member: Arc<str> = name.into();
         let guard = self.links.add(Arc::clone(&member), connection);
-        let (inputs, metrics) = (self.inputs.clone(), self.metrics.clone());
-        let link = GossipLink { member, inputs, metrics, _guard: guard };
+        let link = GossipLink {
+            member,
+            inputs: self.inputs.clone(),
+            room: Arc::new(Semaphore::new(INBOX_OF_ONE)),
+            metrics: self.metrics.clone(),
+            _guard: guard,
+        };
         let _ = self.inputs.try_send(Input::Connected(Arc::clone(&link.member)));
         Some(link)
     }
@@ -113,9 +122,9 @@ impl GossipHandle {
         self.members.borrow().up.contains(&address)
     }
 
-    /// No process has this port any more.
-    pub(crate) fn refused(&self, address: SocketAddr) {
-        let _ = self.inputs.try_send(Input::Refused(address));
+    /// No process has this port of the member any more.
+    pub(crate) fn refused(&self, member: Arc<str>, address: SocketAddr) {
+        let _ = self.inputs.try_send(Input::Refused(member, address));
     }
 }
 
@@ -124,14 +133,30 @@ impl GossipHandle {
 pub(crate) struct GossipLink {
     member: Arc<str>,
     inputs: mpsc::Sender<Input>,
+    /// Its part of the inbox.
+    room: Arc<Semaphore>,
     metrics: MembershipMetrics,
     _guard: LinkGuard,
 }
 
 impl GossipLink {
+    /// The name of the member in gossip.
+    pub(crate) fn member(&self) -> &str {
+        &self.member
+    }
+
     /// A message has arrived on its connection.
     pub(crate) fn received(&self, message: Bytes) {
-        if self.inputs.try_send(Input::Received { from: Arc::clone(&self.member), message }).is_err() {
+        if message.len() > MAX_MESSAGE_BYTES {
+            self.metrics.refused.inc();
+            return;
+        }
+        let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
+            self.metrics.dropped.inc();
+            return;
+        };
+        let input = Input::Received { from: Arc::clone(&self.member), message, _room: room };
+        if self.inputs.try_send(input).is_err() {
             self.metrics.dropped.inc();
         }
     }

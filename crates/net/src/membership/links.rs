@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use quinn::Connection;
 use tokio::sync::Notify;
 
+use super::message::MAX_MESSAGE_BYTES;
 use super::metrics::MembershipMetrics;
 use crate::stream::FrameSender;
 use crate::wire::EmptyHeader;
@@ -55,6 +56,10 @@ impl Links {
 
     /// Sends a message. Without a connection it is dropped: lists are exchanged when there is one.
     pub(super) fn send(&self, to: &str, message: Bytes) {
+        if message.len() > MAX_MESSAGE_BYTES {
+            self.metrics.dropped.inc();
+            return;
+        }
         let outboxes = self.outboxes.lock();
         let Some(outbox) = outboxes.get(to).and_then(|outboxes| outboxes.last()) else { return };
         let mut queue = outbox.queue.lock();

@@ -28,6 +28,8 @@ mod swim;
 mod view;
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tests;

@@ -209,7 +209,7 @@ impl Sim {
 
     /// A node finds the port of another one refused.
     pub(super) fn refused(&mut self, node: usize, dead: usize) {
-        self.nodes[node].membership.refused(id(dead, 0).address, self.now);
+        self.nodes[node].membership.refused(&name(dead), id(dead, 0).address, self.now);
         self.settle(node);
     }
 

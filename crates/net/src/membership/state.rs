@@ -1,14 +1,14 @@
 //! The driver of foca: what it is given and when, and what comes of it.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::Instant;
-use foca::{Foca, Member, NoCustomBroadcast, Notification, Runtime, State, Timer};
+use foca::{Foca, Member, Message, NoCustomBroadcast, Notification, Runtime, State, Timer};
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
@@ -31,12 +31,16 @@ const MAX_LATE: Duration = Duration::from_millis(500);
 /// After a stop, messages that have arrived meanwhile are read for this long before timers fire.
 const READ_FIRST: Duration = Duration::from_millis(100);
 
-/// The least time between two identities that this node takes because its name is taken. Threat: two living nodes with
-/// one name, which would replace each other without end.
-const OUTBID_EVERY: Duration = Duration::from_secs(1);
+/// The least time between two identities that this node takes because it was called dead, or because its name is taken.
+/// Threat: a member that calls it dead without end, and two living nodes with one name, which replace each other.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
 
 /// The most bytes of members in one message, so that a long list does not hold up probes.
-const MAX_LIST_BYTES: usize = 16 << 10;
+pub(super) const MAX_LIST_BYTES: usize = 16 << 10;
+
+/// From this many timers on, those that were superseded are dropped: fewer than twice the members are left. Threat: a
+/// member that makes up lives and deaths, each of which is remembered for a day.
+pub(super) const MAX_TIMERS: usize = 8 * MAX_MEMBERS;
 
 /// What the shell has to do, or to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +74,11 @@ pub(crate) struct Membership {
     next_exchange: Instant,
     /// A newer identity of this node's name that was heard of.
     taken: Option<MemberId>,
-    next_outbid: Instant,
+    /// Whether this node was called dead when it could not take a new identity yet.
+    is_condemned: bool,
+    next_renewal: Instant,
+    /// The latest known time, in nanoseconds since 1970.
+    clock: u64,
     outputs: VecDeque<Output>,
 }
 
@@ -81,6 +89,7 @@ impl Membership {
         let choices = SmallRng::seed_from_u64(random.random());
         // The first exchange comes at a random time: nodes that start together do not exchange together.
         let next_exchange = now + profile.exchange_every().mul_f64(random.random());
+        let clock = own.generation;
         Self {
             effects: Effects { now, sent_by: own.clone(), incarnation: 0, collected: Vec::new() },
             foca: Foca::new(own, profile.config(), choices, SwimCodec),
@@ -91,7 +100,9 @@ impl Membership {
             timers_made: 0,
             next_exchange,
             taken: None,
-            next_outbid: now,
+            is_condemned: false,
+            next_renewal: now,
+            clock,
             outputs: VecDeque::new(),
         }
     }
@@ -114,7 +125,8 @@ impl Membership {
     /// When to call [`wake`](Self::wake).
     pub(crate) fn next_wakeup(&self) -> Instant {
         let timer = self.timers.peek().map(|Reverse(due)| due.at);
-        timer.map_or(self.next_exchange, |at| at.min(self.next_exchange))
+        let renewal = self.is_condemned.then_some(self.next_renewal);
+        [timer, renewal].into_iter().flatten().fold(self.next_exchange, Instant::min)
     }
 
     /// A connection to a member, in either direction. The lists are exchanged if the member is not known to be up.
@@ -126,10 +138,16 @@ impl Membership {
         }
     }
 
-    /// No process has the port of this address any more: its members are down.
-    pub(crate) fn refused(&mut self, address: SocketAddr, now: Instant) {
+    /// Tells it the time, in nanoseconds since 1970: nobody has begun much later.
+    pub(crate) fn set_clock(&mut self, clock: u64) {
+        self.clock = self.clock.max(clock);
+    }
+
+    /// No process has this port of the member any more, which was connected there: it is down.
+    pub(crate) fn refused(&mut self, name: &str, address: SocketAddr, now: Instant) {
         self.effects.now = now;
-        let at = self.foca.iter_members().filter(|member| member.id().address == address);
+        let is_there = |id: &MemberId| &*id.name == name && id.address == address;
+        let at = self.foca.iter_members().filter(|member| is_there(member.id()));
         let down: Vec<_> = at.map(|member| Member::down(member.id().clone())).collect();
         if !down.is_empty() {
             // Both fail only if a message cannot be encoded.
@@ -158,6 +176,10 @@ impl Membership {
         if *source.name != *from || source.name == self.own().name {
             return Err(GossipError::ForeignSource);
         }
+        if !source.is_plausible(self.clock) {
+            let MemberId { generation, bump, .. } = source;
+            return Err(GossipError::Implausible { generation, bump });
+        }
         self.effects.now = now;
         if self.isolation.heard(now) {
             let suspects = self.foca.iter_members().filter(|member| member.state() == State::Suspect);
@@ -175,7 +197,7 @@ impl Membership {
             }
             Gossip::Buckets(theirs) => {
                 let mask = Buckets::of(self.list().iter()).difference(&theirs);
-                self.send_lists(&source.name, mask);
+                self.send_lists(&source.name, mask, true, self.in_buckets(mask));
                 Ok(())
             }
             Gossip::Members { mask, wants_answer, members } => self.received_list(&source, mask, wants_answer, members),
@@ -189,6 +211,10 @@ impl Membership {
         let mut room = self.room_for(sent + 1);
         let source = Member::new(swim.header.src.clone(), 0, State::Alive);
         if !self.admits(&source, &mut room, &swim.header.src.name) {
+            return Ok(());
+        }
+        let condemns = swim.header.message == Message::TurnUndead && swim.header.dst == *self.own();
+        if condemns && !self.may_renew() {
             return Ok(());
         }
         let by = Arc::clone(&swim.header.src.name);
@@ -217,9 +243,7 @@ impl Membership {
         if wants_answer {
             let mut lacking = self.in_buckets(mask);
             lacking.retain(|member| !listed.contains(member));
-            if !lacking.is_empty() {
-                self.send_list(&source.name, mask, false, lacking);
-            }
+            self.send_lists(&source.name, mask, false, lacking);
         }
         Ok(())
     }
@@ -252,6 +276,12 @@ impl Membership {
             }
             self.settle(None);
         }
+        if self.is_condemned && self.next_renewal <= now {
+            self.is_condemned = false;
+            let own = Member::down(self.own().clone());
+            let _ = self.foca.apply_many(std::iter::once(own), true, &mut self.effects);
+            self.settle(None);
+        }
         if self.next_exchange <= now {
             self.next_exchange = now + self.profile.exchange_every();
             self.exchange();
@@ -262,6 +292,7 @@ impl Membership {
     fn give_back(&mut self, gap: Duration) {
         self.isolation.give_back(gap);
         self.next_exchange += gap;
+        self.next_renewal += gap;
         let timers = std::mem::take(&mut self.timers).into_iter();
         self.timers = timers.map(|Reverse(due)| Reverse(Due { at: due.at + gap, ..due })).collect();
     }
@@ -287,24 +318,33 @@ impl Membership {
         self.send(to, Gossip::Digest(digest));
     }
 
-    /// Sends the members of these buckets, in messages that each have whole buckets.
-    fn send_lists(&mut self, to: &Arc<str>, mask: u64) {
+    /// Sends these members of some buckets, in messages that each have whole buckets, if those are not too large.
+    fn send_lists(&mut self, to: &Arc<str>, mask: u64, wants_answer: bool, members: Vec<Member<MemberId>>) {
         let mut by_bucket = vec![Vec::new(); BUCKETS];
-        for member in self.in_buckets(mask) {
+        for member in members {
             by_bucket[bucket(&member.id().name)].push(member);
         }
         let (mut part, mut part_mask, mut part_bytes) = (Vec::new(), 0, 0);
         for (at, of_bucket) in by_bucket.into_iter().enumerate().filter(|(at, _)| mask & 1 << at != 0) {
             let bytes: usize = of_bucket.iter().map(member_bytes).sum();
             if part_mask != 0 && part_bytes + bytes > MAX_LIST_BYTES {
-                self.send_list(to, part_mask, true, std::mem::take(&mut part));
+                self.send_list(to, part_mask, wants_answer, std::mem::take(&mut part));
                 (part_mask, part_bytes) = (0, 0);
             }
-            part.extend(of_bucket);
-            (part_mask, part_bytes) = (part_mask | 1 << at, part_bytes + bytes);
+            part_mask |= 1 << at;
+            for member in of_bucket {
+                let bytes = member_bytes(&member);
+                if part_bytes + bytes > MAX_LIST_BYTES {
+                    // Only the last part of a bucket is answered.
+                    self.send_list(to, part_mask, false, std::mem::take(&mut part));
+                    part_bytes = 0;
+                }
+                part.push(member);
+                part_bytes += bytes;
+            }
         }
-        if part_mask != 0 {
-            self.send_list(to, part_mask, true, part);
+        if part_mask != 0 && (wants_answer || !part.is_empty()) {
+            self.send_list(to, part_mask, wants_answer, part);
         }
     }
 
@@ -346,6 +386,9 @@ impl Membership {
     /// Whether foca is to know of this member.
     fn admits(&mut self, member: &Member<MemberId>, room: &mut Option<usize>, by: &Arc<str>) -> bool {
         let (own, id) = (self.foca.identity(), member.id());
+        if id != own && !id.is_plausible(self.clock) {
+            return false;
+        }
         if id.name == own.name {
             if id == own && member.state() != State::Alive {
                 self.outputs.push_back(Output::Accused { by: Arc::clone(by), state: member.state() });
@@ -353,7 +396,14 @@ impl Membership {
             if id.is_newer_than(own) && self.taken.as_ref().is_none_or(|taken| id.is_newer_than(taken)) {
                 self.taken = Some(id.clone());
             }
-            return id == own;
+            let is_own = id == own;
+            // It cannot be refuted with a higher incarnation.
+            let condemns = match member.state() {
+                State::Down => true,
+                State::Suspect => member.incarnation() == u16::MAX,
+                State::Alive => false,
+            };
+            return is_own && (!condemns || self.may_renew());
         }
         let Some(left) = room.as_mut().filter(|_| !self.knows(&id.name)) else { return true };
         if *left == 0 {
@@ -368,13 +418,26 @@ impl Membership {
         true
     }
 
+    /// Whether this node, which was called dead, takes a new identity now; otherwise it does so later.
+    fn may_renew(&mut self) -> bool {
+        let may_renew = self.next_renewal <= self.effects.now;
+        self.is_condemned |= !may_renew;
+        may_renew
+    }
+
+    /// The number of timers.
+    #[cfg(test)]
+    pub(super) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
     /// Carries out what foca has decided. `told_by`: the source of the message that was handled.
     fn settle(&mut self, told_by: Option<&Arc<str>>) {
         if let Some(taken) = self.taken.take()
             && taken.is_newer_than(self.own())
-            && self.next_outbid <= self.effects.now
+            && self.next_renewal <= self.effects.now
         {
-            self.next_outbid = self.effects.now + OUTBID_EVERY;
+            self.next_renewal = self.effects.now + RENEW_EVERY;
             if let Some(next) = taken.next() {
                 let next = MemberId { address: self.own().address, ..next };
                 let _ = self.foca.change_identity(next, &mut self.effects);
@@ -394,7 +457,10 @@ impl Membership {
                 Effect::Down(member) => {
                     self.outputs.push_back(Output::Down { member, told_by: told_by.cloned() });
                 }
-                Effect::Renewed(own) => self.outputs.push_back(Output::Renewed(own)),
+                Effect::Renewed(own) => {
+                    (self.is_condemned, self.next_renewal) = (false, self.effects.now + RENEW_EVERY);
+                    self.outputs.push_back(Output::Renewed(own));
+                }
             }
         }
     }
@@ -402,6 +468,28 @@ impl Membership {
     fn push_timer(&mut self, at: Instant, timer: Timer<MemberId>) {
         self.timers_made += 1;
         self.timers.push(Reverse(Due { at, order: self.timers_made, timer }));
+        if self.timers.len() >= MAX_TIMERS {
+            self.drop_superseded();
+        }
+    }
+
+    /// Drops the timers of lives, suspicions and deaths that are over, and all but the last one of each member.
+    fn drop_superseded(&mut self) {
+        let known: HashMap<_, _> =
+            self.foca.iter_membership_state().map(|member| (Arc::clone(&member.id().name), member)).collect();
+        let mut timers = std::mem::take(&mut self.timers).into_vec();
+        timers.sort_by_key(|Reverse(due)| Reverse(due.order));
+        let mut kept = HashSet::new();
+        timers.retain(|Reverse(due)| {
+            let (id, state) = match &due.timer {
+                Timer::RemoveDown(id) => (id, State::Down),
+                Timer::ChangeSuspectToDown { member_id, .. } => (member_id, State::Suspect),
+                _ => return true,
+            };
+            let is_current = known.get(&id.name).is_some_and(|member| member.id() == id && member.state() == state);
+            is_current && kept.insert(Arc::clone(&id.name))
+        });
+        self.timers = timers.into();
     }
 }
 

@@ -15,7 +15,7 @@ use super::{MemberId, Membership, MembershipProfile, Output};
 
 const STREAMS: [f64; 3] = [0.0, 0.05, 0.2];
 
-fn secs(seconds: f64) -> Duration {
+pub(super) fn secs(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
@@ -216,16 +216,16 @@ fn streams_bear_a_loss_that_datagrams_do_not() {
 }
 
 /// One node and its messages, without a cluster.
-struct Lone {
-    node: Membership,
-    now: Instant,
+pub(super) struct Lone {
+    pub(super) node: Membership,
+    pub(super) now: Instant,
     /// The incarnations of its members.
     incarnations: Vec<u16>,
 }
 
 impl Lone {
     /// A node that has members, which are silent.
-    fn with_members(count: usize) -> Self {
+    pub(super) fn with_members(count: usize) -> Self {
         let now = Instant::now();
         let node = Membership::new(id(0, 1), MembershipProfile::Near, 1, now);
         let mut lone = Self { node, now, incarnations: vec![0; count + 1] };
@@ -243,7 +243,7 @@ impl Lone {
     }
 
     /// Lets time pass until the condition holds, while these members speak.
-    fn pass(&mut self, lasting: Duration, speaking: &[usize], until: impl Fn(&Self) -> bool) -> Vec<Output> {
+    pub(super) fn pass(&mut self, lasting: Duration, speaking: &[usize], until: impl Fn(&Self) -> bool) -> Vec<Output> {
         let (end, mut outputs) = (self.now + lasting, Vec::new());
         while self.now < end && !until(self) {
             self.now += Duration::from_millis(50);
@@ -254,7 +254,7 @@ impl Lone {
         outputs
     }
 
-    fn state(&self, number: usize) -> Option<State> {
+    pub(super) fn state(&self, number: usize) -> Option<State> {
         self.node.members().find(|(id, _)| *id.name == *name(number)).map(|(_, state)| state)
     }
 
