@@ -35,11 +35,9 @@ fn open(path: &Path, fault: Fault) -> Result<fs::File, IdentityError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     check_directory(parent)?;
     let target = target(parent, path)?;
-    let kind = fs::metadata(&target).map_err(|source| failed(path, source))?;
-    if !kind.is_file() {
-        // Opening a pipe would wait for its writer.
-        return Err(exposed(path, "it is no regular file"));
-    }
+    // Before it is opened: a pipe of another user would keep this process waiting.
+    let metadata = fs::metadata(&target).map_err(|source| failed(path, source))?;
+    check(path, &metadata, fault)?;
     let file = fs::File::open(&target).map_err(|source| unreadable(path, &target, source))?;
     // Of the open file: the path may name another one by now.
     let metadata = file.metadata().map_err(|source| failed(path, source))?;

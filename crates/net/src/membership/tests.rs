@@ -415,6 +415,25 @@ fn invalid_messages_are_named() {
     assert_eq!(error(&vec![1; 65_537]), "gossip has 65537 bytes: a message may have 65536");
 }
 
+/// Every kept input of the fuzzer, also without its end and with one byte more.
+#[test]
+fn a_node_withstands_every_stored_input() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/gossip");
+    let mut kinds = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let seed = std::fs::read(entry.unwrap().path()).unwrap();
+        let source = Sourced::read(&seed).expect("a message").source.name;
+        kinds.push(seed[1]);
+        let mut lone = Lone::with_members(1);
+        let mut inputs: Vec<_> = (0..seed.len()).map(|end| seed[..end].to_vec()).collect();
+        inputs.extend([[seed.as_slice(), b"\0"].concat(), seed]);
+        inputs.iter().for_each(|input| _ = lone.node.received(&source, input, lone.now));
+        lone.pass(secs(1.0), &[], |_| false);
+    }
+    kinds.sort_unstable();
+    assert_eq!(kinds, [1, 2, 3, 4]);
+}
+
 proptest::proptest! {
     #[test]
     fn no_bytes_disturb_a_node(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), kind in 1_u8..=4) {

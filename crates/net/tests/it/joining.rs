@@ -30,7 +30,7 @@ async fn an_unusable_directory_costs_no_use_of_a_token() {
     let token = lab.token(|_| {});
     let of = |name: &str| lab.directory.join(name);
     std::fs::create_dir(of("open")).unwrap();
-    std::fs::set_permissions(of("open"), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(of("open"), PermissionsExt::from_mode(0o777)).unwrap();
     std::fs::write(of("file"), "").unwrap();
     symlink(of("authority"), of("link")).unwrap();
     std::fs::create_dir(of("damaged")).unwrap();
@@ -38,7 +38,7 @@ async fn an_unusable_directory_costs_no_use_of_a_token() {
     std::fs::write(of("damaged/identity.pem"), "").unwrap();
     std::fs::set_permissions(of("damaged/identity.pem"), PermissionsExt::from_mode(0o600)).unwrap();
     let wrong: [(PathBuf, &str); 5] = [
-        (of("open"), "other users may use it"),
+        (of("open"), "lets others write to it"),
         (of("file"), "cannot read or write"),
         (of("file/below"), "cannot read or write"),
         (of("link/"), "is there already"),
