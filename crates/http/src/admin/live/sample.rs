@@ -1,14 +1,19 @@
 //! The event of one second: what the node is and did, in the units that people read.
 //!
 //! Figures of calls are those between this sample and the last one. Lists are cut, so that an event has at most some
-//! hundred kilobytes on the largest node: `more` says how many entries are not in it.
+//! hundred kilobytes on the largest node: what is not ready or fails comes first then, next what is busy, and `more` says
+//! how many entries are not in it.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use callboard_core::Instant;
-use callboard_core::description::{Description, Health, ReplicaDescription, RouteDescription, StageDescription};
+use callboard_core::actor::ActorState;
+use callboard_core::description::{
+    ActorDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RouteDescription, StageDescription,
+    StageState,
+};
 use callboard_core::remote::PeerDescription;
 use serde_json::{Map, Value, json};
 
@@ -52,16 +57,19 @@ impl LiveSampler {
         };
         let mut more = Map::new();
         let routes: Vec<Value> =
-            listed("routes", &node.routes, &mut more).map(|route| route_row(route, &between, since)).collect();
+            listed("routes", node.routes.iter(), |route| attention_of_route(route, &between), &mut more)
+                .map(|route| route_row(route, &between, since))
+                .collect();
         let cpu = self.take_processor_times(node);
-        let mut stages: Vec<Value> = listed("stages", &node.stages, &mut more)
-            .map(|stage| stage_row(stage, &between, &|replica| processor_share(replica, &cpu, since)))
+        let share = |replica: &ReplicaDescription| processor_share(replica, &cpu, since);
+        let all = node.stages.iter().map(AnyStage::Here).chain(health.remote_stages.iter().map(AnyStage::Remote));
+        let stages: Vec<Value> = listed("stages", all, AnyStage::attention, &mut more)
+            .map(|stage| match stage {
+                AnyStage::Here(stage) => stage_row(stage, &between, &share),
+                AnyStage::Remote(stage) => remote_stage_row(stage),
+            })
             .collect();
-        stages.extend(health.remote_stages.iter().take(LISTED).map(|stage| {
-            let state = if stage.ready { "remote" } else { "unreachable" };
-            json!({ "name": stage.name, "state": state, "reason": stage.reason.as_deref().map(short) })
-        }));
-        let actors: Vec<Value> = listed("actors", &node.actors, &mut more)
+        let actors: Vec<Value> = listed("actors", node.actors.iter(), |actor| attention_of_actor(actor), &mut more)
             .map(|actor| {
                 json!({
                     "name": actor.name, "state": actor.state, "waiting": actor.waiting, "mailbox": actor.mailbox,
@@ -69,6 +77,9 @@ impl LiveSampler {
                 })
             })
             .collect();
+        let without_connection = |peer: &&PeerDescription| Attention::new(peer.connected_for.is_none(), false);
+        let peers: Vec<Value> =
+            listed("peers", node.peers.iter(), without_connection, &mut more).map(peer_row).collect();
         let sample = json!({
             "state": if health.draining { "draining" } else if health.ready { "ready" } else { "not ready" },
             "in_flight": node.in_flight,
@@ -78,7 +89,7 @@ impl LiveSampler {
             "routes": routes,
             "stages": stages,
             "actors": actors,
-            "peers": listed("peers", &node.peers, &mut more).map(peer_row).collect::<Vec<_>>(),
+            "peers": peers,
             "devices": figures.devices.iter().map(device_row).collect::<Vec<_>>(),
             "more": more,
         });
@@ -94,12 +105,65 @@ impl LiveSampler {
     }
 }
 
-/// The first entries of a list. `more` gets the number of the others.
-fn listed<'a, T>(name: &str, all: &'a [T], more: &mut Map<String, Value>) -> impl Iterator<Item = &'a T> + use<'a, T> {
+/// How soon an operator should see an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Attention {
+    Unwell,
+    Busy,
+    Idle,
+}
+
+impl Attention {
+    fn new(is_unwell: bool, is_busy: bool) -> Self {
+        match (is_unwell, is_busy) {
+            (true, _) => Self::Unwell,
+            (false, true) => Self::Busy,
+            (false, false) => Self::Idle,
+        }
+    }
+}
+
+/// A stage of this node, or one that runs on other nodes only.
+enum AnyStage<'a> {
+    Here(&'a StageDescription),
+    Remote(&'a RemoteStageHealth),
+}
+
+impl AnyStage<'_> {
+    fn attention(&self) -> Attention {
+        match self {
+            Self::Here(stage) => {
+                let is_unwell = !stage.health.ready || stage.health.state == StageState::Degraded;
+                Attention::new(is_unwell, stage.queued > 0 || stage.replicas.iter().any(|replica| replica.busy))
+            }
+            Self::Remote(stage) => Attention::new(!stage.ready, false),
+        }
+    }
+}
+
+fn attention_of_route(route: &RouteDescription, between: &Figures) -> Attention {
+    let calls = between.routes.get(route.name.as_str());
+    Attention::new(calls.is_some_and(|calls| calls.failed > 0.0), calls.is_some_and(|calls| calls.ended > 0.0))
+}
+
+fn attention_of_actor(actor: &ActorDescription) -> Attention {
+    Attention::new(!matches!(actor.state, ActorState::Up | ActorState::Ended), actor.waiting > 0)
+}
+
+/// The entries of a list, cut to those that need attention first, in their order. `more` gets the number of the others.
+fn listed<T>(
+    name: &str,
+    all: impl Iterator<Item = T>,
+    attention: impl Fn(&T) -> Attention,
+    more: &mut Map<String, Value>,
+) -> impl Iterator<Item = T> {
+    let mut all: Vec<T> = all.collect();
     if all.len() > LISTED {
         more.insert(name.to_owned(), (all.len() - LISTED).into());
+        all.sort_by_key(attention);
+        all.truncate(LISTED);
     }
-    all.iter().take(LISTED)
+    all.into_iter()
 }
 
 fn route_row(route: &RouteDescription, between: &Figures, since: Duration) -> Value {
@@ -149,6 +213,11 @@ fn stage_row(stage: &StageDescription, between: &Figures, share: &dyn Fn(&Replic
     })
 }
 
+fn remote_stage_row(stage: &RemoteStageHealth) -> Value {
+    let state = if stage.ready { "remote" } else { "unreachable" };
+    json!({ "name": stage.name, "state": state, "reason": stage.reason.as_deref().map(short) })
+}
+
 /// Of one processor, since the last sample.
 fn processor_share(replica: &ReplicaDescription, before: &HashMap<u32, Duration>, since: Duration) -> Option<f64> {
     let process = replica.process?;
@@ -182,4 +251,75 @@ fn millis(span: Duration) -> f64 {
 /// The start of a text.
 fn short(text: &str) -> &str {
     text.char_indices().nth(SHOWN).map_or(text, |(end, _)| &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_core::{App, Pipeline, RouteName, Stage, StageName};
+
+    use super::*;
+
+    fn names(sample: &Value, list: &str) -> Vec<String> {
+        sample[list].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// A node with this many routes, stages and remote stages, which are idle and ready.
+    async fn node_with(entries: usize) -> (Description, Health) {
+        let app = App::new()
+            .route("/here", Stage::each("here", |input: &u64| Ok(*input)))
+            .route("/far", Pipeline::<u64, u64>::remote("far"));
+        let node = app.start().await.unwrap();
+        let (mut description, mut health) = (node.describe(), node.health());
+        let named = |name: &str, number: usize| StageName::new(&format!("{name}-{number}"));
+        let route = description.routes.remove(0);
+        description.routes = vec![route; entries];
+        for (number, route) in description.routes.iter_mut().enumerate() {
+            route.name = RouteName::new(&format!("/here-{number}"));
+        }
+        description.stages = vec![description.stages.remove(0); entries];
+        for (number, stage) in description.stages.iter_mut().enumerate() {
+            stage.health.name = named("here", number);
+        }
+        health.remote_stages = vec![health.remote_stages.remove(0); entries];
+        for (number, stage) in health.remote_stages.iter_mut().enumerate() {
+            (stage.name, stage.ready) = (named("far", number), true);
+        }
+        (description, health)
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_cut_begins_with_what_is_unwell_and_what_is_busy() {
+        let (mut node, mut health) = node_with(500).await;
+        node.stages[300].queued = 1;
+        node.stages[499].health.ready = false;
+        node.stages[400].health.state = StageState::Degraded;
+        health.remote_stages[450].ready = false;
+        let calls = |ended: f64, failed: f64| {
+            let mut figures = Figures::default();
+            for (route, ended, failed) in [("/here-498", ended, 0.0), ("/here-499", ended, failed)] {
+                let calls = figures.routes.entry(route.to_owned()).or_default();
+                (calls.ended, calls.failed) = (ended, failed);
+            }
+            figures
+        };
+        let (mut sampler, now) = (LiveSampler::default(), Instant::now());
+        sampler.sample(&node, &health, calls(7.0, 3.0), now);
+        let sample = sampler.sample(&node, &health, calls(9.0, 4.0), now + Duration::from_secs(1));
+
+        let stages = names(&sample, "stages");
+        assert_eq!(stages[..5], ["here-400", "here-499", "far-450", "here-300", "here-0"]);
+        assert_eq!((stages.len(), &sample["more"]["stages"]), (LISTED, &(1000 - LISTED).into()));
+        let routes = names(&sample, "routes");
+        assert_eq!(routes[..3], ["/here-499", "/here-498", "/here-0"]);
+        assert_eq!((routes.len(), &sample["more"]["routes"]), (LISTED, &(500 - LISTED).into()));
+    }
+
+    #[tokio::test]
+    async fn a_list_that_is_not_cut_keeps_its_order() {
+        let (mut node, health) = node_with(LISTED / 2).await;
+        node.stages[5].health.ready = false;
+        let sample = LiveSampler::default().sample(&node, &health, Figures::default(), Instant::now());
+        assert_eq!((sample["stages"].as_array().unwrap().len(), &sample["more"]), (LISTED, &json!({})));
+        assert_eq!(names(&sample, "stages")[4..6], ["here-4", "here-5"]);
+    }
 }
