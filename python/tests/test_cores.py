@@ -42,6 +42,9 @@ def test_a_check_starts_the_first_replica_and_a_missing_core_is_an_error(tmp_pat
     code, said = check(APP)
     assert code == 0 and "/cores: loaded" in said, said
     missing = tmp_path / "missing.py"
-    missing.write_text(APP.read_text().replace("[[0, 1], 1]", "[[0, 1023]]"))
-    code, said = check(missing)
-    assert code != 0 and "affinity: core 1023 is not there" in said, said
+    # Those of a replica that `check` does not start, too.
+    for replicas, cores in (("2", "[[0, 1023]]"), ("(0, 2)", "[[0], [0, 1023]]")):
+        text = APP.read_text().replace("[[0, 1], 1]", cores).replace("replicas=2", f"replicas={replicas}")
+        missing.write_text(text.replace(', env=[{"NAME": "a"}, {"NAME": "b"}]', "", 1))
+        code, said = check(missing)
+        assert code != 0 and "affinity: core 1023 is not there" in said, said

@@ -60,6 +60,7 @@ pub use helper::{HelperConfig, StopSignal, helper};
 pub use isolate::{Isolate, isolated_stage};
 pub use log_limit::OUTPUT_TARGET;
 pub use memory::{MemoryLimit, default_memory_limit};
+pub use program::processors::check as check_cores;
 pub use python::{
     HOOKS_READY, PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas,
     PythonRequestArgument, PythonRequestPlace, PythonService, is_module_in, python_files,

@@ -257,8 +257,21 @@ pub(crate) mod processors {
         cores.iter().filter(|core| **core < CpuSet::MAX_CPU).for_each(|core| wanted.set(*core));
         // The system takes a set of which it has one core.
         let set = sched_setaffinity(pid, &wanted).and_then(|()| sched_getaffinity(pid));
+        has_all(set.ok(), cores)
+    }
+
+    /// Checks that this process has these cores.
+    ///
+    /// # Errors
+    ///
+    /// The first one that it does not have.
+    pub fn check(cores: &[usize]) -> Result<(), String> {
+        if cores.is_empty() { Ok(()) } else { has_all(sched_getaffinity(None).ok(), cores) }
+    }
+
+    fn has_all(set: Option<CpuSet>, cores: &[usize]) -> Result<(), String> {
         let has = |own: &CpuSet, core: usize| core < CpuSet::MAX_CPU && own.is_set(core);
-        let missing = cores.iter().find(|core| !set.is_ok_and(|set| has(&set, **core)));
+        let missing = cores.iter().find(|core| !set.is_some_and(|set| has(&set, **core)));
         missing.map_or(Ok(()), |core| {
             let may = sched_getaffinity(None).unwrap_or_default();
             let may = (0..CpuSet::MAX_CPU).filter(|core| has(&may, *core)).map(|core| core.to_string());
@@ -273,6 +286,15 @@ pub(crate) mod processors {
     use rustix::process::Pid;
 
     pub(crate) fn pin(_: Option<Pid>, cores: &[usize]) -> Result<(), String> {
+        check(cores)
+    }
+
+    /// Checks that there are no cores to give.
+    ///
+    /// # Errors
+    ///
+    /// There are some.
+    pub fn check(cores: &[usize]) -> Result<(), String> {
         if cores.is_empty() { Ok(()) } else { Err("this system gives no cores to a process".to_owned()) }
     }
 }

@@ -108,7 +108,7 @@ impl Part {
             StageKind::Process(keys) => {
                 let mut process = in_plan(keys.process(plan.target.base()), keys.max_batch_bytes, plan);
                 process.replica_env.clone_from(&placement.env);
-                process.replica_cores.clone_from(&planned.affinity.value);
+                process.replica_cores = cores_of_processes(plan, planned)?;
                 let stage = processes.stage(name, &process).replica_settings(placement.settings.clone());
                 Ok(part(stage, DataType::value(), DataType::value()))
             }
@@ -126,7 +126,7 @@ impl Part {
                 let mut process = in_plan(keys.process(base, service.clone()), keys.max_batch_bytes, plan);
                 process.methods = methods_of(plan, name);
                 process.replica_env.clone_from(&placement.env);
-                process.replica_cores.clone_from(&planned.affinity.value);
+                process.replica_cores = cores_of_processes(plan, planned)?;
                 let streams = service.streams;
                 if let Some(host) = host.filter(|host| host.streams != streams) {
                     let (_, method) = keys.class_and_method();
@@ -274,6 +274,17 @@ fn cores_of_threads(planned: &StagePlan) -> Vec<usize> {
         return Vec::new();
     }
     planned.affinity.value.concat()
+}
+
+/// The cores of each process of a stage, all of which are there: those of later replicas, too.
+#[cfg(feature = "process")]
+fn cores_of_processes(plan: &Plan, planned: &StagePlan) -> Result<Vec<Vec<usize>>, BuildError> {
+    let cores = &planned.affinity;
+    callboard_process::check_cores(&cores.value.concat()).map_err(|message| {
+        let place = plan.place(&cores.source, format!("stage `{}`: affinity", planned.name.value));
+        BuildError::from(ConfigError::Rejected { place, message })
+    })?;
+    Ok(cores.value.clone())
 }
 
 /// Applies the settings of the plan to a stage.
