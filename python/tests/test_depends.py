@@ -13,6 +13,7 @@ from node import Node
 import callboard as cb
 from callboard._app import load_app
 from callboard._errors import error_map
+from callboard._inner import CREDIT_BYTES
 from callboard._target import TargetError
 
 # ---- In this process -------------------------------------------------------------------------------------------------
@@ -159,6 +160,7 @@ def test_asynchronous_code_awaits_the_results_of_its_node() -> None:
             "item": 0,
             "route": "/size",
             "credit": 16,
+            "credit_bytes": CREDIT_BYTES,
         }
         assert found["/embedder {'text': 'c', 'extra': 1}"][0]["item"] == 1
         for head, value in reversed(found.values()):

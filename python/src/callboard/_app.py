@@ -191,7 +191,8 @@ class _Builder:
     def _check_names(self, app: App) -> None:
         at: dict[str, Route] = {}
         for route in app.routes:
-            if any(route is step for step in app.steps):
+            # The names of private routes are those of their stages.
+            if route.path.startswith("@") or any(route is step for step in app.steps):
                 continue
             if (other := at.setdefault(route.path, route)) is not route:
                 further = f"{route.path}/{hyphened(route.name.rpartition('.')[2])}"
