@@ -36,8 +36,7 @@ fn open(path: &Path, fault: Fault) -> Result<fs::File, IdentityError> {
     check_directory(parent)?;
     let target = target(parent, path)?;
     // Before it is opened: a pipe of another user would keep this process waiting.
-    let metadata = fs::metadata(&target).map_err(|source| failed(path, source))?;
-    check(path, &metadata, fault)?;
+    check(path, &fs::metadata(&target).map_err(|source| failed(path, source))?, owner_fault)?;
     let file = fs::File::open(&target).map_err(|source| unreadable(path, &target, source))?;
     // Of the open file: the path may name another one by now.
     let metadata = file.metadata().map_err(|source| failed(path, source))?;
