@@ -232,7 +232,7 @@ async fn an_edge_knows_from_its_start_whether_callers_are_named() {
     let error = edge.open(plain.client()).unwrap_err().to_string();
     assert_eq!(error, "the setting `auth` of the http edge is true, and the app has no route `@auth`");
     let later = plain.change(RouteChange::new().add_route(RouteSpec::new(AUTH_ROUTE, by_token()))).await;
-    assert!(later.unwrap_err().to_string().contains("an app has from its start or not at all"));
+    assert!(later.unwrap_err().to_string().contains("can only be declared before the node starts"));
     // Without the function nobody is let in.
     let server = Server::for_app(app(by_token()), HttpConfig::default()).await;
     server.node().change(RouteChange::new().remove_route(AUTH_ROUTE)).await.unwrap();
