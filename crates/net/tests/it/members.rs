@@ -69,7 +69,7 @@ async fn only_owners_can_read_keys_and_no_file_contains_a_token() {
     assert!(files >= 7, "{files}");
     for path in ["authority/authority.key", "left/identity.pem", "left/secret"] {
         let path = lab.directory.join(path);
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         let error = Identity::open(path.parent().unwrap()).unwrap_err();
         assert!(matches!(error, IdentityError::Exposed { .. }), "{error:?}");
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
