@@ -18,10 +18,12 @@ mod graph;
 mod helpers;
 mod https;
 mod logs;
+mod members;
 mod mistakes;
 mod models;
 #[cfg(target_os = "linux")]
 mod mounted;
+mod nodes;
 mod openapi;
 mod quic;
 mod remote;

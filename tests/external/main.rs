@@ -14,7 +14,13 @@ mod examples;
 mod generators;
 mod metrics;
 mod migrate;
+#[cfg(target_os = "linux")]
+mod namespaces;
 mod node;
+#[cfg(target_os = "linux")]
+#[path = "../cli/nodes.rs"]
+#[allow(dead_code, reason = "the other target uses the rest")]
+mod nodes;
 mod onnx;
 mod openapi;
 mod peers;

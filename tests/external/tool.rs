@@ -40,6 +40,10 @@ pub(crate) const BUILDAH: Tool = Tool("buildah");
 /// `systemd-analyze`.
 pub(crate) const SYSTEMD: Tool = Tool("systemd");
 
+/// `ip` and `nft`, and root with the right to make network namespaces.
+#[cfg(target_os = "linux")]
+pub(crate) const NAMESPACES: Tool = Tool("namespaces");
+
 /// The programs of `examples/`, which `cargo test` compiles unless it runs one target only.
 pub(crate) const EXAMPLES: Tool = Tool("examples");
 

@@ -47,6 +47,7 @@ mod membership;
 mod metrics;
 mod offers;
 mod offload;
+mod own_address;
 mod refusal;
 mod server;
 mod stream;

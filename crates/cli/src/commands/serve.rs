@@ -15,7 +15,7 @@ use callboard_config::{FoundModel, Plan, Source, Target};
 use callboard_core::{App, Drained, StartError};
 use callboard_http::{AccessLog, ApiInfo, HttpConfig, ModelRepository, OtlpConfig};
 use callboard_models::{ConfiguredRoutes, ModelDirectory, ReadAgain};
-use callboard_net::{BindError, Cluster, Identity, MembershipProfile, NetConfig, NodeAddress, QuicEdge, StaticView};
+use callboard_net::{BindError, Cluster, Identity, NetConfig, NodeAddress, QuicEdge, StaticView};
 use callboard_server::{Server, ServerBuilder, StartingServer};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -126,6 +126,9 @@ async fn serve(
 
     if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
+        if let Some(advertised) = &plan.settings.advertise.value {
+            log.stderr.note(format_args!("  other nodes reach it at {advertised}"));
+        }
         let offers = &plan.settings.offers.value;
         if !offers.allow_all() {
             log.stderr.note(format_args!("  stages of other nodes: {offers}"));
@@ -188,7 +191,8 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
         offers: plan.settings.offers.value.clone(),
         error_traces: plan.settings.error_traces.value,
         calls_back: plan.settings.calls_back.value,
-        membership: Some(MembershipProfile::Near),
+        membership: Some(plan.settings.membership.value),
+        advertise: plan.settings.advertise.value.clone(),
         ..NetConfig::default()
     };
     config.tuning.idle_timeout = plan.settings.quic_idle_timeout.value;

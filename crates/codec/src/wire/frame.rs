@@ -57,6 +57,8 @@ crate::words! {
         Certificate = 13 => "certificate",
         /// A message of membership, on a one-way stream between nodes that both have the feature `gossip`; in its body.
         Gossip = 14 => "gossip",
+        /// The caller's own address cannot be connected, on a one-way stream to a node that has connected.
+        Unreachable = 15 => "unreachable",
     }
 }
 

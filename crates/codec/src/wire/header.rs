@@ -237,6 +237,16 @@ pub struct Goaway {
     pub reason: String,
 }
 
+/// The node cannot connect to the address at which the caller says that it listens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unreachable {
+    /// That address.
+    pub address: String,
+    /// What failed, for people.
+    pub reason: String,
+}
+
 /// A request for a certificate by a new member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -50,6 +50,6 @@ pub use error::WireError;
 pub use frame::{FrameHead, FrameKind, FrameRun, LooseFrame, PRELUDE_BYTES, VERSION, frame_head};
 pub use header::{
     Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, MAX_PAIRS, MAX_STAGES, Offer, Origin, ResponseHead,
-    Times, Welcome, cancel as cancel_frame,
+    Times, Unreachable, Welcome, cancel as cancel_frame,
 };
 pub use reader::{FrameLimits, FramePart, FrameReader};

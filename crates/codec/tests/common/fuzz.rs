@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
     Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, Goaway, Hello, Item, Join,
-    Offer, Welcome, WireError, frame_head,
+    Offer, Unreachable, Welcome, WireError, frame_head,
 };
 use callboard_codec::{
     DType, DataFrame, DataType, DecodeError, DecodeErrorKind, DecodeLimits, Encoded, EnvelopeDecoder, Format,
@@ -347,13 +347,14 @@ fn frames(input: &[u8]) {
             FrameKind::Credit => header_comes_back::<Credit>(head, input.len()),
             FrameKind::Goaway => header_comes_back::<Goaway>(head, input.len()),
             FrameKind::Join => header_comes_back::<Join>(head, input.len()),
+            FrameKind::Unreachable => header_comes_back::<Unreachable>(head, input.len()),
             FrameKind::Welcome => {
                 header_comes_back::<Welcome>(head, input.len());
                 offers(body);
             }
             FrameKind::Offers => offers(body),
-            // These kinds have only a body: a request or certificates.
-            FrameKind::Cancel | FrameKind::Renew | FrameKind::Certificate => {}
+            // These kinds have only a body: a request, certificates or gossip.
+            FrameKind::Cancel | FrameKind::Renew | FrameKind::Certificate | FrameKind::Gossip => {}
             kind => panic!("the header of {kind} has no check"),
         }
     }

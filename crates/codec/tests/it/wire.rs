@@ -6,8 +6,8 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use callboard_codec::wire::{
     Call, Credit, Done, Fail, FrameHead, FrameKind, FrameLimits, FramePart, FrameReader, FrameRun, Goaway, Hello, Join,
-    Load, LooseFrame, MAX_PAIRS, MAX_STAGES, Offer, Origin, PRELUDE_BYTES, ResponseHead, Times, VERSION, Welcome,
-    WireError, cancel_frame, frame_head,
+    Load, LooseFrame, MAX_PAIRS, MAX_STAGES, Offer, Origin, PRELUDE_BYTES, ResponseHead, Times, Unreachable, VERSION,
+    Welcome, WireError, cancel_frame, frame_head,
 };
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use proptest::prelude::*;
@@ -168,6 +168,7 @@ fn the_page_names_every_field_of_every_header() {
         ("credit", fields::<Credit>()),
         ("goaway", fields::<Goaway>()),
         ("join", fields::<Join>()),
+        ("unreachable", fields::<Unreachable>()),
     ];
     for (kind, fields) in kinds {
         let row = page.lines().find(|line| line.split('|').nth(2).is_some_and(|cell| cell.trim() == kind));

@@ -19,8 +19,8 @@ use super::units;
 
 pub use self::network::AdminAddress;
 pub(crate) use self::network::{
-    AdminListen, Collector, FileHosts, HeaderNames, HostNames, Listen, Methods, Offers, OptionalListen, Pages, Peers,
-    Proxies, QueryNames,
+    AdminListen, Advertised, Collector, FileHosts, HeaderNames, HostNames, Listen, Methods, Offers, OptionalListen,
+    Pages, Peers, Proxies, QueryNames,
 };
 pub(crate) use self::replicas::ReplicaBounds;
 pub use self::replicas::Replicas;

@@ -1,6 +1,6 @@
 //! Forms of network values: addresses, host names, origins of pages, the URL of a collector.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use callboard_http::{Cors, Hosts, TrustedProxies};
@@ -125,6 +125,33 @@ impl Form for Peers {
 
     fn show(&self, value: &Vec<NodeAddress>) -> String {
         or_none(&value.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+/// The address of this node for others: an address that a packet can be sent to, or a name.
+#[derive(Clone, Debug)]
+pub(crate) struct Advertised;
+
+impl Form for Advertised {
+    type Value = NodeAddress;
+
+    fn read(&self, raw: Raw<'_>) -> Option<NodeAddress> {
+        let address: NodeAddress = raw.text()?.parse().ok()?;
+        let is_one_node = address.address().is_none_or(|address| {
+            let ip = address.ip().to_canonical();
+            !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
+        });
+        is_one_node.then_some(address)
+    }
+
+    fn expected(&self) -> String {
+        "the address of this node for others as HOST:PORT, such as \"node-1.example:4433\" or \"192.0.2.7:4433\"; not an \
+         address on which it only listens, such as 0.0.0.0, and not port 0"
+            .to_owned()
+    }
+
+    fn show(&self, value: &NodeAddress) -> String {
+        value.to_string()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use callboard_core::edge::ErrorTraces;
 use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
 use callboard_http_client::Origin;
-use callboard_net::{NodeAddress, OfferRules};
+use callboard_net::{MembershipProfile, NodeAddress, OfferRules};
 
 use crate::error::ConfigError;
 use crate::form::{AdminAddress, Form, LogFormat, SecretSource};
@@ -16,12 +16,12 @@ use crate::layers::Layers;
 use crate::models::settings::ModelDefaults;
 use crate::setting::values::{Row, setting_values};
 use crate::setting::{
-    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK, CLUSTER,
-    COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS, FILE_HOSTS,
-    FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS,
+    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ADVERTISE, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK,
+    CLUSTER, COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS,
+    FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT,
-    MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT, RATE_LIMIT,
-    SILENT_AFTER, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
+    MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT,
+    RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use crate::source::{Source, Sourced};
 #[cfg(feature = "process")]
@@ -70,6 +70,8 @@ setting_values! {
         model_control: bool = MODEL_CONTROL;
         /// Other nodes.
         join: Vec<NodeAddress> = JOIN;
+        /// The address at which other nodes reach this one, if it is not the one that they see.
+        advertise: Option<NodeAddress> = ADVERTISE;
         /// The directory with the identity for QUIC; that of this user on this machine if `None`.
         cluster: Option<PathBuf> = CLUSTER;
         /// The stages that each member may run for this node.
@@ -80,6 +82,8 @@ setting_values! {
         quic_idle_timeout: Duration = QUIC_IDLE_TIMEOUT;
         /// The silence of a node with calls after which they are repeated elsewhere.
         silent_after: Duration = SILENT_AFTER;
+        /// How soon a silent node is called down.
+        membership: MembershipProfile = MEMBERSHIP;
         /// The address of the admin listener.
         admin: AdminAddress = ADMIN;
         /// The source of its API keys.
@@ -162,6 +166,13 @@ impl Settings {
                 one: described(&TLS_CERTIFICATE, &self.tls_certificate),
                 other: described(&TLS_KEY, &self.tls_key),
                 why: "HTTPS needs both",
+            });
+        }
+        if self.advertise.value.is_some() && self.quic.value.is_none() {
+            return Err(ConfigError::Contradiction {
+                one: described(&ADVERTISE, &self.advertise),
+                other: described(&QUIC, &self.quic),
+                why: "an address for other nodes needs a port that stays",
             });
         }
         if let AdminAddress::At(address) = self.admin.value

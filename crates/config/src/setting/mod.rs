@@ -10,10 +10,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use callboard_core::edge::ErrorTraces;
+use callboard_net::MembershipProfile;
 
 use super::form::{
-    AdminListen, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label, Listen,
-    LogFilter, LogFormat, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, Span,
+    AdminListen, Advertised, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label,
+    Listen, LogFilter, LogFormat, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -221,6 +222,9 @@ settings! {
         value "ADDR", default "none", "Address and port to serve QUIC on, for clients and other nodes; none to disable";
     JOIN: Peers = Peers, key "quic.join", flag "join",
         value "HOST:PORT[,HOST:PORT…]", default "none", "Peer nodes that may run stages for this node";
+    /// None: others see the address of a node, unless its machine or its network translates it.
+    ADVERTISE: OrNone<Advertised> = OrNone(Advertised), key "quic.advertise", flag "advertise",
+        value "HOST:PORT", default "none", "Address at which other nodes reach this one, if it is not the one that they see";
     /// None: one user on one machine needs no cluster.
     CLUSTER: FilePath = FilePath, key "quic.cluster", flag "cluster",
         value "DIR", default "none",
@@ -241,6 +245,12 @@ settings! {
         key "quic.silent_after", flag "silent-after",
         value "DURATION", default "900ms",
         "Silence of a node with calls after which they are repeated elsewhere, if they may run again";
+    /// Near: most clusters are in one region.
+    MEMBERSHIP: OneOf<MembershipProfile> =
+        OneOf(&[("near", MembershipProfile::Near), ("far", MembershipProfile::Far)]),
+        key "quic.membership", flag "membership",
+        value "near|far", default "near",
+        "How soon a silent node is called down; far: for round trips above 100 ms";
     /// On loopback and apart from the edge: a caller may not be allowed to end the service.
     ADMIN: AdminListen = AdminListen, key "admin.listen", flag "admin",
         value "ADDR", default "auto",

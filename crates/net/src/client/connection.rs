@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use callboard_codec::wire::{FrameKind, FrameLimits, Hello, ResetCode, VERSION, Welcome, frame_head};
+use callboard_codec::wire::{FrameKind, FrameLimits, Hello, ResetCode, Unreachable, VERSION, Welcome, frame_head};
 use callboard_core::{CallError, Deadline};
 use callboard_identity::{Clock, Identity, Member, Validity};
 use parking_lot::Mutex;
@@ -17,6 +17,7 @@ use super::link::Link;
 use crate::endpoint::{StartError, Transport, code, peer_member, port_closes};
 use crate::membership::{FEATURE, GossipHandle, GossipLink};
 use crate::offers::{MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
+use crate::own_address::OwnAddress;
 use crate::refusal::{RefusalReason, explained};
 use crate::stream::{FrameReceiver, FrameSender};
 use crate::wire::too_large;
@@ -51,6 +52,8 @@ pub(crate) struct NodeConnection {
     clock: Clock,
     /// Gossip with the node, if both do.
     gossip: Option<GossipLink>,
+    /// The address of this process, if it is a node.
+    own_address: Option<Arc<OwnAddress>>,
     /// The stream of the hello, open as long as the connection is wanted.
     _control: (FrameSender, FrameReceiver),
 }
@@ -61,7 +64,7 @@ pub(crate) struct OwnHello {
     pub(crate) node: String,
     pub(crate) generation: u64,
     /// The address at which peers reach this node.
-    pub(crate) address: Option<SocketAddr>,
+    pub(crate) address: Option<Arc<OwnAddress>>,
     /// Its membership, if it gossips.
     pub(crate) gossip: Option<GossipHandle>,
 }
@@ -242,6 +245,7 @@ impl NodeConnection {
             ends,
             clock,
             gossip,
+            own_address: hello.address.clone(),
             _control: control,
         });
         transport.runtime().spawn(watch(Arc::downgrade(&node), node.connection.clone(), identity.clone(), theirs));
@@ -276,7 +280,7 @@ async fn exchange_hello(
         cluster: identity.cluster().to_owned(),
         node: own.node.clone(),
         generation: own.generation,
-        address: own.address.map(|address| address.to_string()).unwrap_or_default(),
+        address: own.address.as_ref().map(|address| address.current().to_string()).unwrap_or_default(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
         features: own.gossip.iter().map(|_| FEATURE.to_owned()).collect(),
         member: own.gossip.as_ref().map(|gossip| gossip.name().to_owned()).unwrap_or_default(),
@@ -355,12 +359,25 @@ async fn receive_notice(node: Weak<NodeConnection>, stream: RecvStream) {
                 gossip.received(body);
             }
         }
+        FrameKind::Unreachable => {
+            if let (Some(own), Ok(report)) = (&node.own_address, head.header::<Unreachable>()) {
+                own.unreachable(node.connection.remote_address(), &report);
+            }
+        }
         // A notice of a later version.
         _ => {}
     }
 }
 
 impl ConnectFailure {
+    /// What the node at that address, or the lack of one, says about the address itself.
+    pub(crate) fn of_address(&self) -> Option<&str> {
+        match self {
+            Self::Absent { reason, .. } | Self::Refused { reason, .. } => Some(reason),
+            Self::Stale { .. } | Self::Closed => None,
+        }
+    }
+
     fn new(address: SocketAddr, error: &ConnectionError) -> Self {
         let refused = |reason: String| Self::Refused { address, reason };
         if let Some(reason) = RefusalReason::from_tls(error) {

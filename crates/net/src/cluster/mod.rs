@@ -46,6 +46,7 @@ use self::split::RevisionSplit;
 use crate::client::{OwnHello, ReplyLimits};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferScreening;
+use crate::own_address::OwnAddress;
 use crate::server::QuicEdge;
 use crate::view::{ClusterView, View};
 
@@ -58,7 +59,7 @@ pub struct Cluster {
 
 #[derive(Debug)]
 struct Inner {
-    own: SocketAddr,
+    own: Arc<OwnAddress>,
     frames: FrameLimits,
     decode: DecodeLimits,
     index: Arc<StageIndex>,
@@ -80,7 +81,7 @@ impl Cluster {
     pub fn start(edge: &QuicEdge, view: Arc<dyn ClusterView>) -> Self {
         let index = Arc::<StageIndex>::default();
         let inner = Arc::new(Inner {
-            own: edge.address(),
+            own: Arc::clone(edge.own_address()),
             frames: edge.config().frames.clone(),
             decode: edge.config().decode.clone(),
             index: Arc::clone(&index),
@@ -97,7 +98,12 @@ impl Cluster {
         let metrics = edge.peer_metrics().clone();
         let connector = PeerConnector {
             transport,
-            hello: OwnHello { node, generation, address: Some(edge.address()), gossip: edge.gossip().cloned() },
+            hello: OwnHello {
+                node,
+                generation,
+                address: Some(Arc::clone(edge.own_address())),
+                gossip: edge.gossip().cloned(),
+            },
             screening: OfferScreening {
                 rules: Arc::new(edge.config().offers.clone()),
                 refused: metrics.offers_refused(),
@@ -105,6 +111,7 @@ impl Cluster {
             },
             metrics,
             view,
+            dial_back: edge.dial_back(),
             nodes: Arc::new(ConnectedNodes::new(own)),
             index,
         };
@@ -171,7 +178,7 @@ async fn follow_view(inner: Weak<Inner>, connector: PeerConnector, mut views: wa
         {
             let Some(inner) = inner.upgrade() else { return };
             connected.retain(|address, _| view.peers.contains(address));
-            for address in view.peers.iter().filter(|address| is_reachable(inner.own, **address)) {
+            for address in view.peers.iter().filter(|address| inner.own.may_reach(**address)) {
                 connected.entry(*address).or_insert_with(|| {
                     let peer = Arc::new(Peer::new(*address));
                     let keeping = Arc::clone(&peer).keep_connected(connector.clone());
@@ -194,12 +201,6 @@ async fn follow_view(inner: Weak<Inner>, connector: PeerConnector, mut views: wa
             }
         }
     }
-}
-
-/// Whether the address is of another node and can be reached: a name may have IPv6 addresses that an IPv4 socket cannot
-/// reach.
-fn is_reachable(own: SocketAddr, peer: SocketAddr) -> bool {
-    peer != own && (peer.is_ipv4() || own.is_ipv6())
 }
 
 /// Aborts the task when it is dropped.

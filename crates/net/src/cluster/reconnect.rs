@@ -22,6 +22,7 @@ use crate::endpoint::{Transport, is_port_closed, peer_member};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferScreening;
 use crate::refusal::RefusalReason;
+use crate::server::DialBack;
 use crate::stream::close_reason;
 use crate::view::ClusterView;
 
@@ -33,6 +34,10 @@ const UNWANTED_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest time of a handshake on a busy machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A node whose own connections last longer than this without one to it is told that it cannot be connected. Longer than
+/// it takes to lose the connections of a dead one.
+const DIAL_BACK_AFTER: Duration = Duration::from_secs(5);
 
 /// How often an unwanted peer is reported to the view, which may forget it.
 const REPORT_EVERY: Duration = Duration::from_secs(30);
@@ -73,6 +78,8 @@ pub(super) struct PeerConnector {
     pub(super) metrics: PeerMetrics,
     /// Receives reports of peers that cannot be connected.
     pub(super) view: Arc<dyn ClusterView>,
+    /// Tells nodes that they cannot be connected.
+    pub(super) dial_back: DialBack,
     pub(super) nodes: Arc<ConnectedNodes>,
     pub(super) index: Arc<StageIndex>,
 }
@@ -143,6 +150,11 @@ impl Peer {
                     }
                     if counted.is_none() {
                         with.view.missing(address, missing_since.elapsed());
+                        if missing_since.elapsed() >= DIAL_BACK_AFTER
+                            && let Some(reason) = failure.of_address()
+                        {
+                            with.dial_back.failed(address, reason);
+                        }
                     }
                 }
             }

@@ -27,6 +27,7 @@ pub(super) enum Input {
     Connected(Arc<str>),
     Refused(Arc<str>, SocketAddr),
     Observed(SocketAddr),
+    Advertised(SocketAddr),
 }
 
 /// Runs until the last handle is dropped.
@@ -72,7 +73,7 @@ struct Shell {
 }
 
 impl Shell {
-    fn give(&self, membership: &mut Membership, input: Input) {
+    fn give(&mut self, membership: &mut Membership, input: Input) {
         let now = Instant::now();
         match input {
             Input::Received { from, message, .. } => {
@@ -90,6 +91,10 @@ impl Shell {
                 if self.finds_address && is_better(observed, own.ip()) {
                     membership.set_address(SocketAddr::new(observed, own.port()), now);
                 }
+            }
+            Input::Advertised(address) => {
+                self.finds_address = false;
+                membership.set_address(address, now);
             }
         }
     }

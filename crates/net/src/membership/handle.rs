@@ -112,6 +112,11 @@ impl GossipHandle {
         }
     }
 
+    /// Other nodes reach this one at this address, whatever they see.
+    pub(crate) fn set_address(&self, address: SocketAddr) {
+        let _ = self.inputs.try_send(Input::Advertised(address));
+    }
+
     /// Whether a further member would be known.
     pub(crate) fn has_room(&self) -> bool {
         self.members.borrow().up.len() < MAX_MEMBERS

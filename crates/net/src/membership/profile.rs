@@ -15,7 +15,7 @@ pub enum MembershipProfile {
     /// twenty. A pause of up to 1.5 s is no death.
     #[default]
     Near,
-    /// For longer round trips: four times as long. For programs in Rust only: there is no setting.
+    /// For longer round trips: four times as long.
     Far,
 }
 

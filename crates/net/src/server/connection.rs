@@ -82,8 +82,7 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
         Ok(Err(refusal)) => log_refusal(refusal),
         Ok(Ok(None)) => {}
         Ok(Ok(Some((AcceptedHello { hello, member, offers, window, _control }, connection)))) => {
-            let announced = announced_address(&server, &hello, &connection);
-            let caller = OpenConnection::new(&connection, &member, &hello, announced, offers);
+            let caller = OpenConnection::new(&connection, &member, &hello, addresses(&server, &hello, peer), offers);
             let introduction = caller.introduction();
             let guard = match ConnectionGuard::try_new(&server, caller) {
                 Ok(guard) => guard,
@@ -215,18 +214,23 @@ async fn send_welcome(
     outgoing.write(&mut [head, body]).await
 }
 
-fn announced_address(server: &ServerState, hello: &Hello, connection: &Connection) -> AnnouncedAddress {
+/// The address of a node that has connected, as it claims it, and what of it the connection from `peer` proves.
+fn addresses(server: &ServerState, hello: &Hello, peer: SocketAddr) -> (Option<SocketAddr>, AnnouncedAddress) {
     if server.is_this_node(&hello.node, hello.generation) {
-        return AnnouncedAddress::None;
+        return (None, AnnouncedAddress::None);
     }
-    let Ok(address) = hello.address.parse::<SocketAddr>() else { return AnnouncedAddress::None };
-    let from = connection.remote_address();
-    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+    let Ok(mut claimed) = hello.address.parse::<SocketAddr>() else { return (None, AnnouncedAddress::None) };
+    let from = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     // A node that listens on every address of its machine is reached at the address that it connected from.
-    if !address.ip().is_unspecified() && address.ip() != from.ip() {
-        return AnnouncedAddress::None;
+    if claimed.ip().is_unspecified() {
+        claimed.set_ip(from.ip());
     }
-    if address.port() == from.port() { AnnouncedAddress::Proven(from) } else { AnnouncedAddress::Unproven(address) }
+    let announced = match claimed {
+        _ if claimed == from => AnnouncedAddress::Proven(from),
+        _ if claimed.ip() == from.ip() => AnnouncedAddress::Unproven(claimed),
+        _ => AnnouncedAddress::None,
+    };
+    (Some(claimed), announced)
 }
 
 /// Answers streams until the connection ends: by the caller, by the endpoint, or by the idle timeout.

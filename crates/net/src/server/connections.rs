@@ -39,6 +39,10 @@ pub(super) struct OpenConnection {
     /// The generation of its node; zero if it has none.
     generation: u64,
     /// The address that it claims to listen at.
+    pub(super) claims: Option<SocketAddr>,
+    /// When it was told that it cannot be connected there.
+    pub(super) told: Option<Instant>,
+    /// What this connection proves of that address.
     pub(super) announced: AnnouncedAddress,
     /// Whether it can be known by gossip.
     gossips: bool,
@@ -60,7 +64,7 @@ impl OpenConnection {
         connection: &Connection,
         member: &Member,
         hello: &Hello,
-        announced: AnnouncedAddress,
+        (claims, announced): (Option<SocketAddr>, AnnouncedAddress),
         offers: Bytes,
     ) -> Self {
         Self {
@@ -70,6 +74,8 @@ impl OpenConnection {
             id: member.id.clone(),
             role: member.role,
             generation: comparable_generation(member, hello.generation),
+            claims,
+            told: None,
             announced,
             gossips: hello.features.iter().any(|feature| feature == FEATURE),
         }
@@ -202,6 +208,8 @@ impl ServerState {
                 self.metrics.counters.peers_refused.inc();
                 self.refusal_log.log_full_view(peer, Instant::now());
             }
+            // Gossip tells its address to all nodes; one that cannot connect there reports it.
+            AnnouncedAddress::Unproven(_) if is_known() => {}
             AnnouncedAddress::Unproven(claimed) => {
                 self.metrics.counters.peers_refused.inc();
                 self.refusal_log.log_unproven_port(peer, &claimed.to_string(), Instant::now());

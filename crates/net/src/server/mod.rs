@@ -11,6 +11,7 @@
 mod answer;
 mod connection;
 mod connections;
+mod dial_back;
 mod edge;
 mod exchange;
 mod fault;
@@ -34,13 +35,14 @@ use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
 use callboard_core::edge::ErrorTraces;
 use callboard_core::{CallError, LocalClient};
-use callboard_identity::{Identity, Role, keep_removals};
+use callboard_identity::{Identity, NodeAddress, Role, keep_removals};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use self::connections::OpenConnection;
+pub(crate) use self::dial_back::DialBack;
 use self::half_open::HalfOpen;
 use self::issuing::Issuer;
 use self::metrics::ServerMetrics;
@@ -50,6 +52,7 @@ use crate::join::{QuicIssuers, spawn_renewal};
 use crate::membership::{GossipHandle, GossipView, MemberId, MembershipProfile};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferRules;
+use crate::own_address::OwnAddress;
 use crate::view::{ClusterView, StaticView};
 use crate::wire::too_large;
 
@@ -124,6 +127,9 @@ pub struct NetConfig {
     /// Whether this node is a member of a cluster by gossip, and how soon it notices deaths. Default: it is none, and
     /// knows only the nodes that are named and that connect. [`QuicEdge::view`] is the view of all members.
     pub membership: Option<MembershipProfile>,
+    /// The address at which other nodes reach this one, where it is not the one that they see: behind an address
+    /// translation. A name is resolved at the start, and again when another node cannot connect there.
+    pub advertise: Option<NodeAddress>,
     /// The settings of QUIC.
     pub tuning: Tuning,
 }
@@ -149,6 +155,7 @@ impl Default for NetConfig {
             error_traces: ErrorTraces::default(),
             removals_every: Duration::from_secs(60),
             membership: None,
+            advertise: None,
             tuning: Tuning::default(),
         }
     }
@@ -173,6 +180,8 @@ pub struct QuicEdge {
     /// Connections to peers hold the transport as well, but the end of the server closes all of them.
     _close: Arc<CloseOnDrop>,
     address: SocketAddr,
+    /// The address that it tells other nodes.
+    own_address: Arc<OwnAddress>,
 }
 
 /// Closes the endpoint when the last handle of the server is dropped.
@@ -232,6 +241,8 @@ impl QuicEdge {
     /// Outside a tokio runtime.
     pub fn bind(address: SocketAddr, identity: Identity, config: NetConfig) -> Result<Self, BindError> {
         let issuer = identity.authority().cloned().map(Issuer::new);
+        let advertised = config.advertise.as_ref().and_then(NodeAddress::address);
+        advertised.map_or(Ok(()), |advertised| identity.check_address(advertised))?;
         let transport = Transport::serving(address, identity.clone(), &config.tuning, config.tuning.answering())?;
         let local = transport.endpoint().local_addr();
         let address = local.map_err(|error| BindError::Address { address, error })?;
@@ -239,10 +250,13 @@ impl QuicEdge {
         let sends_traces = config.error_traces.are_sent(address.ip().to_canonical().is_loopback());
         let generation = new_generation();
         let gossip = config.membership.map(|profile| {
+            let address = advertised.unwrap_or(address);
             let own = MemberId { name: gossip_name(&identity), address, generation, bump: 0 };
             GossipHandle::start(own, profile, transport.runtime())
         });
         let metrics = gossip.as_ref().map(|gossip| gossip.metrics().clone()).unwrap_or_default();
+        let own_address =
+            OwnAddress::new(address, config.advertise.as_ref(), gossip.clone(), &identity, transport.runtime());
         let server = Arc::new(ServerState {
             config,
             sends_traces,
@@ -276,7 +290,7 @@ impl QuicEdge {
         transport.runtime().spawn(keep_removals(identity, issuers, every));
         let transport = Arc::new(transport);
         let close = Arc::new(CloseOnDrop(Arc::clone(&transport)));
-        Ok(Self { server, transport, _close: close, address })
+        Ok(Self { server, transport, _close: close, address, own_address })
     }
 
     /// Serves the node's routes from now on.
@@ -324,6 +338,16 @@ impl QuicEdge {
         if self.server.view.set(view).is_ok() {
             self.server.introduce_connected();
         }
+    }
+
+    /// The address that it tells other nodes.
+    pub(crate) fn own_address(&self) -> &Arc<OwnAddress> {
+        &self.own_address
+    }
+
+    /// Tells connected nodes that they cannot be connected.
+    pub(crate) fn dial_back(&self) -> DialBack {
+        DialBack(Arc::downgrade(&self.server))
     }
 
     /// The address on which it listens.
