@@ -35,8 +35,7 @@ const UNWANTED_PAUSE: Duration = Duration::from_secs(5);
 /// The longest time of a handshake on a busy machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A node whose own connections last longer than this without one to it is told that it cannot be connected. Longer than
-/// it takes to lose the connections of a dead one.
+/// A node that is connected to this one, but could not be connected for this time, is told so. Enough for a restart.
 const DIAL_BACK_AFTER: Duration = Duration::from_secs(5);
 
 /// How often an unwanted peer is reported to the view, which may forget it.

@@ -40,6 +40,8 @@ pub(super) struct OpenConnection {
     generation: u64,
     /// The address that it claims to listen at.
     pub(super) claims: Option<SocketAddr>,
+    /// The datagrams that had arrived when that address could not be connected the last time.
+    pub(super) arrived: Option<u64>,
     /// When it was told that it cannot be connected there.
     pub(super) told: Option<Instant>,
     /// What this connection proves of that address.
@@ -75,6 +77,7 @@ impl OpenConnection {
             role: member.role,
             generation: comparable_generation(member, hello.generation),
             claims,
+            arrived: None,
             told: None,
             announced,
             gossips: hello.features.iter().any(|feature| feature == FEATURE),

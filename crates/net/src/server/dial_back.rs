@@ -1,7 +1,8 @@
 //! Tells a node that has connected to this one that it cannot be connected at the address that it tells others.
 //!
 //! The node itself cannot know that its address is translated, or its port filtered. It hears of it on its own
-//! connection, as a frame `unreachable`, at most once a minute from each node.
+//! connection, as a frame `unreachable`, at most once a minute from each node. A connection on which nothing has arrived
+//! between two failures says nothing: its node may be dead, or the line cut.
 
 use std::net::SocketAddr;
 use std::sync::Weak;
@@ -28,9 +29,13 @@ impl DialBack {
     pub(crate) fn failed(&self, address: SocketAddr, reason: &str) {
         let Some(server) = self.0.upgrade() else { return };
         let now = Instant::now();
-        let is_due = |told: Option<Instant>| told.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY);
-        let mut connections = server.connections.lock();
-        for open in connections.iter_mut().filter(|open| open.claims == Some(address) && is_due(open.told)) {
+        for open in server.connections.lock().iter_mut().filter(|open| open.claims == Some(address)) {
+            let arrived = open.connection.stats().udp_rx.datagrams;
+            let is_alive = open.arrived.replace(arrived).is_some_and(|before| before < arrived);
+            let is_due = open.told.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY);
+            if !is_alive || !is_due {
+                continue;
+            }
             open.told = Some(now);
             let report = Unreachable { address: address.to_string(), reason: reason.to_owned() };
             tokio::spawn(tokio::time::timeout(SEND_TIMEOUT, send(open.connection.clone(), report)));
