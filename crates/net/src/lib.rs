@@ -43,6 +43,7 @@ mod cluster;
 mod counter;
 mod endpoint;
 mod join;
+mod link;
 mod membership;
 mod metrics;
 mod offers;

@@ -239,7 +239,7 @@ settings! {
     /// Pauses of a machine or a process take up to seconds; callers of a dead one wait no longer than that.
     QUIC_IDLE_TIMEOUT: Span = Span(Duration::from_millis(500)..=Duration::from_secs(600)),
         key "quic.idle_timeout", flag "quic-idle-timeout",
-        value "DURATION", default "3s", "Longest silence of a QUIC connection before it is lost, with its calls";
+        value "DURATION", default "3s", "Longest silence of a QUIC connection with calls before it is lost, with them";
     /// Four keep-alives of 0.2 s have no answer by then; two are the least that tell a silence from a lost packet.
     SILENT_AFTER: Span = Span(Duration::from_millis(400)..=Duration::from_secs(600)),
         key "quic.silent_after", flag "silent-after",

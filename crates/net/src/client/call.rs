@@ -121,7 +121,7 @@ impl CallExchange {
         let (send, receive) = opened.map_err(|error| CallFault::no_stream(&error))?;
         Ok(Self {
             outgoing: FrameSender::new(send),
-            incoming: FrameReceiver::new(receive, limits.frames.clone()),
+            incoming: FrameReceiver::new(receive, limits.frames.clone()).watched_by(Arc::clone(node.link())),
             limits: limits.decode.clone(),
             is_encoded: limits.is_encoded,
             node: Arc::clone(node),

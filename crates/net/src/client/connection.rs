@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use quinn::{Connection, ConnectionError, RecvStream};
 
 use super::coalesce::{Coalescer, LargeReplyNames};
-use super::link::Link;
 use crate::endpoint::{StartError, Transport, code, peer_member, port_closes};
+use crate::link::Link;
 use crate::membership::{FEATURE, GossipHandle, GossipLink};
 use crate::offers::{MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
 use crate::own_address::OwnAddress;
@@ -109,7 +109,7 @@ impl NodeConnection {
     }
 
     /// Its calls in hand, and whether its node is silent.
-    pub(crate) fn link(&self) -> &Link {
+    pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
@@ -216,10 +216,10 @@ impl NodeConnection {
         let member = theirs.as_ref().map(|member| member.name.clone()).unwrap_or_default();
         let offers = Offers::read(body, member.clone(), Arc::clone(&screening.rules)).await;
         screening.report(address, &member, &offers, &Offers::default());
-        let link = Arc::new(Link::new(transport.silent_after()));
+        let link = Arc::new(Link::dialled(transport.tuning()));
         let coalescer = Coalescer::spawn(transport.runtime(), connection.clone(), Arc::clone(&link));
         let gossip = hello.gossip.as_ref().and_then(|gossip| {
-            let link = gossip.link((&member, &welcome.member, &welcome.features), &connection);
+            let link = gossip.link((&member, &welcome.member, &welcome.features), &connection, &link);
             // A connection to this node itself, which has no link, shows no address at which others reach it.
             if link.is_some() {
                 gossip.observed(&welcome.observed);
@@ -309,14 +309,14 @@ fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (Sy
     (if retires > now { retires } else { ends }, ends)
 }
 
-/// Receives the node's notices, and closes the connection when its port is closed, its member is removed, or a
-/// certificate expires.
+/// Receives the node's notices, and closes the connection when its node is lost, its member is removed, or a certificate
+/// expires.
 async fn watch(node: Weak<NodeConnection>, connection: Connection, identity: Identity, member: Option<Member>) {
     let kept = node.upgrade().map(|node| (node.ends, node.clock, Arc::clone(&node.link)));
     let Some((ends, clock, link)) = kept else { return };
     tokio::select! {
         () = receive_notices(node.clone(), &connection) => {}
-        () = link.until_gone(&connection) => connection.close(code(ResetCode::Done), b"port_closed"),
+        end = link.watch(&connection) => end.close(&connection),
         () = identity.until_removed(member.as_ref()) => RefusalReason::RemovedMember.close(&connection),
         () = clock.sleep_until(ends) => RefusalReason::OutlivedCertificate.close(&connection),
     }

@@ -14,7 +14,6 @@ mod connection_pool;
 mod encoded;
 mod error;
 mod fault;
-mod link;
 mod replies;
 
 use std::pin::pin;

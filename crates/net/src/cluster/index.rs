@@ -1,7 +1,8 @@
-//! The peers of each stage that this node calls, kept up to date as connections and offers change.
+//! The peers of each stage that this node calls, forgotten as connections and offers change.
 //!
-//! A choice reads it without a lock and without a walk over all peers. A peer that drains, or whose connection has just
-//! ended, is still in it: each reader asks [`StagePeer::is_usable`].
+//! The first choice after a change walks over all peers, later ones read without a lock. So changes that come together,
+//! as when a node connects to hundreds of others, cost one walk. A peer that drains, or whose connection has just ended,
+//! may still be in it: each reader asks [`StagePeer::is_usable`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,12 +59,11 @@ impl StageIndex {
         self.renew();
     }
 
-    /// Makes the index again, after a change of a connection or of offers.
+    /// Forgets the peers of all stages, after a change of a connection or of offers.
     pub(super) fn renew(&self) {
+        // What was begun before the change is forgotten, too.
         let _making = self.making.lock();
-        let stages = self.stages.load();
-        let stages = stages.keys().map(|stage| (stage.clone(), Arc::new(self.make(stage)))).collect();
-        self.stages.store(Arc::new(stages));
+        self.stages.store(Arc::default());
     }
 
     /// The peers of a stage.
@@ -142,4 +142,20 @@ pub(super) fn quick_pick(peers: &[Arc<StagePeer>], chances: (usize, usize), now:
         return None;
     }
     Some(if second.load(now).cost() < first.load(now).cost() { second } else { first })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_come_together_cost_one_walk_over_the_peers() {
+        let index = StageIndex::default();
+        let before = index.stage("work");
+        (0..300).for_each(|_| index.renew());
+        assert!(index.stages.load().is_empty(), "no call has asked");
+        let after = index.stage("work");
+        assert!(!Arc::ptr_eq(&before, &after));
+        assert!(Arc::ptr_eq(&after, &index.stage("work")), "kept until the next change");
+    }
 }

@@ -106,7 +106,7 @@ impl Peer {
                         counted.get_or_insert_with(|| with.metrics.connected());
                         let registered = registration.insert(registered);
                         let reason = tokio::select! {
-                            ended = connection.closed() => close_reason(&ended),
+                            ended = connection.closed() => close_reason(&node.link().cause(ended)),
                             // Its calls finish on the old connection.
                             () = registered.replaced() => "a newer process of its name is connected".to_owned(),
                             // The connection stays in use until the next one is made, and ends with its last call.

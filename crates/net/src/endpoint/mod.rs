@@ -76,7 +76,7 @@ pub enum BindError {
 pub(crate) struct Transport {
     endpoint: Endpoint,
     client: ClientConfig,
-    silent_after: Duration,
+    tuning: Tuning,
     identity: Identity,
     thread: EndpointThread,
 }
@@ -133,7 +133,7 @@ impl Transport {
         let runtime = runtime.with_faults(tuning.faults.clone());
         let runtime: Arc<dyn Runtime> = Arc::new(runtime);
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
-        Ok(Self { endpoint, client, silent_after: tuning.silent_after, identity, thread })
+        Ok(Self { endpoint, client, tuning: tuning.clone(), identity, thread })
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
@@ -149,9 +149,8 @@ impl Transport {
         &self.identity
     }
 
-    /// How long a connection with calls may be quiet before its node counts as silent.
-    pub(crate) fn silent_after(&self) -> Duration {
-        self.silent_after
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
     }
 
     /// Starts a handshake with a peer.

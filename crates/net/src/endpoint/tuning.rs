@@ -11,17 +11,21 @@ use super::windows::USUAL_WINDOW_BYTES;
 /// Settings of the QUIC transport. The defaults are for machines that are milliseconds apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// How long nothing may arrive on a connection before it is closed: its node is *lost*. Default 3 s; of the two
-    /// sides the smaller counts. Only this detects a lost machine or a cut wire for calls that may not run again, so it
-    /// bounds how long they can hang; a killed process is noticed sooner if its machine reports the port as closed. A
-    /// shorter pause of a process or a line loses no call. Should be at least ten times `keep_alive`.
+    /// How long a connection with calls in hand may leave keep-alives unanswered before it is closed: its other side is
+    /// *lost*. Default 3 s, from the first of them on. Each side counts by itself: for the calls that it waits for, or
+    /// that it runs. Only this detects a lost machine or a cut wire for calls that may not run again, so it bounds how
+    /// long they can hang; a killed process is noticed sooner if its machine reports the port as closed. A shorter pause
+    /// of a process or a line loses no call. Should be at least ten times `keep_alive`.
+    ///
+    /// Without calls a connection is closed after 30 s of silence, or twice this time if that is longer.
     pub idle_timeout: Duration,
     /// How long nothing may arrive on a connection with calls in hand before its node counts as *silent*. Default 0.9 s.
     /// Nothing is lost then: new calls go to other nodes, calls that may run again are repeated there, within the retry
     /// budget, and the first outcome counts. A shorter time repeats more calls for nothing, a longer one makes calls to
     /// a dead machine slower. More than `keep_alive`; from `idle_timeout` on, no node is ever silent.
     pub silent_after: Duration,
-    /// The interval of keep-alive packets on an idle connection. Default 0.2 s; costs two packets each time.
+    /// The interval of keep-alives on a connection with calls in hand on which nothing arrives, and for 10 s after the
+    /// last call. Default 0.2 s; costs two packets each time. Without calls it is 10 s.
     pub keep_alive: Duration,
     /// The most unread bytes of one stream. Default 8 MiB: 25 Gbit/s at 1.5 ms.
     pub stream_window_bytes: u32,
@@ -43,6 +47,10 @@ pub struct Tuning {
     /// The most of them from one proven address (IPv6: one /64). Default 128. Threat: one machine that uses up the
     /// limit. If all callers share one address, such as a NAT, set it to `max_half_open`.
     pub max_half_open_per_address: usize,
+    /// Whether connections have no other watch than QUIC's own keep-alive and idle timeout, at the times above, as those
+    /// of earlier versions had. Default no.
+    #[cfg(feature = "testing")]
+    pub keeps_alive_by_quic: bool,
     /// Injected faults, for tests. Default none.
     #[cfg(feature = "testing")]
     pub faults: Option<super::faults::Faults>,
@@ -61,10 +69,22 @@ impl Default for Tuning {
             max_half_open: 1024,
             max_half_open_per_address: 128,
             #[cfg(feature = "testing")]
+            keeps_alive_by_quic: false,
+            #[cfg(feature = "testing")]
             faults: None,
         }
     }
 }
+
+/// The silence after which QUIC closes a connection, and its interval of keep-alives: for connections without calls, which
+/// cost next to nothing by it. With calls, `Link` watches. QUIC takes the shorter timeout of both sides: a peer of an
+/// earlier version offers 3 s, and sends a keep-alive every 0.2 s by itself.
+const QUIET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A third of it: two may be lost. Routers that translate addresses forget a line after thirty seconds or more.
+const QUIET_KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// The unread QUIC datagrams that a connection keeps. They are empty, and nobody reads them: QUIC drops the oldest.
+const DATAGRAM_BUFFER_BYTES: usize = 256;
 
 /// A longer timeout would not detect failures.
 const LONGEST_IDLE: Duration = Duration::from_secs(600);
@@ -158,16 +178,24 @@ impl Tuning {
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(LARGEST_PACKET_BYTES);
         config
-            .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
-            .keep_alive_interval(Some(self.keep_alive))
+            .max_idle_timeout(IdleTimeout::try_from(QUIET_IDLE_TIMEOUT.max(2 * self.idle_timeout)).ok())
+            .keep_alive_interval(Some(QUIET_KEEP_ALIVE))
             .stream_receive_window(VarInt::from_u32(self.stream_window_bytes))
             .receive_window(VarInt::from_u32(self.connection_window_bytes))
             .send_window(self.connection_window_bytes.into())
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams))
             .mtu_discovery_config(Some(mtu))
             .congestion_controller_factory(Arc::new(congestion))
-            // Calls use no QUIC datagrams.
-            .datagram_receive_buffer_size(None);
+            // An empty one asks for a sign of life. Calls use none.
+            .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES))
+            .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES);
+        #[cfg(feature = "testing")]
+        if self.keeps_alive_by_quic {
+            config
+                .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
+                .keep_alive_interval(Some(self.keep_alive))
+                .datagram_receive_buffer_size(None);
+        }
         config
     }
 }

@@ -110,12 +110,16 @@ impl Shell {
                     self.want(member.address, now);
                     has_changed = true;
                 }
+                Output::Suspected(member) => self.links.ask(&member.name),
                 Output::Up(member) => {
                     has_changed = true;
+                    // Connections to an earlier process of it.
+                    self.links.ask(&member.name);
                     tracing::info!(member = %member.name, address = %member.address, "a member is up");
                 }
                 Output::Down { member, told_by } => {
                     has_changed = true;
+                    self.links.ask(&member.name);
                     // Calls wait for a lost node for a while.
                     self.want(member.address, now);
                     self.metrics.deaths.inc();

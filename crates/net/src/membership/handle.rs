@@ -17,6 +17,7 @@ use super::message::MAX_MESSAGE_BYTES;
 use super::metrics::MembershipMetrics;
 use super::state::MAX_MEMBERS;
 use super::{MemberId, Membership, MembershipProfile};
+use crate::link::Link;
 use crate::stream::FrameReceiver;
 
 /// The name of gossip in hello and welcome.
@@ -87,13 +88,14 @@ impl GossipHandle {
         &self,
         (certified, announced, features): (&str, &str, &[String]),
         connection: &Connection,
+        link: &Arc<Link>,
     ) -> Option<GossipLink> {
         let name = if certified.is_empty() { announced } else { certified };
         if name.is_empty() || name == &*self.name || !features.iter().any(|feature| feature == FEATURE) {
             return None;
         }
         let member: Arc<str> = name.into();
-        let guard = self.links.add(Arc::clone(&member), connection);
+        let guard = self.links.add(Arc::clone(&member), connection, link);
         let link = GossipLink {
             member,
             inputs: self.inputs.clone(),

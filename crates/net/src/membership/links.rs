@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::message::MAX_MESSAGE_BYTES;
 use super::metrics::MembershipMetrics;
+use crate::link::Link;
 use crate::stream::FrameSender;
 use crate::wire::EmptyHeader;
 
@@ -42,8 +43,8 @@ impl Links {
     }
 
     /// Sends over this connection from now on, until the guard is dropped.
-    pub(super) fn add(self: &Arc<Self>, member: Arc<str>, connection: &Connection) -> LinkGuard {
-        let outbox = Arc::new(Outbox::default());
+    pub(super) fn add(self: &Arc<Self>, member: Arc<str>, connection: &Connection, link: &Arc<Link>) -> LinkGuard {
+        let outbox = Arc::new(Outbox::new(Arc::clone(link)));
         self.outboxes.lock().entry(Arc::clone(&member)).or_default().push(Arc::clone(&outbox));
         tokio::spawn(Arc::clone(&outbox).write_to(connection.clone()));
         LinkGuard { links: Arc::clone(self), member, outbox }
@@ -52,6 +53,12 @@ impl Links {
     /// Whether there is a connection to this member, in either direction.
     pub(super) fn is_connected(&self, member: &str) -> bool {
         self.outboxes.lock().contains_key(member)
+    }
+
+    /// Asks for a sign of life on each connection of a member: it may be dead, or another process by now.
+    pub(super) fn ask(&self, member: &str) {
+        let outboxes = self.outboxes.lock();
+        outboxes.get(member).into_iter().flatten().for_each(|outbox| outbox.link.ask());
     }
 
     /// Sends a message. Without a connection it is dropped: lists are exchanged when there is one.
@@ -73,13 +80,18 @@ impl Links {
 }
 
 /// The messages for one connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outbox {
+    link: Arc<Link>,
     queue: Mutex<VecDeque<Bytes>>,
     has_message: Notify,
 }
 
 impl Outbox {
+    fn new(link: Arc<Link>) -> Self {
+        Self { link, queue: Mutex::default(), has_message: Notify::new() }
+    }
+
     /// Sends each message on a stream of its own, until the connection is closed.
     async fn write_to(self: Arc<Self>, connection: Connection) {
         let writing = async {

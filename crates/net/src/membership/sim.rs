@@ -367,7 +367,7 @@ impl Sim {
                 }
                 Output::Renewed(_) => self.nodes[number].renewals += 1,
                 Output::Accused { .. } => self.accused += 1,
-                Output::NameTaken(_) => {}
+                Output::NameTaken(_) | Output::Suspected(_) => {}
             }
         }
         self.schedule(number);

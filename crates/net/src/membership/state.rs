@@ -49,6 +49,8 @@ pub(crate) enum Output {
     Send { to: Arc<str>, message: Bytes },
     /// A dead member should be connected, if it can be: it may be back, or may never have been dead.
     Wanted(MemberId),
+    /// This node suspects a member: it has not answered a probe.
+    Suspected(MemberId),
     /// A member is up, or has a new identity.
     Up(MemberId),
     /// A member is down. `told_by` is the member whose message says so; without one, this node has found out itself.
@@ -447,7 +449,12 @@ impl Membership {
         for effect in std::mem::take(&mut self.effects.collected) {
             match effect {
                 Effect::Send(to, message) => self.outputs.push_back(Output::Send { to, message }),
-                Effect::Timer(at, timer) => self.push_timer(at, timer),
+                Effect::Timer(at, timer) => {
+                    if let Timer::ChangeSuspectToDown { member_id, .. } = &timer {
+                        self.outputs.push_back(Output::Suspected(member_id.clone()));
+                    }
+                    self.push_timer(at, timer);
+                }
                 Effect::Up(member) => self.outputs.push_back(Output::Up(member)),
                 Effect::Renamed(member) => {
                     if self.foca.iter_members().any(|known| *known.id() == member) {

@@ -18,6 +18,7 @@ use super::refusal_log::ConnectionRefusal;
 use super::{ServerState, StreamGuard, exchange, issuing, receiving};
 use crate::counter::GuardCounter;
 use crate::endpoint::{ConnectionWindow, flush_each_poll, peer_member};
+use crate::link::Link;
 use crate::membership::{FEATURE, GossipLink, STREAMS};
 use crate::refusal::RefusalReason;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault, WriteFault};
@@ -82,7 +83,9 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
         Ok(Err(refusal)) => log_refusal(refusal),
         Ok(Ok(None)) => {}
         Ok(Ok(Some((AcceptedHello { hello, member, offers, window, _control }, connection)))) => {
-            let caller = OpenConnection::new(&connection, &member, &hello, addresses(&server, &hello, peer), offers);
+            let link = Arc::new(Link::accepted(&server.config.tuning));
+            let addresses = addresses(&server, &hello, peer);
+            let caller = OpenConnection::new((&connection, &link), &member, &hello, addresses, offers);
             let introduction = caller.introduction();
             let guard = match ConnectionGuard::try_new(&server, caller) {
                 Ok(guard) => guard,
@@ -96,9 +99,11 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
             server.introduce(introduction, &member.name, peer);
             drop(slot);
             tokio::select! {
-                () = serve_streams(&connection, &server, member.role, window) => {}
+                () = serve_streams((&connection, &link), &server, member.role, window) => {}
                 // Ends only with the connection.
-                () = receive_gossip(&connection, gossip_link(&server, &hello, &member, &connection)) => {}
+                () = receive_gossip(&connection, gossip_link(&server, &hello, &member, (&connection, &link))) => {}
+                // Its calls are cancelled.
+                end = link.watch(&connection) => end.close(&connection),
                 () = server.identity.clock().sleep_until(member.validity.not_after) => {
                     log_refusal(RefusalReason::OutlivedCertificate.into());
                     RefusalReason::OutlivedCertificate.close(&connection);
@@ -110,9 +115,14 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
 }
 
 /// Gossip with a node that has connected.
-fn gossip_link(server: &ServerState, hello: &Hello, member: &Member, connection: &Connection) -> Option<GossipLink> {
+fn gossip_link(
+    server: &ServerState,
+    hello: &Hello,
+    member: &Member,
+    (connection, link): (&Connection, &Arc<Link>),
+) -> Option<GossipLink> {
     let gossip = server.gossip.as_ref().filter(|_| member.role == Role::Node)?;
-    let link = gossip.link((&member.name, &hello.member, &hello.features), connection)?;
+    let link = gossip.link((&member.name, &hello.member, &hello.features), connection, link)?;
     // Before the hello, and for others, there are none.
     connection.set_max_concurrent_uni_streams(STREAMS.into());
     Some(link)
@@ -233,8 +243,13 @@ fn addresses(server: &ServerState, hello: &Hello, peer: SocketAddr) -> (Option<S
     (Some(claimed), announced)
 }
 
-/// Answers streams until the connection ends: by the caller, by the endpoint, or by the idle timeout.
-async fn serve_streams(connection: &Connection, server: &Arc<ServerState>, role: Role, window: ConnectionWindow) {
+/// Answers streams until the connection ends: by the caller, by the endpoint, or by its silence.
+async fn serve_streams(
+    (connection, link): (&Connection, &Link),
+    server: &Arc<ServerState>,
+    role: Role,
+    window: ConnectionWindow,
+) {
     if server.is_draining() {
         server.runtime.spawn(send_goaway(connection.clone(), "draining"));
     }
@@ -242,7 +257,7 @@ async fn serve_streams(connection: &Connection, server: &Arc<ServerState>, role:
     let (open_streams, window) = (GuardCounter::default(), Arc::new(window));
     while let Ok((send, receive)) = connection.accept_bi().await {
         server.metrics.counters.streams.inc();
-        let guard = StreamGuard::new(server, role, &window);
+        let guard = StreamGuard::new(server, role, &window, link);
         let incoming = FrameReceiver::new(receive, server.config.frames.clone()).counted_by(Arc::clone(&window));
         let outgoing = FrameSender::new(send);
         let answering = exchange::answer_stream(guard, endpoint_runtime.clone(), outgoing, incoming);

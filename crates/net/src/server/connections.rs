@@ -4,7 +4,7 @@
 //! A restarted node announces a higher generation, so the highest generation of a name is its live process. When it
 //! connects, connections of lower generations are closed; while it is connected, lower ones are refused. So two nodes
 //! that share one identity do not take turns. Only open connections count: a node whose clock was set back is accepted
-//! again once the connections of its earlier process are gone, after the idle timeout at most. Connections without a
+//! again once the connections of its earlier process are gone: they are asked for a sign of life, and lost without one. Connections without a
 //! name or a generation are not compared: clients, and the development identity.
 
 use std::cmp::Ordering;
@@ -20,6 +20,7 @@ use quinn::Connection;
 use super::offers::LastOffers;
 use super::{NetConfig, ServerState};
 use crate::endpoint::{code, peer_chain};
+use crate::link::Link;
 use crate::membership::{FEATURE, GossipHandle};
 use crate::refusal::RefusalReason;
 
@@ -29,6 +30,7 @@ const NODES_PART: usize = 8;
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     pub(super) connection: Connection,
+    link: Arc<Link>,
     /// The offers that it has received.
     pub(super) last_offers: LastOffers,
     /// The member's name; empty under the development identity.
@@ -63,7 +65,7 @@ pub(super) enum AnnouncedAddress {
 
 impl OpenConnection {
     pub(super) fn new(
-        connection: &Connection,
+        (connection, link): (&Connection, &Arc<Link>),
         member: &Member,
         hello: &Hello,
         (claims, announced): (Option<SocketAddr>, AnnouncedAddress),
@@ -71,6 +73,7 @@ impl OpenConnection {
     ) -> Self {
         Self {
             connection: connection.clone(),
+            link: Arc::clone(link),
             last_offers: LastOffers::new(offers),
             name: member.name.clone(),
             id: member.id.clone(),
@@ -112,7 +115,13 @@ impl ServerState {
             && generation > 0
             && generation < self.generation
             && self.identity.name() == member.name;
-        is_older_than_this || self.connections.lock().iter().any(|open| open.is_newer_than(&member.name, generation))
+        let open = self.connections.lock();
+        let newer = open.iter().find(|open| open.is_newer_than(&member.name, generation));
+        // It may be dead, and only not be noticed yet.
+        if let Some(newer) = newer {
+            newer.link.ask();
+        }
+        is_older_than_this || newer.is_some()
     }
 
     /// Whether a hello is of this node itself, reached by an address that it does not know as its own.

@@ -47,8 +47,10 @@ use self::half_open::HalfOpen;
 use self::issuing::Issuer;
 use self::metrics::ServerMetrics;
 use self::refusal_log::RefusalLog;
+use crate::counter::CountGuard;
 use crate::endpoint::{BindError, ConnectionWindow, NodeWindows, Transport, Tuning, code};
 use crate::join::{QuicIssuers, spawn_renewal};
+use crate::link::Link;
 use crate::membership::{GossipHandle, GossipView, MemberId, MembershipProfile};
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferRules;
@@ -483,13 +485,15 @@ struct StreamGuard {
     /// The caller's role.
     role: Role,
     window: Arc<ConnectionWindow>,
+    /// Its caller is watched until it has the answer.
+    _watched: CountGuard,
 }
 
 impl StreamGuard {
-    fn new(server: &Arc<ServerState>, role: Role, window: &Arc<ConnectionWindow>) -> Self {
+    fn new(server: &Arc<ServerState>, role: Role, window: &Arc<ConnectionWindow>, link: &Link) -> Self {
         server.streams.fetch_add(1, Ordering::AcqRel);
         window.stream_opened();
-        Self { server: Arc::clone(server), role, window: Arc::clone(window) }
+        Self { server: Arc::clone(server), role, window: Arc::clone(window), _watched: link.begin() }
     }
 }
 

@@ -8,6 +8,7 @@ use quinn::{ReadError, RecvStream};
 
 use super::cause;
 use crate::endpoint::{ConnectionWindow, code};
+use crate::link::Link;
 
 /// Receives frames. Dropped before its end, it stops the stream with its reset code.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct FrameReceiver {
     reader: FrameReader,
     /// Counts the bytes that were read.
     window: Option<Arc<ConnectionWindow>>,
+    /// Knows why this side has closed the connection.
+    link: Option<Arc<Link>>,
     /// The code for the other side.
     on_drop: ResetCode,
     has_ended: bool,
@@ -40,12 +43,25 @@ pub(crate) enum ReadFault {
 
 impl FrameReceiver {
     pub(crate) fn new(stream: RecvStream, limits: FrameLimits) -> Self {
-        Self { stream, reader: FrameReader::new(limits), window: None, on_drop: ResetCode::Cancelled, has_ended: false }
+        Self {
+            stream,
+            reader: FrameReader::new(limits),
+            window: None,
+            link: None,
+            on_drop: ResetCode::Cancelled,
+            has_ended: false,
+        }
     }
 
     /// Reports each byte read to the window of the connection.
     pub(crate) fn counted_by(mut self, window: Arc<ConnectionWindow>) -> Self {
         self.window = Some(window);
+        self
+    }
+
+    /// Reports a link that this side has found lost as such.
+    pub(crate) fn watched_by(mut self, link: Arc<Link>) -> Self {
+        self.link = Some(link);
         self
     }
 
@@ -81,8 +97,15 @@ impl FrameReceiver {
                     self.has_ended = true;
                     return Err(ReadFault::Reset(ResetCode::from_number(number.into_inner())));
                 }
-                Err(error) => return Err(ReadFault::Lost(error)),
+                Err(error) => return Err(ReadFault::Lost(self.cause(error))),
             }
+        }
+    }
+
+    fn cause(&self, error: ReadError) -> ReadError {
+        match (error, &self.link) {
+            (ReadError::ConnectionLost(error), Some(link)) => ReadError::ConnectionLost(link.cause(error)),
+            (error, _) => error,
         }
     }
 

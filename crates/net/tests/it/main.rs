@@ -16,6 +16,7 @@ mod lab;
 mod ledger;
 mod lifecycle;
 mod limits;
+mod links;
 mod members;
 mod names;
 mod origin;

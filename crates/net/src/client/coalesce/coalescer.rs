@@ -27,12 +27,12 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::super::fault::CallFault;
-use super::super::link::Link;
 use super::shared_stream::SharedStream;
 use super::slot::{ReceivedOutcome, ResponseSlot, slot};
 use super::wake_batch::{WakeBatch, yield_to_ready_tasks};
 use crate::counter::{CountGuard, GuardCounter};
 use crate::endpoint::{FlushScope, start_inline};
+use crate::link::Link;
 use crate::stream::{FrameReceiver, FrameSender};
 use crate::wire;
 
@@ -319,7 +319,7 @@ impl CoalescerState {
             return reset(stream);
         }
         let (now, count) = (Instant::now(), calls.len());
-        let mut shared = SharedStream::new(stream, count, self.wake_batch.join());
+        let mut shared = SharedStream::new(stream, count, self.wake_batch.join(), &self.link);
         for (nth, QueuedCall { mut frame, call, max_body_bytes, since, .. }) in calls.into_iter().enumerate() {
             let wait = now.saturating_duration_since(since);
             if wait >= ROOM_WAIT {

@@ -17,6 +17,7 @@ use super::super::fault::{CallFault, not_started, read_fault, refused, reply_too
 use super::slot::{CancelSignal, ReceivedOutcome, ResponseSlot};
 use super::wake_batch::WakeGuard;
 use super::write_queue::WriteQueue;
+use crate::link::Link;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault};
 use crate::wire;
 
@@ -65,10 +66,11 @@ impl SharedStream {
         (send, receive): (quinn::SendStream, quinn::RecvStream),
         calls: usize,
         wake_guard: WakeGuard,
+        link: &Arc<Link>,
     ) -> Self {
         Self {
             outgoing: FrameSender::new(send),
-            incoming: FrameReceiver::new(receive, ANY_BODY),
+            incoming: FrameReceiver::new(receive, ANY_BODY).watched_by(Arc::clone(link)),
             cancel: Arc::default(),
             calls: Vec::with_capacity(calls),
             max_body_bytes: Vec::with_capacity(calls),

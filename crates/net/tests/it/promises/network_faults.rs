@@ -25,11 +25,11 @@ struct FaultyCluster {
 }
 
 impl FaultyCluster {
-    /// The link to the first worker has this idle timeout; the other link tolerates any delay of a busy machine.
+    /// The gateway and the first worker lose a link after this time.
     async fn start(seed: u64, contract: Contract, idle: Duration) -> Self {
         let config = |node: usize| {
             let mut config = patient();
-            if node == 1 {
+            if node < 2 {
                 config.tuning.idle_timeout = idle;
                 config.tuning.keep_alive = idle / 8;
             }

@@ -1,0 +1,268 @@
+//! When a link is looked at, whether to ask, and what its silence means: pure decisions.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::endpoint::Tuning;
+
+/// How often a dialled link with calls is looked at, and the machine of a quiet node is asked for its port.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long a link stays hot after its last call: calls that follow each other find out earlier that a node is lost.
+const HOT_FOR: Duration = Duration::from_secs(10);
+
+/// The times of a link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinkTimes {
+    /// The time between two looks while there are calls.
+    look_every: Duration,
+    /// The quiet time after which a hot link asks, and the time between two asks.
+    ask_every: Duration,
+    silent_after: Duration,
+    /// The time without an answer after which it is lost.
+    lost_after: Duration,
+    /// How long it is hot after its last call.
+    hot_for: Duration,
+}
+
+impl LinkTimes {
+    pub(super) fn dialled(tuning: &Tuning) -> Self {
+        let Tuning { keep_alive, silent_after, idle_timeout, .. } = *tuning;
+        let (look_every, ask_every) = (LOOK_EVERY, keep_alive);
+        Self { look_every, ask_every, silent_after, lost_after: idle_timeout, hot_for: HOT_FOR }
+    }
+
+    pub(super) fn accepted(tuning: &Tuning) -> Self {
+        // Nothing is decided about a silent caller before it is lost, and there may be many callers.
+        let (look_every, silent_after) = (tuning.keep_alive, Duration::MAX);
+        Self { look_every, silent_after, hot_for: Duration::ZERO, ..Self::dialled(tuning) }
+    }
+}
+
+/// What a look decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkLook {
+    /// Ask the other side for a sign of life.
+    pub(super) asks: bool,
+    /// A sign of life is due: there are calls and nothing has arrived since the last look, or an ask has no answer.
+    pub(super) is_overdue: bool,
+    pub(super) is_silent: bool,
+    pub(super) is_lost: bool,
+}
+
+/// The silence of a link.
+///
+/// Only a silence that was asked into makes a link lost, counted from the first ask without an answer. So the other side
+/// may pause for almost as long, whenever its pause begins.
+#[derive(Debug)]
+pub(super) struct LinkDecision {
+    times: LinkTimes,
+    /// All datagrams that have arrived.
+    datagrams: u64,
+    looked_at: Instant,
+    /// The last pause before a look.
+    pause: Duration,
+    /// How long nothing has arrived.
+    quiet: Duration,
+    asked_at: Option<Instant>,
+    /// The part of the quiet time since the first ask without an answer.
+    unanswered: Option<Duration>,
+    hot_until: Instant,
+}
+
+impl LinkDecision {
+    pub(super) fn new(times: LinkTimes, datagrams: u64, now: Instant) -> Self {
+        Self {
+            times,
+            datagrams,
+            looked_at: now,
+            pause: Duration::ZERO,
+            quiet: Duration::ZERO,
+            asked_at: None,
+            unanswered: None,
+            hot_until: now,
+        }
+    }
+
+    /// How long to wait for the next look. `None`: the link is cold, and nobody looks until it is woken.
+    pub(super) fn pause(&mut self, has_calls: bool, now: Instant) -> Option<Duration> {
+        let is_quiet = self.unanswered.is_some() || self.quiet >= self.times.silent_after;
+        self.pause = match has_calls {
+            true => self.times.look_every,
+            false if now < self.hot_until || is_quiet => self.times.ask_every.max(LOOK_EVERY),
+            false => return None,
+        };
+        Some(self.pause)
+    }
+
+    /// A cold link was woken: nothing is known of the time before.
+    pub(super) fn awake(&mut self, datagrams: u64, now: Instant) {
+        (self.datagrams, self.looked_at, self.quiet) = (datagrams, now, Duration::ZERO);
+    }
+
+    /// `must_ask`: whether to ask at once.
+    pub(super) fn look(&mut self, datagrams: u64, has_calls: bool, must_ask: bool, now: Instant) -> LinkLook {
+        // A pause of this process is no silence of the other side.
+        let since = (now - self.looked_at).min(2 * self.pause);
+        self.looked_at = now;
+        if std::mem::replace(&mut self.datagrams, datagrams) == datagrams {
+            self.quiet += since;
+            self.unanswered = self.unanswered.map(|unanswered| unanswered + since);
+        } else {
+            (self.quiet, self.unanswered) = (Duration::ZERO, None);
+        }
+        if has_calls {
+            self.hot_until = now + self.times.hot_for;
+        }
+        let is_hot = has_calls || now < self.hot_until || self.unanswered.is_some();
+        // By the clock: after a pause of this process the other side is asked at once.
+        let may_ask = self.asked_at.is_none_or(|at| now - at >= self.times.ask_every);
+        LinkLook {
+            asks: must_ask || is_hot && may_ask && self.quiet >= self.times.ask_every,
+            is_overdue: has_calls && !self.quiet.is_zero() || self.unanswered.is_some(),
+            is_silent: self.quiet >= self.times.silent_after,
+            is_lost: self.unanswered.is_some_and(|unanswered| unanswered >= self.times.lost_after),
+        }
+    }
+
+    /// The other side was asked.
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.asked_at = Some(now);
+        self.unanswered.get_or_insert(Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    /// A link in virtual time, and what its looks have decided.
+    struct Line {
+        decision: LinkDecision,
+        start: Instant,
+        now: Instant,
+        datagrams: u64,
+        looks: usize,
+        asks: Vec<Duration>,
+        silent_at: Option<Duration>,
+        lost_at: Option<Duration>,
+    }
+
+    impl Line {
+        fn new(times: LinkTimes) -> Self {
+            let start = Instant::now();
+            Self {
+                decision: LinkDecision::new(times, 0, start),
+                start,
+                now: start,
+                datagrams: 0,
+                looks: 0,
+                asks: Vec::new(),
+                silent_at: None,
+                lost_at: None,
+            }
+        }
+
+        fn dialled() -> Self {
+            Self::new(LinkTimes::dialled(&Tuning::default()))
+        }
+
+        fn look(&mut self, has_calls: bool, must_ask: bool) {
+            self.looks += 1;
+            let at = self.now - self.start;
+            let look = self.decision.look(self.datagrams, has_calls, must_ask, self.now);
+            if look.asks {
+                self.asks.push(at);
+                self.decision.asked(self.now);
+            }
+            self.silent_at = self.silent_at.or_else(|| look.is_silent.then_some(at));
+            self.lost_at = self.lost_at.or_else(|| look.is_lost.then_some(at));
+        }
+
+        /// Goes on until this time. The other side answers each ask if `answers`. Returns whether the link is cold.
+        fn until(&mut self, then: Duration, has_calls: bool, answers: bool) -> bool {
+            while self.now < self.start + then {
+                let Some(pause) = self.decision.pause(has_calls, self.now) else { return true };
+                self.now += pause;
+                let asked = self.asks.len();
+                self.look(has_calls, false);
+                self.datagrams += u64::from(answers && self.asks.len() > asked);
+            }
+            false
+        }
+    }
+
+    #[test]
+    fn a_call_without_a_sign_of_life_is_silent_and_then_lost() {
+        let mut line = Line::dialled();
+        line.until(millis(4_000), true, false);
+        assert_eq!(line.asks[..3], [200, 400, 600].map(millis));
+        assert_eq!(line.silent_at, Some(millis(900)));
+        assert_eq!(line.lost_at, Some(millis(3_200)), "three seconds after the first ask");
+    }
+
+    #[test]
+    fn a_pause_of_the_other_side_is_never_a_loss_whenever_it_begins() {
+        for begins in (1_000..2_000).step_by(50) {
+            let mut line = Line::dialled();
+            line.until(millis(begins), true, true);
+            // The last datagrams of the pause are dropped, so it ends with the next ask.
+            line.until(millis(begins + 2_750), true, false);
+            line.until(millis(begins + 6_000), true, true);
+            assert!(line.lost_at.is_none() && line.silent_at.is_some(), "{begins}");
+        }
+    }
+
+    #[test]
+    fn a_pause_of_this_process_is_no_silence_of_the_other_side() {
+        let mut line = Line::dialled();
+        line.until(millis(1_000), true, true);
+        let asks = line.asks.len();
+        line.now += millis(30_000);
+        line.until(line.now - line.start + millis(200), true, false);
+        assert_eq!((line.silent_at, line.lost_at), (None, None));
+        assert!(line.asks.len() > asks, "it asks at once");
+    }
+
+    #[test]
+    fn a_link_without_calls_is_not_looked_at() {
+        let mut line = Line::dialled();
+        assert!(line.until(millis(1), false, false));
+        assert_eq!(line.looks, 0);
+        line.until(millis(1_000), true, true);
+        line.looks = 0;
+        assert!(line.until(millis(60_000), false, true), "it gets cold");
+        assert!(line.now - line.start < millis(11_500), "ten seconds after its last call");
+        assert!((40..=60).contains(&line.looks), "{}", line.looks);
+        assert!((line.silent_at, line.lost_at) == (None, None));
+    }
+
+    #[test]
+    fn a_cold_link_that_is_asked_is_watched_until_it_answers_or_is_lost() {
+        for answers in [true, false] {
+            let mut line = Line::dialled();
+            line.now += millis(60_000);
+            line.decision.awake(0, line.now);
+            line.look(false, true);
+            line.datagrams += u64::from(answers);
+            let is_cold = line.until(millis(64_000), false, answers);
+            assert_eq!((is_cold, line.lost_at.is_none()), (answers, answers));
+            assert!(!answers || line.looks == 2, "{}", line.looks);
+        }
+    }
+
+    #[test]
+    fn an_accepted_link_is_watched_only_while_it_has_calls() {
+        let mut line = Line::new(LinkTimes::accepted(&Tuning::default()));
+        line.until(millis(1_000), true, true);
+        assert_eq!(line.looks, 5, "a node may have many callers");
+        assert!(line.until(millis(2_000), false, true) && line.now - line.start <= millis(1_400));
+        line.until(millis(6_000), true, false);
+        assert!(line.silent_at.is_none() && line.lost_at.is_some());
+    }
+}

@@ -1,0 +1,191 @@
+//! A link is a connection with its watch: cold and left to QUIC while it has no calls, hot and watched closely otherwise.
+//!
+//! * **Cold:** nobody looks at it. QUIC sends a keep-alive every ten seconds, and closes it after thirty of silence.
+//! * **Hot:** it has calls, or had some in the last seconds, or was [asked](Link::ask). While nothing arrives, the watch
+//!   asks the other side for a sign of life: an empty QUIC datagram, which is acknowledged and dropped.
+//! * **Silent:** nothing has arrived for a while, although the watch has asked several times. New calls go elsewhere,
+//!   and calls that may run again are repeated there. The next datagram ends it.
+//! * **Lost:** no answer for longer. The watch closes the connection, as QUIC does with a cold one.
+//! * **Gone:** the machine of the other side reports that no process has its port. The connection is closed.
+//!
+//! Both sides watch: the side that connects while it waits for calls, and the side that accepts while it runs some.
+//! `decision.rs` decides, and is pure.
+
+mod decision;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use callboard_codec::wire::ResetCode;
+use quinn::{Connection, ConnectionError};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use self::decision::{LinkDecision, LinkTimes};
+use crate::counter::{CountGuard, GuardCounter};
+use crate::endpoint::{Tuning, code, is_port_closed};
+
+/// The calls in hand of one connection, and whether the other side is silent.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// Counts the streams that are open for calls.
+    calls: GuardCounter,
+    times: LinkTimes,
+    /// Whether the machine of the other side is asked for its port.
+    asks_port: bool,
+    /// Whether a call need not wake the watch: it looks soon.
+    is_watched: AtomicBool,
+    /// Whether the watch is to ask at once.
+    must_ask: AtomicBool,
+    /// Wakes the watch.
+    woken: Notify,
+    is_silent: AtomicBool,
+    /// Notified when the other side falls silent.
+    fell_silent: Notify,
+    is_lost: AtomicBool,
+}
+
+/// Why a watch has ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkEnd {
+    /// No process has the port of the other side.
+    Gone,
+    /// The other side has not answered.
+    Lost,
+}
+
+impl LinkEnd {
+    /// Closes the connection for this reason.
+    pub(crate) fn close(self, connection: &Connection) {
+        let reason: &[u8] = match self {
+            Self::Gone => b"port_closed",
+            Self::Lost => b"timed_out",
+        };
+        connection.close(code(ResetCode::Done), reason);
+    }
+}
+
+impl Link {
+    /// Of a connection that this side has made.
+    pub(crate) fn dialled(tuning: &Tuning) -> Self {
+        Self::new(LinkTimes::dialled(tuning), true)
+    }
+
+    /// Of a connection that this side has accepted. The other side keeps it hot between calls, and its port may be that
+    /// of a router.
+    pub(crate) fn accepted(tuning: &Tuning) -> Self {
+        Self::new(LinkTimes::accepted(tuning), false)
+    }
+
+    fn new(times: LinkTimes, asks_port: bool) -> Self {
+        Self {
+            calls: GuardCounter::default(),
+            times,
+            asks_port,
+            is_watched: AtomicBool::new(false),
+            must_ask: AtomicBool::new(false),
+            woken: Notify::new(),
+            is_silent: AtomicBool::new(false),
+            fell_silent: Notify::new(),
+            is_lost: AtomicBool::new(false),
+        }
+    }
+
+    /// Counts a stream with calls until the guard is dropped.
+    pub(crate) fn begin(&self) -> CountGuard {
+        let guard = self.calls.guard();
+        // Both sides swap: either the watch sees this call, or this call sees that the watch sleeps.
+        if !self.is_watched.swap(true, Ordering::AcqRel) {
+            self.woken.notify_one();
+        }
+        guard
+    }
+
+    /// Asks the other side for a sign of life, also if there are no calls. Without one the connection is lost.
+    pub(crate) fn ask(&self) {
+        self.must_ask.store(true, Ordering::Release);
+        self.woken.notify_one();
+    }
+
+    /// The number of open streams.
+    #[cfg(feature = "testing")]
+    pub(crate) fn open_streams(&self) -> usize {
+        self.calls.count()
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent.load(Ordering::Acquire)
+    }
+
+    /// Completes when the other side is silent.
+    pub(crate) async fn silent(&self) {
+        loop {
+            let fell_silent = self.fell_silent.notified();
+            if self.is_silent() {
+                return;
+            }
+            fell_silent.await;
+        }
+    }
+
+    /// The cause of the end of the connection: that of a lost link is the silence, although this side has closed it.
+    pub(crate) fn cause(&self, error: ConnectionError) -> ConnectionError {
+        match error {
+            ConnectionError::LocallyClosed if self.is_lost.load(Ordering::Acquire) => ConnectionError::TimedOut,
+            error => error,
+        }
+    }
+
+    /// Watches until the connection is to be closed. One task watches a link.
+    pub(crate) async fn watch(&self, connection: &Connection) -> LinkEnd {
+        let datagrams = || connection.stats().udp_rx.datagrams;
+        let mut decision = LinkDecision::new(self.times, datagrams(), Instant::now());
+        loop {
+            self.is_watched.swap(false, Ordering::AcqRel);
+            let has_calls = self.calls.count() > 0;
+            match decision.pause(has_calls, Instant::now()) {
+                Some(pause) if has_calls => {
+                    self.is_watched.store(true, Ordering::Release);
+                    tokio::time::sleep(pause).await;
+                }
+                Some(pause) => {
+                    let _ = tokio::time::timeout(pause, self.woken.notified()).await;
+                }
+                None => {
+                    self.woken.notified().await;
+                    decision.awake(datagrams(), Instant::now());
+                }
+            }
+            // A call that has begun and ended meanwhile counts, too.
+            let has_calls = self.is_watched.swap(true, Ordering::AcqRel) || self.calls.count() > 0;
+            let (now, must_ask) = (Instant::now(), self.must_ask.swap(false, Ordering::AcqRel));
+            let look = decision.look(datagrams(), has_calls, must_ask, now);
+            self.set_silent(look.is_silent, connection);
+            if look.is_lost {
+                self.is_lost.store(true, Ordering::Release);
+                return LinkEnd::Lost;
+            }
+            // Peers of earlier versions take none. They keep the connection up by QUIC's own keep-alive, and offer a
+            // shorter idle timeout, which then counts on this side as well.
+            if look.asks && connection.send_datagram(Bytes::new()).is_ok() {
+                decision.asked(now);
+            }
+            if self.asks_port && look.is_overdue && is_port_closed(connection.remote_address()).await {
+                return LinkEnd::Gone;
+            }
+        }
+    }
+
+    fn set_silent(&self, is_silent: bool, connection: &Connection) {
+        if self.is_silent.swap(is_silent, Ordering::AcqRel) == is_silent {
+            return;
+        }
+        let peer = connection.remote_address();
+        if is_silent {
+            self.fell_silent.notify_waiters();
+            tracing::info!(%peer, "a node with calls is silent: new calls go elsewhere");
+        } else {
+            tracing::info!(%peer, "the silent node answers again");
+        }
+    }
+}
