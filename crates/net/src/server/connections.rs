@@ -30,7 +30,7 @@ const NODES_PART: usize = 8;
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     pub(super) connection: Connection,
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     /// The offers that it has received.
     pub(super) last_offers: LastOffers,
     /// The member's name; empty under the development identity.

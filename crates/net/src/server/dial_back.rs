@@ -1,8 +1,9 @@
 //! Tells a node that has connected to this one that it cannot be connected at the address that it tells others.
 //!
 //! The node itself cannot know that its address is translated, or its port filtered. It hears of it on its own
-//! connection, as a frame `unreachable`, at most once a minute from each node. A connection on which nothing has arrived
-//! between two failures says nothing: its node may be dead, or the line cut.
+//! connection, as a frame `unreachable`, at most once a minute from each node. Each failure asks for a sign
+//! of life. A connection on which none has arrived by the next failure says nothing: its node may be dead, or the line
+//! cut.
 
 use std::net::SocketAddr;
 use std::sync::Weak;
@@ -32,6 +33,7 @@ impl DialBack {
         for open in server.connections.lock().iter_mut().filter(|open| open.claims == Some(address)) {
             let arrived = open.connection.stats().udp_rx.datagrams;
             let is_alive = open.arrived.replace(arrived).is_some_and(|before| before < arrived);
+            open.link.ask();
             let is_due = open.told.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY);
             if !is_alive || !is_due {
                 continue;
