@@ -73,6 +73,40 @@ fn a_cluster_is_created_joined_and_called_and_foreign_identities_are_refused() {
         assert_eq!(reply["label"], "7", "{reply}");
     }
 
+    // An operator sees the cluster and drains nodes; a client may do neither, and a node may not drain another.
+    let joined = join(&token(&authority, &["--role", "operator"]), &first_address, &path_of("ops"), "ops");
+    assert!(joined.status.success() && stderr(&joined).contains("as ops, an operator"), "{joined:?}");
+    let url = format!("quic://{first_address}");
+    let ask = |args: &[&str], identity: &str| {
+        callboard(["cluster"].iter().chain(args)).arg("--cluster").arg(path_of(identity)).output().unwrap()
+    };
+    let refused = ask(&["drain", "second", &url], "desk");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("a client may not order `status`: join with a token of role operator"),
+        "{refused:?}"
+    );
+    let refused = ask(&["drain", "second", &url], "second");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("a node may not order `drain`"), "{refused:?}");
+    let start = Instant::now();
+    let names = loop {
+        let shown = ask(&["status", &url, "--json"], "ops");
+        assert!(shown.status.success(), "{shown:?}");
+        let state: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let members = state["members"].as_array().unwrap().clone();
+        if members.len() == 2 && members.iter().all(|member| member["report"]["phase"] == "ready") {
+            break members.iter().map(|member| member["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        }
+        assert!(start.elapsed() < TEST_TIMEOUT, "{state}");
+    };
+    assert_eq!(names, ["authority", "second"]);
+    let args = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--cluster"];
+    let mut serving = callboard(args);
+    serving.arg(path_of("ops"));
+    let (refused, _) = failure(serving);
+    assert!(refused.contains("this identity is an operator's, which may not serve"), "{refused}");
+
     // A client's identity serves nothing.
     let desk = path_of("desk");
     let args = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--cluster"];
@@ -120,7 +154,7 @@ fn a_cluster_is_created_joined_and_called_and_foreign_identities_are_refused() {
     // The node counts a connection after its end, maybe later than the caller sees it.
     let refused = |reason: &str| format!("callboard_net_connections_refused_total{{reason=\"{reason}\"}}");
     let lines =
-        [refused("used_up_token"), refused("unknown_authority"), "callboard_net_members_joined_total 2\n".to_owned()];
+        [refused("used_up_token"), refused("unknown_authority"), "callboard_net_members_joined_total 3\n".to_owned()];
     let start = Instant::now();
     for line in lines {
         while !first.request("GET /metrics HTTP/1.1", b"").body.contains(&line) {
@@ -128,10 +162,14 @@ fn a_cluster_is_created_joined_and_called_and_foreign_identities_are_refused() {
         }
     }
 
+    let drained = ask(&["drain", "second", &url], "ops");
+    assert!(drained.status.success() && stderr(&drained).contains("second at 127.0.0.2:"), "{drained:?}");
+    assert_eq!(second.wait(), Some(0), "{:?}", second.stderr_lines);
+
     let members = run(&["cluster", "members", authority.to_str().unwrap()]);
     let list = String::from_utf8(members.stdout).unwrap();
     let names: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names, ["desk", "second"]);
+    assert_eq!(names, ["desk", "ops", "second"]);
     let removed = run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]);
     assert!(removed.status.success() && stderr(&removed).contains("no further certificate"), "{removed:?}");
     assert_eq!(run(&["cluster", "remove", authority.to_str().unwrap(), "desk"]).status.code(), Some(1));
@@ -208,7 +246,7 @@ fn an_error_of_cluster_is_one_line() {
     let (line, code) = fail(&["cluster", "init", "DIR"]);
     assert!(code == 1 && line.contains("is there already"), "{line}");
     let (line, code) = fail(&["cluster", "token", "DIR", "--role", "king"]);
-    assert!(code == 2 && line.contains("expected `node` or `client`"), "{line}");
+    assert!(code == 2 && line.contains("expected `node`, `client` or `operator`"), "{line}");
     let (line, code) = fail(&["cluster", "token", "DIR", "--life", "100000h"]);
     assert!(code == 1 && line.contains("the life of a certificate may be from a second to 90 days"), "{line}");
 }

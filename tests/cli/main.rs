@@ -25,6 +25,7 @@ mod models;
 mod mounted;
 mod nodes;
 mod openapi;
+mod operators;
 mod quic;
 mod remote;
 mod repository;

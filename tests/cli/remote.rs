@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, directory_with, failure, run};
 
-const PNG: &str = "POST /digits HTTP/1.1\r\ncontent-type: image/png";
+pub(crate) const PNG: &str = "POST /digits HTTP/1.1\r\ncontent-type: image/png";
 
 /// A node of the digits with this QUIC address, and its actual address.
 fn worker(state: &Path, quic: &str) -> (Server, String) {
@@ -41,11 +41,11 @@ fn request_until(server: &Server, head: &str, body: &[u8], is_expected: impl Fn(
     }
 }
 
-fn wait_until_ready(server: &Server) {
+pub(crate) fn wait_until_ready(server: &Server) {
     request_until(server, "GET /readyz HTTP/1.1", b"", |answer| answer.status == 200);
 }
 
-fn json(text: &str) -> Value {
+pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
@@ -172,7 +172,7 @@ fn a_gateway_without_peers_is_refused_before_it_starts() {
 }
 
 /// A node that joins others, with the addresses of its QUIC and its admin listener.
-fn joining(state: &Path, what: &Path, join: &[&str]) -> (Server, String, String) {
+pub(crate) fn joining(state: &Path, what: &Path, join: &[&str]) -> (Server, String, String) {
     let listeners = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--quic", "127.0.0.1:0"];
     let mut command = callboard(["serve"].iter().chain(&listeners).chain(join));
     command.arg(what).env("XDG_STATE_HOME", state);

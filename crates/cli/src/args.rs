@@ -70,7 +70,7 @@ pub(crate) enum CliCommand {
     Models(Box<ModelsArgs>),
     /// Send one request to a server.
     Call(Box<CallArgs>),
-    /// Make a cluster, let members in, or join one.
+    /// Make a cluster, let members in, join one, see and drain its nodes.
     Cluster(Box<ClusterArgs>),
     /// Print the completion script of a shell.
     Completions(Shell),

@@ -1,8 +1,8 @@
 //! The content of a cluster's certificate: the member, its role, and the validity.
 //!
-//! All of it is in subject alternative names (RFC 5280, 4.2.1.6): `node.callboard` or `client.callboard` is the role,
-//! `issuer.callboard` marks a node that has the authority's key, `NAME.name.callboard` and `ID.member.callboard`
-//! identify the member. The extended key usage keeps clients from serving.
+//! All of it is in subject alternative names (RFC 5280, 4.2.1.6): `node.callboard`, `client.callboard` or
+//! `operator.callboard` is the role, `issuer.callboard` marks a node that has the authority's key, `NAME.name.callboard`
+//! and `ID.member.callboard` identify the member. The extended key usage keeps clients and operators from serving.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -16,6 +16,7 @@ use x509_parser::extensions::GeneralName;
 /// The name in every node's certificate: it proves a node of the cluster. Other names tell which node.
 pub const NODE_NAME: &str = "node.callboard";
 const CLIENT_NAME: &str = "client.callboard";
+const OPERATOR_NAME: &str = "operator.callboard";
 /// The name in certificates of nodes that issue certificates.
 pub const ISSUER_NAME: &str = "issuer.callboard";
 const MEMBER_NAME: &str = ".name.callboard";
@@ -33,6 +34,8 @@ callboard_codec::words! {
         Node => "node",
         /// Call routes.
         Client => "client",
+        /// Call routes, ask nodes for the state of the cluster, and drain them.
+        Operator => "operator",
     }
 }
 
@@ -41,6 +44,19 @@ impl Role {
         match self {
             Self::Node => NODE_NAME,
             Self::Client => CLIENT_NAME,
+            Self::Operator => OPERATOR_NAME,
+        }
+    }
+}
+
+impl Role {
+    /// The word for a holder, for people: "a node", "an operator".
+    #[must_use]
+    pub const fn with_article(self) -> &'static str {
+        match self {
+            Self::Node => "a node",
+            Self::Client => "a client",
+            Self::Operator => "an operator",
         }
     }
 }
@@ -49,7 +65,7 @@ impl FromStr for Role {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or("expected `node` or `client`")
+        Self::ALL.into_iter().find(|role| role.as_str() == text).ok_or("expected `node`, `client` or `operator`")
     }
 }
 
@@ -138,7 +154,7 @@ impl Member {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = match self.role {
             Role::Node => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
-            Role::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Role::Client | Role::Operator => vec![ExtendedKeyUsagePurpose::ClientAuth],
         };
         params.not_before = self.validity.not_before.into();
         params.not_after = self.validity.not_after.into();

@@ -157,7 +157,7 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The certificate does not allow serving. Remedy: join with a token of role node.
-    #[error("this identity is a {role}'s, which may not serve: join with a token of role node")]
+    #[error("this identity is {}'s, which may not serve: join with a token of role node", role.with_article())]
     Role {
         /// Its role.
         role: Role,

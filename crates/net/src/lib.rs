@@ -67,5 +67,5 @@ pub use endpoint::{BindError, Tuning, TuningError};
 pub use join::{JoinError, join};
 pub use membership::MembershipProfile;
 pub use offers::{InvalidOfferRules, OfferRules};
-pub use server::{NetConfig, QuicEdge};
+pub use server::{ClusterState, NetConfig, QuicEdge};
 pub use view::{ClusterView, MAX_PEERS, SingleNode, StaticView, TooManyPeers, View};

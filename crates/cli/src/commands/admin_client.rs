@@ -32,7 +32,7 @@ impl AdminClient {
             Arg::new("url")
                 .value_name("URL")
                 .default_value("http://127.0.0.1:8001")
-                .value_parser(admin)
+                .value_parser(origin)
                 .help("The node's admin listener, over HTTP"),
             header("Add this header, such as an API key; may be repeated"),
             timeout(default_timeout, "How long to wait for the answer"),
@@ -42,8 +42,13 @@ impl AdminClient {
 
     /// Reads the matches of clap.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
+        Self::to(value_of(matches, "url"), matches)
+    }
+
+    /// The same, for this listener.
+    pub(super) fn to(origin: Origin, matches: &ArgMatches) -> Self {
         Self {
-            origin: value_of(matches, "url"),
+            origin,
             headers: matches.get_many::<(String, String)>("header").into_iter().flatten().cloned().collect(),
             timeout: value_of(matches, "timeout"),
             ca_file: matches.get_one::<PathBuf>("ca-file").cloned(),
@@ -96,7 +101,7 @@ impl AdminClient {
 }
 
 /// The admin listener speaks HTTP only.
-fn admin(text: &str) -> Result<Origin, String> {
+pub(super) fn origin(text: &str) -> Result<Origin, String> {
     if text.starts_with("quic://") {
         Err(format!("{text} serves calls; the admin listener serves the status, such as http://127.0.0.1:8001"))
     } else {

@@ -1,4 +1,4 @@
-//! `callboard cluster`: makes a cluster, lets members in, and joins one.
+//! `callboard cluster`: makes a cluster, lets members in, joins one, and shows and drains its nodes.
 //!
 //! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, also while a node
 //! serves it; `join` asks that node over QUIC. The only output of `token` on stdout is the token, once.
@@ -14,6 +14,7 @@ use callboard_net::{Authority, Identity, IdentityError, JoinToken, MemberInfo, Q
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::block_on;
+use super::cluster_state::{ClusterStatusArgs, DrainArgs, run_drain, run_status};
 use crate::client::args::value_of;
 use crate::error::CliError;
 use crate::output;
@@ -30,6 +31,8 @@ pub(crate) enum ClusterArgs {
     Join { token: TokenArg, url: QuicUrl, directory: PathBuf, name: Option<String>, if_missing: bool },
     Members { directory: PathBuf },
     Remove { directory: PathBuf, name: String },
+    Status(ClusterStatusArgs),
+    Drain(DrainArgs),
 }
 
 /// A token from the command line, a dash, or `@` and a file. Not parsed by clap, which prints the values that it refuses.
@@ -47,7 +50,7 @@ impl ClusterArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
         Command::new("cluster")
-            .about("Make a cluster of several machines, let members in, or join one")
+            .about("Make a cluster of several machines, let members in, join one, see and drain its nodes")
             .subcommand_required(true)
             .arg_required_else_help(true)
             .subcommands([
@@ -67,7 +70,10 @@ impl ClusterArgs {
                         .value_name("ROLE")
                         .default_value("node")
                         .value_parser(|text: &str| text.parse::<Role>())
-                        .help("Role of the members that join with it: node, to serve, or client, to call routes"),
+                        .help(
+                            "Role of the members that join with it: node, to serve; client, to call routes; operator, to \
+                             call routes and drain nodes",
+                        ),
                     Arg::new("uses")
                         .long("uses")
                         .value_name("COUNT")
@@ -120,6 +126,8 @@ impl ClusterArgs {
                 Command::new("remove")
                     .about("Remove a member: its certificate is not renewed again")
                     .args([authority(), Arg::new("name").value_name("NAME").required(true).help("Name of the member")]),
+                ClusterStatusArgs::command(),
+                DrainArgs::command(),
             ])
     }
 
@@ -149,6 +157,8 @@ impl ClusterArgs {
                 if_missing: if_missing(),
             },
             "members" => Self::Members { directory: directory() },
+            "status" => Self::Status(ClusterStatusArgs::from_matches(matches)),
+            "drain" => Self::Drain(DrainArgs::from_matches(matches)),
             _ => Self::Remove { directory: directory(), name: value_of(matches, "name") },
         }
     }
@@ -233,10 +243,11 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             let token = read_token(token)?;
             let joined = block_on(async { Ok(join(&token, url, directory, name.as_deref()).await) })?;
             let identity = joined.map_err(|error| failed("not joined", &error))?;
-            let (name, role, cluster) = (identity.name(), identity.role(), identity.cluster().to_owned());
+            let (name, role, cluster) =
+                (identity.name(), identity.role().with_article(), identity.cluster().to_owned());
             let seconds = identity.time_left().as_secs();
             output::note(format_args!(
-                "joined {cluster} as {name}, a {role}; the certificate in {} holds for {seconds} s and is renewed while in use",
+                "joined {cluster} as {name}, {role}; the certificate in {} holds for {seconds} s and is renewed while in use",
                 directory.display()
             ));
             Ok(())
@@ -253,6 +264,8 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
                 output::result(format_args!("{name:<40} {:<8} joined {ago} s ago with {token}", role.as_str()))
             })
         }
+        ClusterArgs::Status(args) => run_status(args),
+        ClusterArgs::Drain(args) => run_drain(args),
         ClusterArgs::Remove { directory, name } => {
             let removed = open(directory)?.remove(name).map_err(|error| failed("not removed", &error))?;
             if !removed {

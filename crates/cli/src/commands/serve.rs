@@ -1,6 +1,6 @@
 //! `callboard serve`: starts the node, serves, and shuts down in order.
 //!
-//! The shutdown: the first signal, or a drain request to the admin listener, makes the node not ready. After the delay,
+//! The shutdown: the first signal, or a request to drain at the admin listener or over QUIC, makes the node not ready. After the delay,
 //! in which balancers notice, the listener closes and every connection finishes its running request. When the last one
 //! is closed, or the drain time is over, the node stops its workers. A second signal ends the process at once; after a
 //! drain request, the first signal only asks for the same. The exit code says whether all calls were answered. Nothing
@@ -138,6 +138,7 @@ async fn serve(
     let (reason, mut has_signalled) = tokio::select! {
         signal = signals.next() => (signal, true),
         () = AdminServer::drain_asked(admin.as_ref()) => ("asked to drain", false),
+        () = drain_ordered(server.quic()) => ("asked to drain by an operator", false),
     };
     // A server at a terminal has no balancer.
     let delay = if reason == INTERRUPT { Duration::ZERO } else { plan.settings.drain_delay.value };
@@ -168,6 +169,14 @@ async fn serve(
     let last_word = ended(drained)?;
     log.stderr.last_word(tracing::Level::INFO, last_word);
     Ok(())
+}
+
+/// Completes when an operator orders the drain over QUIC; never, if the node does not serve it.
+async fn drain_ordered(quic: Option<&QuicEdge>) {
+    match quic {
+        Some(quic) => quic.drain_asked().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Binds the QUIC port with the configured identity, or the development identity of this user. With peers only, any

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::AdminClient;
 use super::block_on;
+use super::cluster_state::summary;
 use crate::client::args::duration;
 use crate::error::CliError;
 use crate::table::{Table, items, or_dash, text};
@@ -110,7 +111,12 @@ impl fmt::Display for StatusText<'_> {
         let version = text(&self.status["version"]);
         writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
         let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
-        writeln!(f, "calls: {} in flight, {} admitted and {} refused since the start\n", calls[0], calls[1], calls[2])?;
+        writeln!(f, "calls: {} in flight, {} admitted and {} refused since the start", calls[0], calls[1], calls[2])?;
+        let members = items(&node["members"]);
+        if !members.is_empty() {
+            writeln!(f, "nodes: {}", summary(members))?;
+        }
+        writeln!(f)?;
 
         let mut routes = Table::new(["route", "revision", "calls", "calls/s", "failed", "p50", "p99", "pipeline"]);
         for route in items(&node["routes"]) {
@@ -302,12 +308,12 @@ fn time_of(histogram: Option<&Histogram>, share: f64) -> String {
 }
 
 /// Parses a `Duration` as serde writes it.
-fn span(value: &Value) -> Duration {
+pub(super) fn span(value: &Value) -> Duration {
     let part = |key: &str| value[key].as_u64().unwrap_or_default();
     Duration::new(part("secs"), u32::try_from(part("nanos")).unwrap_or_default())
 }
 
-fn shown_span(span: Duration) -> String {
+pub(super) fn shown_span(span: Duration) -> String {
     match span.as_secs() {
         0 => format!("{:.1} ms", span.as_secs_f64() * 1000.0),
         seconds @ 1..60 => format!("{seconds} s"),
@@ -364,6 +370,7 @@ mod tests {
                         { "index": 1, "busy": false, "process": null },
                     ],
                 }],
+                "members": [{ "name": "first", "state": "up" }, { "name": "second", "state": "suspected" }],
                 "peers": [
                     { "address": "10.0.0.2:4433", "node": "second", "connected_for": { "secs": 61, "nanos": 0 },
                       "stages": ["decode", "digits"] },
@@ -374,6 +381,7 @@ mod tests {
         let expected = "\
 callboard 1.2.3, not ready, up 1 h 2 min
 calls: 3 in flight, 10 admitted and 1 refused since the start
+nodes: 1 up, 1 suspected (second)
 
 route    revision  calls  calls/s  failed  p50     p99     pipeline
 /digits  1         45     22.5     1       1.0 ms  2.0 ms  decode → digits

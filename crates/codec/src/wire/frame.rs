@@ -59,6 +59,10 @@ crate::words! {
         Gossip = 14 => "gossip",
         /// The caller's own address cannot be connected, on a one-way stream to a node that has connected.
         Unreachable = 15 => "unreachable",
+        /// Asks a node what it knows of its cluster; no header, no body. Answered as a call is.
+        Status = 16 => "status",
+        /// Asks a node to finish its calls and end; no header, no body. Answered as a call is, before that.
+        Drain = 17 => "drain",
     }
 }
 

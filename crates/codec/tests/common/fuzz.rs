@@ -353,8 +353,13 @@ fn frames(input: &[u8]) {
                 offers(body);
             }
             FrameKind::Offers => offers(body),
-            // These kinds have only a body: a request, certificates or gossip.
-            FrameKind::Cancel | FrameKind::Renew | FrameKind::Certificate | FrameKind::Gossip => {}
+            // These kinds have only a body: a request, certificates or gossip; or nothing.
+            FrameKind::Cancel
+            | FrameKind::Renew
+            | FrameKind::Certificate
+            | FrameKind::Gossip
+            | FrameKind::Status
+            | FrameKind::Drain => {}
             kind => panic!("the header of {kind} has no check"),
         }
     }

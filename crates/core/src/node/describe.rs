@@ -14,7 +14,7 @@ use crate::gateway::Gateway;
 use crate::id::{CallId, RouteName, StageName};
 use crate::metrics::{ProcessUsage, ReplicaState, StageMetrics};
 use crate::pool::{Pool, ReplicaHandle, Restart, StageState};
-use crate::remote::PeerDescription;
+use crate::remote::{MemberDescription, PeerDescription};
 use crate::router::{DeployedStage, RolloutDescription, Route, Table};
 use crate::timeline::ReleaseReason;
 
@@ -111,6 +111,8 @@ pub struct Description {
     pub actors: Vec<ActorDescription>,
     /// The other nodes that its stages may run on.
     pub peers: Vec<PeerDescription>,
+    /// The members of its cluster, with this node; empty if it is in none.
+    pub members: Vec<MemberDescription>,
 }
 
 /// One call in flight.
@@ -360,6 +362,7 @@ impl NodeState {
             stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
             actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
             peers: self.router.cluster.stages().map(|cluster| cluster.peers()).unwrap_or_default(),
+            members: self.router.cluster.stages().map(|cluster| cluster.members()).unwrap_or_default(),
         }
     }
 

@@ -105,6 +105,16 @@ const PEERS = [
   ['link', '', peer => peer.connected_s == null ? state('down') : make('span', { class: 'good' }, `up ${span(peer.connected_s)}`)],
   ['stages', 'wrap', peer => peer.stages.join(', ')],
 ];
+const MEMBERS = [
+  ['node', '', member => member.name + (member.is_this_node ? ' (this node)' : '')],
+  ['address', '', member => member.address],
+  ['state', '', member => state(member.state)],
+  ['phase', '', member => member.phase == null ? '–' : state(member.phase.replace('_', ' '))],
+  ['since', 'n', member => member.since ? new Date(member.since * 1000).toLocaleTimeString() : '–'],
+  ['version', '', member => member.version ?? '–'],
+  ['routes', 'n', member => shown(member.routes)],
+  ['stages', 'n', member => shown(member.stages)],
+];
 const DEVICES = [
   ['device', '', device => `${device.index}: ${device.name}`],
   ['state', '', device => state(device.lost ? 'down' : 'up')],
@@ -136,7 +146,7 @@ function draw(sample) {
   const more = sample.more;
   const tables = [
     table('Routes', more.routes, ROUTES, sample.routes), table('Stages', more.stages, STAGES, sample.stages),
-    table('Nodes', more.peers, PEERS, sample.peers), table('Devices', 0, DEVICES, sample.devices),
+    table('Cluster', more.members, MEMBERS, sample.members), table('Links', more.peers, PEERS, sample.peers), table('Devices', 0, DEVICES, sample.devices),
     table('Actors', more.actors, ACTORS, sample.actors),
   ].filter(one => one);
   // The keyboard stays where it is.

@@ -215,7 +215,7 @@ impl Identity {
     pub fn check_may_serve(&self) -> Result<(), IdentityError> {
         match self.role() {
             Role::Node => Ok(()),
-            role @ Role::Client => Err(IdentityError::Role { role }),
+            role @ (Role::Client | Role::Operator) => Err(IdentityError::Role { role }),
         }
     }
 

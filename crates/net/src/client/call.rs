@@ -139,6 +139,16 @@ impl CallExchange {
         self.response(&head).await
     }
 
+    /// Sends an order, and waits for its outcome.
+    pub(super) async fn order(mut self, kind: FrameKind) -> Result<CallResponse, CallFault> {
+        let head = frame_head(kind, 0, &wire::EmptyHeader {}, 0);
+        let head = head.map_err(|error| CallError::new(ErrorKind::InvalidInput, error.to_string()))?;
+        self.outgoing.write(&mut [head]).await.map_err(CallFault::not_started)?;
+        self.outgoing.finish();
+        let head = self.next_head().await?;
+        self.response(&head).await
+    }
+
     /// Sends the call. Returns the node's answer if it comes before the call is sent completely.
     pub(crate) async fn send(
         &mut self,

@@ -15,7 +15,7 @@ use quinn::{Connection, ConnectionError, RecvStream};
 use super::coalesce::{Coalescer, LargeReplyNames};
 use crate::endpoint::{StartError, Transport, code, peer_member, port_closes};
 use crate::link::Link;
-use crate::membership::{FEATURE, GossipHandle, GossipLink};
+use crate::membership::{GossipHandle, GossipLink, features};
 use crate::offers::{MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
 use crate::own_address::OwnAddress;
 use crate::refusal::{RefusalReason, explained};
@@ -282,7 +282,7 @@ async fn exchange_hello(
         generation: own.generation,
         address: own.address.as_ref().map(|address| address.current().to_string()).unwrap_or_default(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
-        features: own.gossip.iter().map(|_| FEATURE.to_owned()).collect(),
+        features: features(own.gossip.as_ref()),
         member: own.gossip.as_ref().map(|gossip| gossip.name().to_owned()).unwrap_or_default(),
     };
     let head = frame_head(FrameKind::Hello, 0, &hello, 0).map_err(|error| refused(error.to_string()))?;

@@ -14,6 +14,7 @@ mod connection_pool;
 mod encoded;
 mod error;
 mod fault;
+mod orders;
 mod replies;
 
 use std::pin::pin;

@@ -30,7 +30,8 @@ use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
 use callboard_core::remote::{
-    PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget,
+    MemberDescription, PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply,
+    StageTarget,
 };
 use callboard_core::{Instant, RetryBudget, SessionKey};
 use parking_lot::Mutex;
@@ -44,6 +45,7 @@ use self::peer::Peer;
 use self::reconnect::PeerConnector;
 use self::split::RevisionSplit;
 use crate::client::{OwnHello, ReplyLimits};
+use crate::membership::GossipHandle;
 use crate::metrics::PeerMetrics;
 use crate::offers::OfferScreening;
 use crate::own_address::OwnAddress;
@@ -66,6 +68,7 @@ struct Inner {
     retries: Mutex<RetryBudget>,
     splits: ArcSwap<HashMap<String, Arc<RevisionSplit>>>,
     metrics: PeerMetrics,
+    gossip: Option<GossipHandle>,
     task: Mutex<Option<AbortHandle>>,
 }
 
@@ -88,6 +91,7 @@ impl Cluster {
             retries: Mutex::default(),
             splits: ArcSwap::default(),
             metrics: edge.peer_metrics().clone(),
+            gossip: edge.gossip().cloned(),
             task: Mutex::default(),
         });
         let views = view.watch();
@@ -248,6 +252,10 @@ impl RemoteStages for Cluster {
 
     fn peers(&self) -> Vec<PeerDescription> {
         self.inner.index.peers().iter().filter_map(|peer| peer.describe(Instant::now())).collect()
+    }
+
+    fn members(&self) -> Vec<MemberDescription> {
+        self.inner.gossip.as_ref().map(GossipHandle::describe).unwrap_or_default()
     }
 
     fn run(&self, call: StageCall) -> RemoteFuture<StageReply> {

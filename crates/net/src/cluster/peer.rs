@@ -100,6 +100,7 @@ impl Peer {
         let usable = self.connected().map(|(node, _)| node).filter(|node| node.is_usable());
         let (Some(node), Some(since)) = (usable, *self.connected_since.lock()) else { return Some(disconnected) };
         let connected_for = now.saturating_duration_since(since);
-        Some(disconnected.connected(node.welcome().node.clone(), connected_for, node.offered_stages()))
+        let connected = disconnected.connected(node.welcome().node.clone(), connected_for, node.offered_stages());
+        Some(connected.silent(node.link().is_silent()))
     }
 }

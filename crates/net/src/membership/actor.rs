@@ -6,8 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use callboard_core::Instant;
+use callboard_core::remote::NodeReport;
 use callboard_identity::quoted;
 use foca::State;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::handle::MemberAddresses;
@@ -23,36 +25,45 @@ const ACCUSATIONS_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) enum Input {
-    Received { from: Arc<str>, message: Bytes, _room: OwnedSemaphorePermit },
-    Connected(Arc<str>),
+    Received {
+        from: Arc<str>,
+        message: Bytes,
+        _room: OwnedSemaphorePermit,
+    },
+    /// Of a member, and whether it has the feature `reports`.
+    Connected(Arc<str>, bool),
     Refused(Arc<str>, SocketAddr),
     Observed(SocketAddr),
     Advertised(SocketAddr),
+    Report(Box<NodeReport>),
 }
 
 /// Runs until the last handle is dropped.
 pub(super) async fn run(
-    mut membership: Membership,
+    (membership, links): (Arc<Mutex<Membership>>, Arc<Links>),
     mut inputs: mpsc::Receiver<Input>,
-    links: Arc<Links>,
     published: watch::Sender<Arc<MemberAddresses>>,
     metrics: MembershipMetrics,
 ) {
-    let finds_address = membership.own().address.ip().is_unspecified();
+    let finds_address = membership.lock().own().address.ip().is_unspecified();
     let mut shell =
         Shell { links: Arc::clone(&links), published, metrics, finds_address, wanted: Vec::new(), accused_at: None };
     loop {
-        let (wake, mut has_lost_link) = (membership.next_wakeup(), false);
+        let wake = membership.lock().next_wakeup();
+        let (mut received, mut has_lost_link) = (None, false);
         tokio::select! {
             biased;
             input = inputs.recv() => match input {
-                Some(input) => shell.give(&mut membership, input),
+                Some(input) => received = Some(input),
                 None => return,
             },
             () = links.lost.notified() => has_lost_link = true,
             () = tokio::time::sleep_until(wake) => {}
         }
-        let now = Instant::now();
+        let (mut membership, now) = (membership.lock(), Instant::now());
+        if let Some(input) = received {
+            shell.give(&mut membership, input);
+        }
         // Also after a message: a flood of them does not hold up the timers.
         if membership.next_wakeup() <= now {
             membership.wake(now);
@@ -84,7 +95,7 @@ impl Shell {
                     tracing::debug!(member = %quoted(&from), "{error}");
                 }
             }
-            Input::Connected(name) => membership.connected(&name, now),
+            Input::Connected(name, has_reports) => membership.connected(&name, has_reports, now),
             Input::Refused(member, address) => membership.refused(&member, address, now),
             Input::Observed(address) => {
                 let (own, observed) = (membership.own().address, address.ip().to_canonical());
@@ -96,6 +107,7 @@ impl Shell {
                 self.finds_address = false;
                 membership.set_address(address, now);
             }
+            Input::Report(report) => membership.set_report(*report, now),
         }
     }
 

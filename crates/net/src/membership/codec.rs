@@ -3,15 +3,18 @@
 //! ```text
 //! identity   name length u8, name, 4 or 6 u8, IP address, port u16, generation u64, bump u32
 //! member     identity, incarnation u16, state u8 (0 alive, 1 suspect, 2 down)
+//! version    name length u8, name, generation u64, version u64
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use bytes::BufMut;
 use foca::{Member, State};
 
 use super::error::GossipError;
 use super::identity::{MAX_NAME_BYTES, MemberId};
+use super::reports::Version;
 
 /// Reads from the front of bytes from outside.
 #[derive(Clone, Copy, Debug)]
@@ -44,17 +47,26 @@ impl<'a> Reader<'a> {
         self.take(field).map(u64::from_be_bytes)
     }
 
-    pub(super) fn id(&mut self) -> Result<MemberId, GossipError> {
+    /// This many bytes.
+    pub(super) fn bytes(&mut self, length: usize, field: &'static str) -> Result<&'a [u8], GossipError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(GossipError::Truncated { field })?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn name(&mut self) -> Result<Arc<str>, GossipError> {
         let length = self.u8("the length of a name")?;
         let invalid = |field, limit| GossipError::Invalid { field, found: length.into(), limit };
         if !(1..=MAX_NAME_BYTES).contains(&length.into()) {
             return Err(invalid("the length of a name", "from 1 to 64"));
         }
-        let field = "a name";
-        let (name, rest) = self.0.split_at_checked(length.into()).ok_or(GossipError::Truncated { field })?;
-        self.0 = rest;
-        let name = std::str::from_utf8(name).ok().filter(|name| name.chars().all(|c| c.is_ascii_graphic()));
-        let name = name.ok_or_else(|| invalid("a name with this length", "visible ASCII"))?;
+        let name = std::str::from_utf8(self.bytes(length.into(), "a name")?).ok();
+        let name = name.filter(|name| name.chars().all(|c| c.is_ascii_graphic()));
+        name.map(Arc::from).ok_or_else(|| invalid("a name with this length", "visible ASCII"))
+    }
+
+    pub(super) fn id(&mut self) -> Result<MemberId, GossipError> {
+        let name = self.name()?;
         let field = "an address";
         let ip = match self.u8(field)? {
             4 => IpAddr::V4(Ipv4Addr::from(self.take::<4>(field)?)),
@@ -68,7 +80,13 @@ impl<'a> Reader<'a> {
         let address = SocketAddr::new(ip.to_canonical(), self.u16(field)?);
         let generation = self.u64("a generation")?;
         let bump = u32::from_be_bytes(self.take("a bump")?);
-        Ok(MemberId { name: name.into(), address, generation, bump })
+        Ok(MemberId { name, address, generation, bump })
+    }
+
+    pub(super) fn version(&mut self) -> Result<Version, GossipError> {
+        let name = self.name()?;
+        let (generation, version) = (self.u64("a generation")?, self.u64("a version of a report")?);
+        Ok(Version { name, generation, version })
     }
 
     pub(super) fn member(&mut self) -> Result<Member<MemberId>, GossipError> {
@@ -103,10 +121,27 @@ pub(super) fn member_bytes(member: &Member<MemberId>) -> usize {
     id_bytes(member.id()) + 3
 }
 
-/// Writes an identity. Its name has at most 64 bytes.
+/// The length of an encoded version.
+pub(super) fn version_bytes(version: &Version) -> usize {
+    1 + version.name.len() + 8 + 8
+}
+
+/// Writes a name, of at most 64 bytes.
+fn put_name(out: &mut impl BufMut, name: &str) {
+    out.put_u8(name.len() as u8);
+    out.put_slice(name.as_bytes());
+}
+
+/// Writes a version.
+pub(super) fn put_version(out: &mut impl BufMut, version: &Version) {
+    put_name(out, &version.name);
+    out.put_u64(version.generation);
+    out.put_u64(version.version);
+}
+
+/// Writes an identity.
 pub(super) fn put_id(out: &mut impl BufMut, id: &MemberId) {
-    out.put_u8(id.name.len() as u8);
-    out.put_slice(id.name.as_bytes());
+    put_name(out, &id.name);
     match id.address.ip() {
         IpAddr::V4(ip) => {
             out.put_u8(4);

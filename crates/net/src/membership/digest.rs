@@ -1,12 +1,13 @@
-//! The sums of a list of members, by which two nodes find what differs.
+//! The sums of a list of members, or of versions of their reports, by which two nodes find what differs.
 //!
 //! A list is divided into 64 buckets by the names. The sum of a bucket does not depend on the order of its members, so
 //! nothing is sorted. Members that are down do not count: lists forget them at different times.
 
 use foca::{Member, State};
 
-use super::codec::put_member;
+use super::codec::{put_member, put_version};
 use super::identity::MemberId;
+use super::reports::Version;
 
 pub(super) const BUCKETS: usize = 64;
 
@@ -26,10 +27,24 @@ impl Buckets {
         for member in members.filter(|member| member.state() != State::Down) {
             bytes.clear();
             put_member(&mut bytes, member);
-            let sum = &mut buckets.0[bucket(&member.id().name)];
-            *sum = sum.wrapping_add(hash(&bytes));
+            buckets.add(&member.id().name, &bytes);
         }
         buckets
+    }
+
+    pub(super) fn of_versions(versions: &[Version]) -> Self {
+        let (mut buckets, mut bytes) = (Self::default(), Vec::new());
+        for version in versions {
+            bytes.clear();
+            put_version(&mut bytes, version);
+            buckets.add(&version.name, &bytes);
+        }
+        buckets
+    }
+
+    fn add(&mut self, name: &str, bytes: &[u8]) {
+        let sum = &mut self.0[bucket(name)];
+        *sum = sum.wrapping_add(hash(bytes));
     }
 
     /// The sum of the whole list.

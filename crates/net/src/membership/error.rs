@@ -25,6 +25,8 @@ pub(crate) enum GossipError {
     /// The packet is full: what was to be encoded goes with a later one.
     #[error("no room for {field}")]
     NoRoom { field: &'static str },
+    #[error("the report of a member is invalid: {0}")]
+    Report(String),
     #[error("gossip is refused: {0}")]
     Protocol(String),
 }

@@ -7,6 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits};
 use callboard_core::Instant;
+use callboard_core::remote::{MemberDescription, MemberState, NodeReport};
+use foca::State;
+use parking_lot::Mutex;
 use quinn::{Connection, RecvStream};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -22,6 +25,14 @@ use crate::stream::FrameReceiver;
 
 /// The name of gossip in hello and welcome.
 pub(crate) const FEATURE: &str = "gossip";
+
+/// The name of reports there.
+const REPORTS: &str = "reports";
+
+/// The features of a node that gossips.
+pub(crate) fn features(gossip: Option<&GossipHandle>) -> Vec<String> {
+    gossip.map(|_| [FEATURE, REPORTS].map(str::to_owned).to_vec()).unwrap_or_default()
+}
 
 /// The one-way streams that a node allows another one.
 pub(crate) const STREAMS: u32 = 16;
@@ -51,6 +62,8 @@ pub(crate) struct GossipHandle {
     inputs: mpsc::Sender<Input>,
     links: Arc<Links>,
     members: watch::Receiver<Arc<MemberAddresses>>,
+    /// Read for descriptions; its actor alone changes it.
+    membership: Arc<Mutex<Membership>>,
     metrics: MembershipMetrics,
 }
 
@@ -60,12 +73,46 @@ impl GossipHandle {
         own.address.set_ip(own.address.ip().to_canonical());
         let name = Arc::clone(&own.name);
         let membership = Membership::new(own, profile, fastrand::u64(..), Instant::now());
+        let membership = Arc::new(Mutex::new(membership));
         let (inputs, inbox) = mpsc::channel(INBOX);
         let (published, members) = watch::channel(Arc::default());
         let metrics = MembershipMetrics::default();
         let links = Arc::new(Links::new(metrics.clone()));
-        runtime.spawn(actor::run(membership, inbox, Arc::clone(&links), published, metrics.clone()));
-        Self { name, inputs, links, members, metrics }
+        let shared = (Arc::clone(&membership), Arc::clone(&links));
+        runtime.spawn(actor::run(shared, inbox, published, metrics.clone()));
+        Self { name, inputs, links, members, membership, metrics }
+    }
+
+    /// Tells the others this of the node, unless they know it.
+    pub(crate) async fn report(&self, report: NodeReport) {
+        // An error means that the node ends.
+        let _ = self.inputs.send(Input::Report(Box::new(report))).await;
+    }
+
+    /// The members, this node first and the others by name.
+    pub(crate) fn describe(&self) -> Vec<MemberDescription> {
+        let membership = self.membership.lock();
+        let (own, reports) = (membership.own(), membership.reports());
+        let seconds = |nanos: u64| nanos / 1_000_000_000;
+        let address = |member: &MemberId| member.address.to_string();
+        let own = MemberDescription::new(&*own.name, address(own), MemberState::Up, seconds(own.generation))
+            .with_report(reports.own().map(|report| NodeReport::clone(report)))
+            .as_this_node();
+        let mut others: Vec<_> = membership
+            .members()
+            .map(|(member, state)| {
+                let state = match state {
+                    State::Alive => MemberState::Up,
+                    State::Suspect => MemberState::Suspected,
+                    State::Down => MemberState::Down,
+                };
+                let since = seconds(reports.since(&member.name));
+                MemberDescription::new(&*member.name, address(member), state, since)
+                    .with_report(reports.of(member).map(|report| NodeReport::clone(report)))
+            })
+            .collect();
+        others.sort_by(|one, other| one.name.cmp(&other.name));
+        std::iter::once(own).chain(others).collect()
     }
 
     /// The name of this node in gossip.
@@ -103,7 +150,8 @@ impl GossipHandle {
             metrics: self.metrics.clone(),
             _guard: guard,
         };
-        let _ = self.inputs.try_send(Input::Connected(Arc::clone(&link.member)));
+        let has_reports = features.iter().any(|feature| feature == REPORTS);
+        let _ = self.inputs.try_send(Input::Connected(Arc::clone(&link.member), has_reports));
         Some(link)
     }
 

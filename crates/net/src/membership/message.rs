@@ -1,4 +1,4 @@
-//! The messages of gossip: those of SWIM, and those of the exchange of lists.
+//! The messages of gossip: those of SWIM, of the exchange of lists, and of reports.
 //!
 //! ```text
 //! message    version u8 (1), kind u8, then
@@ -6,15 +6,23 @@
 //! 2 digest   source identity, u64
 //! 3 buckets  source identity, 64 u64
 //! 4 members  source identity, mask u64, 1 if an answer is wanted u8, count u16, that many members
+//! 5 buckets  source identity, 64 u64: of the versions of reports
+//! 6 versions source identity, mask u64, 1 if an answer is wanted u8, count u16, that many versions
+//! 7 ask      source identity, the version of the receiver's report that the sender has u64
+//! 8 report   source identity, its version u64, length u16, the report of the source
 //! ```
+//!
+//! The kinds from 5 on go only to members with the feature `reports`.
 
 use bytes::{BufMut, Bytes};
 use foca::Member;
 
-use super::codec::{Reader, put_id, put_member};
+use super::codec::{Reader, put_id, put_member, put_version};
 use super::digest::{BUCKETS, Buckets};
 use super::error::GossipError;
 use super::identity::MemberId;
+use super::report::MAX_REPORT_BYTES;
+use super::reports::Version;
 use super::swim::Swim;
 
 /// The version of gossip. The layout is positional: a change of it is a new version.
@@ -36,6 +44,21 @@ pub(super) enum Gossip {
         mask: u64,
         wants_answer: bool,
         members: Vec<Member<MemberId>>,
+    },
+    /// The sums of the parts of the sender's versions.
+    ReportBuckets(Box<Buckets>),
+    /// Versions of reports that the sender has, in some buckets.
+    Versions {
+        mask: u64,
+        wants_answer: bool,
+        versions: Vec<Version>,
+    },
+    /// Asks for the receiver's report, if it is newer than this.
+    Ask(u64),
+    /// The sender's own report.
+    Report {
+        version: u64,
+        bytes: Bytes,
     },
 }
 
@@ -65,13 +88,7 @@ impl Sourced {
         let source = reader.id()?;
         let gossip = match kind {
             2 => Gossip::Digest(reader.u64("a digest")?),
-            3 => {
-                let mut buckets = Box::<Buckets>::default();
-                for bucket in &mut buckets.0 {
-                    *bucket = reader.u64("a bucket")?;
-                }
-                Gossip::Buckets(buckets)
-            }
+            3 => Gossip::Buckets(buckets(&mut reader)?),
             4 => {
                 let (mask, wants_answer) = (reader.u64("a mask")?, reader.u8("the answer flag")? != 0);
                 let mut members = Vec::new();
@@ -80,8 +97,27 @@ impl Sourced {
                 }
                 Gossip::Members { mask, wants_answer, members }
             }
+            5 => Gossip::ReportBuckets(buckets(&mut reader)?),
+            6 => {
+                let (mask, wants_answer) = (reader.u64("a mask")?, reader.u8("the answer flag")? != 0);
+                let mut versions = Vec::new();
+                for _ in 0..reader.u16("a count of versions")? {
+                    versions.push(reader.version()?);
+                }
+                Gossip::Versions { mask, wants_answer, versions }
+            }
+            7 => Gossip::Ask(reader.u64("a version of a report")?),
+            8 => {
+                let (version, length) = (reader.u64("a version of a report")?, reader.u16("the length of a report")?);
+                if usize::from(length) > MAX_REPORT_BYTES {
+                    let (field, limit) = ("the length of a report", "up to 32768");
+                    return Err(GossipError::Invalid { field, found: length.into(), limit });
+                }
+                let bytes = Bytes::copy_from_slice(reader.bytes(length.into(), "a report")?);
+                Gossip::Report { version, bytes }
+            }
             found => {
-                return Err(GossipError::Invalid { field: "the kind", found: found.into(), limit: "from 1 to 4" });
+                return Err(GossipError::Invalid { field: "the kind", found: found.into(), limit: "from 1 to 8" });
             }
         };
         reader.end()?;
@@ -102,8 +138,8 @@ impl Sourced {
                 begin(2);
                 out.put_u64(*digest);
             }
-            Gossip::Buckets(buckets) => {
-                begin(3);
+            Gossip::Buckets(buckets) | Gossip::ReportBuckets(buckets) => {
+                begin(if matches!(self.gossip, Gossip::Buckets(_)) { 3 } else { 5 });
                 buckets.0.iter().for_each(|bucket| out.put_u64(*bucket));
             }
             Gossip::Members { mask, wants_answer, members } => {
@@ -114,10 +150,36 @@ impl Sourced {
                 out.put_u16(members.len() as u16);
                 members.iter().for_each(|member| put_member(&mut out, member));
             }
+            Gossip::Versions { mask, wants_answer, versions } => {
+                begin(6);
+                out.put_u64(*mask);
+                out.put_u8((*wants_answer).into());
+                out.put_u16(versions.len() as u16);
+                versions.iter().for_each(|version| put_version(&mut out, version));
+            }
+            Gossip::Ask(has) => {
+                begin(7);
+                out.put_u64(*has);
+            }
+            Gossip::Report { version, bytes } => {
+                begin(8);
+                out.put_u64(*version);
+                // A report has at most 32 KiB.
+                out.put_u16(bytes.len() as u16);
+                out.put_slice(bytes);
+            }
         }
         debug_assert!(out.len() <= MAX_MESSAGE_BYTES && BUCKETS == 64);
         out.into()
     }
+}
+
+fn buckets(reader: &mut Reader<'_>) -> Result<Box<Buckets>, GossipError> {
+    let mut buckets = Box::<Buckets>::default();
+    for bucket in &mut buckets.0 {
+        *bucket = reader.u64("a bucket")?;
+    }
+    Ok(buckets)
 }
 
 /// A message of SWIM with its head.

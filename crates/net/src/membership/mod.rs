@@ -4,6 +4,8 @@
 //! connections and the time go in; messages to members and changes of the list come out. It has no clock, no socket and
 //! no source of chance of its own, so whole clusters run in its tests in virtual time.
 //!
+//! Each member also tells the others of itself (`reports.rs`): its version, what it does, its routes and stages.
+//!
 //! * **Rules around foca:** a refuted suspicion has no consequences; messages go over streams, where loss is delay;
 //!   members exchange their whole lists, a digest first; a node that hears nobody accuses nobody; a process that was
 //!   stopped gets its time back.
@@ -23,6 +25,8 @@ mod links;
 mod message;
 mod metrics;
 mod profile;
+mod report;
+mod reports;
 mod state;
 mod swim;
 mod view;
@@ -30,11 +34,13 @@ mod view;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod report_tests;
+#[cfg(test)]
 mod sim;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use handle::{FEATURE, GossipHandle, GossipLink, STREAMS};
+pub(crate) use handle::{FEATURE, GossipHandle, GossipLink, STREAMS, features};
 pub(crate) use identity::MemberId;
 pub(crate) use metrics::MembershipMetrics;
 pub use profile::MembershipProfile;
@@ -49,9 +55,16 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let own = MemberId { name: "own".into(), address, generation: 1, bump: 0 };
     let mut node = Membership::new(own, MembershipProfile::Near, 1, now);
-    // Of the member that the message names, so that its content is read.
-    let source = message::Sourced::read(bytes).map(|message| message.source.name);
-    let _ = node.received(source.as_deref().unwrap_or("other"), bytes, now);
+    node.set_report(callboard_core::remote::NodeReport::default(), now);
+    node.wake(now);
+    // Of the member that the message names, so that its content is read. It is asked for its report before.
+    let source = message::Sourced::read(bytes).map(|message| message.source);
+    if let Ok(source) = &source {
+        let version = reports::Version { name: source.name.clone(), generation: source.generation, version: 1 };
+        let gossip = message::Gossip::Versions { mask: 0, wants_answer: false, versions: vec![version] };
+        let _ = node.received(&source.name, &message::Sourced { source: source.clone(), gossip }.to_bytes(), now);
+    }
+    let _ = node.received(source.as_ref().map_or("other", |source| &source.name), bytes, now);
     for _ in 0..40 {
         now += second / 20;
         node.wake(now);

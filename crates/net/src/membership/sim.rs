@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::Instant;
+use callboard_core::remote::{NodeReport, StageReport};
 use foca::State;
 
 use super::{MemberId, Membership, MembershipProfile, Output};
@@ -93,6 +94,8 @@ pub(super) struct Sim {
     connected: HashSet<(usize, usize)>,
     waiting: std::collections::HashMap<(usize, usize), VecDeque<Bytes>>,
     profile: MembershipProfile,
+    /// Whether they tell each other of themselves.
+    has_reports: bool,
     generation: u64,
 }
 
@@ -107,6 +110,18 @@ fn number(name: &str) -> usize {
 pub(super) fn id(number: usize, generation: u64) -> MemberId {
     let address = SocketAddr::from(([10, 0, (number >> 8) as u8, number as u8], 4433));
     MemberId { name: name(number).into(), address, generation, bump: 0 }
+}
+
+/// A usual report, which says this.
+pub(super) fn report(version: &str) -> NodeReport {
+    let mut report = NodeReport::default();
+    report.version = version.to_owned();
+    for name in ["decode", "classify", "encode"] {
+        let mut stage = StageReport::default();
+        (stage.name, stage.ready, stage.wanted) = (name.to_owned(), 4, 4);
+        report.stages.push(stage);
+    }
+    report
 }
 
 impl Sim {
@@ -128,6 +143,7 @@ impl Sim {
             connected: HashSet::new(),
             waiting: std::collections::HashMap::new(),
             profile,
+            has_reports: false,
             generation: 1,
         };
         (0..count).for_each(|_| {
@@ -138,13 +154,25 @@ impl Sim {
 
     /// Nodes of which all but the first have joined through the first, and know each other.
     pub(super) fn joined(count: usize, seed: u64, loss: Loss) -> Self {
+        Self::new(count, seed, loss, MembershipProfile::Near).all_joined(seed)
+    }
+
+    /// The same with reports.
+    pub(super) fn reporting(count: usize, seed: u64, loss: Loss) -> Self {
         let mut sim = Self::new(count, seed, loss, MembershipProfile::Near);
+        sim.has_reports = true;
+        (0..count).for_each(|node| sim.report(node, "1.0.0"));
+        sim.all_joined(seed)
+    }
+
+    fn all_joined(mut self, seed: u64) -> Self {
+        let (count, sim) = (self.nodes.len(), &mut self);
         (1..count).for_each(|node| sim.connect(node, 0));
         let took = sim.run_until(Duration::from_secs(30), Self::agrees);
         assert!(took.is_some(), "seed {seed}: {count} nodes do not find each other");
         sim.run(Duration::from_secs(5));
         (sim.bytes, sim.false_deaths) = (0, 0);
-        sim
+        self
     }
 
     /// One more node. Returns its number.
@@ -258,6 +286,19 @@ impl Sim {
         })
     }
 
+    /// A node tells something new of itself.
+    pub(super) fn report(&mut self, number: usize, version: &str) {
+        self.nodes[number].membership.set_report(report(version), self.now);
+        self.schedule(number);
+    }
+
+    /// Whether all living nodes know this of another one.
+    pub(super) fn know(&self, number: usize, version: &str) -> bool {
+        let member = self.nodes[number].membership.own();
+        let mut others = self.nodes.iter().filter(|node| node.is_alive && node.membership.own() != member);
+        others.all(|node| node.membership.reports().of(member).is_some_and(|report| report.version == version))
+    }
+
     /// How long after `since` the first and the last of the others learnt of the death of `dead`.
     pub(super) fn learnt(&self, dead: usize, since: Instant) -> Option<(Duration, Duration)> {
         let alive = self.nodes.iter().filter(|node| node.is_alive);
@@ -312,7 +353,7 @@ impl Sim {
                 }
                 self.connected.insert((a, b));
                 for (node, peer) in [(a, b), (b, a)] {
-                    self.nodes[node].membership.connected(&name(peer), self.now);
+                    self.nodes[node].membership.connected(&name(peer).into(), self.has_reports, self.now);
                     self.settle(node);
                 }
                 for (number, message) in waiting.into_iter().enumerate() {

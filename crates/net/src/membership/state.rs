@@ -1,5 +1,6 @@
 //! The driver of foca: what it is given and when, and what comes of it.
 
+use std::cell::LazyCell;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::Instant;
+use callboard_core::remote::NodeReport;
 use foca::{Foca, Member, Message, NoCustomBroadcast, Notification, Runtime, State, Timer};
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom;
@@ -20,6 +22,7 @@ use super::identity::MemberId;
 use super::isolation::Isolation;
 use super::message::{Gossip, Sourced, swim_bytes};
 use super::profile::MembershipProfile;
+use super::reports::{Living, Reports};
 use super::swim::{Swim, SwimCodec};
 
 /// The most known members, living and dead. Threat: a member that tells of an endless number of others.
@@ -81,6 +84,7 @@ pub(crate) struct Membership {
     next_renewal: Instant,
     /// The latest known time, in nanoseconds since 1970.
     clock: u64,
+    reports: Reports,
     outputs: VecDeque<Output>,
 }
 
@@ -105,6 +109,7 @@ impl Membership {
             is_condemned: false,
             next_renewal: now,
             clock,
+            reports: Reports::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -119,6 +124,17 @@ impl Membership {
         self.foca.iter_membership_state().map(|member| (member.id(), member.state()))
     }
 
+    /// What is known of the others' reports, and this node's own.
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.reports
+    }
+
+    /// This node tells the others something new of itself: at most once a second, the newest.
+    pub(crate) fn set_report(&mut self, report: NodeReport, now: Instant) {
+        self.effects.now = now;
+        self.reports.set_own(report, now);
+    }
+
     /// The next thing to do.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -128,16 +144,22 @@ impl Membership {
     pub(crate) fn next_wakeup(&self) -> Instant {
         let timer = self.timers.peek().map(|Reverse(due)| due.at);
         let renewal = self.is_condemned.then_some(self.next_renewal);
-        [timer, renewal].into_iter().flatten().fold(self.next_exchange, Instant::min)
+        [timer, renewal, self.reports.next_round()].into_iter().flatten().fold(self.next_exchange, Instant::min)
     }
 
-    /// A connection to a member, in either direction. The lists are exchanged if the member is not known to be up.
-    pub(crate) fn connected(&mut self, name: &str, now: Instant) {
-        let is_up = |member: &Member<MemberId>| &*member.id().name == name && member.state() == State::Alive;
-        if !self.foca.iter_members().any(is_up) && name != &*self.own().name {
-            self.effects.now = now;
-            self.send_digest(name.into());
+    /// A connection to a member, in either direction, which has the feature `reports` or not. The lists are exchanged
+    /// if the member is not known to be up.
+    pub(crate) fn connected(&mut self, name: &Arc<str>, has_reports: bool, now: Instant) {
+        if *name == self.own().name {
+            return;
         }
+        self.effects.now = now;
+        let is_up = |member: &Member<MemberId>| member.id().name == *name && member.state() == State::Alive;
+        if !self.foca.iter_members().any(is_up) {
+            self.send_digest(Arc::clone(name));
+        }
+        self.reports.connected(name, has_reports, self.foca.identity());
+        self.send_reports();
     }
 
     /// Tells it the time, in nanoseconds since 1970: nobody has begun much later.
@@ -203,7 +225,24 @@ impl Membership {
                 Ok(())
             }
             Gossip::Members { mask, wants_answer, members } => self.received_list(&source, mask, wants_answer, members),
+            Gossip::ReportBuckets(theirs) => {
+                let living = living(&self.foca);
+                self.reports.received_buckets(&source.name, &theirs, self.foca.identity(), &living);
+                Ok(())
+            }
+            Gossip::Versions { mask, wants_answer, versions } => {
+                // Most tell of their sender only.
+                let (living, told) = (LazyCell::new(|| living(&self.foca)), (mask, wants_answer, &*versions));
+                self.reports.received_versions(&source, told, self.foca.identity(), &living, now);
+                Ok(())
+            }
+            Gossip::Ask(has) => {
+                self.reports.received_ask(&source, has, self.foca.identity(), now);
+                Ok(())
+            }
+            Gossip::Report { version, bytes } => self.reports.received_report(&source, (version, &bytes), now),
         };
+        self.send_reports();
         self.settle(Some(&source.name));
         result
     }
@@ -288,6 +327,11 @@ impl Membership {
             self.next_exchange = now + self.profile.exchange_every();
             self.exchange();
         }
+        if self.reports.next_round().is_some_and(|at| at <= now) {
+            let living = living(&self.foca);
+            self.reports.round(self.foca.identity(), &living, &mut self.random, now);
+            self.send_reports();
+        }
     }
 
     /// This process was stopped for `gap`: its timers move, so that it reads what has arrived before it judges others.
@@ -295,6 +339,7 @@ impl Membership {
         self.isolation.give_back(gap);
         self.next_exchange += gap;
         self.next_renewal += gap;
+        self.reports.give_back(gap);
         let timers = std::mem::take(&mut self.timers).into_iter();
         self.timers = timers.map(|Reverse(due)| Reverse(Due { at: due.at + gap, ..due })).collect();
     }
@@ -307,6 +352,9 @@ impl Membership {
         let up = of_state(false).choose(&mut self.random).map(|member| Arc::clone(&member.id().name));
         let down = of_state(true).choose(&mut self.random).map(|member| member.id().clone());
         if let Some(up) = up {
+            let living = living(&self.foca);
+            self.reports.exchange(&up, self.foca.identity(), &living);
+            self.send_reports();
             self.send_digest(up);
         }
         if let Some(down) = down {
@@ -352,6 +400,12 @@ impl Membership {
 
     fn send_list(&mut self, to: &Arc<str>, mask: u64, wants_answer: bool, members: Vec<Member<MemberId>>) {
         self.send(Arc::clone(to), Gossip::Members { mask, wants_answer, members });
+    }
+
+    fn send_reports(&mut self) {
+        for (to, gossip) in self.reports.take_sends() {
+            self.send(to, gossip);
+        }
     }
 
     fn send(&mut self, to: Arc<str>, gossip: Gossip) {
@@ -455,13 +509,17 @@ impl Membership {
                     }
                     self.push_timer(at, timer);
                 }
-                Effect::Up(member) => self.outputs.push_back(Output::Up(member)),
+                Effect::Up(member) => {
+                    self.reports.changed(&member.name, self.clock);
+                    self.outputs.push_back(Output::Up(member));
+                }
                 Effect::Renamed(member) => {
                     if self.foca.iter_members().any(|known| *known.id() == member) {
                         self.outputs.push_back(Output::Up(member));
                     }
                 }
                 Effect::Down(member) => {
+                    self.reports.changed(&member.name, self.clock);
                     self.outputs.push_back(Output::Down { member, told_by: told_by.cloned() });
                 }
                 Effect::Renewed(own) => {
@@ -504,6 +562,12 @@ impl std::fmt::Debug for Membership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Membership").field("own", self.own()).finish_non_exhaustive()
     }
+}
+
+/// The other members that are not down, with their lives.
+fn living(foca: &Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>) -> Living {
+    let ids = foca.iter_members().map(Member::id);
+    ids.map(|id| (Arc::clone(&id.name), id.generation)).collect()
 }
 
 /// A timer of foca.

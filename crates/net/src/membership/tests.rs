@@ -8,6 +8,8 @@ use foca::{Header, Member, Message, State};
 use super::digest::Buckets;
 use super::error::GossipError;
 use super::message::{Gossip, Sourced, swim_bytes};
+use super::report::MAX_REPORT_BYTES;
+use super::reports::Version;
 use super::sim::{Loss, Sim, id, name};
 use super::state::MAX_MEMBERS;
 use super::swim::Swim;
@@ -20,7 +22,7 @@ pub(super) fn secs(seconds: f64) -> Duration {
 }
 
 /// A seed of this run, or that of the environment.
-fn seed() -> u64 {
+pub(super) fn seed() -> u64 {
     let seed = std::env::var("CALLBOARD_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("CALLBOARD_SEED={seed}");
@@ -384,6 +386,7 @@ fn at_most_a_thousand_members_are_known_and_the_dead_make_room() {
 #[test]
 fn messages_survive_their_bytes_and_no_prefix_of_them_is_valid() {
     let member = |number, state| Member::new(id(number, 7), 3, state);
+    let version = Version { name: name(1).into(), generation: 7, version: 9 };
     let v6 = MemberId { address: "[2001:db8::1]:4433".parse().unwrap(), ..id(4, 9) };
     let all = [State::Alive, State::Suspect, State::Down].map(|state| member(1, state));
     let header = |message| Header { src: id(1, 2), src_incarnation: 5, dst: v6.clone(), message };
@@ -406,6 +409,10 @@ fn messages_survive_their_bytes_and_no_prefix_of_them_is_valid() {
         Gossip::Digest(u64::MAX),
         Gossip::Buckets(Box::new(Buckets::of(all.iter()))),
         Gossip::Members { mask: 5, wants_answer: true, members: all.to_vec() },
+        Gossip::ReportBuckets(Box::new(Buckets::of(all.iter()))),
+        Gossip::Versions { mask: 5, wants_answer: true, versions: vec![version.clone(), version] },
+        Gossip::Ask(7),
+        Gossip::Report { version: 7, bytes: vec![7; 100].into() },
     ];
     for gossip in swim.chain(others) {
         let is_bare = matches!(&gossip, Gossip::Swim(swim) if !swim.members.is_empty());
@@ -432,6 +439,13 @@ fn the_bytes_and_sums_of_version_one_stay() {
     let hex: String = Sourced { source, gossip }.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     let identity = "096e6f64652d30303031040a0000011151000000000000000700000002";
     assert_eq!(hex, format!("0104{identity}0000000040000000010001{identity}000301"));
+    let (name, source) = (name(1).into(), MemberId { bump: 2, ..id(1, 7) });
+    let versions = vec![Version { name, generation: 7, version: 9 }];
+    assert_eq!(Buckets::of_versions(&versions).0[30], 0xb0d8_24f5_2f89_8078);
+    let gossip = Gossip::Versions { mask: 1 << 30, wants_answer: false, versions };
+    let hex: String = Sourced { source, gossip }.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let version = "096e6f64652d3030303100000000000000070000000000000009";
+    assert_eq!(hex, format!("0106{identity}0000000040000000000001{version}"));
 }
 
 #[test]
@@ -443,6 +457,9 @@ fn invalid_messages_are_named() {
     assert_eq!(error(&[1, 2, 65]), "the length of a name of gossip is 65, and may be from 1 to 64");
     assert_eq!(error(&[1, 2, 2, b'a', b' ']), "a name with this length of gossip is 2, and may be visible ASCII");
     assert_eq!(error(&[1, 2, 1, b'a', 5]), "the kind of an address of gossip is 5, and may be 4 or 6");
+    let long = Gossip::Report { version: 7, bytes: vec![7; MAX_REPORT_BYTES + 1].into() };
+    let long = Sourced { source: id(1, 2), gossip: long }.to_bytes();
+    assert_eq!(error(&long), "the length of a report of gossip is 32769, and may be up to 32768");
     assert_eq!(error(&vec![1; 65_537]), "gossip has 65537 bytes: a message may have 65536");
 }
 
@@ -462,12 +479,12 @@ fn a_node_withstands_every_stored_input() {
         lone.pass(secs(1.0), &[], |_| false);
     }
     kinds.sort_unstable();
-    assert_eq!(kinds, [1, 2, 3, 4]);
+    assert_eq!(kinds, [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 proptest::proptest! {
     #[test]
-    fn no_bytes_disturb_a_node(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), kind in 1_u8..=4) {
+    fn no_bytes_disturb_a_node(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), kind in 1_u8..=8) {
         let mut lone = Lone::with_members(1);
         let mut message = Sourced { source: id(1, 1), gossip: Gossip::Digest(0) }.to_bytes().to_vec();
         message.truncate(message.len() - 8);

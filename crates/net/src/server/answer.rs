@@ -32,6 +32,13 @@ pub(super) struct EntryOutcome {
     pub(super) queued: usize,
 }
 
+impl EncodedOutput {
+    /// The answer to an order, which no stage has run. `held` holds its bytes.
+    pub(super) fn of_order(envelope: Envelope, held: Arc<dyn Account>) -> Self {
+        Self { envelope, timing: Timing::default(), stages: 0, response: None, held }
+    }
+}
+
 /// Writes the pieces. A caller that reads too slowly is an error, so that it holds no memory.
 pub(super) async fn write(
     config: &NetConfig,

@@ -15,11 +15,11 @@ use super::connections::{AnnouncedAddress, ConnectionGuard, OpenConnection};
 use super::half_open::{HalfOpenSlot, HandshakeDecision};
 use super::offers::offers;
 use super::refusal_log::ConnectionRefusal;
-use super::{ServerState, StreamGuard, exchange, issuing, receiving};
+use super::{ORDERS, ServerState, StreamGuard, exchange, issuing, receiving};
 use crate::counter::GuardCounter;
 use crate::endpoint::{ConnectionWindow, flush_each_poll, peer_member};
 use crate::link::Link;
-use crate::membership::{FEATURE, GossipLink, STREAMS};
+use crate::membership::{FEATURE, GossipLink, STREAMS, features};
 use crate::refusal::RefusalReason;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault, WriteFault};
 use crate::wire;
@@ -213,7 +213,7 @@ async fn send_welcome(
         draining: server.is_draining(),
         max_stages: receiving::MAX_STAGES as u32,
         timeout_millis: server.node().map_or(0, |node| wire::millis(node.edge().default_timeout())),
-        features: gossip.iter().map(|_| FEATURE.to_owned()).collect(),
+        features: features(gossip).into_iter().chain([ORDERS.to_owned()]).collect(),
         member: gossip.map(|gossip| gossip.name().to_owned()).unwrap_or_default(),
         observed: observed.map(|address| address.to_string()).unwrap_or_default(),
     };

@@ -20,7 +20,7 @@ use super::answer::EntryOutcome;
 use super::fault::{StreamFault, StreamRefusal};
 use super::receiving::{BodyProgress, CallReceiver, RunningCall};
 use super::writing::OutcomeWriter;
-use super::{ServerState, StreamGuard, streaming};
+use super::{ServerState, StreamGuard, orders, streaming};
 use crate::endpoint::{flush_now, start_inline};
 use crate::stream::{FrameReceiver, FrameSender, ReadFault};
 
@@ -43,6 +43,7 @@ pub(super) async fn answer_stream(
     let now = Instant::now();
     let mut exchange = Exchange {
         server: &server,
+        role: guard.role,
         outgoing,
         incoming,
         receiver: CallReceiver::new(&server, guard.role, Arc::clone(&guard.window), now),
@@ -85,6 +86,8 @@ pub(super) async fn answer_stream(
 
 struct Exchange<'a> {
     server: &'a Arc<ServerState>,
+    /// The caller's role.
+    role: Role,
     outgoing: FrameSender,
     incoming: FrameReceiver,
     receiver: CallReceiver<'a>,
@@ -211,6 +214,7 @@ impl Exchange<'_> {
                     self.cancel(head.entry);
                     Ok(None)
                 }
+                FrameKind::Status | FrameKind::Drain => self.carry_out(&head).map(|()| None),
                 _ => Err(StreamRefusal::UnexpectedKind.into()),
             },
             FramePart::Body { bytes, last } => {
@@ -247,6 +251,20 @@ impl Exchange<'_> {
         self.idle_since = Instant::now();
         if let Err(error) = self.receiver.begin(self.idle_since, head, call) {
             self.refuse(head.entry, error);
+        }
+        Ok(())
+    }
+
+    /// Answers an order at once, also when the node is full or drains.
+    fn carry_out(&mut self, head: &FrameHead) -> Result<(), StreamFault> {
+        if head.body_bytes > 0 || !self.running.is_empty() || self.writing.unwritten() > 0 {
+            return Err(StreamRefusal::UnexpectedKind.into());
+        }
+        self.seen = CallsSeen::More;
+        self.idle_since = Instant::now();
+        match orders::carry_out(self.server, self.role, head.kind) {
+            Ok(answer) => self.writing.push(EntryOutcome { entry: head.entry, outcome: Ok(answer), queued: 0 }),
+            Err(error) => self.refuse(head.entry, error),
         }
         Ok(())
     }

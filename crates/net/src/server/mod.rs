@@ -19,8 +19,10 @@ mod half_open;
 mod issuing;
 mod metrics;
 mod offers;
+mod orders;
 mod receiving;
 mod refusal_log;
+mod reporting;
 mod streaming;
 mod writing;
 
@@ -46,6 +48,8 @@ pub(crate) use self::dial_back::DialBack;
 use self::half_open::HalfOpen;
 use self::issuing::Issuer;
 use self::metrics::ServerMetrics;
+pub use self::orders::ClusterState;
+pub(crate) use self::orders::ORDERS;
 use self::refusal_log::RefusalLog;
 use crate::counter::CountGuard;
 use crate::endpoint::{BindError, ConnectionWindow, NodeWindows, Transport, Tuning, code};
@@ -226,6 +230,9 @@ struct ServerState {
     goaways: Mutex<JoinSet<()>>,
     /// Whether a call was cut off during the drain: its caller must not conclude that it was not started.
     has_cut: AtomicBool,
+    /// Whether the program waits for orders to drain.
+    takes_drain_orders: AtomicBool,
+    drain_asked: Notify,
     metrics: ServerMetrics,
     refusal_log: RefusalLog,
 }
@@ -278,12 +285,15 @@ impl QuicEdge {
             quiet: Notify::new(),
             goaways: Mutex::default(),
             has_cut: AtomicBool::new(false),
+            takes_drain_orders: AtomicBool::new(false),
+            drain_asked: Notify::new(),
             refusal_log: RefusalLog::default(),
         });
         let accepting = connection::accept_all(transport.endpoint().clone(), Arc::clone(&server));
         transport.runtime().spawn(accepting);
         transport.runtime().spawn(offers::send_offers(Arc::downgrade(&server)));
         transport.runtime().spawn(connections::close_removed(Arc::downgrade(&server)));
+        transport.runtime().spawn(reporting::tell_members(Arc::downgrade(&server)));
         let open = Arc::downgrade(&server);
         let connected = move || open.upgrade().map(|server| server.connected_issuers()).unwrap_or_default();
         spawn_renewal(&transport, connected.clone());

@@ -221,7 +221,10 @@ impl<'a> CallReceiver<'a> {
         account: &dyn Account,
     ) -> Result<CallOptions, CallError> {
         if self.role != Role::Node && !origin.caller.is_empty() {
-            let message = format!("a {} may not set `caller`: only nodes may, because they have checked it", self.role);
+            let message = format!(
+                "{} may not set `caller`: only nodes may, because they have checked it",
+                self.role.with_article()
+            );
             return Err(CallError::new(ErrorKind::PermissionDenied, message));
         }
         let options = wire::with_origin(options, origin, target.route())?;

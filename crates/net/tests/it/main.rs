@@ -19,6 +19,7 @@ mod limits;
 mod links;
 mod members;
 mod names;
+mod orders;
 mod origin;
 mod peers;
 mod processes;

@@ -14,7 +14,7 @@ use callboard_core::description::{
     ActorDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RouteDescription, StageDescription,
     StageState,
 };
-use callboard_core::remote::PeerDescription;
+use callboard_core::remote::{MemberDescription, MemberState, NodePhase, PeerDescription};
 use serde_json::{Map, Value, json};
 
 use super::super::AdminState;
@@ -80,6 +80,12 @@ impl LiveSampler {
         let without_connection = |peer: &&PeerDescription| Attention::new(peer.connected_for.is_none(), false);
         let peers: Vec<Value> =
             listed("peers", node.peers.iter(), without_connection, &mut more).map(peer_row).collect();
+        let is_unwell = |member: &MemberDescription| {
+            let is_ready = member.report.as_ref().is_none_or(|report| report.phase == NodePhase::Ready);
+            Attention::new(member.state != MemberState::Up || !is_ready, false)
+        };
+        let members: Vec<Value> =
+            listed("members", node.members.iter(), |member| is_unwell(member), &mut more).map(member_row).collect();
         let sample = json!({
             "state": if health.draining { "draining" } else if health.ready { "ready" } else { "not ready" },
             "in_flight": node.in_flight,
@@ -90,6 +96,7 @@ impl LiveSampler {
             "stages": stages,
             "actors": actors,
             "peers": peers,
+            "members": members,
             "devices": figures.devices.iter().map(device_row).collect::<Vec<_>>(),
             "more": more,
         });
@@ -223,6 +230,21 @@ fn processor_share(replica: &ReplicaDescription, before: &HashMap<u32, Duration>
     let process = replica.process?;
     let before = before.get(&process.pid)?;
     (!since.is_zero()).then(|| process.cpu.saturating_sub(*before).as_secs_f64() / since.as_secs_f64())
+}
+
+fn member_row(member: &MemberDescription) -> Value {
+    let report = member.report.as_ref();
+    json!({
+        "name": short(&member.name),
+        "address": member.address,
+        "state": member.state,
+        "is_this_node": member.is_this_node,
+        "phase": report.map(|report| report.phase),
+        "version": report.map(|report| short(&report.version)),
+        "since": report.filter(|_| member.state != MemberState::Down).map_or(member.since, |report| report.since),
+        "routes": report.map_or(0, |report| report.routes.len()),
+        "stages": report.map_or(0, |report| report.stages.len()),
+    })
 }
 
 fn peer_row(peer: &PeerDescription) -> Value {

@@ -1,14 +1,17 @@
 //! The seam for stages that run on other nodes: what a node asks of a network, which this crate does not know, and the
 //! hash by which nodes agree. `pipeline/remote.rs` decides when a call crosses it.
 
+mod member;
+
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use callboard_codec::Payload;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+pub use self::member::{MemberDescription, MemberState, NodePhase, NodeReport, RouteReport, StageReport};
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::error::CallError;
 use crate::id::StageName;
@@ -44,6 +47,11 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// The members of the cluster, this node first. A node that is in none returns an empty list.
+    fn members(&self) -> Vec<MemberDescription> {
+        Vec::new()
+    }
+
     /// Runs the first of the call's stages on another node, and as many of the next stages as that node also runs.
     ///
     /// Its error [is a refusal](CallError::is_refusal) exactly when no node has started the call: then it may still be
@@ -56,7 +64,7 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
 }
 
 /// Another node, as this one knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PeerDescription {
     /// Its address.
@@ -65,6 +73,8 @@ pub struct PeerDescription {
     pub node: String,
     /// The age of the connection; `None` without one.
     pub connected_for: Option<Duration>,
+    /// Whether nothing has come over the connection for so long that new calls go elsewhere.
+    pub silent: bool,
     /// The stages that it runs for other nodes.
     pub stages: Vec<String>,
 }
@@ -73,13 +83,20 @@ impl PeerDescription {
     /// A node at this address without a connection.
     #[must_use]
     pub fn disconnected(address: impl Into<String>) -> Self {
-        Self { address: address.into(), node: String::new(), connected_for: None, stages: Vec::new() }
+        Self { address: address.into(), node: String::new(), connected_for: None, silent: false, stages: Vec::new() }
     }
 
     /// The same node with a connection: its name, the age of the connection, and its stages.
     #[must_use]
     pub fn connected(mut self, node: impl Into<String>, connected_for: Duration, stages: Vec<String>) -> Self {
         (self.node, self.connected_for, self.stages) = (node.into(), Some(connected_for), stages);
+        self
+    }
+
+    /// The same node, silent or not.
+    #[must_use]
+    pub fn silent(mut self, is_silent: bool) -> Self {
+        self.silent = is_silent;
         self
     }
 }

@@ -1,0 +1,127 @@
+//! The members of a cluster, as a node knows them, and what each of them tells the others of itself.
+
+use serde::{Deserialize, Serialize};
+
+/// A member of the cluster, as a node knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MemberDescription {
+    /// Its name.
+    pub name: String,
+    /// The address at which others reach it.
+    pub address: String,
+    /// Whether it answers.
+    pub state: MemberState,
+    /// When that was found out, in seconds since 1970. Of a suspected member: when it was up.
+    pub since: u64,
+    /// Whether it is the node that describes it.
+    pub is_this_node: bool,
+    /// What it has told of itself last; `None` while it is not known, and of nodes of earlier versions.
+    pub report: Option<NodeReport>,
+}
+
+impl MemberDescription {
+    /// A member of this name, at this address, in this state since then.
+    #[must_use]
+    pub fn new(name: impl Into<String>, address: impl Into<String>, state: MemberState, since: u64) -> Self {
+        Self { name: name.into(), address: address.into(), state, since, is_this_node: false, report: None }
+    }
+
+    /// The same with its report.
+    #[must_use]
+    pub fn with_report(mut self, report: Option<NodeReport>) -> Self {
+        self.report = report;
+        self
+    }
+
+    /// The same as the node that describes it.
+    #[must_use]
+    pub fn as_this_node(mut self) -> Self {
+        self.is_this_node = true;
+        self
+    }
+}
+
+/// Whether a member answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// It answers.
+    Up,
+    /// It has not answered somebody, and is down unless it says otherwise in time.
+    Suspected,
+    /// It does not answer, or has left.
+    Down,
+}
+
+/// What a node tells the others of itself. It has what changes seldom: the load comes with each reply.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct NodeReport {
+    /// Its software.
+    pub version: String,
+    /// What it does.
+    pub phase: NodePhase,
+    /// When that phase began, in seconds since 1970 by its own clock.
+    pub since: u64,
+    /// Its routes.
+    pub routes: Vec<RouteReport>,
+    /// The stages that it runs.
+    pub stages: Vec<StageReport>,
+    /// The number of routes and stages that are not in the lists, because there was no room.
+    pub left_out: u64,
+}
+
+impl NodeReport {
+    /// That of a node that has not started yet.
+    #[must_use]
+    pub fn starting() -> Self {
+        Self { phase: NodePhase::Starting, ..Self::default() }
+    }
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NodePhase {
+    /// It loads its stages.
+    Starting,
+    /// It takes calls.
+    Ready,
+    /// It has started, and not all of it takes calls.
+    NotReady,
+    /// It finishes its calls, and ends.
+    Draining,
+    /// A phase of a later version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+/// A route of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct RouteReport {
+    /// Its public name.
+    pub name: String,
+    /// The number of the change that opened it.
+    pub revision: u64,
+}
+
+/// A stage of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct StageReport {
+    /// Its name.
+    pub name: String,
+    /// Its revision; see [`StageSettings::revision`](crate::StageSettings::revision).
+    pub revision: u64,
+    /// The replicas that are up.
+    pub ready: u32,
+    /// The replicas that it should have.
+    pub wanted: u32,
+}

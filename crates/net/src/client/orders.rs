@@ -1,0 +1,45 @@
+//! What operators ask of a node: the state of its cluster, and to drain.
+
+use callboard_codec::DecodeError;
+use callboard_codec::wire::FrameKind;
+use callboard_core::{CallError, ErrorKind};
+
+use super::call::{CallExchange, RoomPolicy, read_output};
+use super::fault::{CallFault, unreadable};
+use super::{CallResponse, Client};
+use crate::server::{ClusterState, ORDERS};
+
+impl Client {
+    /// What the node knows of its cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied), unless this identity is an operator's or a node's.
+    pub async fn cluster_state(&self) -> Result<ClusterState, CallError> {
+        self.order(FrameKind::Status).await
+    }
+
+    /// Asks the node to finish its calls and to end, as a signal does. Returns before that.
+    ///
+    /// # Errors
+    ///
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied), unless this identity is an operator's.
+    pub async fn drain_node(&self) -> Result<(), CallError> {
+        self.order(FrameKind::Drain).await.map(drop)
+    }
+
+    /// Not retried: the caller knows whether that is of use.
+    async fn order(&self, kind: FrameKind) -> Result<ClusterState, CallError> {
+        let node = self.connection().await?;
+        if !node.welcome().features.iter().any(|feature| feature == ORDERS) {
+            let message = format!("the node has version {}, which takes no orders", node.welcome().build);
+            return Err(CallError::new(ErrorKind::Unavailable, message));
+        }
+        let limits = self.inner.reply_limits(false);
+        let answered = async { CallExchange::open(&node, limits, RoomPolicy::Wait).await?.order(kind).await };
+        let CallResponse { body, .. } = answered.await.map_err(CallFault::into_error)?;
+        read_output(body, None, |body| Ok::<_, DecodeError>(body.finish_as::<ClusterState>()))
+            .await?
+            .map_err(unreadable)
+    }
+}

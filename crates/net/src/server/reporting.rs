@@ -1,0 +1,44 @@
+//! Tells the members of the cluster what this node does and runs, whenever that has changed.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use callboard_core::remote::{NodePhase, NodeReport};
+
+use super::ServerState;
+
+/// How often the report is compared with the last one. The membership sends one a second at most.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Runs as long as the server. A node that does not gossip tells nobody.
+pub(super) async fn tell_members(server: Weak<ServerState>) {
+    let (mut last, mut since) = (NodeReport::default(), 0);
+    while let Some(server) = server.upgrade() {
+        let Some(gossip) = server.gossip.as_ref() else { return };
+        let mut report = server.report();
+        if report.phase != last.phase {
+            since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        }
+        report.since = since;
+        if report != last {
+            gossip.report(report.clone()).await;
+            last = report;
+        }
+        drop(server);
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+impl ServerState {
+    fn report(self: &Arc<Self>) -> NodeReport {
+        let mut report = match self.node() {
+            Some(node) => node.edge().report(),
+            None => NodeReport::starting(),
+        };
+        if self.is_draining() {
+            report.phase = NodePhase::Draining;
+        }
+        report.version = env!("CARGO_PKG_VERSION").to_owned();
+        report
+    }
+}
