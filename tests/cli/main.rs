@@ -35,4 +35,6 @@ mod serve;
 mod shutdown;
 mod support;
 mod terminal;
+#[cfg(unix)]
+mod top;
 mod words;

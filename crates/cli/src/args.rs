@@ -18,6 +18,7 @@ use crate::commands::cluster::ClusterArgs;
 use crate::commands::explain::ExplainFormat;
 use crate::commands::models::ModelsArgs;
 use crate::commands::status::StatusArgs;
+use crate::commands::top::TopArgs;
 use crate::program::Program;
 use crate::snippet::Language;
 
@@ -66,6 +67,8 @@ pub(crate) enum CliCommand {
     Bench(Box<BenchArgs>),
     /// Show the status of a node.
     Status(Box<StatusArgs>),
+    /// Draw a node each second.
+    Top(Box<TopArgs>),
     /// Show or change the models of a node.
     Models(Box<ModelsArgs>),
     /// Send one request to a server.
@@ -107,6 +110,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
         ("models", None) => CliCommand::Models(Box::new(ModelsArgs::from_matches(matches))),
         ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
+        ("top", None) => CliCommand::Top(Box::new(TopArgs::from_matches(matches))),
         ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
         ("man", None) => CliCommand::Man(matches.get_one::<String>("of").cloned()),
         ("openapi", None) => CliCommand::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
@@ -199,7 +203,8 @@ pub(crate) fn command(program: Program) -> Command {
         .arg_required_else_help(true)
         .subcommands([serve, check, openapi, examples].map(with_settings))
         .subcommands(if program == Program::Callboard { for_files().map(with_target).to_vec() } else { Vec::new() })
-        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), ModelsArgs::command()])
+        .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), TopArgs::command()])
+        .subcommands([ModelsArgs::command()])
         .subcommands([ClusterArgs::command()])
         .subcommands([completions(), man()])
 }

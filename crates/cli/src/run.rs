@@ -13,7 +13,7 @@ use tracing::Level;
 
 use crate::args::{self, CliCommand, ParsedArgs};
 use crate::commands::{
-    bench, call, check, cluster, examples, explain, export, init, models, openapi, serve, status, words,
+    bench, call, check, cluster, examples, explain, export, init, models, openapi, serve, status, top, words,
 };
 #[cfg(feature = "process")]
 use crate::commands::{doctor, prepare};
@@ -93,6 +93,7 @@ fn carry_out(
         CliCommand::Bench(args) => return bench::run(&args),
         CliCommand::Call(args) => return call::run(&args),
         CliCommand::Status(args) => return status::run(&args),
+        CliCommand::Top(args) => return top::run(&args),
         CliCommand::Models(args) => return models::run(&args),
         CliCommand::Cluster(args) => return cluster::run(&args),
         CliCommand::Completions(shell) => return words::completions(args::command(program), &low.name, shell),
@@ -146,6 +147,7 @@ fn carry_out(
         | CliCommand::Bench(_)
         | CliCommand::Call(_)
         | CliCommand::Status(_)
+        | CliCommand::Top(_)
         | CliCommand::Models(_)
         | CliCommand::Cluster(_) => Ok(()),
         CliCommand::Completions(_)

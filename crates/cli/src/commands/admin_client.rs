@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_http_client::{Call, Connection, Origin, Protocol};
+use callboard_http_client::{Answer, Call, Connection, Origin, Protocol};
 use clap::{Arg, ArgMatches};
 use serde_json::Value;
 
@@ -79,24 +79,55 @@ impl AdminClient {
             .map_err(|_| CliError::Failed(format!("{url}: the answer is not that of an admin listener")))
     }
 
-    fn body(&self, call: Call) -> Result<Bytes, CliError> {
-        let method = call.method.as_str();
-        let trust = trust::read(self.ca_file.as_deref(), [&self.origin])?;
-        let url = self.origin.url_of(&call.route);
-        let request = call.prepare(&self.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
-        let failed = |error| CliError::because(&url, &error);
+    /// Gives the pieces of a page that does not end to `take`, until that returns `false`. A page that ends, or pauses
+    /// for longer than the timeout, is an error.
+    pub(crate) fn follow(&self, route: &str, mut take: impl FnMut(&[u8]) -> bool) -> Result<(), CliError> {
+        let call = Call {
+            method: "GET".to_owned(),
+            route: route.to_owned(),
+            headers: self.headers.clone(),
+            body: Bytes::new(),
+        };
+        let url = self.origin.url_of(route);
         block_on(async {
-            let exchange = async {
-                let opened = Connection::open_trusting(&self.origin, Protocol::Http1, trust.as_ref()).await;
-                let mut connection = opened.map_err(failed)?;
-                let answer = connection.send(&request).await.map_err(failed)?;
-                let status = answer.status();
-                let body = answer.bytes(MAX_BYTES).await.map_err(failed)?;
-                if (200..300).contains(&status) { Ok(body) } else { Err(refused(&url, method, status, &body)) }
-            };
-            let outcome = tokio::time::timeout(self.timeout, exchange).await;
-            outcome.map_err(|_| CliError::Failed(format!("{url}: no whole answer within {:?}", self.timeout)))?
+            let (_connection, mut answer) = self.in_time(&url, self.open(&url, call)).await?;
+            loop {
+                let next = async { answer.chunk().await.map_err(|error| CliError::because(&url, &error)) };
+                match self.in_time(&url, next).await? {
+                    Some(piece) if take(&piece) => {}
+                    Some(_) => return Ok(()),
+                    None => return Err(CliError::Failed(format!("{url}: the stream has ended"))),
+                }
+            }
         })
+    }
+
+    fn body(&self, call: Call) -> Result<Bytes, CliError> {
+        let url = self.origin.url_of(&call.route);
+        block_on(self.in_time(&url, async {
+            let (_connection, answer) = self.open(&url, call).await?;
+            answer.bytes(MAX_BYTES).await.map_err(|error| CliError::because(&url, &error))
+        }))
+    }
+
+    /// Sends the call. An answer that is no success is an error with its message.
+    async fn open(&self, url: &str, call: Call) -> Result<(Connection, Answer), CliError> {
+        let failed = |error| CliError::because(url, &error);
+        let trust = trust::read(self.ca_file.as_deref(), [&self.origin])?;
+        let request = call.prepare(&self.origin, Protocol::Http1).map_err(|error| CliError::Usage(chain(&error)))?;
+        let opened = Connection::open_trusting(&self.origin, Protocol::Http1, trust.as_ref()).await;
+        let mut connection = opened.map_err(failed)?;
+        let answer = connection.send(&request).await.map_err(failed)?;
+        let status = answer.status();
+        if (200..300).contains(&status) {
+            return Ok((connection, answer));
+        }
+        Err(refused(url, &call.method, status, &answer.bytes(MAX_BYTES).await.map_err(failed)?))
+    }
+
+    async fn in_time<T>(&self, url: &str, work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+        let outcome = tokio::time::timeout(self.timeout, work).await;
+        outcome.map_err(|_| CliError::Failed(format!("{url}: no whole answer within {:?}", self.timeout)))?
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod openapi;
 pub(crate) mod prepare;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod words;
 
 use std::future::Future;
