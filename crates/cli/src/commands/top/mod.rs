@@ -78,6 +78,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), CliError> {
 }
 
 /// Sends what the node says. Only the first failure ends it: a node that was there may come back.
+#[expect(clippy::disallowed_methods, reason = "a thread of its own, outside any runtime")]
 fn follow(client: &AdminClient, news: &Sender<News>) -> Result<(), CliError> {
     let mut was_there = false;
     loop {
