@@ -251,8 +251,26 @@ fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
         ],
     );
     add(
+        "members",
+        "Cluster",
+        &[
+            ("node", Left, &|row| {
+                Cell::from(text(&row["name"]) + if row["is_this_node"] == true { " (this node)" } else { "" })
+            }),
+            ("address", Left, &|row| text(&row["address"]).into()),
+            ("state", Left, &|row| Cell::state(&text(&row["state"]))),
+            ("phase", Left, &|row| match row["phase"].as_str() {
+                Some(_) => Cell::state(&text(&row["phase"])),
+                None => dash().into(),
+            }),
+            ("version", Left, &|row| text(&row["version"]).into()),
+            ("routes", Right, &|row| text(&row["routes"]).into()),
+            ("stages", Right, &|row| text(&row["stages"]).into()),
+        ],
+    );
+    add(
         "peers",
-        "Nodes",
+        "Links",
         &[
             ("peer", Left, &|row| match row["node"].as_str() {
                 Some("") | None => text(&row["address"]).into(),
@@ -402,6 +420,16 @@ mod tests {
                 "max_batch": 32, "batch_ms": 1.5, "restarts": 2, "cpu": 0.75, "memory_bytes": 157_286_400,
             }, { "name": "far", "state": "remote" }],
             "peers": [{ "node": "second", "address": "10.0.0.2:4433", "stages": ["far"], "connected_s": 61 }],
+            "members": [
+                {
+                    "name": "first", "address": "10.0.0.1:4433", "state": "up", "is_this_node": true, "phase": "ready",
+                    "version": "1.2.3", "routes": 1, "stages": 2,
+                },
+                {
+                    "name": "second", "address": "10.0.0.2:4433", "state": "suspected", "phase": "draining",
+                    "version": "1.2.3", "routes": 0, "stages": 1,
+                },
+            ],
             "devices": [], "actors": [],
         })
     }
@@ -423,7 +451,7 @@ mod tests {
             past.note(sample);
         }
         screen.show(&sample(), &past);
-        let lines = shown(&mut screen, (160, 20));
+        let lines = shown(&mut screen, (160, 24));
         let expected = [
             "callboard 1.2.3  ready  up 1 h 2 min",
             "calls: 3 in flight, the oldest for 1.5 s, 10 admitted and 1 refused since the start",
@@ -440,7 +468,12 @@ mod tests {
             "far     remote           -      -  -                                       -           -            -     -  \
                    -         -  -",
             "",
-            "Nodes",
+            "Cluster",
+            "node               address        state      phase     version  routes  stages",
+            "first (this node)  10.0.0.1:4433  up         ready     1.2.3         1       2",
+            "second             10.0.0.2:4433  suspected  draining  1.2.3         0       1",
+            "",
+            "Links",
             "peer    address        link      stages",
             "second  10.0.0.2:4433  up 1 min  far",
         ];
