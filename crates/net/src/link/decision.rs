@@ -40,6 +40,14 @@ impl LinkTimes {
     }
 }
 
+/// Everything that has arrived on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    pub(super) datagrams: u64,
+    /// The acknowledgements among it.
+    pub(super) answers: u64,
+}
+
 /// What a look decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkLook {
@@ -53,13 +61,12 @@ pub(super) struct LinkLook {
 
 /// The silence of a link.
 ///
-/// Only a silence that was asked into makes a link lost, counted from the first ask without an answer. So the other side
-/// may pause for almost as long, whenever its pause begins.
+/// Datagrams end a silence. Only an acknowledgement answers an ask, and only asks without an answer make a link lost,
+/// counted from the first one. So the other side may pause for almost as long, whenever its pause begins.
 #[derive(Debug)]
 pub(super) struct LinkDecision {
     times: LinkTimes,
-    /// All datagrams that have arrived.
-    datagrams: u64,
+    heard: Heard,
     looked_at: Instant,
     /// The last pause before a look.
     pause: Duration,
@@ -72,10 +79,10 @@ pub(super) struct LinkDecision {
 }
 
 impl LinkDecision {
-    pub(super) fn new(times: LinkTimes, datagrams: u64, now: Instant) -> Self {
+    pub(super) fn new(times: LinkTimes, heard: Heard, now: Instant) -> Self {
         Self {
             times,
-            datagrams,
+            heard,
             looked_at: now,
             pause: Duration::ZERO,
             quiet: Duration::ZERO,
@@ -97,21 +104,19 @@ impl LinkDecision {
     }
 
     /// A cold link was woken: nothing is known of the time before.
-    pub(super) fn awake(&mut self, datagrams: u64, now: Instant) {
-        (self.datagrams, self.looked_at, self.quiet) = (datagrams, now, Duration::ZERO);
+    pub(super) fn awake(&mut self, heard: Heard, now: Instant) {
+        (self.heard, self.looked_at, self.quiet) = (heard, now, Duration::ZERO);
     }
 
     /// `must_ask`: whether to ask at once.
-    pub(super) fn look(&mut self, datagrams: u64, has_calls: bool, must_ask: bool, now: Instant) -> LinkLook {
+    pub(super) fn look(&mut self, heard: Heard, has_calls: bool, must_ask: bool, now: Instant) -> LinkLook {
         // A pause of this process is no silence of the other side.
         let since = (now - self.looked_at).min(2 * self.pause);
         self.looked_at = now;
-        if std::mem::replace(&mut self.datagrams, datagrams) == datagrams {
-            self.quiet += since;
-            self.unanswered = self.unanswered.map(|unanswered| unanswered + since);
-        } else {
-            (self.quiet, self.unanswered) = (Duration::ZERO, None);
-        }
+        let before = std::mem::replace(&mut self.heard, heard);
+        self.quiet = if heard.datagrams == before.datagrams { self.quiet + since } else { Duration::ZERO };
+        let is_unanswered = heard.answers == before.answers;
+        self.unanswered = self.unanswered.filter(|_| is_unanswered).map(|unanswered| unanswered + since);
         if has_calls {
             self.hot_until = now + self.times.hot_for;
         }
@@ -119,7 +124,7 @@ impl LinkDecision {
         // By the clock: after a pause of this process the other side is asked at once.
         let may_ask = self.asked_at.is_none_or(|at| now - at >= self.times.ask_every);
         LinkLook {
-            asks: must_ask || is_hot && may_ask && self.quiet >= self.times.ask_every,
+            asks: must_ask || is_hot && may_ask && (self.quiet >= self.times.ask_every || self.unanswered.is_some()),
             is_overdue: has_calls && !self.quiet.is_zero() || self.unanswered.is_some(),
             is_silent: self.quiet >= self.times.silent_after,
             is_lost: self.unanswered.is_some_and(|unanswered| unanswered >= self.times.lost_after),
@@ -146,7 +151,7 @@ mod tests {
         decision: LinkDecision,
         start: Instant,
         now: Instant,
-        datagrams: u64,
+        heard: Heard,
         looks: usize,
         asks: Vec<Duration>,
         silent_at: Option<Duration>,
@@ -157,10 +162,10 @@ mod tests {
         fn new(times: LinkTimes) -> Self {
             let start = Instant::now();
             Self {
-                decision: LinkDecision::new(times, 0, start),
+                decision: LinkDecision::new(times, Heard::default(), start),
                 start,
                 now: start,
-                datagrams: 0,
+                heard: Heard::default(),
                 looks: 0,
                 asks: Vec::new(),
                 silent_at: None,
@@ -175,13 +180,18 @@ mod tests {
         fn look(&mut self, has_calls: bool, must_ask: bool) {
             self.looks += 1;
             let at = self.now - self.start;
-            let look = self.decision.look(self.datagrams, has_calls, must_ask, self.now);
+            let look = self.decision.look(self.heard, has_calls, must_ask, self.now);
             if look.asks {
                 self.asks.push(at);
                 self.decision.asked(self.now);
             }
             self.silent_at = self.silent_at.or_else(|| look.is_silent.then_some(at));
             self.lost_at = self.lost_at.or_else(|| look.is_lost.then_some(at));
+        }
+
+        fn answer(&mut self) {
+            self.heard.datagrams += 1;
+            self.heard.answers += 1;
         }
 
         /// Goes on until this time. The other side answers each ask if `answers`. Returns whether the link is cold.
@@ -191,7 +201,9 @@ mod tests {
                 self.now += pause;
                 let asked = self.asks.len();
                 self.look(has_calls, false);
-                self.datagrams += u64::from(answers && self.asks.len() > asked);
+                if answers && self.asks.len() > asked {
+                    self.answer();
+                }
             }
             false
         }
@@ -216,6 +228,16 @@ mod tests {
             line.until(millis(begins + 6_000), true, true);
             assert!(line.lost_at.is_none() && line.silent_at.is_some(), "{begins}");
         }
+    }
+
+    #[test]
+    fn a_line_that_carries_one_way_only_is_lost_and_not_silent() {
+        let mut line = Line::dialled();
+        for half_second in 1..=8 {
+            line.until(millis(500 * half_second), true, false);
+            line.heard.datagrams += 1;
+        }
+        assert_eq!((line.silent_at, line.lost_at), (None, Some(millis(3_200))));
     }
 
     #[test]
@@ -247,9 +269,11 @@ mod tests {
         for answers in [true, false] {
             let mut line = Line::dialled();
             line.now += millis(60_000);
-            line.decision.awake(0, line.now);
+            line.decision.awake(line.heard, line.now);
             line.look(false, true);
-            line.datagrams += u64::from(answers);
+            if answers {
+                line.answer();
+            }
             let is_cold = line.until(millis(64_000), false, answers);
             assert_eq!((is_cold, line.lost_at.is_none()), (answers, answers));
             assert!(!answers || line.looks == 2, "{}", line.looks);

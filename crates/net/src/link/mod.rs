@@ -5,7 +5,7 @@
 //!   asks the other side for a sign of life: an empty QUIC datagram, which is acknowledged and dropped.
 //! * **Silent:** nothing has arrived for a while, although the watch has asked several times. New calls go elsewhere,
 //!   and calls that may run again are repeated there. The next datagram ends it.
-//! * **Lost:** no answer for longer. The watch closes the connection, as QUIC does with a cold one.
+//! * **Lost:** no answer for longer, although datagrams may arrive: a line may carry one way only. The watch closes the connection, as QUIC does with a cold one.
 //! * **Gone:** the machine of the other side reports that no process has its port. The connection is closed.
 //!
 //! Both sides watch: the side that connects while it waits for calls, and the side that accepts while it runs some.
@@ -21,7 +21,7 @@ use quinn::{Connection, ConnectionError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use self::decision::{LinkDecision, LinkTimes};
+use self::decision::{Heard, LinkDecision, LinkTimes};
 use crate::counter::{CountGuard, GuardCounter};
 use crate::endpoint::{Tuning, code, is_port_closed};
 
@@ -138,8 +138,11 @@ impl Link {
 
     /// Watches until the connection is to be closed. One task watches a link.
     pub(crate) async fn watch(&self, connection: &Connection) -> LinkEnd {
-        let datagrams = || connection.stats().udp_rx.datagrams;
-        let mut decision = LinkDecision::new(self.times, datagrams(), Instant::now());
+        let heard = || {
+            let stats = connection.stats();
+            Heard { datagrams: stats.udp_rx.datagrams, answers: stats.frame_rx.acks }
+        };
+        let mut decision = LinkDecision::new(self.times, heard(), Instant::now());
         loop {
             self.is_watched.swap(false, Ordering::AcqRel);
             let has_calls = self.calls.count() > 0;
@@ -153,13 +156,13 @@ impl Link {
                 }
                 None => {
                     self.woken.notified().await;
-                    decision.awake(datagrams(), Instant::now());
+                    decision.awake(heard(), Instant::now());
                 }
             }
             // A call that has begun and ended meanwhile counts, too.
             let has_calls = self.is_watched.swap(true, Ordering::AcqRel) || self.calls.count() > 0;
             let (now, must_ask) = (Instant::now(), self.must_ask.swap(false, Ordering::AcqRel));
-            let look = decision.look(datagrams(), has_calls, must_ask, now);
+            let look = decision.look(heard(), has_calls, must_ask, now);
             self.set_silent(look.is_silent, connection);
             if look.is_lost {
                 self.is_lost.store(true, Ordering::Release);
