@@ -6,6 +6,9 @@ use serde_json::Value;
 
 use crate::plain;
 
+/// A longer cell makes its line longer, and no other one. Threat: one long text in a table of thousands of rows.
+const WIDEST: usize = 64;
+
 /// A table whose columns fit their contents.
 pub(crate) struct Table<const N: usize> {
     rows: Vec<[String; N]>,
@@ -26,7 +29,7 @@ impl<const N: usize> Table<N> {
 impl<const N: usize> fmt::Display for Table<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-        let widths: [usize; N] = std::array::from_fn(width);
+        let widths: [usize; N] = std::array::from_fn(|column| width(column).min(WIDEST));
         for row in &self.rows {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(widths) {
@@ -55,4 +58,19 @@ pub(crate) fn text(value: &Value) -> String {
 /// The text, or a dash for an empty one.
 pub(crate) fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_long_cell_widens_no_other_line() {
+        let mut table = Table::new(["a", "b"]);
+        table.row(["x".repeat(30_000), "1".to_owned()]);
+        (0..100).for_each(|_| table.row(["y".to_owned(), "2".to_owned()]));
+        let shown = table.to_string();
+        assert!(shown.len() < 40_000, "{}", shown.len());
+        assert!(shown.lines().skip(2).all(|line| line == format!("{:66}2", "y")));
+    }
 }

@@ -181,8 +181,8 @@ impl QuicNode {
 pub(crate) fn run_status(args: &ClusterStatusArgs) -> Result<(), CliError> {
     let state = match &args.source {
         Source::Admin(client) => {
-            let mut status = client.ask("GET", "/v1/status".to_owned())?;
-            json!({ "members": status["node"]["members"].take(), "peers": status["node"]["peers"].take() })
+            let status = client.ask("GET", "/v1/status".to_owned())?;
+            json!({ "members": status["node"]["members"], "peers": status["node"]["peers"] })
         }
         Source::Quic(node) => {
             let state = block_on(within(node.timeout, node.state()))?;
@@ -193,7 +193,8 @@ pub(crate) fn run_status(args: &ClusterStatusArgs) -> Result<(), CliError> {
         return output::result(state);
     }
     if items(&state["members"]).is_empty() {
-        return Err(CliError::Failed("this node is in no cluster: it serves no QUIC (--quic, --join)".to_owned()));
+        let message = "this node knows no members: it is in no cluster (--quic, --join), or of an earlier version";
+        return Err(CliError::Failed(message.to_owned()));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     output::result(StateText { state: &state, now })
@@ -213,22 +214,30 @@ pub(crate) fn run_drain(args: &DrainArgs) -> Result<(), CliError> {
     }))
 }
 
-/// The member of this name or address, if it is not down.
+/// The member of this name; else the one at this address, of which a name that is down may have been another.
 fn find<'a>(members: &'a [MemberDescription], node: &str) -> Result<&'a MemberDescription, CliError> {
-    let mut found = members.iter().filter(|member| member.name == node || member.address == node);
-    match found.next() {
-        Some(member) if member.state == MemberState::Down => {
-            Err(CliError::Failed(format!("the node `{node}` is down")))
-        }
+    let is_down = |member: &&MemberDescription| member.state == MemberState::Down;
+    let at_address = || members.iter().filter(|member| member.address == node);
+    let found = members
+        .iter()
+        .find(|member| member.name == node)
+        .or_else(|| at_address().find(|member| !is_down(member)))
+        .or_else(|| at_address().next());
+    match found {
+        Some(member) if is_down(&member) => Err(CliError::Failed(format!("the node `{node}` is down"))),
         Some(member) => Ok(member),
         None => {
-            let names: Vec<&str> = members.iter().map(|member| &*member.name).collect();
-            Err(CliError::Failed(format!(
-                "there is no node `{node}` in the cluster: its nodes are {}",
-                names.join(", ")
-            )))
+            let up: Vec<&str> = members.iter().filter(|member| !is_down(member)).map(|member| &*member.name).collect();
+            Err(CliError::Failed(format!("there is no node `{node}` in the cluster: its nodes are {}", first(&up))))
         }
     }
+}
+
+/// The first of these names, and how many more there are.
+fn first(names: &[impl AsRef<str>]) -> String {
+    const NAMED: usize = 10;
+    let shown = names.iter().take(NAMED).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED { format!("{shown} and {} more", names.len() - NAMED) } else { shown }
 }
 
 async fn within<T>(limit: Duration, asking: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
@@ -246,7 +255,7 @@ pub(super) fn summary(members: &[Value]) -> String {
     for state in ["suspected", "down"] {
         let names = of_state(state);
         if !names.is_empty() {
-            line = format!("{line}, {} {state} ({})", names.len(), names.join(", "));
+            line = format!("{line}, {} {state} ({})", names.len(), first(&names));
         }
     }
     line
@@ -265,7 +274,7 @@ impl fmt::Display for StateText<'_> {
         writeln!(f, "nodes: {}\n", summary(members))?;
         let mut nodes = Table::new(["node", "address", "state", "phase", "for", "version"]);
         let mut stages = Table::new(["stage", "node", "revision", "replicas"]);
-        let (mut has_stages, mut left_out) = (false, 0);
+        let (mut has_stages, mut left_out) = (false, 0u64);
         for member in members {
             let (name, report) = (text(&member["name"]), &member["report"]);
             let is_down = member["state"] == "down";
@@ -285,7 +294,7 @@ impl fmt::Display for StateText<'_> {
             if is_down {
                 continue;
             }
-            left_out += report["left_out"].as_u64().unwrap_or_default();
+            left_out = left_out.saturating_add(report["left_out"].as_u64().unwrap_or_default());
             for stage in items(&report["stages"]) {
                 has_stages = true;
                 let replicas = format!("{} of {}", text(&stage["ready"]), text(&stage["wanted"]));
@@ -373,6 +382,29 @@ e:1      e     connected for 1 min
         assert_eq!(find(&members, "b:1").unwrap().name, "b");
         assert_eq!(find(&members, "c").unwrap_err().to_string(), "the node `c` is down");
         let unknown = find(&members, "x").unwrap_err().to_string();
-        assert_eq!(unknown, "there is no node `x` in the cluster: its nodes are a, b, c");
+        assert_eq!(unknown, "there is no node `x` in the cluster: its nodes are a, b");
+        // A node that is started again under another name is at the address of one that is down.
+        let mut again = MemberDescription::new("z", "c:1", MemberState::Up, 0);
+        let members = [members, [member("d", MemberState::Down), again.clone(), member("e", MemberState::Up)]].concat();
+        assert_eq!(find(&members, "c:1").unwrap().name, "z");
+        assert_eq!(find(&members, "c").unwrap_err().to_string(), "the node `c` is down");
+        again.state = MemberState::Down;
+        assert_eq!(find(&[again], "c:1").unwrap_err().to_string(), "the node `c:1` is down");
+    }
+
+    #[test]
+    fn a_line_names_ten_nodes_of_a_state_and_counts_the_others() {
+        let members: Vec<Value> = (0..12).map(|n| json!({ "name": format!("n{n}"), "state": "down" })).collect();
+        assert_eq!(summary(&members), "0 up, 12 down (n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 2 more)");
+    }
+
+    #[test]
+    fn reports_that_lie_about_what_they_leave_out_are_shown() {
+        let member = |left_out: u64| json!({ "name": "a", "state": "up", "report": { "left_out": left_out } });
+        let state = json!({ "members": [member(u64::MAX), member(5)] });
+        let shown = StateText { state: &state, now: Duration::ZERO }.to_string();
+        assert!(
+            shown.ends_with(&format!("and {} routes and stages that have no room in the nodes' reports\n", u64::MAX))
+        );
     }
 }
