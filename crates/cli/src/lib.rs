@@ -17,6 +17,8 @@
 //! works on the directories of identities.
 
 mod admin;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod arenas;
 mod args;
 mod client;
 mod commands;

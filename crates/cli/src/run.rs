@@ -39,6 +39,8 @@ pub(super) fn run(
     args: impl IntoIterator<Item = OsString>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> ExitCode {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    crate::arenas::bound();
     let program = if own.is_some() { Program::Own } else { Program::Callboard };
     #[cfg(feature = "process")]
     callboard_process::guard_if_asked();
