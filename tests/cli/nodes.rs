@@ -78,6 +78,10 @@ impl Member {
     pub(crate) fn start(command: Command) -> Self {
         let mut server = Server::start(command);
         let quic = server.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+        Self::of(server, quic)
+    }
+
+    pub(crate) fn of(server: Server, quic: String) -> Self {
         Self { http: Http(server.address.clone()), server, quic }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, directory_with, failure, run};
 
-pub(crate) const PNG: &str = "POST /digits HTTP/1.1\r\ncontent-type: image/png";
+const PNG: &str = "POST /digits HTTP/1.1\r\ncontent-type: image/png";
 
 /// A node of the digits with this QUIC address, and its actual address.
 fn worker(state: &Path, quic: &str) -> (Server, String) {
@@ -41,7 +41,7 @@ fn request_until(server: &Server, head: &str, body: &[u8], is_expected: impl Fn(
     }
 }
 
-pub(crate) fn wait_until_ready(server: &Server) {
+fn wait_until_ready(server: &Server) {
     request_until(server, "GET /readyz HTTP/1.1", b"", |answer| answer.status == 200);
 }
 

@@ -134,7 +134,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) {
 }
 
 /// The status of one request on its own connection.
-pub(crate) fn status_of(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
+fn status_of(address: &str, head: &str, body: &[u8]) -> io::Result<u16> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(TEST_TIMEOUT))?;
     write!(stream, "{head}host: test\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len())?;

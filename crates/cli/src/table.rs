@@ -1,6 +1,7 @@
-//! Tables of values in an answer, for people at a terminal.
+//! Tables of values in an answer, and the form of each value, for people at a terminal.
 
 use std::fmt::{self, Write as _};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -50,14 +51,48 @@ pub(crate) fn items(list: &Value) -> &[Value] {
 pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => plain::line(text).into_owned(),
-        Value::Null => "-".to_owned(),
+        Value::Null => dash(),
         other => plain::line(&other.to_string()).into_owned(),
     }
 }
 
 /// The text, or a dash for an empty one.
 pub(crate) fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
+    if text.is_empty() { dash() } else { text }
+}
+
+/// A value that is not known.
+pub(crate) fn dash() -> String {
+    "-".to_owned()
+}
+
+/// Parses a `Duration` as serde writes it.
+pub(crate) fn span(value: &Value) -> Duration {
+    let part = |key: &str| value[key].as_u64().unwrap_or_default();
+    Duration::new(part("secs"), u32::try_from(part("nanos")).unwrap_or_default())
+}
+
+pub(crate) fn shown_span(span: Duration) -> String {
+    match span.as_secs() {
+        0 => format!("{:.1} ms", span.as_secs_f64() * 1000.0),
+        seconds => shown_seconds(seconds),
+    }
+}
+
+pub(crate) fn shown_seconds(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+pub(crate) fn shown_bytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
 }
 
 #[cfg(test)]

@@ -47,9 +47,7 @@ impl Role {
             Self::Operator => OPERATOR_NAME,
         }
     }
-}
 
-impl Role {
     /// The word for a holder, for people: "a node", "an operator".
     #[must_use]
     pub const fn with_article(self) -> &'static str {

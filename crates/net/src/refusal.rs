@@ -132,7 +132,7 @@ impl RefusalReason {
             Self::NoCommonVersion => "the two sides have no common version: update the older one",
             Self::StaleGeneration => {
                 "a node that began later is connected under the same name: use one identity per node. After a start with the \
-                 clock set back, wait until the connections of the earlier process are gone (3 s)"
+                 clock set back, wait until the connections of the earlier process are gone (`quic.idle_timeout`, 3 s by default)"
             }
             Self::TooMany | Self::Busy => "the node is at its limit of connections: try again later",
             Self::Starting => "its stages are not up yet: wait for it, or call another node",

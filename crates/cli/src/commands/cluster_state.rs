@@ -16,12 +16,11 @@ use serde_json::{Value, json};
 
 use super::admin_client::{self, AdminClient};
 use super::block_on;
-use super::status::{shown_span, span};
 use crate::client::args::{timeout, value_of};
 use crate::error::CliError;
 use crate::identity::identity;
 use crate::output;
-use crate::table::{Table, items, or_dash, text};
+use crate::table::{Table, dash, items, or_dash, shown_span, span, text};
 
 /// How long a command waits for a node that is just starting.
 const START_UP_WAIT: Duration = Duration::from_secs(3);
@@ -287,8 +286,8 @@ impl fmt::Display for StateText<'_> {
                 format!("{name}{asked}"),
                 text(&member["address"]),
                 state,
-                if is_down { "-".to_owned() } else { text(&report["phase"]).replace('_', " ") },
-                since.map_or_else(|| "-".to_owned(), |since| shown_span(self.now.saturating_sub(since))),
+                if is_down { dash() } else { text(&report["phase"]).replace('_', " ") },
+                since.map_or_else(dash, |since| shown_span(self.now.saturating_sub(since))),
                 text(&report["version"]),
             ]);
             if is_down {

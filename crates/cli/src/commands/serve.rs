@@ -1,10 +1,10 @@
 //! `callboard serve`: starts the node, serves, and shuts down in order.
 //!
-//! The shutdown: the first signal, or a request to drain at the admin listener or over QUIC, makes the node not ready. After the delay,
-//! in which balancers notice, the listener closes and every connection finishes its running request. When the last one
-//! is closed, or the drain time is over, the node stops its workers. A second signal ends the process at once; after a
-//! drain request, the first signal only asks for the same. The exit code says whether all calls were answered. Nothing
-//! waits for a reader of stderr.
+//! The shutdown: the first signal, or a request to drain at the admin listener or over QUIC, makes the node not ready.
+//! After the delay, in which balancers notice, the listener closes and every connection finishes its running request.
+//! When the last one is closed, or the drain time is over, the node stops its workers. A second signal ends the process
+//! at once; after a drain request, the first signal only asks for the same. The exit code says whether all calls were
+//! answered. Nothing waits for a reader of stderr.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -13,7 +13,7 @@ use super::block_on;
 use super::cluster_state::summary;
 use crate::client::args::duration;
 use crate::error::CliError;
-use crate::table::{Table, items, or_dash, text};
+use crate::table::{Table, dash, items, or_dash, percent, shown_bytes, shown_span, span, text};
 use crate::{output, plain};
 
 /// The admin listener to ask.
@@ -189,7 +189,7 @@ impl fmt::Display for StatusText<'_> {
         }
         for stage in items(&health["remote_stages"]) {
             let state = if stage["ready"] == true { "remote" } else { "unreachable" };
-            let mut row = std::array::from_fn(|_| "-".to_owned());
+            let mut row = std::array::from_fn(|_| dash());
             (row[0], row[1]) = (text(&stage["name"]), state.to_owned());
             stages.row(row);
         }
@@ -260,7 +260,7 @@ impl StatusText<'_> {
                     text(&process["pid"]),
                     shown_span(age),
                     text(&replica["batches"]),
-                    format!("{:.0} %", share * 100.0),
+                    percent(share),
                     process["memory_bytes"].as_u64().map_or_else(dash, shown_bytes),
                 ]);
             }
@@ -272,7 +272,7 @@ impl StatusText<'_> {
         let mut table = Table::new(["device", "name", "memory", "in use", "utilisation", "temperature"]);
         for (index, device) in &self.figures.devices {
             let bytes = |bytes: Option<f64>| bytes.map_or_else(dash, |bytes| shown_bytes(bytes as u64));
-            let share = device.utilisation.map_or_else(dash, |share| format!("{:.0} %", share * 100.0));
+            let share = device.utilisation.map_or_else(dash, percent);
             table.row([
                 index.to_string(),
                 if device.is_lost { "lost".to_owned() } else { plain::line(&device.name).into_owned() },
@@ -299,31 +299,8 @@ fn devices(figures: &Figures) -> Value {
     figures.devices.iter().map(row).collect()
 }
 
-fn dash() -> String {
-    "-".to_owned()
-}
-
 fn time_of(histogram: Option<&Histogram>, share: f64) -> String {
     histogram.and_then(|histogram| histogram.quantile(share)).map_or_else(dash, shown_span)
-}
-
-/// Parses a `Duration` as serde writes it.
-pub(super) fn span(value: &Value) -> Duration {
-    let part = |key: &str| value[key].as_u64().unwrap_or_default();
-    Duration::new(part("secs"), u32::try_from(part("nanos")).unwrap_or_default())
-}
-
-pub(super) fn shown_span(span: Duration) -> String {
-    match span.as_secs() {
-        0 => format!("{:.1} ms", span.as_secs_f64() * 1000.0),
-        seconds @ 1..60 => format!("{seconds} s"),
-        seconds @ 60..3600 => format!("{} min", seconds / 60),
-        seconds => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-fn shown_bytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ crate::words! {
         Certificate = 13 => "certificate",
         /// A message of membership, on a one-way stream between nodes that both have the feature `gossip`; in its body.
         Gossip = 14 => "gossip",
-        /// The caller's own address cannot be connected, on a one-way stream to a node that has connected.
+        /// The sender cannot connect to the address that the receiver advertises; on a one-way stream.
         Unreachable = 15 => "unreachable",
         /// Asks a node what it knows of its cluster; no header, no body. Answered as a call is.
         Status = 16 => "status",

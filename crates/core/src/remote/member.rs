@@ -12,7 +12,7 @@ pub struct MemberDescription {
     pub address: String,
     /// Whether it answers.
     pub state: MemberState,
-    /// When that was found out, in seconds since 1970. Of a suspected member: when it was up.
+    /// When it entered this state, in seconds since 1970. A suspected member keeps the time at which it came up.
     pub since: u64,
     /// Whether it is the node that describes it.
     pub is_this_node: bool,
@@ -48,7 +48,7 @@ impl MemberDescription {
 pub enum MemberState {
     /// It answers.
     Up,
-    /// It has not answered somebody, and is down unless it says otherwise in time.
+    /// A member has had no answer from it; it is called down unless it refutes this in time.
     Suspected,
     /// It does not answer, or has left.
     Down,

@@ -73,7 +73,7 @@ pub struct PeerDescription {
     pub node: String,
     /// The age of the connection; `None` without one.
     pub connected_for: Option<Duration>,
-    /// Whether nothing has come over the connection for so long that new calls go elsewhere.
+    /// Whether the peer is silent: new calls go to other nodes.
     pub silent: bool,
     /// The stages that it runs for other nodes.
     pub stages: Vec<String>,

@@ -102,7 +102,8 @@ const STAGES = [
 const PEERS = [
   ['peer', '', peer => peer.node || peer.address],
   ['address', '', peer => peer.address],
-  ['link', '', peer => peer.connected_s == null ? state('down') : make('span', { class: 'good' }, `up ${span(peer.connected_s)}`)],
+  ['link', '', peer => peer.connected_s == null ? state('down') : peer.silent ? state('silent')
+    : make('span', { class: 'good' }, `up ${span(peer.connected_s)}`)],
   ['stages', 'wrap', peer => peer.stages.join(', ')],
 ];
 const MEMBERS = [

@@ -370,7 +370,8 @@ async fn receive_notice(node: Weak<NodeConnection>, stream: RecvStream) {
 }
 
 impl ConnectFailure {
-    /// What the node at that address, or the lack of one, says about the address itself.
+    /// Why the address cannot be connected: no node answers there, or it refuses this one. `None` if the cause is on this
+    /// side.
     pub(crate) fn of_address(&self) -> Option<&str> {
         match self {
             Self::Absent { reason, .. } | Self::Refused { reason, .. } => Some(reason),

@@ -1,4 +1,5 @@
-//! The peers of each stage that this node calls, forgotten as connections and offers change.
+//! A cache of the peers of each stage that this node calls. A change of a connection or of offers clears it; the next
+//! choice fills it again.
 //!
 //! The first choice after a change walks over all peers, later ones read without a lock. So changes that come together,
 //! as when a node connects to hundreds of others, cost one walk. A peer that drains, or whose connection has just ended,
@@ -56,11 +57,11 @@ impl StageIndex {
 
     pub(super) fn set_peers(&self, peers: Vec<Arc<Peer>>) {
         self.peers.store(Arc::new(peers));
-        self.renew();
+        self.invalidate();
     }
 
-    /// Forgets the peers of all stages, after a change of a connection or of offers.
-    pub(super) fn renew(&self) {
+    /// Clears the cache, after a change of a connection or of offers.
+    pub(super) fn invalidate(&self) {
         // What was begun before the change is forgotten, too.
         let _making = self.making.lock();
         self.stages.store(Arc::default());
@@ -152,7 +153,7 @@ mod tests {
     fn changes_that_come_together_cost_one_walk_over_the_peers() {
         let index = StageIndex::default();
         let before = index.stage("work");
-        (0..300).for_each(|_| index.renew());
+        (0..300).for_each(|_| index.invalidate());
         assert!(index.stages.load().is_empty(), "no call has asked");
         let after = index.stage("work");
         assert!(!Arc::ptr_eq(&before, &after));

@@ -201,7 +201,7 @@ async fn follow_view(inner: Weak<Inner>, connector: PeerConnector, mut views: wa
                     // The view does not change any more.
                     Err(_) => is_final = true,
                 },
-                () = connector.screening.changed.notified() => connector.index.renew(),
+                () = connector.screening.changed.notified() => connector.index.invalidate(),
             }
         }
     }

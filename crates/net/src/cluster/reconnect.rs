@@ -166,7 +166,7 @@ impl PeerConnector {
     /// Sets the connection of a peer for new calls.
     fn set_connection(&self, peer: &Peer, connection: Option<(Arc<NodeConnection>, Arc<KnownMember>)>) {
         peer.set_connection(connection, Instant::now());
-        self.index.renew();
+        self.index.invalidate();
     }
 
     /// Registers the node that has answered under its name.

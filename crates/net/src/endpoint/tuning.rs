@@ -186,7 +186,7 @@ impl Tuning {
             .max_concurrent_bidi_streams(VarInt::from_u32(self.max_streams))
             .mtu_discovery_config(Some(mtu))
             .congestion_controller_factory(Arc::new(congestion))
-            // An empty one asks for a sign of life. Calls use none.
+            // An empty one is a keep-alive. Calls use none.
             .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES))
             .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES);
         #[cfg(feature = "testing")]

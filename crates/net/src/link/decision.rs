@@ -1,4 +1,4 @@
-//! When a link is looked at, whether to ask, and what its silence means: pure decisions.
+//! When a link is looked at, whether to send a keep-alive, and what its silence means: pure decisions.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ const HOT_FOR: Duration = Duration::from_secs(10);
 pub(super) struct LinkTimes {
     /// The time between two looks while there are calls.
     look_every: Duration,
-    /// The quiet time after which a hot link asks, and the time between two asks.
-    ask_every: Duration,
+    /// The quiet time after which a hot link sends a keep-alive, and the time between two.
+    keep_alive: Duration,
     silent_after: Duration,
     /// The time without an answer after which it is lost.
     lost_after: Duration,
@@ -29,8 +29,7 @@ pub(super) struct LinkTimes {
 impl LinkTimes {
     pub(super) fn dialled(tuning: &Tuning) -> Self {
         let Tuning { keep_alive, silent_after, idle_timeout, .. } = *tuning;
-        let (look_every, ask_every) = (LOOK_EVERY, keep_alive);
-        Self { look_every, ask_every, silent_after, lost_after: idle_timeout, hot_for: HOT_FOR }
+        Self { look_every: LOOK_EVERY, keep_alive, silent_after, lost_after: idle_timeout, hot_for: HOT_FOR }
     }
 
     pub(super) fn accepted(tuning: &Tuning) -> Self {
@@ -51,9 +50,9 @@ pub(super) struct Heard {
 /// What a look decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkLook {
-    /// Ask the other side for a sign of life.
-    pub(super) asks: bool,
-    /// A sign of life is due: there are calls and nothing has arrived since the last look, or an ask has no answer.
+    /// Send a keep-alive.
+    pub(super) sends_keep_alive: bool,
+    /// There are calls and nothing has arrived since the last look, or a keep-alive has no answer.
     pub(super) is_overdue: bool,
     pub(super) is_silent: bool,
     pub(super) is_lost: bool,
@@ -61,8 +60,8 @@ pub(super) struct LinkLook {
 
 /// The silence of a link.
 ///
-/// Datagrams end a silence. Only an acknowledgement answers an ask, and only asks without an answer make a link lost,
-/// counted from the first one. So the other side may pause for almost as long, whenever its pause begins.
+/// Datagrams end a silence. Only an acknowledgement answers a keep-alive, and only keep-alives without an answer make a
+/// link lost, counted from the first one. So the other side may pause for almost as long, whenever its pause begins.
 #[derive(Debug)]
 pub(super) struct LinkDecision {
     times: LinkTimes,
@@ -72,8 +71,8 @@ pub(super) struct LinkDecision {
     pause: Duration,
     /// How long nothing has arrived.
     quiet: Duration,
-    asked_at: Option<Instant>,
-    /// The part of the quiet time since the first ask without an answer.
+    sent_at: Option<Instant>,
+    /// The part of the quiet time since the first keep-alive without an answer.
     unanswered: Option<Duration>,
     hot_until: Instant,
 }
@@ -86,7 +85,7 @@ impl LinkDecision {
             looked_at: now,
             pause: Duration::ZERO,
             quiet: Duration::ZERO,
-            asked_at: None,
+            sent_at: None,
             unanswered: None,
             hot_until: now,
         }
@@ -97,7 +96,7 @@ impl LinkDecision {
         let is_quiet = self.unanswered.is_some() || self.quiet >= self.times.silent_after;
         self.pause = match has_calls {
             true => self.times.look_every,
-            false if now < self.hot_until || is_quiet => self.times.ask_every.max(LOOK_EVERY),
+            false if now < self.hot_until || is_quiet => self.times.keep_alive.max(LOOK_EVERY),
             false => return None,
         };
         Some(self.pause)
@@ -108,8 +107,8 @@ impl LinkDecision {
         (self.heard, self.looked_at, self.quiet) = (heard, now, Duration::ZERO);
     }
 
-    /// `must_ask`: whether to ask at once.
-    pub(super) fn look(&mut self, heard: Heard, has_calls: bool, must_ask: bool, now: Instant) -> LinkLook {
+    /// `is_probe`: whether to send a keep-alive at once.
+    pub(super) fn look(&mut self, heard: Heard, has_calls: bool, is_probe: bool, now: Instant) -> LinkLook {
         // A pause of this process is no silence of the other side.
         let since = (now - self.looked_at).min(2 * self.pause);
         self.looked_at = now;
@@ -121,19 +120,20 @@ impl LinkDecision {
             self.hot_until = now + self.times.hot_for;
         }
         let is_hot = has_calls || now < self.hot_until || self.unanswered.is_some();
-        // By the clock: after a pause of this process the other side is asked at once.
-        let may_ask = self.asked_at.is_none_or(|at| now - at >= self.times.ask_every);
+        // By the clock: after a pause of this process a keep-alive is sent at once.
+        let is_due = self.sent_at.is_none_or(|at| now - at >= self.times.keep_alive);
         LinkLook {
-            asks: must_ask || is_hot && may_ask && (self.quiet >= self.times.ask_every || self.unanswered.is_some()),
+            sends_keep_alive: is_probe
+                || is_hot && is_due && (self.quiet >= self.times.keep_alive || self.unanswered.is_some()),
             is_overdue: has_calls && !self.quiet.is_zero() || self.unanswered.is_some(),
             is_silent: self.quiet >= self.times.silent_after,
             is_lost: self.unanswered.is_some_and(|unanswered| unanswered >= self.times.lost_after),
         }
     }
 
-    /// The other side was asked.
-    pub(super) fn asked(&mut self, now: Instant) {
-        self.asked_at = Some(now);
+    /// A keep-alive was sent.
+    pub(super) fn sent_keep_alive(&mut self, now: Instant) {
+        self.sent_at = Some(now);
         self.unanswered.get_or_insert(Duration::ZERO);
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         now: Instant,
         heard: Heard,
         looks: usize,
-        asks: Vec<Duration>,
+        sent: Vec<Duration>,
         silent_at: Option<Duration>,
         lost_at: Option<Duration>,
     }
@@ -167,7 +167,7 @@ mod tests {
                 now: start,
                 heard: Heard::default(),
                 looks: 0,
-                asks: Vec::new(),
+                sent: Vec::new(),
                 silent_at: None,
                 lost_at: None,
             }
@@ -177,13 +177,13 @@ mod tests {
             Self::new(LinkTimes::dialled(&Tuning::default()))
         }
 
-        fn look(&mut self, has_calls: bool, must_ask: bool) {
+        fn look(&mut self, has_calls: bool, is_probe: bool) {
             self.looks += 1;
             let at = self.now - self.start;
-            let look = self.decision.look(self.heard, has_calls, must_ask, self.now);
-            if look.asks {
-                self.asks.push(at);
-                self.decision.asked(self.now);
+            let look = self.decision.look(self.heard, has_calls, is_probe, self.now);
+            if look.sends_keep_alive {
+                self.sent.push(at);
+                self.decision.sent_keep_alive(self.now);
             }
             self.silent_at = self.silent_at.or_else(|| look.is_silent.then_some(at));
             self.lost_at = self.lost_at.or_else(|| look.is_lost.then_some(at));
@@ -194,14 +194,14 @@ mod tests {
             self.heard.answers += 1;
         }
 
-        /// Goes on until this time. The other side answers each ask if `answers`. Returns whether the link is cold.
+        /// Goes on until this time. The other side answers each keep-alive if `answers`. Returns whether the link is cold.
         fn until(&mut self, then: Duration, has_calls: bool, answers: bool) -> bool {
             while self.now < self.start + then {
                 let Some(pause) = self.decision.pause(has_calls, self.now) else { return true };
                 self.now += pause;
-                let asked = self.asks.len();
+                let sent = self.sent.len();
                 self.look(has_calls, false);
-                if answers && self.asks.len() > asked {
+                if answers && self.sent.len() > sent {
                     self.answer();
                 }
             }
@@ -210,12 +210,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_sign_of_life_is_silent_and_then_lost() {
+    fn a_node_that_does_not_answer_is_silent_and_then_lost() {
         let mut line = Line::dialled();
         line.until(millis(4_000), true, false);
-        assert_eq!(line.asks[..3], [200, 400, 600].map(millis));
+        assert_eq!(line.sent[..3], [200, 400, 600].map(millis));
         assert_eq!(line.silent_at, Some(millis(900)));
-        assert_eq!(line.lost_at, Some(millis(3_200)), "three seconds after the first ask");
+        assert_eq!(line.lost_at, Some(millis(3_200)), "three seconds after the first keep-alive");
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         for begins in (1_000..2_000).step_by(50) {
             let mut line = Line::dialled();
             line.until(millis(begins), true, true);
-            // The last datagrams of the pause are dropped, so it ends with the next ask.
+            // The last datagrams of the pause are dropped, so it ends with the next keep-alive.
             line.until(millis(begins + 2_750), true, false);
             line.until(millis(begins + 6_000), true, true);
             assert!(line.lost_at.is_none() && line.silent_at.is_some(), "{begins}");
@@ -244,11 +244,11 @@ mod tests {
     fn a_pause_of_this_process_is_no_silence_of_the_other_side() {
         let mut line = Line::dialled();
         line.until(millis(1_000), true, true);
-        let asks = line.asks.len();
+        let sent = line.sent.len();
         line.now += millis(30_000);
         line.until(line.now - line.start + millis(200), true, false);
         assert_eq!((line.silent_at, line.lost_at), (None, None));
-        assert!(line.asks.len() > asks, "it asks at once");
+        assert!(line.sent.len() > sent, "a keep-alive at once");
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cold_link_that_is_asked_is_watched_until_it_answers_or_is_lost() {
+    fn a_cold_link_that_is_probed_is_watched_until_it_answers_or_is_lost() {
         for answers in [true, false] {
             let mut line = Line::dialled();
             line.now += millis(60_000);

@@ -1,11 +1,12 @@
 //! A link is a connection with its watch: cold and left to QUIC while it has no calls, hot and watched closely otherwise.
 //!
 //! * **Cold:** nobody looks at it. QUIC sends a keep-alive every ten seconds, and closes it after thirty of silence.
-//! * **Hot:** it has calls, or had some in the last seconds, or was [asked](Link::ask). While nothing arrives, the watch
-//!   asks the other side for a sign of life: an empty QUIC datagram, which is acknowledged and dropped.
-//! * **Silent:** nothing has arrived for a while, although the watch has asked several times. New calls go elsewhere,
-//!   and calls that may run again are repeated there. The next datagram ends it.
-//! * **Lost:** no answer for longer, although datagrams may arrive: a line may carry one way only. The watch closes the connection, as QUIC does with a cold one.
+//! * **Hot:** it has calls, or had some in the last seconds, or was [probed](Link::probe). While nothing arrives, the
+//!   watch sends keep-alives: empty QUIC datagrams, which the other side acknowledges and drops.
+//! * **Silent:** nothing has arrived for a while, although the watch has sent several keep-alives. New calls go
+//!   elsewhere, and calls that may run again are repeated there. The next datagram ends it.
+//! * **Lost:** no keep-alive has had an answer for longer, although datagrams may arrive: a line may carry one way only.
+//!   The watch closes the connection, as QUIC does with a cold one.
 //! * **Gone:** the machine of the other side reports that no process has its port. The connection is closed.
 //!
 //! Both sides watch: the side that connects while it waits for calls, and the side that accepts while it runs some.
@@ -35,8 +36,8 @@ pub(crate) struct Link {
     asks_port: bool,
     /// Whether a call need not wake the watch: it looks soon.
     is_watched: AtomicBool,
-    /// Whether the watch is to ask at once.
-    must_ask: AtomicBool,
+    /// Whether the watch is to send a keep-alive at once.
+    must_probe: AtomicBool,
     /// Wakes the watch.
     woken: Notify,
     is_silent: AtomicBool,
@@ -50,7 +51,7 @@ pub(crate) struct Link {
 pub(crate) enum LinkEnd {
     /// No process has the port of the other side.
     Gone,
-    /// The other side has not answered.
+    /// The keep-alives have had no answer.
     Lost,
 }
 
@@ -83,7 +84,7 @@ impl Link {
             times,
             asks_port,
             is_watched: AtomicBool::new(false),
-            must_ask: AtomicBool::new(false),
+            must_probe: AtomicBool::new(false),
             woken: Notify::new(),
             is_silent: AtomicBool::new(false),
             fell_silent: Notify::new(),
@@ -101,9 +102,9 @@ impl Link {
         guard
     }
 
-    /// Asks the other side for a sign of life, also if there are no calls. Without one the connection is lost.
-    pub(crate) fn ask(&self) {
-        self.must_ask.store(true, Ordering::Release);
+    /// Sends a keep-alive at once, also if there are no calls. Without an answer the connection is lost.
+    pub(crate) fn probe(&self) {
+        self.must_probe.store(true, Ordering::Release);
         self.woken.notify_one();
     }
 
@@ -161,8 +162,8 @@ impl Link {
             }
             // A call that has begun and ended meanwhile counts, too.
             let has_calls = self.is_watched.swap(true, Ordering::AcqRel) || self.calls.count() > 0;
-            let (now, must_ask) = (Instant::now(), self.must_ask.swap(false, Ordering::AcqRel));
-            let look = decision.look(heard(), has_calls, must_ask, now);
+            let (now, is_probe) = (Instant::now(), self.must_probe.swap(false, Ordering::AcqRel));
+            let look = decision.look(heard(), has_calls, is_probe, now);
             self.set_silent(look.is_silent, connection);
             if look.is_lost {
                 self.is_lost.store(true, Ordering::Release);
@@ -170,8 +171,8 @@ impl Link {
             }
             // Peers of earlier versions take none. They keep the connection up by QUIC's own keep-alive, and offer a
             // shorter idle timeout, which then counts on this side as well.
-            if look.asks && connection.send_datagram(Bytes::new()).is_ok() {
-                decision.asked(now);
+            if look.sends_keep_alive && connection.send_datagram(Bytes::new()).is_ok() {
+                decision.sent_keep_alive(now);
             }
             if self.asks_port && look.is_overdue && is_port_closed(connection.remote_address()).await {
                 return LinkEnd::Gone;

@@ -30,8 +30,11 @@ pub(super) enum Input {
         message: Bytes,
         _room: OwnedSemaphorePermit,
     },
-    /// Of a member, and whether it has the feature `reports`.
-    Connected(Arc<str>, bool),
+    Connected {
+        member: Arc<str>,
+        /// Whether it has the feature `reports`.
+        has_reports: bool,
+    },
     Refused(Arc<str>, SocketAddr),
     Observed(SocketAddr),
     Advertised(SocketAddr),
@@ -95,7 +98,7 @@ impl Shell {
                     tracing::debug!(member = %quoted(&from), "{error}");
                 }
             }
-            Input::Connected(name, has_reports) => membership.connected(&name, has_reports, now),
+            Input::Connected { member, has_reports } => membership.connected(&member, has_reports, now),
             Input::Refused(member, address) => membership.refused(&member, address, now),
             Input::Observed(address) => {
                 let (own, observed) = (membership.own().address, address.ip().to_canonical());
@@ -122,16 +125,16 @@ impl Shell {
                     self.want(member.address, now);
                     has_changed = true;
                 }
-                Output::Suspected(member) => self.links.ask(&member.name),
+                Output::Suspected(member) => self.links.probe(&member.name),
                 Output::Up(member) => {
                     has_changed = true;
                     // Connections to an earlier process of it.
-                    self.links.ask(&member.name);
+                    self.links.probe(&member.name);
                     tracing::info!(member = %member.name, address = %member.address, "a member is up");
                 }
                 Output::Down { member, told_by } => {
                     has_changed = true;
-                    self.links.ask(&member.name);
+                    self.links.probe(&member.name);
                     // Calls wait for a lost node for a while.
                     self.want(member.address, now);
                     self.metrics.deaths.inc();

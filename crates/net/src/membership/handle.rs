@@ -151,7 +151,7 @@ impl GossipHandle {
             _guard: guard,
         };
         let has_reports = features.iter().any(|feature| feature == REPORTS);
-        let _ = self.inputs.try_send(Input::Connected(Arc::clone(&link.member), has_reports));
+        let _ = self.inputs.try_send(Input::Connected { member: Arc::clone(&link.member), has_reports });
         Some(link)
     }
 

@@ -55,10 +55,10 @@ impl Links {
         self.outboxes.lock().contains_key(member)
     }
 
-    /// Asks for a sign of life on each connection of a member: it may be dead, or another process by now.
-    pub(super) fn ask(&self, member: &str) {
+    /// Probes each connection of a member: it may be dead, or another process by now.
+    pub(super) fn probe(&self, member: &str) {
         let outboxes = self.outboxes.lock();
-        outboxes.get(member).into_iter().flatten().for_each(|outbox| outbox.link.ask());
+        outboxes.get(member).into_iter().flatten().for_each(|outbox| outbox.link.probe());
     }
 
     /// Sends a message. Without a connection it is dropped: lists are exchanged when there is one.

@@ -21,7 +21,7 @@ use super::codec::{Reader, put_id, put_member, put_version};
 use super::digest::{BUCKETS, Buckets};
 use super::error::GossipError;
 use super::identity::MemberId;
-use super::report::MAX_REPORT_BYTES;
+use super::report_codec::MAX_REPORT_BYTES;
 use super::reports::Version;
 use super::swim::Swim;
 

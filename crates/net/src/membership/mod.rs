@@ -25,7 +25,7 @@ mod links;
 mod message;
 mod metrics;
 mod profile;
-mod report;
+mod report_codec;
 mod reports;
 mod state;
 mod swim;

@@ -26,7 +26,7 @@ use super::digest::{BUCKETS, Buckets, bucket};
 use super::error::GossipError;
 use super::identity::MemberId;
 use super::message::Gossip;
-use super::report;
+use super::report_codec;
 use super::state::{MAX_LIST_BYTES, MAX_MEMBERS};
 
 /// The least time between two versions of a node: what changes often does not belong into a report.
@@ -54,22 +54,22 @@ const ANSWER_EVERY: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     pub(super) name: Arc<str>,
-    /// The life of the member that counts them.
+    /// The generation of the member. It starts a new count.
     pub(super) generation: u64,
     pub(super) version: u64,
 }
 
-/// The other members that are not down, with their lives.
-pub(super) type Living = BTreeMap<Arc<str>, u64>;
+/// The other members that are not down, with their generations.
+pub(super) type LiveGenerations = BTreeMap<Arc<str>, u64>;
 
 /// What is known of the report of one member.
 #[derive(Debug, Default)]
 struct Known {
-    /// Whether it knows of reports.
-    speaks: bool,
+    /// Whether it has the feature `reports`.
+    has_reports: bool,
     /// Since when it is in its state, in nanoseconds since 1970.
     since: u64,
-    /// The life that the rest is of.
+    /// The generation that the rest is of.
     generation: u64,
     /// The version that this node has; 0 for none.
     version: u64,
@@ -84,11 +84,11 @@ struct Known {
 }
 
 impl Known {
-    /// Forgets what was of another life.
-    fn of_life(&mut self, generation: u64) -> &mut Self {
+    /// Forgets what was of another generation.
+    fn of_generation(&mut self, generation: u64) -> &mut Self {
         if self.generation != generation {
-            let Self { speaks, since, next_ask, next_answer, .. } = *self;
-            *self = Self { speaks, since, generation, next_ask, next_answer, ..Self::default() };
+            let Self { has_reports, since, next_ask, next_answer, .. } = *self;
+            *self = Self { has_reports, since, generation, next_ask, next_answer, ..Self::default() };
         }
         self
     }
@@ -117,7 +117,7 @@ pub(super) struct Reports {
 impl Reports {
     /// This node tells something new of itself.
     pub(super) fn set_own(&mut self, report: NodeReport, now: Instant) {
-        let bytes = report::write(report.clone());
+        let bytes = report_codec::write(report.clone());
         self.pending = Some((Arc::new(report), bytes));
         self.plan_round(now);
     }
@@ -132,7 +132,7 @@ impl Reports {
         self.pending.as_ref().or(self.own.as_ref()).map(|(report, _)| report)
     }
 
-    /// The report of another member, of this life.
+    /// The report of another member, of this generation.
     pub(super) fn of(&self, member: &MemberId) -> Option<&Arc<NodeReport>> {
         let known = self.known.get(&member.name).filter(|known| known.generation == member.generation)?;
         known.report.as_ref()
@@ -148,10 +148,10 @@ impl Reports {
         self.known.entry(Arc::clone(name)).or_default().since = clock;
     }
 
-    /// A connection to a member, which knows of reports or does not. It is told the version of this node.
-    pub(super) fn connected(&mut self, name: &Arc<str>, speaks: bool, own: &MemberId) {
-        self.known.entry(Arc::clone(name)).or_default().speaks = speaks;
-        if speaks && self.version > 0 {
+    /// A connection to a member, which has the feature `reports` or does not. It is told the version of this node.
+    pub(super) fn connected(&mut self, name: &Arc<str>, has_reports: bool, own: &MemberId) {
+        self.known.entry(Arc::clone(name)).or_default().has_reports = has_reports;
+        if has_reports && self.version > 0 {
             self.tell(name, 0, false, vec![self.own_version(own)]);
         }
     }
@@ -172,7 +172,7 @@ impl Reports {
     }
 
     /// Announces this node's change, asks for the reports that are missing, and passes rumours on.
-    pub(super) fn round(&mut self, own: &MemberId, living: &Living, random: &mut SmallRng, now: Instant) {
+    pub(super) fn round(&mut self, own: &MemberId, live: &LiveGenerations, random: &mut SmallRng, now: Instant) {
         if self.next_round.is_none_or(|at| at > now) {
             return;
         }
@@ -187,31 +187,37 @@ impl Reports {
         }
         let mut behind: Vec<_> =
             self.known.iter().filter(|(_, known)| known.is_behind()).map(|(name, _)| name.clone()).collect();
-        behind.retain(|name| living.contains_key(name));
+        behind.retain(|name| live.contains_key(name));
         behind.iter().for_each(|name| self.ask(name, now));
-        self.pass_on(own, living, random);
+        self.pass_on(own, live, random);
         let is_behind = behind.iter().any(|name| self.known.get(name).is_some_and(Known::is_behind));
         let goes_on = is_behind || self.pending.is_some() || !self.rumours.is_empty();
         self.next_round = goes_on.then(|| now + ROUND);
     }
 
     /// Begins an exchange of versions with a member.
-    pub(super) fn exchange(&mut self, with: &Arc<str>, own: &MemberId, living: &Living) {
+    pub(super) fn exchange(&mut self, with: &Arc<str>, own: &MemberId, live: &LiveGenerations) {
         // Of members that are down, the report is kept for operators while there is room.
         if self.known.len() > 2 * MAX_MEMBERS {
-            self.known.retain(|name, _| living.contains_key(name));
+            self.known.retain(|name, _| live.contains_key(name));
         }
-        if self.speaks(with) {
-            let buckets = Buckets::of_versions(&self.versions(own, living, u64::MAX));
+        if self.has_reports(with) {
+            let buckets = Buckets::of_versions(&self.versions(own, live, u64::MAX));
             self.sends.push((Arc::clone(with), Gossip::ReportBuckets(Box::new(buckets))));
         }
     }
 
     /// The sums of another node's versions: it is told what this one has in the buckets that differ.
-    pub(super) fn received_buckets(&mut self, from: &Arc<str>, theirs: &Buckets, own: &MemberId, living: &Living) {
-        let mask = Buckets::of_versions(&self.versions(own, living, u64::MAX)).difference(theirs);
+    pub(super) fn received_buckets(
+        &mut self,
+        from: &Arc<str>,
+        theirs: &Buckets,
+        own: &MemberId,
+        live: &LiveGenerations,
+    ) {
+        let mask = Buckets::of_versions(&self.versions(own, live, u64::MAX)).difference(theirs);
         if mask != 0 {
-            self.tell(from, mask, true, self.versions(own, living, mask));
+            self.tell(from, mask, true, self.versions(own, live, mask));
         }
     }
 
@@ -221,19 +227,19 @@ impl Reports {
         from: &MemberId,
         (mask, wants_answer, told): (u64, bool, &[Version]),
         own: &MemberId,
-        living: &impl Deref<Target = Living>,
+        live: &impl Deref<Target = LiveGenerations>,
         now: Instant,
     ) {
         for Version { name, generation, version } in told {
             let is_owner = *name == from.name;
-            let life = if is_owner { Some(&from.generation) } else { living.get(name) };
-            if life != Some(generation) {
+            let generation_now = if is_owner { Some(&from.generation) } else { live.get(name) };
+            if generation_now != Some(generation) {
                 continue;
             }
-            let known = self.known.entry(Arc::clone(name)).or_default().of_life(*generation);
+            let known = self.known.entry(Arc::clone(name)).or_default().of_generation(*generation);
             if is_owner {
                 // It ends what others have made up.
-                (known.heard, known.speaks) = (*version, true);
+                (known.heard, known.has_reports) = (*version, true);
                 if !known.is_behind() {
                     (known.is_asked, known.asks) = (false, 0);
                 }
@@ -246,7 +252,7 @@ impl Reports {
             }
         }
         if wants_answer {
-            let mut lacking = self.versions(own, living, mask);
+            let mut lacking = self.versions(own, live, mask);
             lacking.retain(|version| !told.contains(version));
             if !lacking.is_empty() {
                 self.tell(&from.name, mask, false, lacking);
@@ -289,11 +295,11 @@ impl Reports {
         if version <= known.version {
             return Ok(());
         }
-        let (read, is_first) = (report::read(bytes), known.version == 0);
+        let (read, is_first) = (report_codec::read(bytes), known.version == 0);
         // Also an invalid one is not asked for again.
         (known.version, known.heard) = (version, version);
         known.report = Some(Arc::new(read?));
-        // Of a new life, each member hears when it connects: a start of all nodes causes no rumours.
+        // Of a new generation, each member hears when it connects: a start of all nodes causes no rumours.
         if !is_first {
             self.spread(Arc::clone(&from.name));
             self.plan_round(now);
@@ -301,8 +307,8 @@ impl Reports {
         Ok(())
     }
 
-    fn speaks(&self, name: &str) -> bool {
-        self.known.get(name).is_some_and(|known| known.speaks)
+    fn has_reports(&self, name: &str) -> bool {
+        self.known.get(name).is_some_and(|known| known.has_reports)
     }
 
     /// Asks the owner, unless it was asked a moment ago.
@@ -311,7 +317,7 @@ impl Reports {
         if known.next_ask.is_some_and(|at| at > now) {
             return;
         }
-        if !known.speaks || known.asks >= MAX_ASKS {
+        if !known.has_reports || known.asks >= MAX_ASKS {
             (known.heard, known.asks) = (known.version, 0);
             return;
         }
@@ -326,13 +332,13 @@ impl Reports {
     }
 
     /// Sends a round of rumours, the newest first.
-    fn pass_on(&mut self, own: &MemberId, living: &Living, random: &mut SmallRng) {
+    fn pass_on(&mut self, own: &MemberId, live: &LiveGenerations, random: &mut SmallRng) {
         if self.rumours.is_empty() {
             return;
         }
-        let mut to: Vec<Arc<str>> = living.keys().filter(|name| self.speaks(name)).cloned().collect();
+        let mut to: Vec<Arc<str>> = live.keys().filter(|name| self.has_reports(name)).cloned().collect();
         let newest = self.rumours.iter().rev().take(MAX_RUMOURS);
-        let told: Vec<_> = newest.filter_map(|(name, _)| self.version_of(name, own, living)).collect();
+        let told: Vec<_> = newest.filter_map(|(name, _)| self.version_of(name, own, live)).collect();
         for _ in 0..RUMOUR_TO.min(to.len()) {
             let to = to.swap_remove(random.random_range(0..to.len()));
             self.tell(&to, 0, false, told.clone());
@@ -370,19 +376,19 @@ impl Reports {
     }
 
     /// The version of a report that this node has.
-    fn version_of(&self, name: &Arc<str>, own: &MemberId, living: &Living) -> Option<Version> {
+    fn version_of(&self, name: &Arc<str>, own: &MemberId, live: &LiveGenerations) -> Option<Version> {
         if *name == own.name {
             return (self.version > 0).then(|| self.own_version(own));
         }
-        let (known, generation) = (self.known.get(name)?, *living.get(name)?);
+        let (known, generation) = (self.known.get(name)?, *live.get(name)?);
         let is_held = known.version > 0 && known.generation == generation;
         is_held.then(|| Version { name: Arc::clone(name), generation, version: known.version })
     }
 
     /// The versions of all reports that this node has, in these buckets.
-    fn versions(&self, own: &MemberId, living: &Living, mask: u64) -> Vec<Version> {
-        let names = living.keys().chain([&own.name]).filter(|name| mask & 1 << bucket(name) != 0);
-        names.filter_map(|name| self.version_of(name, own, living)).collect()
+    fn versions(&self, own: &MemberId, live: &LiveGenerations, mask: u64) -> Vec<Version> {
+        let names = live.keys().chain([&own.name]).filter(|name| mask & 1 << bucket(name) != 0);
+        names.filter_map(|name| self.version_of(name, own, live)).collect()
     }
 }
 

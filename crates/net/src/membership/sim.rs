@@ -157,11 +157,11 @@ impl Sim {
         Self::new(count, seed, loss, MembershipProfile::Near).all_joined(seed)
     }
 
-    /// The same, where each node of this step has a report.
-    pub(super) fn reporting(count: usize, step: usize, seed: u64, loss: Loss) -> Self {
+    /// The same, where each node has a report.
+    pub(super) fn reporting(count: usize, seed: u64, loss: Loss) -> Self {
         let mut sim = Self::new(count, seed, loss, MembershipProfile::Near);
         sim.has_reports = true;
-        (0..count).step_by(step).for_each(|node| sim.report(node, "1.0.0"));
+        (0..count).for_each(|node| sim.report(node, "1.0.0"));
         sim.all_joined(seed)
     }
 

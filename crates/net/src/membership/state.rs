@@ -22,7 +22,7 @@ use super::identity::MemberId;
 use super::isolation::Isolation;
 use super::message::{Gossip, Sourced, swim_bytes};
 use super::profile::MembershipProfile;
-use super::reports::{Living, Reports};
+use super::reports::{LiveGenerations, Reports};
 use super::swim::{Swim, SwimCodec};
 
 /// The most known members, living and dead. Threat: a member that tells of an endless number of others.
@@ -226,14 +226,14 @@ impl Membership {
             }
             Gossip::Members { mask, wants_answer, members } => self.received_list(&source, mask, wants_answer, members),
             Gossip::ReportBuckets(theirs) => {
-                let living = living(&self.foca);
-                self.reports.received_buckets(&source.name, &theirs, self.foca.identity(), &living);
+                let live = live_generations(&self.foca);
+                self.reports.received_buckets(&source.name, &theirs, self.foca.identity(), &live);
                 Ok(())
             }
             Gossip::Versions { mask, wants_answer, versions } => {
                 // Most tell of their sender only.
-                let (living, told) = (LazyCell::new(|| living(&self.foca)), (mask, wants_answer, &*versions));
-                self.reports.received_versions(&source, told, self.foca.identity(), &living, now);
+                let (live, told) = (LazyCell::new(|| live_generations(&self.foca)), (mask, wants_answer, &*versions));
+                self.reports.received_versions(&source, told, self.foca.identity(), &live, now);
                 Ok(())
             }
             Gossip::Ask(has) => {
@@ -328,8 +328,8 @@ impl Membership {
             self.exchange();
         }
         if self.reports.next_round().is_some_and(|at| at <= now) {
-            let living = living(&self.foca);
-            self.reports.round(self.foca.identity(), &living, &mut self.random, now);
+            let live = live_generations(&self.foca);
+            self.reports.round(self.foca.identity(), &live, &mut self.random, now);
             self.send_reports();
         }
     }
@@ -352,8 +352,8 @@ impl Membership {
         let up = of_state(false).choose(&mut self.random).map(|member| Arc::clone(&member.id().name));
         let down = of_state(true).choose(&mut self.random).map(|member| member.id().clone());
         if let Some(up) = up {
-            let living = living(&self.foca);
-            self.reports.exchange(&up, self.foca.identity(), &living);
+            let live = live_generations(&self.foca);
+            self.reports.exchange(&up, self.foca.identity(), &live);
             self.send_reports();
             self.send_digest(up);
         }
@@ -564,8 +564,8 @@ impl std::fmt::Debug for Membership {
     }
 }
 
-/// The other members that are not down, with their lives.
-fn living(foca: &Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>) -> Living {
+/// The other members that are not down, with their generations.
+fn live_generations(foca: &Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>) -> LiveGenerations {
     let ids = foca.iter_members().map(Member::id);
     ids.map(|id| (Arc::clone(&id.name), id.generation)).collect()
 }

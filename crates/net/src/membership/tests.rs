@@ -8,7 +8,7 @@ use foca::{Header, Member, Message, State};
 use super::digest::Buckets;
 use super::error::GossipError;
 use super::message::{Gossip, Sourced, swim_bytes};
-use super::report::MAX_REPORT_BYTES;
+use super::report_codec::MAX_REPORT_BYTES;
 use super::reports::Version;
 use super::sim::{Loss, Sim, id, name};
 use super::state::MAX_MEMBERS;

@@ -224,7 +224,7 @@ async fn send_welcome(
     outgoing.write(&mut [head, body]).await
 }
 
-/// The address of a node that has connected, as it claims it, and what of it the connection from `peer` proves.
+/// The address that the node claims, and whether the connection from `peer` proves it.
 fn addresses(server: &ServerState, hello: &Hello, peer: SocketAddr) -> (Option<SocketAddr>, AnnouncedAddress) {
     if server.is_this_node(&hello.node, hello.generation) {
         return (None, AnnouncedAddress::None);

@@ -4,8 +4,8 @@
 //! A restarted node announces a higher generation, so the highest generation of a name is its live process. When it
 //! connects, connections of lower generations are closed; while it is connected, lower ones are refused. So two nodes
 //! that share one identity do not take turns. Only open connections count: a node whose clock was set back is accepted
-//! again once the connections of its earlier process are gone: they are asked for a sign of life, and lost without one. Connections without a
-//! name or a generation are not compared: clients, and the development identity.
+//! again once the connections of its earlier process are gone: they are probed, and lost without an answer. Connections
+//! without a name or a generation are not compared: clients, and the development identity.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -43,9 +43,9 @@ pub(super) struct OpenConnection {
     /// The address that it claims to listen at.
     pub(super) claims: Option<SocketAddr>,
     /// The datagrams that had arrived when that address could not be connected the last time.
-    pub(super) arrived: Option<u64>,
+    pub(super) datagrams_at_last_failure: Option<u64>,
     /// When it was told that it cannot be connected there.
-    pub(super) told: Option<Instant>,
+    pub(super) told_at: Option<Instant>,
     /// What this connection proves of that address.
     pub(super) announced: AnnouncedAddress,
     /// Whether it can be known by gossip.
@@ -80,8 +80,8 @@ impl OpenConnection {
             role: member.role,
             generation: comparable_generation(member, hello.generation),
             claims,
-            arrived: None,
-            told: None,
+            datagrams_at_last_failure: None,
+            told_at: None,
             announced,
             gossips: hello.features.iter().any(|feature| feature == FEATURE),
         }
@@ -119,7 +119,7 @@ impl ServerState {
         let newer = open.iter().find(|open| open.is_newer_than(&member.name, generation));
         // It may be dead, and only not be noticed yet.
         if let Some(newer) = newer {
-            newer.link.ask();
+            newer.link.probe();
         }
         is_older_than_this || newer.is_some()
     }

@@ -20,9 +20,9 @@ mod issuing;
 mod metrics;
 mod offers;
 mod orders;
+mod own_report;
 mod receiving;
 mod refusal_log;
-mod reporting;
 mod streaming;
 mod writing;
 
@@ -293,7 +293,7 @@ impl QuicEdge {
         transport.runtime().spawn(accepting);
         transport.runtime().spawn(offers::send_offers(Arc::downgrade(&server)));
         transport.runtime().spawn(connections::close_removed(Arc::downgrade(&server)));
-        transport.runtime().spawn(reporting::tell_members(Arc::downgrade(&server)));
+        transport.runtime().spawn(own_report::tell_members(Arc::downgrade(&server)));
         let open = Arc::downgrade(&server);
         let connected = move || open.upgrade().map(|server| server.connected_issuers()).unwrap_or_default();
         spawn_renewal(&transport, connected.clone());

@@ -1,8 +1,8 @@
 //! What operators ask of a node over QUIC: the state of the cluster, and to drain.
 //!
-//! Both are for operators. Under the development identity, which is for one user on one machine, everybody is one. A node
-//! may read the state, which it knows anyway; it may not drain another one. Orders need no permit: a node that is full
-//! has to answer them as well.
+//! Both are for operators. Under the development identity, which is for one user on one machine, every caller is an
+//! operator. A node may read the state, which it knows anyway; it may not drain another one. Orders need no permit: a
+//! node that is full has to answer them as well.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

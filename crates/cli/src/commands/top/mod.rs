@@ -6,6 +6,8 @@
 //!
 //! It shows what the page at `/` of that listener shows: [`page`] makes the lines of a sample.
 
+mod cells;
+mod history;
 mod page;
 
 use std::io::{IsTerminal as _, stdout};
@@ -17,7 +19,8 @@ use clap::{ArgMatches, Command};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 
-use self::page::{Past, Screen};
+use self::history::History;
+use self::page::Screen;
 use super::admin_client::AdminClient;
 use crate::error::CliError;
 
@@ -28,7 +31,7 @@ const MAX_EVENT_BYTES: usize = 16 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The pause before a lost node is asked again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The admin listener to follow.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +55,7 @@ impl TopArgs {
 }
 
 /// What has arrived from the node.
-enum News {
+enum Update {
     Sample(Value),
     /// The stream has ended, and is asked for again.
     Lost(String),
@@ -65,21 +68,21 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), CliError> {
         return Err(CliError::Usage(message.to_owned()));
     }
     // The first answer comes before the screen is taken, so that a wrong address or key is an ordinary error.
-    let (sender, news) = channel();
+    let (sender, updates) = channel();
     let client = args.client.clone();
     let follower = thread::spawn(move || follow(&client, &sender));
-    let Ok(first) = news.recv() else {
+    let Ok(first) = updates.recv() else {
         return follower.join().unwrap_or_else(|_| Err(CliError::Failed("the stream could not be read".to_owned())));
     };
     let mut terminal = ratatui::try_init().map_err(|error| CliError::because("could not draw", &error))?;
-    let outcome = draw(&mut terminal, first, &news);
+    let outcome = draw(&mut terminal, first, &updates);
     ratatui::restore();
     outcome.map_err(|error| CliError::because("could not draw", &error))
 }
 
-/// Sends what the node says. Only the first failure ends it: a node that was there may come back.
+/// Sends each update of the node. Only the first failure ends it: a node that was there may come back.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, outside any runtime")]
-fn follow(client: &AdminClient, news: &Sender<News>) -> Result<(), CliError> {
+fn follow(client: &AdminClient, updates: &Sender<Update>) -> Result<(), CliError> {
     let mut was_there = false;
     loop {
         let (mut events, mut is_looking) = (Events::default(), true);
@@ -87,16 +90,16 @@ fn follow(client: &AdminClient, news: &Sender<News>) -> Result<(), CliError> {
             events.push(piece);
             while let Some(sample) = events.next() {
                 was_there = true;
-                is_looking &= news.send(News::Sample(sample)).is_ok();
+                is_looking &= updates.send(Update::Sample(sample)).is_ok();
             }
             is_looking && events.rest.len() <= MAX_EVENT_BYTES
         });
         match outcome {
             Err(error) if !was_there => return Err(error),
             _ if !is_looking => return Ok(()),
-            Err(error) if news.send(News::Lost(error.to_string())).is_err() => return Ok(()),
+            Err(error) if updates.send(Update::Lost(error.to_string())).is_err() => return Ok(()),
             Ok(()) if !was_there => return Err(CliError::Failed("the node's events are too long".to_owned())),
-            _ => thread::sleep(ASK_AGAIN),
+            _ => thread::sleep(RETRY_PAUSE),
         }
     }
 }
@@ -125,22 +128,22 @@ impl Events {
     }
 }
 
-fn draw(terminal: &mut ratatui::DefaultTerminal, first: News, news: &Receiver<News>) -> std::io::Result<()> {
-    let (mut past, mut screen, mut is_paused) = (Past::default(), Screen::default(), false);
+fn draw(terminal: &mut ratatui::DefaultTerminal, first: Update, updates: &Receiver<Update>) -> std::io::Result<()> {
+    let (mut history, mut screen, mut is_paused) = (History::default(), Screen::default(), false);
     let mut next = Some(first);
     loop {
         let mut has_changed = next.is_some();
         // At first a minute comes at once.
-        for news in next.take().into_iter().chain(news.try_iter()) {
+        for update in next.take().into_iter().chain(updates.try_iter()) {
             has_changed = true;
-            match news {
-                News::Sample(sample) => {
-                    past.note(&sample);
+            match update {
+                Update::Sample(sample) => {
+                    history.note(&sample);
                     if !is_paused {
-                        screen.show(&sample, &past);
+                        screen.show(&sample, &history);
                     }
                 }
-                News::Lost(why) => screen.lost(&why),
+                Update::Lost(why) => screen.lost(&why),
             }
         }
         if has_changed {

@@ -1,53 +1,16 @@
-//! The lines of a sample: a head, and a table for each kind of thing. A column in which nothing is known is left out.
-
-use std::collections::{HashMap, VecDeque};
+//! The lines of a sample: a head, and a table for each kind of thing.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Color, Modifier, Style, Stylize as _};
+use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Scrollbar, ScrollbarOrientation, ScrollbarState};
 use serde_json::Value;
 
-use crate::table::{items, text};
-
-/// The samples of a minute.
-const KEPT: usize = 60;
-
-/// The columns of a drawn minute: two samples each.
-const SPARKS: usize = KEPT / 2;
-
-const GOOD: Color = Color::Green;
-const WARNING: Color = Color::Yellow;
-const BAD: Color = Color::Red;
-
-/// The calls of each route, and the waiting calls of each stage, in the last minute.
-#[derive(Debug, Default)]
-pub(super) struct Past {
-    routes: HashMap<String, VecDeque<f64>>,
-    stages: HashMap<String, VecDeque<f64>>,
-}
-
-impl Past {
-    /// Remembers a sample. What is not in it is forgotten.
-    pub(super) fn note(&mut self, sample: &Value) {
-        note(&mut self.routes, &sample["routes"], "calls_per_s");
-        note(&mut self.stages, &sample["stages"], "queued");
-    }
-}
-
-fn note(past: &mut HashMap<String, VecDeque<f64>>, rows: &Value, figure: &str) {
-    let mut before = std::mem::take(past);
-    for row in items(rows) {
-        let name = text(&row["name"]);
-        let mut values = before.remove(&name).unwrap_or_default();
-        if values.len() == KEPT {
-            values.pop_front();
-        }
-        values.push_back(row[figure].as_f64().unwrap_or_default());
-        past.insert(name, values);
-    }
-}
+use super::cells::Side::{Left, Right};
+use super::cells::{BAD, Cell, Column, GOOD, WARNING, spark, table};
+use super::history::History;
+use crate::table::{dash, items, or_dash, percent, shown_bytes, shown_seconds, text};
 
 /// What the terminal shows.
 #[derive(Debug, Default)]
@@ -61,10 +24,10 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn show(&mut self, sample: &Value, past: &Past) {
+    pub(super) fn show(&mut self, sample: &Value, history: &History) {
         self.lost = None;
         self.head = head(sample);
-        self.lines = tables(sample, past);
+        self.lines = tables(sample, history);
     }
 
     /// The node does not answer; the last sample stays.
@@ -114,7 +77,7 @@ fn head(sample: &Value) -> Vec<Line<'static>> {
         "draining" => WARNING,
         _ => BAD,
     };
-    let up = sample["uptime_s"].as_u64().map_or_else(dash, span);
+    let up = sample["uptime_s"].as_u64().map_or_else(dash, shown_seconds);
     let oldest =
         sample["oldest_ms"].as_f64().map_or_else(String::new, |oldest| format!(", the oldest for {}", millis(oldest)));
     let calls = ["in_flight", "admitted", "refused"].map(|key| text(&sample[key]));
@@ -133,52 +96,7 @@ fn head(sample: &Value) -> Vec<Line<'static>> {
     ]
 }
 
-/// A cell, with its colour where it says something.
-#[derive(Clone, Debug)]
-struct Cell {
-    text: String,
-    style: Style,
-}
-
-impl Cell {
-    fn styled(text: impl Into<String>, colour: Color) -> Self {
-        Self { text: text.into(), style: Style::new().fg(colour) }
-    }
-
-    /// One of the states of stages, actors, devices and links.
-    fn state(state: &str) -> Self {
-        let colour = match state {
-            "ready" | "remote" | "up" => GOOD,
-            "failed" | "unreachable" | "down" => BAD,
-            "sleeping" => Color::DarkGray,
-            _ => WARNING,
-        };
-        Self::styled(state.replace('_', " "), colour)
-    }
-
-    fn width(&self) -> usize {
-        Span::raw(&self.text).width()
-    }
-}
-
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self { text, style: Style::new() }
-    }
-}
-
-/// A column: its head, whether it holds numbers, and the cell of a row.
-type Column<'a> = (&'static str, Side, &'a dyn Fn(&Value) -> Cell);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Left,
-    Right,
-}
-
-use Side::{Left, Right};
-
-fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
+fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let mut add = |key: &str, title: &str, columns: &[Column<'_>]| {
         let rows = items(&sample[key]);
@@ -200,7 +118,7 @@ fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
                 Cell::from(text(&row["name"]) + if row["closed"] == true { " (closing)" } else { "" })
             }),
             ("calls/s", Right, &|row| number(&row["calls_per_s"]).into()),
-            ("last minute", Left, &|row| spark(past.routes.get(&text(&row["name"])))),
+            ("last minute", Left, &|row| spark(history.routes.get(&text(&row["name"])))),
             ("failed/s", Right, &|row| match row["failed_per_s"].as_f64() {
                 Some(rate) if rate > 0.0 => Cell::styled(number(&row["failed_per_s"]), BAD),
                 _ => number(&row["failed_per_s"]).into(),
@@ -229,7 +147,7 @@ fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
                 None => dash().into(),
             }),
             ("last minute", Left, &|row| match row["queue_limit"].as_u64() {
-                Some(_) => spark(past.stages.get(&text(&row["name"]))),
+                Some(_) => spark(history.stages.get(&text(&row["name"]))),
                 None => dash().into(),
             }),
             ("waits p99", Right, &|row| time(&row["waits_p99_ms"])),
@@ -241,7 +159,7 @@ fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
                 Some(1..) => time(&row["batch_ms"]),
                 _ => dash().into(),
             }),
-            ("cpu", Right, &|row| percent(&row["cpu"]).into()),
+            ("cpu", Right, &|row| share(&row["cpu"]).into()),
             ("memory", Right, &|row| bytes(&row["memory_bytes"]).into()),
             ("restarts", Right, &|row| text(&row["restarts"]).into()),
             ("why", Left, &|row| match row["reason"].as_str() {
@@ -278,12 +196,13 @@ fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
             }),
             ("address", Left, &|row| text(&row["address"]).into()),
             ("link", Left, &|row| match row["connected_s"].as_u64() {
-                Some(connected) => Cell::styled(format!("up {}", span(connected)), GOOD),
+                Some(_) if row["silent"] == true => Cell::state("silent"),
+                Some(connected) => Cell::styled(format!("up {}", shown_seconds(connected)), GOOD),
                 None => Cell::state("down"),
             }),
             ("stages", Left, &|row| {
                 let stages: Vec<_> = items(&row["stages"]).iter().map(text).collect();
-                crate::table::or_dash(stages.join(", ")).into()
+                or_dash(stages.join(", ")).into()
             }),
         ],
     );
@@ -293,7 +212,7 @@ fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
         &[
             ("device", Left, &|row| format!("{}: {}", text(&row["index"]), text(&row["name"])).into()),
             ("state", Left, &|row| Cell::state(if row["lost"] == true { "down" } else { "up" })),
-            ("in use", Right, &|row| percent(&row["utilisation"]).into()),
+            ("in use", Right, &|row| share(&row["utilisation"]).into()),
             ("memory", Right, &|row| {
                 format!("{} of {}", bytes(&row["memory_used"]), bytes(&row["memory_total"])).into()
             }),
@@ -315,32 +234,6 @@ fn tables(sample: &Value, past: &Past) -> Vec<Line<'static>> {
     lines
 }
 
-fn table(rows: &[Value], columns: &[Column<'_>]) -> Vec<Line<'static>> {
-    let columns: Vec<(&str, Side, Vec<Cell>)> = columns
-        .iter()
-        .map(|(head, side, cell)| (*head, *side, rows.iter().map(cell).collect::<Vec<_>>()))
-        .filter(|(_, _, cells)| cells.iter().any(|cell| cell.text != dash()))
-        .collect();
-    let widths: Vec<usize> = columns
-        .iter()
-        .map(|(head, _, cells)| cells.iter().map(Cell::width).chain([head.len()]).max().unwrap_or_default())
-        .collect();
-    let line = |cells: &mut dyn Iterator<Item = (Cell, Side)>| {
-        let mut spans = Vec::new();
-        for ((cell, side), width) in cells.zip(&widths) {
-            let room = " ".repeat(width.saturating_sub(cell.width()));
-            let (before, after) = if side == Right { (room, String::new()) } else { (String::new(), room) };
-            spans.push(Span::raw(before));
-            spans.push(Span::styled(cell.text, cell.style));
-            spans.push(Span::raw(after + "  "));
-        }
-        Line::from(spans)
-    };
-    let heads = line(&mut columns.iter().map(|(head, side, _)| (Cell::from((*head).to_owned()), *side))).dim();
-    let body = (0..rows.len()).map(|row| line(&mut columns.iter().map(|(_, side, cells)| (cells[row].clone(), *side))));
-    std::iter::once(heads).chain(body).collect()
-}
-
 fn busy(row: &Value) -> Cell {
     let (Some(replicas), Some(busy)) = (row["replicas"].as_u64(), row["busy"].as_u64()) else { return dash().into() };
     match (row["replicas_of"].as_str(), row["target"].as_u64()) {
@@ -350,36 +243,16 @@ fn busy(row: &Value) -> Cell {
     }
 }
 
-/// The last minute of a figure, from 0 to its largest value.
-fn spark(values: Option<&VecDeque<f64>>) -> Cell {
-    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let values: Vec<f64> = values.into_iter().flatten().copied().collect();
-    let most = values.iter().copied().fold(0.0, f64::max);
-    let bar = |pair: &[f64]| {
-        let value = pair.iter().copied().fold(0.0, f64::max);
-        // What is more than nothing is seen.
-        let eighths = if value > 0.0 { (value / most * 8.0).round().clamp(1.0, 8.0) } else { 0.0 };
-        BARS[eighths as usize]
-    };
-    let mut bars: Vec<char> = values.rchunks(2).map(bar).collect();
-    bars.resize(SPARKS, ' ');
-    Cell::styled(bars.into_iter().rev().collect::<String>(), Color::Cyan)
-}
-
-fn dash() -> String {
-    "-".to_owned()
-}
-
 fn number(value: &Value) -> String {
     value.as_f64().map_or_else(dash, |value| format!("{value:.1}"))
 }
 
-fn percent(value: &Value) -> String {
-    value.as_f64().map_or_else(dash, |share| format!("{:.0} %", share * 100.0))
+fn share(value: &Value) -> String {
+    value.as_f64().map_or_else(dash, percent)
 }
 
 fn bytes(value: &Value) -> String {
-    value.as_f64().map_or_else(dash, |bytes| format!("{:.0} MiB", bytes / f64::from(1 << 20)))
+    value.as_u64().map_or_else(dash, shown_bytes)
 }
 
 fn time(value: &Value) -> Cell {
@@ -388,14 +261,6 @@ fn time(value: &Value) -> Cell {
 
 fn millis(value: f64) -> String {
     if value < 1000.0 { format!("{value:.1} ms") } else { format!("{:.1} s", value / 1000.0) }
-}
-
-fn span(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min", seconds / 60),
-        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
 }
 
 #[cfg(test)]
@@ -419,7 +284,10 @@ mod tests {
                 "busy": 1, "queued": 4, "queue_limit": 64, "waits_p99_ms": 3.0, "batches": 9, "mean_batch": 2.5,
                 "max_batch": 32, "batch_ms": 1.5, "restarts": 2, "cpu": 0.75, "memory_bytes": 157_286_400,
             }, { "name": "far", "state": "remote" }],
-            "peers": [{ "node": "second", "address": "10.0.0.2:4433", "stages": ["far"], "connected_s": 61 }],
+            "peers": [
+                { "node": "second", "address": "10.0.0.2:4433", "stages": ["far"], "connected_s": 61, "silent": false },
+                { "node": "third", "address": "10.0.0.3:4433", "stages": [], "connected_s": 61, "silent": true },
+            ],
             "members": [
                 {
                     "name": "first", "address": "10.0.0.1:4433", "state": "up", "is_this_node": true, "phase": "ready",
@@ -444,14 +312,14 @@ mod tests {
 
     #[test]
     fn a_sample_is_a_head_and_tables_of_what_is_known() {
-        let (mut past, mut screen) = (Past::default(), Screen::default());
+        let (mut history, mut screen) = (History::default(), Screen::default());
         let mut before = sample();
         before["routes"][0]["calls_per_s"] = 10.0.into();
         for sample in [&before, &before, &sample()] {
-            past.note(sample);
+            history.note(sample);
         }
-        screen.show(&sample(), &past);
-        let lines = shown(&mut screen, (160, 24));
+        screen.show(&sample(), &history);
+        let lines = shown(&mut screen, (160, 26));
         let expected = [
             "callboard 1.2.3  ready  up 1 h 2 min",
             "calls: 3 in flight, the oldest for 1.5 s, 10 admitted and 1 refused since the start",
@@ -461,12 +329,12 @@ mod tests {
             "/digits     20.0                              ▄█       0.5  1.2 ms  2.5 s  decode → digits",
             "",
             "Stages",
-            "stage   state        busy  queue  last minute                     waits p99  mean batch  batch takes   cpu   \
+            "stage   state        busy  queue  last minute                     waits p99  mean batch  batch takes   cpu     \
              memory  restarts  why",
             "digits  degraded  1/1 of 2   4/64                              ██     3.0 ms   2.5 of 32       1.5 ms  75 %  \
-             150 MiB         2  one replica is gone",
+             150.0 MiB         2  one replica is gone",
             "far     remote           -      -  -                                       -           -            -     -  \
-                   -         -  -",
+                     -         -  -",
             "",
             "Cluster",
             "node               address        state      phase     version  routes  stages",
@@ -476,6 +344,7 @@ mod tests {
             "Links",
             "peer    address        link      stages",
             "second  10.0.0.2:4433  up 1 min  far",
+            "third   10.0.0.3:4433  silent    -",
         ];
         assert_eq!(lines[..expected.len()], expected, "{lines:#?}");
     }
@@ -483,12 +352,12 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_reached_by_scrolling() {
         let mut screen = Screen::default();
-        screen.show(&sample(), &Past::default());
+        screen.show(&sample(), &History::default());
         let first = shown(&mut screen, (60, 8));
         assert!(first[3].starts_with("Routes"), "{first:#?}");
         screen.scroll(i32::MAX);
         let last = shown(&mut screen, (60, 8));
-        assert!(last[6].starts_with("second"), "{last:#?}");
+        assert!(last[6].starts_with("third"), "{last:#?}");
         screen.scroll(i32::MIN);
         assert_eq!(shown(&mut screen, (60, 8)), first);
         // The smallest terminal is no error.
@@ -500,7 +369,7 @@ mod tests {
     #[test]
     fn a_lost_node_keeps_its_last_sample_and_says_so() {
         let mut screen = Screen::default();
-        screen.show(&sample(), &Past::default());
+        screen.show(&sample(), &History::default());
         screen.lost("no whole answer\u{1b}[2J");
         let lines = shown(&mut screen, (100, 12));
         assert_eq!(lines[2], "no answer, asking again: no whole answer\\u001b[2J");
@@ -512,9 +381,9 @@ mod tests {
         let texts =
             json!({ "state": 7, "routes": [null, { "name": "\u{1b}]0;x\u{7}" }], "stages": "none", "more": [] });
         for sample in [json!({}), json!(null), texts] {
-            let (mut past, mut screen) = (Past::default(), Screen::default());
-            past.note(&sample);
-            screen.show(&sample, &past);
+            let (mut history, mut screen) = (History::default(), Screen::default());
+            history.note(&sample);
+            screen.show(&sample, &history);
             let lines = shown(&mut screen, (80, 12)).join("\n");
             assert!(!lines.contains('\u{1b}') && lines.starts_with("callboard -"), "{lines}");
         }

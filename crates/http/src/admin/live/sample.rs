@@ -251,7 +251,7 @@ fn peer_row(peer: &PeerDescription) -> Value {
     let stages = &peer.stages[..peer.stages.len().min(STAGES_OF_PEER)];
     json!({
         "address": peer.address, "node": peer.node, "stages": stages,
-        "connected_s": peer.connected_for.map(|lasting| lasting.as_secs()),
+        "connected_s": peer.connected_for.map(|lasting| lasting.as_secs()), "silent": peer.silent,
     })
 }
 
