@@ -329,12 +329,12 @@ mod tests {
             "/digits     20.0                              ▄█       0.5  1.2 ms  2.5 s  decode → digits",
             "",
             "Stages",
-            "stage   state        busy  queue  last minute                     waits p99  mean batch  batch takes   cpu     \
+            "stage   state         busy  queue  last minute                     waits p99  mean batch  batch takes   cpu     \
              memory  restarts  why",
             "digits  degraded  1/1 of 2   4/64                              ██     3.0 ms   2.5 of 32       1.5 ms  75 %  \
              150.0 MiB         2  one replica is gone",
-            "far     remote           -      -  -                                       -           -            -     -  \
-                     -         -  -",
+            "far     remote           -      -  -                                       -           -            -  \
+             \x20  -          -         -  -",
             "",
             "Cluster",
             "node               address        state      phase     version  routes  stages",
