@@ -12,8 +12,9 @@ mod page;
 
 use std::io::{IsTerminal as _, stdout};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use std::{io, thread};
 
 use clap::{ArgMatches, Command};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -23,6 +24,7 @@ use self::history::History;
 use self::page::Screen;
 use super::admin_client::AdminClient;
 use crate::error::CliError;
+use crate::signals::Signals;
 
 /// The longest event. Threat: a server whose event never ends.
 const MAX_EVENT_BYTES: usize = 16 << 20;
@@ -74,10 +76,29 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), CliError> {
     let Ok(first) = updates.recv() else {
         return follower.join().unwrap_or_else(|_| Err(CliError::Failed("the stream could not be read".to_owned())));
     };
-    let mut terminal = ratatui::try_init().map_err(|error| CliError::because("could not draw", &error))?;
-    let outcome = draw(&mut terminal, first, &updates);
+    let failed = |error| CliError::because("could not draw", &error);
+    // From now on a signal ends the drawing, not the process: the terminal is given back in any case.
+    let signal = signal_in_time().map_err(failed)?;
+    let outcome = ratatui::try_init().and_then(|mut terminal| draw(&mut terminal, first, &updates, &signal));
     ratatui::restore();
-    outcome.map_err(|error| CliError::because("could not draw", &error))
+    outcome.map_err(failed)?;
+    match signal.get() {
+        Some(signal) => Err(CliError::Interrupted { signal, message: "the drawing has ended" }),
+        None => Ok(()),
+    }
+}
+
+/// Gets the name of the first signal.
+fn signal_in_time() -> io::Result<Arc<OnceLock<&'static str>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = {
+        let _runtime = runtime.enter();
+        Signals::listen()?
+    };
+    let first = Arc::new(OnceLock::new());
+    let found = Arc::clone(&first);
+    thread::spawn(move || found.set(runtime.block_on(signals.next())));
+    Ok(first)
 }
 
 /// Sends each update of the node. Only the first failure ends it: a node that was there may come back.
@@ -128,10 +149,15 @@ impl Events {
     }
 }
 
-fn draw(terminal: &mut ratatui::DefaultTerminal, first: Update, updates: &Receiver<Update>) -> std::io::Result<()> {
+fn draw(
+    terminal: &mut ratatui::DefaultTerminal,
+    first: Update,
+    updates: &Receiver<Update>,
+    signal: &OnceLock<&'static str>,
+) -> io::Result<()> {
     let (mut history, mut screen, mut is_paused) = (History::default(), Screen::default(), false);
     let mut next = Some(first);
-    loop {
+    while signal.get().is_none() {
         let mut has_changed = next.is_some();
         // At first a minute comes at once.
         for update in next.take().into_iter().chain(updates.try_iter()) {
@@ -139,6 +165,7 @@ fn draw(terminal: &mut ratatui::DefaultTerminal, first: Update, updates: &Receiv
             match update {
                 Update::Sample(sample) => {
                     history.note(&sample);
+                    screen.answered();
                     if !is_paused {
                         screen.show(&sample, &history);
                     }
@@ -165,6 +192,7 @@ fn draw(terminal: &mut ratatui::DefaultTerminal, first: Update, updates: &Receiv
             terminal.draw(|frame| screen.draw(frame))?;
         }
     }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,9 +25,13 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn show(&mut self, sample: &Value, history: &History) {
-        self.lost = None;
         self.head = head(sample);
         self.lines = tables(sample, history);
+    }
+
+    /// The node answers, also while the screen is paused.
+    pub(super) fn answered(&mut self) {
+        self.lost = None;
     }
 
     /// The node does not answer; the last sample stays.
@@ -109,6 +113,7 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
         }
         lines.push(Line::from(format!("{title}{more}")).bold());
         lines.extend(table(rows, columns));
+        lines.extend(rows.iter().flat_map(remark));
     };
     add(
         "routes",
@@ -162,10 +167,6 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
             ("cpu", Right, &|row| share(&row["cpu"]).into()),
             ("memory", Right, &|row| bytes(&row["memory_bytes"]).into()),
             ("restarts", Right, &|row| text(&row["restarts"]).into()),
-            ("why", Left, &|row| match row["reason"].as_str() {
-                Some(_) => Cell::styled(text(&row["reason"]), BAD),
-                None => text(&row["note"]).into(),
-            }),
         ],
     );
     add(
@@ -180,6 +181,10 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
             ("phase", Left, &|row| match row["phase"].as_str() {
                 Some(_) => Cell::state(&text(&row["phase"])),
                 None => dash().into(),
+            }),
+            ("for", Right, &|row| match (sample["at_ms"].as_u64(), row["since"].as_u64()) {
+                (Some(now), Some(since @ 1..)) => shown_seconds((now / 1000).saturating_sub(since)).into(),
+                _ => dash().into(),
             }),
             ("version", Left, &|row| text(&row["version"]).into()),
             ("routes", Right, &|row| text(&row["routes"]).into()),
@@ -234,6 +239,18 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
     lines
 }
 
+/// Why something is as it is, below its table: longer than a terminal is wide.
+fn remark(row: &Value) -> Vec<Line<'static>> {
+    const WIDTH: usize = 76;
+    let (said, colour) = match (row["reason"].as_str(), row["note"].as_str()) {
+        (Some(_), _) => (&row["reason"], BAD),
+        (None, Some(_)) => (&row["note"], WARNING),
+        (None, None) => return Vec::new(),
+    };
+    let said: Vec<char> = format!("{}: {}", text(&row["name"]), text(said)).chars().collect();
+    said.chunks(WIDTH).map(|piece| Line::from(piece.iter().collect::<String>()).fg(colour)).collect()
+}
+
 fn busy(row: &Value) -> Cell {
     let (Some(replicas), Some(busy)) = (row["replicas"].as_u64(), row["busy"].as_u64()) else { return dash().into() };
     match (row["replicas_of"].as_str(), row["target"].as_u64()) {
@@ -273,7 +290,7 @@ mod tests {
 
     fn sample() -> Value {
         json!({
-            "state": "ready", "version": "1.2.3", "uptime_s": 3725, "in_flight": 3, "oldest_ms": 1500.0, "admitted": 10,
+            "state": "ready", "version": "1.2.3", "uptime_s": 3725, "in_flight": 3, "oldest_ms": 1500.0, "at_ms": 1_000_000, "admitted": 10,
             "refused": 1, "more": { "routes": 7 },
             "routes": [{
                 "name": "/digits", "pipeline": "decode → digits", "calls_per_s": 20.0, "failed_per_s": 0.5, "p50_ms": 1.25,
@@ -291,11 +308,11 @@ mod tests {
             "members": [
                 {
                     "name": "first", "address": "10.0.0.1:4433", "state": "up", "is_this_node": true, "phase": "ready",
-                    "version": "1.2.3", "routes": 1, "stages": 2,
+                    "since": 400, "version": "1.2.3", "routes": 1, "stages": 2,
                 },
                 {
                     "name": "second", "address": "10.0.0.2:4433", "state": "suspected", "phase": "draining",
-                    "version": "1.2.3", "routes": 0, "stages": 1,
+                    "since": 990, "version": "1.2.3", "routes": 0, "stages": 1,
                 },
             ],
             "devices": [], "actors": [],
@@ -319,7 +336,7 @@ mod tests {
             history.note(sample);
         }
         screen.show(&sample(), &history);
-        let lines = shown(&mut screen, (160, 26));
+        let lines = shown(&mut screen, (160, 27));
         let expected = [
             "callboard 1.2.3  ready  up 1 h 2 min",
             "calls: 3 in flight, the oldest for 1.5 s, 10 admitted and 1 refused since the start",
@@ -330,16 +347,17 @@ mod tests {
             "",
             "Stages",
             "stage   state         busy  queue  last minute                     waits p99  mean batch  batch takes   cpu     \
-             memory  restarts  why",
+             memory  restarts",
             "digits  degraded  1/1 of 2   4/64                              ██     3.0 ms   2.5 of 32       1.5 ms  75 %  \
-             150.0 MiB         2  one replica is gone",
+             150.0 MiB         2",
             "far     remote           -      -  -                                       -           -            -  \
-             \x20  -          -         -  -",
+             \x20  -          -         -",
+            "digits: one replica is gone",
             "",
             "Cluster",
-            "node               address        state      phase     version  routes  stages",
-            "first (this node)  10.0.0.1:4433  up         ready     1.2.3         1       2",
-            "second             10.0.0.2:4433  suspected  draining  1.2.3         0       1",
+            "node               address        state      phase        for  version  routes  stages",
+            "first (this node)  10.0.0.1:4433  up         ready     10 min  1.2.3         1       2",
+            "second             10.0.0.2:4433  suspected  draining    10 s  1.2.3         0       1",
             "",
             "Links",
             "peer    address        link      stages",
@@ -374,6 +392,9 @@ mod tests {
         let lines = shown(&mut screen, (100, 12));
         assert_eq!(lines[2], "no answer, asking again: no whole answer\\u001b[2J");
         assert!(lines[3].starts_with("Routes"), "{lines:#?}");
+        screen.set_paused(true);
+        screen.answered();
+        assert_eq!(shown(&mut screen, (100, 12))[2], "paused: space goes on");
     }
 
     #[test]
