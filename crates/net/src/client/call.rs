@@ -113,6 +113,8 @@ impl CallExchange {
         limits: ReplyLimits<'_>,
         room: RoomPolicy,
     ) -> Result<Self, CallFault> {
+        // A call that waits for a stream is watched, too.
+        let open = node.link().begin();
         let opening = node.connection().open_bi();
         let opened = match room {
             RoomPolicy::Wait => opening.await,
@@ -125,7 +127,7 @@ impl CallExchange {
             limits: limits.decode.clone(),
             is_encoded: limits.is_encoded,
             node: Arc::clone(node),
-            _open: node.link().begin(),
+            _open: open,
         })
     }
 

@@ -318,8 +318,10 @@ impl NodeList {
             return Ok(connection);
         }
         // While its connection is open, a draining node takes no calls. A restarted node has closed it.
-        let is_draining = |open: &Arc<NodeConnection>| !open.is_stale() && open.connection().close_reason().is_none();
-        if node.connection.load().as_ref().is_some_and(is_draining) {
+        let is_draining = |open: &&Arc<NodeConnection>| !open.is_stale() && open.connection().close_reason().is_none();
+        if let Some(open) = node.connection.load().as_ref().filter(is_draining) {
+            // It may be dead: killed while it drained.
+            open.link().probe();
             return Err(draining());
         }
         let introduction = (&connector.hello, &OfferScreening::default());

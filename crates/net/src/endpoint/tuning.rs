@@ -19,7 +19,8 @@ pub struct Tuning {
     ///
     /// Without calls a connection is closed after 30 s of silence, or twice this time if that is longer.
     pub idle_timeout: Duration,
-    /// How long nothing may arrive on a connection with calls in hand before its node counts as *silent*. Default 0.9 s.
+    /// How long nothing may arrive on a connection with calls in hand, or keep-alives may have no answer, before its node
+    /// counts as *silent*. Default 0.9 s.
     /// Nothing is lost then: new calls go to other nodes, calls that may run again are repeated there, within the retry
     /// budget, and the first outcome counts. A shorter time repeats more calls for nothing, a longer one makes calls to
     /// a dead machine slower. More than `keep_alive`; from `idle_timeout` on, no node is ever silent.
@@ -76,11 +77,12 @@ impl Default for Tuning {
     }
 }
 
-/// The silence after which QUIC closes a connection, and its interval of keep-alives: for connections without calls, which
-/// cost next to nothing by it. With calls, `Link` watches. QUIC takes the shorter timeout of both sides: a peer of an
-/// earlier version offers 3 s, and sends a keep-alive every 0.2 s by itself.
-const QUIET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// A third of it: two may be lost. Routers that translate addresses forget a line after thirty seconds or more.
+/// The silence after which QUIC closes a connection, for connections without calls. The first keep-alive of the silence
+/// starts it again, so the end is 30 s after the last packet. With calls, `Link` watches. QUIC takes the shorter timeout
+/// of both sides: a peer of an earlier version offers 3 s, and sends a keep-alive every 0.2 s by itself.
+const QUIET_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The silence after which QUIC sends a keep-alive, which it repeats until it is acknowledged. Routers that translate
+/// addresses forget a line after thirty seconds or more.
 const QUIET_KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The unread QUIC datagrams that a connection keeps. They are empty, and nobody reads them: QUIC drops the oldest.
@@ -175,10 +177,12 @@ impl Tuning {
         let mut config = TransportConfig::default();
         let mut congestion = CubicConfig::default();
         congestion.initial_window(FIRST_WINDOW_BYTES);
+        // The keep-alive adds its own time.
+        let quiet_idle = QUIET_IDLE_TIMEOUT.max((2 * self.idle_timeout).saturating_sub(QUIET_KEEP_ALIVE));
         let mut mtu = MtuDiscoveryConfig::default();
         mtu.upper_bound(LARGEST_PACKET_BYTES);
         config
-            .max_idle_timeout(IdleTimeout::try_from(QUIET_IDLE_TIMEOUT.max(2 * self.idle_timeout)).ok())
+            .max_idle_timeout(IdleTimeout::try_from(quiet_idle).ok())
             .keep_alive_interval(Some(QUIET_KEEP_ALIVE))
             .stream_receive_window(VarInt::from_u32(self.stream_window_bytes))
             .receive_window(VarInt::from_u32(self.connection_window_bytes))

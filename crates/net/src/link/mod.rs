@@ -3,8 +3,8 @@
 //! * **Cold:** nobody looks at it. QUIC sends a keep-alive every ten seconds, and closes it after thirty of silence.
 //! * **Hot:** it has calls, or had some in the last seconds, or was [probed](Link::probe). While nothing arrives, the
 //!   watch sends keep-alives: empty QUIC datagrams, which the other side acknowledges and drops.
-//! * **Silent:** nothing has arrived for a while, although the watch has sent several keep-alives. New calls go
-//!   elsewhere, and calls that may run again are repeated there. The next datagram ends it.
+//! * **Silent:** nothing has arrived for a while, or no keep-alive has had an answer. New calls go elsewhere, and calls
+//!   that may run again are repeated there. The next answer ends it.
 //! * **Lost:** no keep-alive has had an answer for longer, although datagrams may arrive: a line may carry one way only.
 //!   The watch closes the connection, as QUIC does with a cold one.
 //! * **Gone:** the machine of the other side reports that no process has its port. The connection is closed.
@@ -102,10 +102,11 @@ impl Link {
         guard
     }
 
-    /// Sends a keep-alive at once, also if there are no calls. Without an answer the connection is lost.
+    /// Sends a keep-alive as soon as one is due, also if there are no calls. Without an answer the connection is lost.
     pub(crate) fn probe(&self) {
-        self.must_probe.store(true, Ordering::Release);
-        self.woken.notify_one();
+        if !self.must_probe.swap(true, Ordering::AcqRel) {
+            self.woken.notify_one();
+        }
     }
 
     /// The number of open streams.
@@ -141,13 +142,18 @@ impl Link {
     pub(crate) async fn watch(&self, connection: &Connection) -> LinkEnd {
         let heard = || {
             let stats = connection.stats();
-            Heard { datagrams: stats.udp_rx.datagrams, answers: stats.frame_rx.acks }
+            Heard {
+                datagrams: stats.udp_rx.datagrams,
+                acks: stats.frame_rx.acks,
+                rtt: stats.path.rtt,
+                left: stats.frame_tx.datagram,
+            }
         };
         let mut decision = LinkDecision::new(self.times, heard(), Instant::now());
         loop {
             self.is_watched.swap(false, Ordering::AcqRel);
             let has_calls = self.calls.count() > 0;
-            match decision.pause(has_calls, Instant::now()) {
+            match decision.pause(has_calls, self.must_probe.load(Ordering::Acquire), Instant::now()) {
                 Some(pause) if has_calls => {
                     self.is_watched.store(true, Ordering::Release);
                     tokio::time::sleep(pause).await;
@@ -162,17 +168,18 @@ impl Link {
             }
             // A call that has begun and ended meanwhile counts, too.
             let has_calls = self.is_watched.swap(true, Ordering::AcqRel) || self.calls.count() > 0;
-            let (now, is_probe) = (Instant::now(), self.must_probe.swap(false, Ordering::AcqRel));
+            let (now, is_probe) = (Instant::now(), self.must_probe.load(Ordering::Acquire));
             let look = decision.look(heard(), has_calls, is_probe, now);
             self.set_silent(look.is_silent, connection);
             if look.is_lost {
                 self.is_lost.store(true, Ordering::Release);
                 return LinkEnd::Lost;
             }
-            // Peers of earlier versions take none. They keep the connection up by QUIC's own keep-alive, and offer a
-            // shorter idle timeout, which then counts on this side as well.
-            if look.sends_keep_alive && connection.send_datagram(Bytes::new()).is_ok() {
-                decision.sent_keep_alive(now);
+            if look.sends_keep_alive {
+                // Before it is sent: a probe that is wanted meanwhile is this one.
+                self.must_probe.store(false, Ordering::Release);
+                // Peers of earlier versions take none, and send some by QUIC's own keep-alive.
+                decision.sent_keep_alive(connection.send_datagram(Bytes::new()).is_ok(), now);
             }
             if self.asks_port && look.is_overdue && is_port_closed(connection.remote_address()).await {
                 return LinkEnd::Gone;

@@ -10,7 +10,7 @@
 use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::wire::{Hello, ResetCode};
@@ -26,6 +26,9 @@ use crate::refusal::RefusalReason;
 
 /// Clients leave this part of all connections to nodes: an eighth.
 const NODES_PART: usize = 8;
+
+/// The least time between two probes of a connection because a limit is full.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct OpenConnection {
@@ -50,6 +53,8 @@ pub(super) struct OpenConnection {
     pub(super) announced: AnnouncedAddress,
     /// Whether it can be known by gossip.
     gossips: bool,
+    /// When it was probed last because a limit was full.
+    probed_at: Option<Instant>,
 }
 
 /// The address at which a node claims to listen.
@@ -84,12 +89,21 @@ impl OpenConnection {
             told_at: None,
             announced,
             gossips: hello.features.iter().any(|feature| feature == FEATURE),
+            probed_at: None,
         }
     }
 
     /// What the view is told of it: the address, and whether its node gossips.
     pub(super) fn introduction(&self) -> (AnnouncedAddress, bool) {
         (self.announced, self.gossips)
+    }
+
+    /// Probes it, because it fills a limit and may be dead: a slot is then free after 3 s.
+    fn probe(&mut self, now: Instant) {
+        if self.probed_at.is_none_or(|at| now.saturating_duration_since(at) >= PROBE_EVERY) {
+            self.probed_at = Some(now);
+            self.link.probe();
+        }
     }
 
     /// Compares it to another generation of the same node. `None`: they are not of the same node.
@@ -161,14 +175,18 @@ impl<'a> ConnectionGuard<'a> {
             tracing::info!(member = name, connections = closed, "closed connections of an earlier process of a member");
         }
         let NetConfig { max_connections: limit, max_connections_per_member: member_limit, .. } = server.config;
-        let of_member = || open.iter().filter(|open| open.name == caller.name).count();
-        let of_clients = || open.iter().filter(|open| open.role == Role::Client).count();
-        // Under the development identity all members are one user without a name.
-        let is_full = open.len() >= limit
-            || !caller.name.is_empty() && of_member() >= member_limit
-            || caller.role == Role::Client && of_clients() >= limit - limit / NODES_PART;
-        if is_full {
-            return Err(RefusalReason::TooMany);
+        let limits: [(usize, fn(&OpenConnection, &OpenConnection) -> bool); 3] = [
+            (limit, |_, _| true),
+            // Under the development identity all members are one user without a name.
+            (member_limit, |open, caller| !caller.name.is_empty() && open.name == caller.name),
+            (limit - limit / NODES_PART, |open, caller| (open.role, caller.role) == (Role::Client, Role::Client)),
+        ];
+        for (limit, counts) in limits {
+            if open.iter().filter(|open| counts(open, &caller)).count() >= limit {
+                let now = Instant::now();
+                open.iter_mut().filter(|open| counts(open, &caller)).for_each(|open| open.probe(now));
+                return Err(RefusalReason::TooMany);
+            }
         }
         let connection = caller.connection.clone();
         open.push(caller);

@@ -9,7 +9,7 @@ use callboard_codec::Value;
 use callboard_codec::wire::{Call, FrameKind, Hello, ResetCode, VERSION, Welcome, cancel_frame, frame_head};
 use callboard_core::{App, Caller, Pipeline, Stage};
 use callboard_net::Client;
-use callboard_net::testing::RawPeer;
+use callboard_net::testing::{BareEndpoint, RawPeer};
 use tokio::sync::Semaphore;
 
 use crate::common::{IDENTITY, LONG, ServingNode, patient, until};
@@ -63,6 +63,23 @@ async fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
     let welcome = peer.greet(&Hello { max_version: 9, ..hello() }).await.unwrap();
     assert_eq!(welcome.header::<Welcome>().unwrap().version, VERSION);
     is_served(&served.client().await).await;
+}
+
+/// Nobody reads them: QUIC drops the oldest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_empty_datagrams_closes_nothing() {
+    let served = ServingNode::start(app()).await;
+    let client = served.client().await;
+    let endpoint = BareEndpoint::calling(&IDENTITY).unwrap();
+    let connection = endpoint.connect(served.edge.address()).await.unwrap();
+    let flooding = async {
+        for _ in 0..20_000 {
+            connection.send_datagram_wait(Bytes::new()).await.unwrap();
+        }
+    };
+    tokio::time::timeout(LONG, flooding).await.expect("all are sent");
+    is_served(&client).await;
+    assert!(connection.close_reason().is_none());
 }
 
 /// The bytes on a stream, and the reason that counts them.

@@ -250,6 +250,8 @@ async fn open_stream(
     state: &Mutex<CoalescerState>,
     connection: &Connection,
 ) -> Result<(SendStream, RecvStream), ConnectionError> {
+    // Calls that wait for a stream are watched, too.
+    let _open = state.lock().link.begin();
     let opening = connection.open_bi();
     tokio::pin!(opening);
     loop {
