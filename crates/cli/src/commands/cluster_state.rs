@@ -251,7 +251,7 @@ pub(super) fn summary(members: &[Value]) -> String {
         names.collect()
     };
     let mut line = format!("{} up", of_state("up").len());
-    for state in ["suspected", "down"] {
+    for state in ["suspected", "down", "left"] {
         let names = of_state(state);
         if !names.is_empty() {
             line = format!("{line}, {} {state} ({})", names.len(), first(&names));
@@ -276,16 +276,14 @@ impl fmt::Display for StateText<'_> {
         let (mut has_stages, mut left_out) = (false, 0u64);
         for member in members {
             let (name, report) = (text(&member["name"]), &member["report"]);
-            let is_down = member["state"] == "down";
-            let has_left = is_down && report["phase"] == "draining";
-            let state = if has_left { "left".to_owned() } else { text(&member["state"]) };
+            let is_down = member["state"] == "down" || member["state"] == "left";
             let since = if is_down || report.is_null() { &member["since"] } else { &report["since"] };
             let since = since.as_u64().filter(|since| *since > 0).map(Duration::from_secs);
             let asked = if member["is_this_node"] == true { " (asked)" } else { "" };
             nodes.row([
                 format!("{name}{asked}"),
                 text(&member["address"]),
-                state,
+                text(&member["state"]),
                 if is_down { dash() } else { text(&report["phase"]).replace('_', " ") },
                 since.map_or_else(dash, |since| shown_span(self.now.saturating_sub(since))),
                 text(&report["version"]),
@@ -340,7 +338,7 @@ mod tests {
             "members": [
                 member("a", "up", report("ready", 400, 2)),
                 member("b", "suspected", report("not_ready", 990, 1)),
-                member("c", "down", report("draining", 930, 2)),
+                member("c", "left", report("draining", 930, 2)),
                 member("d", "down", Value::Null),
                 member("e", "up", Value::Null),
             ],
@@ -351,7 +349,7 @@ mod tests {
             ],
         });
         let expected = "\
-nodes: 2 up, 1 suspected (b), 2 down (c, d)
+nodes: 2 up, 1 suspected (b), 1 down (d), 1 left (c)
 
 node       address  state      phase      for     version
 a (asked)  a:1      up         ready      10 min  1.2.3

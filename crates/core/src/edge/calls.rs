@@ -12,6 +12,7 @@ use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::{HeldBytes, Limits, PendingBody};
 use crate::metrics::CacheUse;
+use crate::node::RouteDescription;
 use crate::offload::CodecBudget;
 use crate::router::{Admission, Route};
 use crate::timeline::CallTracer;
@@ -47,6 +48,12 @@ impl<'a> EdgeHandle<'a> {
     #[must_use]
     pub fn private_routes(self) -> Vec<Arc<Route>> {
         self.0.shared.router.private_routes()
+    }
+
+    /// The routes as in a [`Description`](crate::description::Description), without the rest of it.
+    #[must_use]
+    pub fn describe_routes(self) -> Vec<RouteDescription> {
+        self.0.shared.describe_routes()
     }
 
     /// Whether a call of this route may run twice: each stage has a [contract](crate::Contract) that permits it, here

@@ -18,7 +18,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::pipeline::Graph;
 use crate::pool::Pool;
-use crate::remote::{MemberDescription, NodeReport, PeerDescription, StageReply};
+use crate::remote::{NodeReport, PeerDescription, StageReply};
 use crate::router::{Admission, HeldRoute};
 use crate::stage::ReadFn;
 use crate::timeline::Micros;
@@ -148,12 +148,10 @@ impl EdgeHandle<'_> {
         self.0.shared.report()
     }
 
-    /// The members of the node's cluster, the node first, and the nodes to which it has or seeks a connection; both are
-    /// empty if it has not joined others.
+    /// The nodes to which it has or seeks a connection; none if it has not joined others.
     #[must_use]
-    pub fn cluster(self) -> (Vec<MemberDescription>, Vec<PeerDescription>) {
-        let cluster = self.0.shared.router.cluster.stages();
-        cluster.map(|cluster| (cluster.members(), cluster.peers())).unwrap_or_default()
+    pub fn peers(self) -> Vec<PeerDescription> {
+        self.0.shared.router.cluster.stages().map(|cluster| cluster.peers()).unwrap_or_default()
     }
 
     /// The time for a call without a timeout of its caller or its route.

@@ -366,6 +366,11 @@ impl NodeState {
         }
     }
 
+    /// The routes alone, which cost much less than the whole.
+    pub(crate) fn describe_routes(&self) -> Vec<RouteDescription> {
+        describe_routes(&self.router.table(), clock::now())
+    }
+
     pub(crate) fn encode_metrics(&self) -> String {
         let table = self.router.table();
         for stage in table.stages() {

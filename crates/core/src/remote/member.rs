@@ -1,5 +1,7 @@
 //! The members of a cluster, as a node knows them, and what each of them tells the others of itself.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// A member of the cluster, as a node knows it.
@@ -17,7 +19,7 @@ pub struct MemberDescription {
     /// Whether it is the node that describes it.
     pub is_this_node: bool,
     /// What it has told of itself last; `None` while it is not known, and of nodes of earlier versions.
-    pub report: Option<NodeReport>,
+    pub report: Option<Arc<NodeReport>>,
 }
 
 impl MemberDescription {
@@ -29,7 +31,7 @@ impl MemberDescription {
 
     /// The same with its report.
     #[must_use]
-    pub fn with_report(mut self, report: Option<NodeReport>) -> Self {
+    pub fn with_report(mut self, report: Option<Arc<NodeReport>>) -> Self {
         self.report = report;
         self
     }
@@ -50,8 +52,18 @@ pub enum MemberState {
     Up,
     /// A member has had no answer from it; it is called down unless it refutes this in time.
     Suspected,
-    /// It does not answer, or has left.
+    /// It does not answer.
     Down,
+    /// It was drained, and does not answer any more.
+    Left,
+}
+
+impl MemberState {
+    /// Whether it does not answer, for whichever reason.
+    #[must_use]
+    pub fn is_gone(self) -> bool {
+        matches!(self, Self::Down | Self::Left)
+    }
 }
 
 /// What a node tells the others of itself. It has what changes seldom: the load comes with each reply.

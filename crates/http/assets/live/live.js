@@ -58,7 +58,7 @@ function queue(stage) {
     ` ${shown(stage.queued)}`);
 }
 
-const STATES = { ready: 'good', remote: 'good', up: 'good', sleeping: 'dim', failed: 'bad', unreachable: 'bad', down: 'bad' };
+const STATES = { ready: 'good', remote: 'good', up: 'good', sleeping: 'dim', left: 'dim', failed: 'bad', unreachable: 'bad', down: 'bad' };
 const state = name => make('span', { class: STATES[name] ?? 'warn' }, name.replaceAll('_', ' '));
 const failed = rate => rate == null ? '–' : rate > 0 ? make('strong', { class: 'bad' }, shown(rate)) : '0';
 

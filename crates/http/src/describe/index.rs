@@ -70,7 +70,7 @@ pub(super) async fn index(
     let is_secure = peer.is_some_and(|Extension(peer)| peer.is_secure);
     let prefix = prefix(&original, &uri);
     let base = base_url(is_secure, &uri, &headers) + prefix;
-    let routes = sources.client.describe().routes;
+    let routes = sources.client.edge().describe_routes();
     let pipeline = |route: &Route| {
         let described = routes.iter().find(|described| !described.closed && described.name.as_str() == route.name());
         described.map_or_else(String::new, |described| described.pipeline.clone())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits};
 use callboard_core::Instant;
-use callboard_core::remote::{MemberDescription, MemberState, NodeReport};
+use callboard_core::remote::{MemberDescription, MemberState, NodePhase, NodeReport};
 use foca::State;
 use parking_lot::Mutex;
 use quinn::{Connection, RecvStream};
@@ -91,28 +91,25 @@ impl GossipHandle {
 
     /// The members, this node first and the others by name.
     pub(crate) fn describe(&self) -> Vec<MemberDescription> {
+        let (own, mut others) = self.known();
+        others.sort_by(|one, other| one.member.name.cmp(&other.member.name));
+        let own = own.describe().as_this_node();
+        std::iter::once(own).chain(others.into_iter().map(KnownMember::describe)).collect()
+    }
+
+    /// This node and the others. Shares what they have: the membership waits for this lock.
+    fn known(&self) -> (KnownMember, Vec<KnownMember>) {
         let membership = self.membership.lock();
         let (own, reports) = (membership.own(), membership.reports());
-        let seconds = |nanos: u64| nanos / 1_000_000_000;
-        let address = |member: &MemberId| member.address.to_string();
-        let own = MemberDescription::new(&*own.name, address(own), MemberState::Up, seconds(own.generation))
-            .with_report(reports.own().map(|report| NodeReport::clone(report)))
-            .as_this_node();
-        let mut others: Vec<_> = membership
-            .members()
-            .map(|(member, state)| {
-                let state = match state {
-                    State::Alive => MemberState::Up,
-                    State::Suspect => MemberState::Suspected,
-                    State::Down => MemberState::Down,
-                };
-                let since = seconds(reports.since(&member.name));
-                MemberDescription::new(&*member.name, address(member), state, since)
-                    .with_report(reports.of(member).map(|report| NodeReport::clone(report)))
-            })
-            .collect();
-        others.sort_by(|one, other| one.name.cmp(&other.name));
-        std::iter::once(own).chain(others).collect()
+        let others = membership.members().map(|(member, state)| KnownMember {
+            member: member.clone(),
+            state,
+            since: reports.since(&member.name),
+            report: reports.of(member).cloned(),
+        });
+        let others = others.collect();
+        let (since, report) = (own.generation, reports.own().cloned());
+        (KnownMember { member: own.clone(), state: State::Alive, since, report }, others)
     }
 
     /// The name of this node in gossip.
@@ -180,6 +177,30 @@ impl GossipHandle {
     /// No process has this port of the member any more.
     pub(crate) fn refused(&self, member: Arc<str>, address: SocketAddr) {
         let _ = self.inputs.try_send(Input::Refused(member, address));
+    }
+}
+
+/// What the membership knows of a member.
+struct KnownMember {
+    member: MemberId,
+    state: State,
+    /// In nanoseconds since 1970.
+    since: u64,
+    report: Option<Arc<NodeReport>>,
+}
+
+impl KnownMember {
+    fn describe(self) -> MemberDescription {
+        let Self { member, state, since, report } = self;
+        let has_drained = report.as_ref().is_some_and(|report| report.phase == NodePhase::Draining);
+        let state = match state {
+            State::Alive => MemberState::Up,
+            State::Suspect => MemberState::Suspected,
+            State::Down if has_drained => MemberState::Left,
+            State::Down => MemberState::Down,
+        };
+        MemberDescription::new(&*member.name, member.address.to_string(), state, since / 1_000_000_000)
+            .with_report(report)
     }
 }
 

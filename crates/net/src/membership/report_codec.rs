@@ -14,8 +14,20 @@ pub(super) const MAX_REPORT_BYTES: usize = 32 << 10;
 /// The most routes, and the most stages, of a report. Threat: entries of a byte each that become many times that.
 const MAX_LISTED: usize = 1_024;
 
+/// The longest name of a route or stage, and the longest version, in bytes. Threat: texts that fill the views and
+/// answers of all nodes.
+const MAX_NAME_BYTES: usize = 256;
+const MAX_VERSION_BYTES: usize = 64;
+
 /// Writes a report. What has no room is left out, and counted in it.
 pub(super) fn write(mut report: NodeReport) -> Bytes {
+    let all = report.routes.len() + report.stages.len();
+    report.routes.retain(|route| route.name.len() <= MAX_NAME_BYTES);
+    report.stages.retain(|stage| stage.name.len() <= MAX_NAME_BYTES);
+    leave_out(&mut report, all);
+    if report.version.len() > MAX_VERSION_BYTES {
+        report.version.clear();
+    }
     loop {
         let envelope = Payload::new(report.clone()).to_envelope().map(Envelope::into_bytes);
         // Its fields are texts and numbers, which have an encoding.
@@ -30,11 +42,14 @@ pub(super) fn write(mut report: NodeReport) -> Bytes {
             |count: usize| (count * MAX_REPORT_BYTES / bytes.len().max(MAX_REPORT_BYTES) * 9 / 10).min(MAX_LISTED);
         report.routes.truncate(kept(report.routes.len()));
         report.stages.truncate(kept(report.stages.len()));
-        report.left_out += (before - report.routes.len() - report.stages.len()) as u64;
-        if before == 0 {
-            report.version.clear();
-        }
+        leave_out(&mut report, before);
     }
+}
+
+/// Counts what its lists have lost since they had this many entries.
+fn leave_out(report: &mut NodeReport, before: usize) {
+    let lost = before - report.routes.len() - report.stages.len();
+    report.left_out = report.left_out.saturating_add(lost as u64);
 }
 
 /// Reads a report of another member.
@@ -52,6 +67,12 @@ pub(super) fn read(bytes: &Bytes) -> Result<NodeReport, GossipError> {
         if listed > MAX_LISTED {
             return Err(GossipError::Report(format!("{listed} {field}: a report may have {MAX_LISTED}")));
         }
+    }
+    let texts = std::iter::once(("version", &*report.version, MAX_VERSION_BYTES));
+    let texts = texts.chain(report.routes.iter().map(|route| ("a route's name", &*route.name, MAX_NAME_BYTES)));
+    let mut texts = texts.chain(report.stages.iter().map(|stage| ("a stage's name", &*stage.name, MAX_NAME_BYTES)));
+    if let Some((field, text, max)) = texts.find(|(_, text, max)| text.len() > *max) {
+        return Err(GossipError::Report(format!("{field} has {} bytes, and may have {max}", text.len())));
     }
     Ok(report)
 }
@@ -94,6 +115,29 @@ mod tests {
         let mut long = NodeReport::default();
         long.version = "v".repeat(100_000);
         assert!(write(long).len() <= MAX_REPORT_BYTES);
+    }
+
+    #[test]
+    fn a_report_with_a_long_text_is_refused_and_none_is_written() {
+        let encoded = |report: NodeReport| Payload::new(report).to_envelope().unwrap().into_bytes();
+        let mut version = NodeReport::default();
+        version.version = "v".repeat(MAX_VERSION_BYTES + 1);
+        let (mut route, mut stage) = (report(1, 1), report(1, 1));
+        route.routes[0].name = "r".repeat(MAX_NAME_BYTES + 1);
+        stage.stages[0].name = "s".repeat(MAX_NAME_BYTES + 1);
+        for (long, field) in [
+            (version, "version has 65 bytes, and may have 64"),
+            (route, "a route's name has 257 bytes, and may have 256"),
+            (stage, "a stage's name has 257 bytes, and may have 256"),
+        ] {
+            let error = read(&encoded(long.clone())).unwrap_err().to_string();
+            assert!(error.ends_with(field), "{error}");
+            assert_eq!(read(&write(long.clone())).unwrap().left_out, u64::from(long.version.len() < 65));
+        }
+        let mut full = report(1, MAX_NAME_BYTES + 1);
+        full.left_out = u64::MAX;
+        assert_eq!(read(&write(full)).unwrap().left_out, u64::MAX);
+        assert!(read(&encoded(report(3, MAX_NAME_BYTES - 1))).is_ok());
     }
 
     #[test]

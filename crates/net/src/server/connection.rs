@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use super::connections::{AnnouncedAddress, ConnectionGuard, OpenConnection};
 use super::half_open::{HalfOpenSlot, HandshakeDecision};
 use super::offers::offers;
+use super::orders::ConnectedCaller;
 use super::refusal_log::ConnectionRefusal;
 use super::{ORDERS, ServerState, StreamGuard, exchange, issuing, receiving};
 use crate::counter::GuardCounter;
@@ -99,7 +100,7 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
             server.introduce(introduction, &member.name, peer);
             drop(slot);
             tokio::select! {
-                () = serve_streams((&connection, &link), &server, member.role, window) => {}
+                () = serve_streams((&connection, &link), &server, ConnectedCaller::new(&member, peer), window) => {}
                 // Ends only with the connection.
                 () = receive_gossip(&connection, gossip_link(&server, &hello, &member, (&connection, &link))) => {}
                 // Its calls are cancelled.
@@ -247,17 +248,17 @@ fn addresses(server: &ServerState, hello: &Hello, peer: SocketAddr) -> (Option<S
 async fn serve_streams(
     (connection, link): (&Connection, &Link),
     server: &Arc<ServerState>,
-    role: Role,
+    caller: ConnectedCaller,
     window: ConnectionWindow,
 ) {
     if server.is_draining() {
         server.runtime.spawn(send_goaway(connection.clone(), "draining"));
     }
     let endpoint_runtime = Handle::current();
-    let (open_streams, window) = (GuardCounter::default(), Arc::new(window));
+    let (open_streams, caller, window) = (GuardCounter::default(), Arc::new(caller), Arc::new(window));
     while let Ok((send, receive)) = connection.accept_bi().await {
         server.metrics.counters.streams.inc();
-        let guard = StreamGuard::new(server, role, &window, link);
+        let guard = StreamGuard::new(server, &caller, &window, link);
         let incoming = FrameReceiver::new(receive, server.config.frames.clone()).counted_by(Arc::clone(&window));
         let outgoing = FrameSender::new(send);
         let answering = exchange::answer_stream(guard, endpoint_runtime.clone(), outgoing, incoming);

@@ -24,7 +24,7 @@ use crate::link::Link;
 use crate::membership::{FEATURE, GossipHandle};
 use crate::refusal::RefusalReason;
 
-/// Clients leave this part of all connections to nodes: an eighth.
+/// Clients and operators leave this part of all connections to nodes: an eighth.
 const NODES_PART: usize = 8;
 
 /// The least time between two probes of a connection because a limit is full.
@@ -179,7 +179,7 @@ impl<'a> ConnectionGuard<'a> {
             (limit, |_, _| true),
             // Under the development identity all members are one user without a name.
             (member_limit, |open, caller| !caller.name.is_empty() && open.name == caller.name),
-            (limit - limit / NODES_PART, |open, caller| (open.role, caller.role) == (Role::Client, Role::Client)),
+            (limit - limit / NODES_PART, |open, caller| open.role != Role::Node && caller.role != Role::Node),
         ];
         for (limit, counts) in limits {
             if open.iter().filter(|open| counts(open, &caller)).count() >= limit {

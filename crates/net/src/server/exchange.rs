@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 
 use super::answer::EntryOutcome;
 use super::fault::{StreamFault, StreamRefusal};
+use super::orders::ConnectedCaller;
 use super::receiving::{BodyProgress, CallReceiver, RunningCall};
 use super::writing::OutcomeWriter;
 use super::{ServerState, StreamGuard, orders, streaming};
@@ -39,14 +40,14 @@ pub(super) async fn answer_stream(
 ) {
     let server = Arc::clone(&guard.server);
     // A node keeps it from its own callers, if it must.
-    let sends_traces = guard.role == Role::Node || server.sends_traces;
+    let sends_traces = guard.caller.role == Role::Node || server.sends_traces;
     let now = Instant::now();
     let mut exchange = Exchange {
         server: &server,
-        role: guard.role,
+        caller: Arc::clone(&guard.caller),
         outgoing,
         incoming,
-        receiver: CallReceiver::new(&server, guard.role, Arc::clone(&guard.window), now),
+        receiver: CallReceiver::new(&server, guard.caller.role, Arc::clone(&guard.window), now),
         idle_since: now,
         running: FuturesUnordered::new(),
         aborts: Vec::new(),
@@ -86,8 +87,7 @@ pub(super) async fn answer_stream(
 
 struct Exchange<'a> {
     server: &'a Arc<ServerState>,
-    /// The caller's role.
-    role: Role,
+    caller: Arc<ConnectedCaller>,
     outgoing: FrameSender,
     incoming: FrameReceiver,
     receiver: CallReceiver<'a>,
@@ -255,15 +255,15 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Answers an order at once, also when the node is full or drains.
+    /// Carries an order out, also when the node is full or drains.
     fn carry_out(&mut self, head: &FrameHead) -> Result<(), StreamFault> {
         if head.body_bytes > 0 || !self.running.is_empty() || self.writing.unwritten() > 0 {
             return Err(StreamRefusal::UnexpectedKind.into());
         }
         self.seen = CallsSeen::More;
         self.idle_since = Instant::now();
-        match orders::carry_out(self.server, self.role, head.kind) {
-            Ok(answer) => self.writing.push(EntryOutcome { entry: head.entry, outcome: Ok(answer), queued: 0 }),
+        match orders::carry_out(self.server, &self.caller, head) {
+            Ok(order) => self.start(head.entry, order),
             Err(error) => self.refuse(head.entry, error),
         }
         Ok(())

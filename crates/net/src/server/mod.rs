@@ -36,8 +36,9 @@ use arc_swap::ArcSwapOption;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
 use callboard_core::edge::ErrorTraces;
+use callboard_core::remote::NodePhase;
 use callboard_core::{CallError, LocalClient};
-use callboard_identity::{Identity, NodeAddress, Role, keep_removals};
+use callboard_identity::{Identity, NodeAddress, keep_removals};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -49,6 +50,7 @@ use self::half_open::HalfOpen;
 use self::issuing::Issuer;
 use self::metrics::ServerMetrics;
 pub use self::orders::ClusterState;
+use self::orders::ConnectedCaller;
 pub(crate) use self::orders::ORDERS;
 use self::refusal_log::RefusalLog;
 use crate::counter::CountGuard;
@@ -84,7 +86,7 @@ pub struct NetConfig {
     /// The node's name for its peers. Default: empty, a node without a name.
     pub node: String,
     /// The most connections. Default 1,024. Threat: memory; an idle one takes some tens of KiB. Further ones are
-    /// refused after the hello. Joins and renewals do not count. Clients leave an eighth to nodes.
+    /// refused after the hello. Joins and renewals do not count. Clients and operators leave an eighth to nodes.
     pub max_connections: usize,
     /// The most connections of one member of a cluster, by the name in its certificate. Default 256. Threat: one client
     /// that takes all of them. Raise it if many processes share one identity.
@@ -186,8 +188,6 @@ pub struct QuicEdge {
     /// Connections to peers hold the transport as well, but the end of the server closes all of them.
     _close: Arc<CloseOnDrop>,
     address: SocketAddr,
-    /// The address that it tells other nodes.
-    own_address: Arc<OwnAddress>,
 }
 
 /// Closes the endpoint when the last handle of the server is dropped.
@@ -222,6 +222,10 @@ struct ServerState {
     connections: Mutex<Vec<OpenConnection>>,
     /// Its membership, if it gossips.
     gossip: Option<GossipHandle>,
+    /// The address that it tells other nodes.
+    own_address: Arc<OwnAddress>,
+    /// What it told or shows of itself last, and since when.
+    phase: Mutex<(NodePhase, u64)>,
     /// Receives introductions of nodes that connect.
     view: OnceLock<Arc<dyn ClusterView>>,
     streams: AtomicUsize,
@@ -274,6 +278,8 @@ impl QuicEdge {
             generation,
             metrics: ServerMetrics::new(identity.clone(), Arc::clone(&windows), &metrics),
             gossip,
+            own_address,
+            phase: Mutex::default(),
             windows,
             identity,
             issuer,
@@ -302,7 +308,7 @@ impl QuicEdge {
         transport.runtime().spawn(keep_removals(identity, issuers, every));
         let transport = Arc::new(transport);
         let close = Arc::new(CloseOnDrop(Arc::clone(&transport)));
-        Ok(Self { server, transport, _close: close, address, own_address })
+        Ok(Self { server, transport, _close: close, address })
     }
 
     /// Serves the node's routes from now on.
@@ -354,7 +360,7 @@ impl QuicEdge {
 
     /// The address that it tells other nodes.
     pub(crate) fn own_address(&self) -> &Arc<OwnAddress> {
-        &self.own_address
+        &self.server.own_address
     }
 
     /// Tells connected nodes that they cannot be connected.
@@ -492,18 +498,23 @@ fn gossip_name(identity: &Identity) -> Arc<str> {
 /// Counts a stream while it is answered.
 struct StreamGuard {
     server: Arc<ServerState>,
-    /// The caller's role.
-    role: Role,
+    caller: Arc<ConnectedCaller>,
     window: Arc<ConnectionWindow>,
     /// Its caller is watched until it has the answer.
     _watched: CountGuard,
 }
 
 impl StreamGuard {
-    fn new(server: &Arc<ServerState>, role: Role, window: &Arc<ConnectionWindow>, link: &Link) -> Self {
+    fn new(
+        server: &Arc<ServerState>,
+        caller: &Arc<ConnectedCaller>,
+        window: &Arc<ConnectionWindow>,
+        link: &Link,
+    ) -> Self {
         server.streams.fetch_add(1, Ordering::AcqRel);
         window.stream_opened();
-        Self { server: Arc::clone(server), role, window: Arc::clone(window), _watched: link.begin() }
+        let (server, caller, window) = (Arc::clone(server), Arc::clone(caller), Arc::clone(window));
+        Self { server, caller, window, _watched: link.begin() }
     }
 }
 

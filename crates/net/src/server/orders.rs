@@ -4,17 +4,20 @@
 //! operator. A node may read the state, which it knows anyway; it may not drain another one. Orders need no permit: a
 //! node that is full has to answer them as well.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use callboard_codec::wire::FrameKind;
-use callboard_codec::{Account, Payload};
-use callboard_core::remote::{MemberDescription, PeerDescription};
-use callboard_core::{CallError, ErrorKind};
-use callboard_identity::Role;
+use callboard_codec::wire::{FrameHead, FrameKind};
+use callboard_codec::{Account, ChargeError, Payload};
+use callboard_core::remote::{MemberDescription, MemberState, PeerDescription};
+use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient};
+use callboard_identity::{Member, Role, quoted};
 use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::answer::EncodedOutput;
+use super::answer::{EncodedOutput, EntryOutcome, encode};
+use super::receiving::RunningCall;
 use super::{QuicEdge, ServerState};
 
 /// Says in the welcome that a node takes orders.
@@ -25,14 +28,36 @@ pub(crate) const ORDERS: &str = "orders";
 #[serde(default)]
 #[non_exhaustive]
 pub struct ClusterState {
-    /// The members, the asked node first; empty if it is in no cluster.
+    /// The members, the asked node first, which is the only one if it is in no cluster.
     pub members: Vec<MemberDescription>,
     /// The nodes to which it has, or seeks, a connection.
     pub peers: Vec<PeerDescription>,
 }
 
-/// Does what a caller of this role asks for.
-pub(super) fn carry_out(server: &Arc<ServerState>, role: Role, kind: FrameKind) -> Result<EncodedOutput, CallError> {
+/// The caller of a connection.
+#[derive(Debug)]
+pub(super) struct ConnectedCaller {
+    pub(super) role: Role,
+    /// Empty under the development identity.
+    name: String,
+    peer: SocketAddr,
+    /// A state may have megabytes, so that its answers wait for each other.
+    states: Arc<Semaphore>,
+}
+
+impl ConnectedCaller {
+    pub(super) fn new(member: &Member, peer: SocketAddr) -> Self {
+        Self { role: member.role, name: member.name.clone(), peer, states: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+/// Does what the caller asks for, up to the encoded answer.
+pub(super) fn carry_out(
+    server: &Arc<ServerState>,
+    caller: &ConnectedCaller,
+    order: &FrameHead,
+) -> Result<RunningCall, CallError> {
+    let (role, kind, entry) = (caller.role, order.kind, order.entry);
     let is_operator = role == Role::Operator || server.identity.is_for_loopback_only();
     if !is_operator && (kind != FrameKind::Status || role != Role::Node) {
         let message = format!("{} may not order `{kind}`: join with a token of role operator", role.with_article());
@@ -40,21 +65,69 @@ pub(super) fn carry_out(server: &Arc<ServerState>, role: Role, kind: FrameKind) 
     }
     let unavailable = |message: &str| CallError::new(ErrorKind::Unavailable, message);
     let node = server.node().ok_or_else(|| unavailable("the node is starting"))?;
-    let state = if kind == FrameKind::Drain {
+    if kind == FrameKind::Drain {
         if !server.takes_drain_orders.load(Ordering::Acquire) {
             return Err(unavailable("the program of this node takes no orders to drain (QuicEdge::drain_asked)"));
         }
-        tracing::info!(%role, "asked to drain");
+        tracing::info!(%role, member = %quoted(&caller.name), peer = %caller.peer, "asked to drain");
         server.drain_asked.notify_one();
-        ClusterState::default()
-    } else {
-        let (members, peers) = node.edge().cluster();
-        ClusterState { members, peers }
-    };
-    let envelope = Payload::new(state).to_envelope();
+    }
+    let (server, states) = (Arc::clone(server), Arc::clone(&caller.states));
+    Ok(Box::pin(async move {
+        let outcome = match kind {
+            FrameKind::Drain => done(&node),
+            _ => state(&server, &node, states).await,
+        };
+        EntryOutcome { entry, outcome, queued: 0 }
+    }))
+}
+
+/// The answer to an order that asks for nothing: some bytes, which a full node has as well.
+fn done(node: &LocalClient) -> Result<EncodedOutput, CallError> {
+    let envelope = Payload::new(ClusterState::default()).to_envelope();
     let envelope = envelope.map_err(|error| CallError::new(ErrorKind::Internal, error.to_string()))?;
-    let held: Arc<dyn Account> = Arc::new(node.edge().held_bytes());
-    Ok(EncodedOutput::of_order(envelope, held))
+    Ok(EncodedOutput::of_order(envelope, Arc::new(node.edge().held_bytes())))
+}
+
+/// Waits until the last state was sent on this connection.
+async fn state(server: &ServerState, node: &LocalClient, states: Arc<Semaphore>) -> Result<EncodedOutput, CallError> {
+    // Nobody closes it.
+    let turn = states.acquire_owned().await.ok();
+    let members = match &server.gossip {
+        Some(gossip) => gossip.describe(),
+        None => vec![server.describe_alone()],
+    };
+    let state = Payload::new(ClusterState { members, peers: node.edge().peers() });
+    let deadline = Deadline::after(Instant::now(), Deadline::DEFAULT_TIMEOUT);
+    let (envelope, account) = encode(node, deadline, state).await?;
+    Ok(EncodedOutput::of_order(envelope, Arc::new(HeldState { account, _turn: turn })))
+}
+
+/// Holds the bytes of a state, and the turn of its connection.
+struct HeldState {
+    account: Arc<dyn Account>,
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Account for HeldState {
+    fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
+        self.account.charge(bytes)
+    }
+
+    fn refund(&self, bytes: usize) {
+        self.account.refund(bytes);
+    }
+}
+
+impl ServerState {
+    /// This node, if it is in no cluster.
+    fn describe_alone(&self) -> MemberDescription {
+        let (address, since) = (self.own_address.current().to_string(), self.generation / 1_000_000_000);
+        let name = Some(self.identity.name()).filter(|name| !name.is_empty());
+        MemberDescription::new(name.unwrap_or_else(|| self.config.node.clone()), address, MemberState::Up, since)
+            .with_report(Some(Arc::new(self.report())))
+            .as_this_node()
+    }
 }
 
 impl QuicEdge {
@@ -67,5 +140,40 @@ impl QuicEdge {
     pub async fn drain_asked(&self) {
         self.server.takes_drain_orders.store(true, Ordering::Release);
         self.server.drain_asked.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_core::App;
+    use callboard_identity::Identity;
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::NetConfig;
+
+    #[tokio::test]
+    async fn a_connection_has_one_state_in_hand_and_its_bytes_are_charged() {
+        let directory = std::env::temp_dir().join(format!("callboard-orders-{}", std::process::id()));
+        let identity = Identity::development_in(&directory.join("development")).unwrap();
+        let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity, NetConfig::default()).unwrap();
+        let node = App::new().start().await.unwrap();
+        edge.open(node.client());
+        let states = Arc::new(Semaphore::new(1));
+        let client = node.client();
+        let ask = || state(&edge.server, &client, Arc::clone(&states));
+        let first = ask().await.unwrap();
+        assert!(node.describe().in_flight_bytes > 100, "its report has a version and names");
+        let mut second = Box::pin(ask());
+        assert!((&mut second).now_or_never().is_none());
+        drop(first);
+        assert_eq!(node.describe().in_flight_bytes, 0);
+        drop(second.await.unwrap());
+        // Another holder has all bytes.
+        let others = client.edge().held_bytes();
+        others.grow(others.limit()).unwrap();
+        assert_eq!(ask().await.err().map(|error| error.kind()), Some(ErrorKind::Overloaded));
+        assert!(done(&client).is_ok());
+        let _ = std::fs::remove_dir_all(directory);
     }
 }

@@ -1,6 +1,6 @@
 //! Tells the members of the cluster what this node does and runs, whenever that has changed.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use callboard_core::remote::{NodePhase, NodeReport};
@@ -12,14 +12,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs as long as the server. A node that does not gossip tells nobody.
 pub(super) async fn tell_members(server: Weak<ServerState>) {
-    let (mut last, mut since) = (NodeReport::default(), 0);
+    let mut last = NodeReport::default();
     while let Some(server) = server.upgrade() {
         let Some(gossip) = server.gossip.as_ref() else { return };
-        let mut report = server.report();
-        if report.phase != last.phase {
-            since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        }
-        report.since = since;
+        let report = server.report();
         if report != last {
             gossip.report(report.clone()).await;
             last = report;
@@ -30,7 +26,8 @@ pub(super) async fn tell_members(server: Weak<ServerState>) {
 }
 
 impl ServerState {
-    fn report(self: &Arc<Self>) -> NodeReport {
+    /// What this node says of itself now.
+    pub(super) fn report(&self) -> NodeReport {
         let mut report = match self.node() {
             Some(node) => node.edge().report(),
             None => NodeReport::starting(),
@@ -38,6 +35,12 @@ impl ServerState {
         if self.is_draining() {
             report.phase = NodePhase::Draining;
         }
+        let mut phase = self.phase.lock();
+        if *phase == (NodePhase::default(), 0) || phase.0 != report.phase {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            *phase = (report.phase, since);
+        }
+        report.since = phase.1;
         report.version = env!("CARGO_PKG_VERSION").to_owned();
         report
     }

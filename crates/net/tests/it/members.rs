@@ -258,7 +258,7 @@ async fn a_peer_with_only_a_token_may_send_little_and_on_one_stream() {
     assert_eq!(shout(&desk).await, "A");
 }
 
-/// A client has a share of the connections, clients leave some to nodes, and joining needs none.
+/// A member has a share of the connections, clients and operators leave some to nodes, and joining needs none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn greedy_clients_block_neither_nodes_nor_renewals() {
     let mut config = patient();
@@ -266,8 +266,8 @@ async fn greedy_clients_block_neither_nodes_nor_renewals() {
     let lab = Lab::start_with("shares", config).await;
     let cluster = lab.authority.cluster();
     let mut open = Vec::new();
-    for (name, most) in [("desk", 4), ("lap", 3)] {
-        let client = lab.member(Role::Client, name).await;
+    for (role, name, most) in [(Role::Client, "desk", 4), (Role::Operator, "lap", 3)] {
+        let client = lab.member(role, name).await;
         for _ in 0..most {
             let peer = RawPeer::connect(lab.edge.address(), &client).await.unwrap();
             peer.greet(&hello(cluster)).await.unwrap();

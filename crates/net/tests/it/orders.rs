@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Fail, FrameKind, frame_head};
+use callboard_core::remote::NodePhase;
 use callboard_core::{App, Caller, ErrorKind, Limits, RetryPolicy, Stage};
 use callboard_net::Role;
 use callboard_net::testing::RawPeer;
@@ -29,9 +30,14 @@ async fn an_order_needs_its_role() {
         assert!(error.message().contains("join with a token of role operator"), "{error}");
     }
     assert!(lab.edge.metrics().contains("callboard_net_calls_refused_total{kind=\"permission_denied\"} 3\n"));
-    // This node is in no cluster.
-    assert!(node.cluster_state().await.unwrap().members.is_empty());
-    assert!(operator.cluster_state().await.unwrap().members.is_empty());
+    // This node is in no cluster, and tells of itself.
+    for caller in [node, operator] {
+        let [alone] = &caller.cluster_state().await.unwrap().members[..] else { panic!("one member") };
+        let (own, report) = (lab.edge.address().to_string(), alone.report.as_ref().unwrap());
+        assert_eq!((alone.address.as_str(), alone.is_this_node), (&*own, true));
+        assert_eq!((report.phase, report.stages.len()), (NodePhase::Ready, 1));
+        assert!(alone.since > 0 && report.since >= alone.since, "{alone:?}");
+    }
     let error = operator.drain_node().await.unwrap_err();
     assert!(error.message().contains("takes no orders to drain"), "{error}");
     let asked = lab.edge.drain_asked();
@@ -55,7 +61,7 @@ async fn a_full_node_answers_orders() {
     let impatient = common::builder().retry(RetryPolicy::never()).connect(&served.url()).await.unwrap();
     let error = impatient.call::<_, i64>("/stuck", 1_i64).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Overloaded);
-    assert!(impatient.cluster_state().await.unwrap().members.is_empty());
+    assert_eq!(impatient.cluster_state().await.unwrap().members.len(), 1);
     calling.abort();
 }
 

@@ -33,7 +33,7 @@ impl Cell {
         let colour = match state {
             "ready" | "remote" | "up" => GOOD,
             "failed" | "unreachable" | "down" => BAD,
-            "sleeping" => Color::DarkGray,
+            "sleeping" | "left" => Color::DarkGray,
             _ => WARNING,
         };
         Self::styled(state.replace('_', " "), colour)

@@ -80,12 +80,10 @@ impl LiveSampler {
         let without_connection = |peer: &&PeerDescription| Attention::new(peer.connected_for.is_none(), false);
         let peers: Vec<Value> =
             listed("peers", node.peers.iter(), without_connection, &mut more).map(peer_row).collect();
-        let is_unwell = |member: &MemberDescription| {
-            let is_ready = member.report.as_ref().is_none_or(|report| report.phase == NodePhase::Ready);
-            Attention::new(member.state != MemberState::Up || !is_ready, false)
-        };
         let members: Vec<Value> =
-            listed("members", node.members.iter(), |member| is_unwell(member), &mut more).map(member_row).collect();
+            listed("members", node.members.iter(), |member| attention_of_member(member), &mut more)
+                .map(member_row)
+                .collect();
         let sample = json!({
             "state": if health.draining { "draining" } else if health.ready { "ready" } else { "not ready" },
             "in_flight": node.in_flight,
@@ -118,6 +116,8 @@ enum Attention {
     Unwell,
     Busy,
     Idle,
+    /// Only a memory.
+    Gone,
 }
 
 impl Attention {
@@ -155,6 +155,15 @@ fn attention_of_route(route: &RouteDescription, between: &Figures) -> Attention 
 
 fn attention_of_actor(actor: &ActorDescription) -> Attention {
     Attention::new(!matches!(actor.state, ActorState::Up | ActorState::Ended), actor.waiting > 0)
+}
+
+/// A cluster that replaces its nodes knows many that are gone: they do not hide the others.
+fn attention_of_member(member: &MemberDescription) -> Attention {
+    if member.state.is_gone() {
+        return Attention::Gone;
+    }
+    let is_ready = member.report.as_ref().is_none_or(|report| report.phase == NodePhase::Ready);
+    Attention::new(member.state != MemberState::Up || !is_ready, false)
 }
 
 /// The entries of a list, cut to those that need attention first, in their order. `more` gets the number of the others.
@@ -234,16 +243,17 @@ fn processor_share(replica: &ReplicaDescription, before: &HashMap<u32, Duration>
 
 fn member_row(member: &MemberDescription) -> Value {
     let report = member.report.as_ref();
+    let present = report.filter(|_| !member.state.is_gone());
     json!({
         "name": short(&member.name),
         "address": member.address,
         "state": member.state,
         "is_this_node": member.is_this_node,
-        "phase": report.map(|report| report.phase),
+        "phase": present.map(|report| report.phase),
         "version": report.map(|report| short(&report.version)),
-        "since": report.filter(|_| member.state != MemberState::Down).map_or(member.since, |report| report.since),
-        "routes": report.map_or(0, |report| report.routes.len()),
-        "stages": report.map_or(0, |report| report.stages.len()),
+        "since": present.map_or(member.since, |report| report.since),
+        "routes": present.map(|report| report.routes.len()),
+        "stages": present.map(|report| report.stages.len()),
     })
 }
 
@@ -277,6 +287,9 @@ fn short(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use callboard_core::remote::{NodeReport, StageReport};
     use callboard_core::{App, Pipeline, RouteName, Stage, StageName};
 
     use super::*;
@@ -334,6 +347,28 @@ mod tests {
         let routes = names(&sample, "routes");
         assert_eq!(routes[..3], ["/here-499", "/here-498", "/here-0"]);
         assert_eq!((routes.len(), &sample["more"]["routes"]), (LISTED, &(500 - LISTED).into()));
+    }
+
+    #[tokio::test]
+    async fn members_that_are_gone_have_no_work_and_hide_no_others() {
+        let (mut node, health) = node_with(1).await;
+        let mut report = NodeReport::starting();
+        report.stages = vec![StageReport::default(); 3];
+        let report = Arc::new(report);
+        let member = |number: usize, state| {
+            MemberDescription::new(format!("n{number}"), "a:1", state, 7).with_report(Some(Arc::clone(&report)))
+        };
+        let gone = |number| member(number, if number % 2 == 0 { MemberState::Down } else { MemberState::Left });
+        node.members = (0..LISTED).map(gone).chain([member(900, MemberState::Up)]).collect();
+        let sample = LiveSampler::default().sample(&node, &health, Figures::default(), Instant::now());
+        assert_eq!(sample["members"][0]["name"], "n900");
+        assert_eq!((&sample["members"][0]["phase"], &sample["members"][0]["stages"]), (&json!("starting"), &json!(3)));
+        let (down, left) = (&sample["members"][1], &sample["members"][2]);
+        assert_eq!((&down["state"], &left["state"], &left["since"]), (&json!("down"), &json!("left"), &json!(7)));
+        for gone in [down, left] {
+            assert!(["phase", "routes", "stages"].iter().all(|field| gone[*field].is_null()), "{gone}");
+        }
+        assert_eq!(sample["more"]["members"], 1);
     }
 
     #[tokio::test]
