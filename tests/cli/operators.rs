@@ -89,7 +89,7 @@ fn every_node_knows_all_and_one_is_drained_from_another_without_a_failed_call() 
         assert_eq!(second.wait(), Some(0), "{:?}", second.stderr_lines);
         for url in [quic(&first_address), quic(&third.quic)] {
             wait_for_state(&state, &url, |members| {
-                members.iter().any(|member| member["address"] == *second_address && member["state"] == "down")
+                members.iter().any(|member| member["address"] == *second_address && member["state"] == "left")
             });
         }
     });

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use callboard_core::CallError;
-use callboard_core::remote::{MemberDescription, MemberState};
+use callboard_core::remote::MemberDescription;
 use callboard_http_client::Origin;
 use callboard_net::{Client, ClusterState, QuicUrl};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -215,7 +215,7 @@ pub(crate) fn run_drain(args: &DrainArgs) -> Result<(), CliError> {
 
 /// The member of this name; else the one at this address, of which a name that is down may have been another.
 fn find<'a>(members: &'a [MemberDescription], node: &str) -> Result<&'a MemberDescription, CliError> {
-    let is_down = |member: &&MemberDescription| member.state == MemberState::Down;
+    let is_down = |member: &&MemberDescription| member.state.is_gone();
     let at_address = || members.iter().filter(|member| member.address == node);
     let found = members
         .iter()
@@ -324,6 +324,8 @@ impl fmt::Display for StateText<'_> {
 
 #[cfg(test)]
 mod tests {
+    use callboard_core::remote::MemberState;
+
     use super::*;
 
     #[test]
@@ -382,7 +384,7 @@ e:1      e     connected for 1 min
         assert_eq!(unknown, "there is no node `x` in the cluster: its nodes are a, b");
         // A node that is started again under another name is at the address of one that is down.
         let mut again = MemberDescription::new("z", "c:1", MemberState::Up, 0);
-        let members = [members, [member("d", MemberState::Down), again.clone(), member("e", MemberState::Up)]].concat();
+        let members = [members, [member("d", MemberState::Left), again.clone(), member("e", MemberState::Up)]].concat();
         assert_eq!(find(&members, "c:1").unwrap().name, "z");
         assert_eq!(find(&members, "c").unwrap_err().to_string(), "the node `c` is down");
         again.state = MemberState::Down;
