@@ -89,6 +89,13 @@ impl GossipHandle {
         let _ = self.inputs.send(Input::Report(Box::new(report))).await;
     }
 
+    /// Whether all others know that this node drains.
+    pub(crate) fn is_drain_known(&self) -> bool {
+        let membership = self.membership.lock();
+        let drains = membership.reports().own().is_some_and(|report| report.phase == NodePhase::Draining);
+        drains && membership.is_report_known() && self.links.is_idle()
+    }
+
     /// The members, this node first and the others by name.
     pub(crate) fn describe(&self) -> Vec<MemberDescription> {
         let (own, mut others) = self.known();

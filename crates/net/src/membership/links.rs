@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::message::MAX_MESSAGE_BYTES;
 use super::metrics::MembershipMetrics;
+use crate::counter::{CountGuard, GuardCounter};
 use crate::link::Link;
 use crate::stream::FrameSender;
 use crate::wire::EmptyHeader;
@@ -34,6 +35,8 @@ pub(super) struct Links {
     outboxes: Mutex<HashMap<Arc<str>, Vec<Arc<Outbox>>>>,
     /// Notified when a member has lost its last connection.
     pub(super) lost: Notify,
+    /// The messages that wait, or are not acknowledged yet.
+    pending: GuardCounter,
     metrics: MembershipMetrics,
 }
 
@@ -48,6 +51,11 @@ impl Links {
         self.outboxes.lock().entry(Arc::clone(&member)).or_default().push(Arc::clone(&outbox));
         tokio::spawn(Arc::clone(&outbox).write_to(connection.clone()));
         LinkGuard { links: Arc::clone(self), member, outbox }
+    }
+
+    /// Whether all messages have arrived, or were given up.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.count() == 0
     }
 
     /// Whether there is a connection to this member, in either direction.
@@ -74,7 +82,7 @@ impl Links {
             queue.pop_front();
             self.metrics.dropped.inc();
         }
-        queue.push_back(message);
+        queue.push_back((message, self.pending.guard()));
         outbox.has_message.notify_one();
     }
 }
@@ -83,7 +91,7 @@ impl Links {
 #[derive(Debug)]
 struct Outbox {
     link: Arc<Link>,
-    queue: Mutex<VecDeque<Bytes>>,
+    queue: Mutex<VecDeque<(Bytes, CountGuard)>>,
     has_message: Notify,
 }
 
@@ -113,13 +121,18 @@ impl Outbox {
     }
 }
 
-async fn write(connection: &Connection, message: Bytes) -> Option<()> {
+async fn write(connection: &Connection, (message, pending): (Bytes, CountGuard)) -> Option<()> {
     let stream = connection.open_uni().await.ok()?;
     let _ = stream.set_priority(PRIORITY);
     let mut outgoing = FrameSender::new(stream);
     let head = frame_head(FrameKind::Gossip, 0, &EmptyHeader {}, message.len()).ok()?;
     outgoing.write(&mut [head, message]).await.ok()?;
     outgoing.finish();
+    let acknowledged = outgoing.stopped();
+    tokio::spawn(async move {
+        let _ = tokio::time::timeout(SEND_TIMEOUT, acknowledged).await;
+        drop(pending);
+    });
     Some(())
 }
 

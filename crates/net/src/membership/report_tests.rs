@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_core::remote::NodeReport;
+use callboard_core::remote::{NodePhase, NodeReport};
 use foca::State;
 
 use super::Output;
@@ -82,6 +82,57 @@ fn a_new_generation_of_a_member_has_a_new_report_and_a_dead_one_keeps_its_last()
     sim.report(2, "3.0.0");
     sim.connect(2, 0);
     sim.run_until(secs(5.0), |sim| sim.agrees() && sim.know(2, "3.0.0")).expect("all know of the new generation");
+}
+
+/// A report whose stages have this many ready replicas, in this phase.
+fn counts(ready: u32, phase: NodePhase) -> NodeReport {
+    let mut report = report("1");
+    report.phase = phase;
+    report.stages.iter_mut().for_each(|stage| stage.ready = ready);
+    report
+}
+
+#[test]
+fn numbers_of_replicas_that_change_all_the_time_are_announced_less_and_less_often() {
+    let mut lone = Lone::with_members(1);
+    lone.has_report(1, 1);
+    let mut announced = Vec::new();
+    for tick in 0..600_u32 {
+        lone.node.set_report(counts(tick % 2, NodePhase::Ready), lone.now);
+        let sent = lone.sent_within(secs(0.1), &[1]);
+        announced.extend(sent.into_iter().filter_map(|(_, gossip)| match gossip {
+            Gossip::Versions { versions, .. } => versions.iter().find(|told| *told.name == *name(0)).map(|v| v.version),
+            _ => None,
+        }));
+    }
+    let last = announced.into_iter().max().expect("some");
+    // After 1, 2, 4, 8 and then each 15 seconds.
+    assert!((6..=9).contains(&last), "{last} versions in a minute");
+    // Other changes do not wait that long.
+    let start = lone.now;
+    lone.node.set_report(counts(7, NodePhase::NotReady), lone.now);
+    let mut sent = Vec::new();
+    while !sent.iter().any(|(_, gossip)| matches!(gossip, Gossip::Versions { versions, .. } if versions.iter().any(|v| v.version == last + 1))) {
+        assert!(lone.now < start + secs(1.2), "the phase is announced within a second");
+        sent = lone.sent_within(secs(0.1), &[1]);
+    }
+}
+
+#[test]
+fn a_drain_is_announced_at_once_and_is_known_when_all_were_answered() {
+    let mut lone = Lone::with_members(2);
+    (1..=2).for_each(|member| lone.has_report(member, 1));
+    lone.node.set_report(counts(1, NodePhase::Ready), lone.now);
+    lone.sent_within(secs(0.2), &[1, 2]);
+    lone.node.set_report(counts(1, NodePhase::Draining), lone.now);
+    assert!(!lone.node.is_report_known());
+    lone.sent_within(secs(0.2), &[1, 2]);
+    for member in [1, 2] {
+        assert!(!lone.node.is_report_known());
+        let answers = lone.said(member, Gossip::Ask(0));
+        assert!(matches!(&answers[..], [(_, Gossip::Report { version: 2, .. })]), "{answers:?}");
+    }
+    assert!(lone.node.is_report_known());
 }
 
 impl Lone {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::Instant;
-use callboard_core::remote::NodeReport;
+use callboard_core::remote::{NodePhase, NodeReport};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -29,8 +29,12 @@ use super::message::Gossip;
 use super::report_codec;
 use super::state::{MAX_LIST_BYTES, MAX_MEMBERS};
 
-/// The least time between two versions of a node: what changes often does not belong into a report.
+/// The least time between two versions of a node, but for a drain: what changes often does not belong into a report.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
+
+/// The longest time between two versions that differ in numbers of replicas only, while such changes go on: each
+/// version goes to each member.
+const MAX_PAUSE: Duration = Duration::from_secs(15);
 
 /// The time between two rounds of rumours and questions.
 const ROUND: Duration = Duration::from_millis(100);
@@ -79,6 +83,8 @@ struct Known {
     /// Whether it was asked and has not answered.
     is_asked: bool,
     asks: u8,
+    /// The version of this node's report that it has asked for, or has.
+    told: u64,
     next_ask: Option<Instant>,
     next_answer: Option<Instant>,
 }
@@ -105,7 +111,9 @@ pub(super) struct Reports {
     version: u64,
     /// A change that is not announced yet.
     pending: Option<(Arc<NodeReport>, Bytes)>,
-    next_announcement: Option<Instant>,
+    announced_at: Option<Instant>,
+    /// The least time until numbers of replicas are announced again.
+    pause: Duration,
     known: BTreeMap<Arc<str>, Known>,
     /// The versions that are passed on, and for how many more rounds.
     rumours: Vec<(Arc<str>, u8)>,
@@ -176,13 +184,17 @@ impl Reports {
         if self.next_round.is_none_or(|at| at > now) {
             return;
         }
-        if self.next_announcement.is_none_or(|at| at <= now)
+        if self.is_announcement_due(now)
             && let Some((report, bytes)) = self.pending.take()
             && self.own.as_ref().is_none_or(|(_, before)| *before != bytes)
         {
+            if self.own.as_ref().is_some_and(|(before, _)| differs_in_counts_only(before, &report)) {
+                let goes_on = self.announced_at.is_some_and(|at| at + 2 * self.pause >= now);
+                self.pause = if goes_on { (2 * self.pause).min(MAX_PAUSE) } else { ANNOUNCE_EVERY };
+            }
             self.own = Some((report, bytes));
             self.version += 1;
-            self.next_announcement = Some(now + ANNOUNCE_EVERY);
+            self.announced_at = Some(now);
             self.spread(Arc::clone(&own.name));
         }
         let mut behind: Vec<_> =
@@ -193,6 +205,23 @@ impl Reports {
         let is_behind = behind.iter().any(|name| self.known.get(name).is_some_and(Known::is_behind));
         let goes_on = is_behind || self.pending.is_some() || !self.rumours.is_empty();
         self.next_round = goes_on.then(|| now + ROUND);
+    }
+
+    /// Whether the pending change is announced now. A drain does not wait: the node may be gone in a moment.
+    fn is_announcement_due(&self, now: Instant) -> bool {
+        let Some((pending, _)) = &self.pending else { return false };
+        let (Some(announced_at), Some((before, _))) = (self.announced_at, &self.own) else { return true };
+        if before.phase != NodePhase::Draining && pending.phase == NodePhase::Draining {
+            return true;
+        }
+        let pause = if differs_in_counts_only(before, pending) { self.pause } else { ANNOUNCE_EVERY };
+        now >= announced_at + pause.max(ANNOUNCE_EVERY)
+    }
+
+    /// Whether all these members that know of reports have the newest one of this node, or were sent it.
+    pub(super) fn is_known_to(&self, live: &LiveGenerations) -> bool {
+        let known = live.keys().filter_map(|name| self.known.get(name)).filter(|known| known.has_reports);
+        self.pending.is_none() && known.into_iter().all(|known| known.told >= self.version)
     }
 
     /// Begins an exchange of versions with a member.
@@ -269,6 +298,7 @@ impl Reports {
             return;
         }
         known.next_answer = Some(now + ANSWER_EVERY);
+        known.told = self.version;
         if has < self.version {
             self.sends.push((Arc::clone(&from.name), Gossip::Report { version: self.version, bytes }));
         } else {
@@ -390,6 +420,16 @@ impl Reports {
         let names = live.keys().chain([&own.name]).filter(|name| mask & 1 << bucket(name) != 0);
         names.filter_map(|name| self.version_of(name, own, live)).collect()
     }
+}
+
+/// Whether two reports have the same stages, and the same of all else.
+fn differs_in_counts_only(one: &NodeReport, other: &NodeReport) -> bool {
+    let without_counts = |report: &NodeReport| {
+        let mut report = report.clone();
+        report.stages.iter_mut().for_each(|stage| (stage.ready, stage.wanted) = (0, 0));
+        report
+    };
+    without_counts(one) == without_counts(other)
 }
 
 const _: () = assert!(BUCKETS == 64, "a mask has a bit for each bucket");

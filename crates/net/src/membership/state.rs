@@ -129,6 +129,11 @@ impl Membership {
         &self.reports
     }
 
+    /// Whether the others have the newest report of this node, as far as they know of reports.
+    pub(crate) fn is_report_known(&self) -> bool {
+        self.reports.is_known_to(&live_generations(&self.foca))
+    }
+
     /// This node tells the others something new of itself: at most once a second, the newest.
     pub(crate) fn set_report(&mut self, report: NodeReport, now: Instant) {
         self.effects.now = now;

@@ -37,7 +37,7 @@ use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameLimits, ResetCode};
 use callboard_core::edge::ErrorTraces;
 use callboard_core::remote::NodePhase;
-use callboard_core::{CallError, LocalClient};
+use callboard_core::{CallError, Instant, LocalClient};
 use callboard_identity::{Identity, NodeAddress, keep_removals};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -69,6 +69,10 @@ const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often a shutdown checks whether the node's own calls, which may call peers, are finished.
 const OWN_CALLS_POLL: Duration = Duration::from_millis(5);
+
+/// The longest wait until the members know of the drain, and how often that is looked at.
+const MEMBERS_TIMEOUT: Duration = Duration::from_millis(400);
+const MEMBERS_POLL: Duration = Duration::from_millis(10);
 
 /// How long the last packets of a shutdown may take.
 const LAST_PACKETS: Duration = Duration::from_millis(500);
@@ -226,6 +230,8 @@ struct ServerState {
     own_address: Arc<OwnAddress>,
     /// What it told or shows of itself last, and since when.
     phase: Mutex<(NodePhase, u64)>,
+    /// Notified when the drain begins.
+    drains: Arc<Notify>,
     /// Receives introductions of nodes that connect.
     view: OnceLock<Arc<dyn ClusterView>>,
     streams: AtomicUsize,
@@ -280,6 +286,7 @@ impl QuicEdge {
             gossip,
             own_address,
             phase: Mutex::default(),
+            drains: Arc::default(),
             windows,
             identity,
             issuer,
@@ -409,6 +416,7 @@ impl QuicEdge {
     /// started.
     pub fn drain(&self) {
         if !self.server.is_draining.swap(true, Ordering::AcqRel) {
+            self.server.drains.notify_one();
             let connections: Vec<_> =
                 self.server.connections.lock().iter().map(|open| open.connection.clone()).collect();
             let mut goaways = self.server.goaways.lock();
@@ -447,6 +455,7 @@ impl ServerState {
 
     /// Waits until callers know of the drain, and until all their calls are answered.
     async fn wait_last_answers(&self) {
+        let told_until = Instant::now() + MEMBERS_TIMEOUT;
         let mut goaways = std::mem::take(&mut *self.goaways.lock());
         let all_sent = async { while goaways.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(GOAWAY_TIMEOUT, all_sent).await;
@@ -455,6 +464,14 @@ impl ServerState {
         tokio::time::sleep(round_trip.min(GOAWAY_TIMEOUT)).await;
         self.wait_own_calls().await;
         self.wait_quiet().await;
+        let _ = tokio::time::timeout_at(told_until, self.wait_told_members()).await;
+    }
+
+    /// Waits until the other members know of the drain, for whom this node is down otherwise, and has not left.
+    async fn wait_told_members(&self) {
+        while self.gossip.as_ref().is_some_and(|gossip| !gossip.is_drain_known()) {
+            tokio::time::sleep(MEMBERS_POLL).await;
+        }
     }
 
     /// Waits until no call of the node, by any edge, can call a peer: closing would cut those calls, and report that

@@ -1,6 +1,6 @@
 //! Tells the members of the cluster what this node does and runs, whenever that has changed.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use callboard_core::remote::{NodePhase, NodeReport};
@@ -15,13 +15,13 @@ pub(super) async fn tell_members(server: Weak<ServerState>) {
     let mut last = NodeReport::default();
     while let Some(server) = server.upgrade() {
         let Some(gossip) = server.gossip.as_ref() else { return };
-        let report = server.report();
+        let (report, drains) = (server.report(), Arc::clone(&server.drains));
         if report != last {
             gossip.report(report.clone()).await;
             last = report;
         }
         drop(server);
-        tokio::time::sleep(LOOK_EVERY).await;
+        let _ = tokio::time::timeout(LOOK_EVERY, drains.notified()).await;
     }
 }
 

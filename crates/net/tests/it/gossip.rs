@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use callboard_core::remote::RemoteStages;
+use callboard_core::remote::{MemberState, RemoteStages};
 use callboard_core::{App, Contract, Pipeline, Stage};
 use callboard_net::testing::issued;
 use callboard_net::{Cluster, Identity, MembershipProfile, NetConfig, QuicEdge, Role, StaticView};
@@ -105,6 +105,29 @@ async fn one_named_node_makes_a_cluster_that_goes_on_without_it() {
     assert_eq!(b.call("d").await, "d hello");
     assert_eq!(d.call("b").await, "b hello");
     assert_eq!((b.metric("suspected_total"), c.metric("suspected_total")), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_drains_for_a_moment_has_left_and_a_killed_one_is_down() {
+    let a = Node::start("a", &IDENTITY, gossiping(), &[]).await;
+    let b = Node::start("b", &IDENTITY, gossiping(), &[a.address()]).await;
+    let c = Node::start("c", &IDENTITY, gossiping(), &[a.address()]).await;
+    let state_of = |address: SocketAddr| {
+        let known = a.cluster.members().into_iter().find(|member| member.address == address.to_string());
+        known.map(|member| (member.state, member.report.is_some()))
+    };
+    let (left, killed) = (b.address(), c.address());
+    for address in [left, killed] {
+        until(|| state_of(address) == Some((MemberState::Up, true))).await;
+    }
+    b.served.edge.clone().shutdown(LONG).await;
+    until(|| state_of(left).is_some_and(|(state, _)| state.is_gone())).await;
+    assert_eq!(state_of(left), Some((MemberState::Left, true)));
+    // Without a drain.
+    drop(c);
+    until(|| state_of(killed).is_some_and(|(state, _)| state.is_gone())).await;
+    assert_eq!(state_of(killed), Some((MemberState::Down, true)));
+    drop((b.cluster, b.served.node));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
