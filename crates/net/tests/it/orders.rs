@@ -32,7 +32,8 @@ async fn an_order_needs_its_role() {
     assert!(lab.edge.metrics().contains("callboard_net_calls_refused_total{kind=\"permission_denied\"} 3\n"));
     // This node is in no cluster, and tells of itself.
     for caller in [node, operator] {
-        let [alone] = &caller.cluster_state().await.unwrap().members[..] else { panic!("one member") };
+        let state = caller.cluster_state().await.unwrap();
+        let [alone] = &state.members[..] else { panic!("one member") };
         let (own, report) = (lab.edge.address().to_string(), alone.report.as_ref().unwrap());
         assert_eq!((alone.address.as_str(), alone.is_this_node), (&*own, true));
         assert_eq!((report.phase, report.stages.len()), (NodePhase::Ready, 1));
