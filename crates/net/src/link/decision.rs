@@ -142,10 +142,7 @@ impl LinkDecision {
         self.quiet = if heard.datagrams == before.datagrams { self.quiet + since } else { Duration::ZERO };
         let has_new_ack = heard.has_new_ack(&before);
         self.unacknowledged = if has_new_ack { Duration::ZERO } else { self.unacknowledged + since };
-        let is_answered = match self.takes_keep_alives {
-            true => has_new_ack,
-            false => self.quiet.is_zero() || !has_calls,
-        };
+        let is_answered = if self.takes_keep_alives { has_new_ack } else { self.quiet.is_zero() || !has_calls };
         self.unanswered = self.unanswered.filter(|_| !is_answered).map(|unanswered| unanswered + since);
         if has_calls {
             self.hot_until = now + self.times.hot_for;

@@ -30,6 +30,9 @@ const NODES_PART: usize = 8;
 /// The least time between two probes of a connection because a limit is full.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
+/// Whether an open connection counts for a limit of the caller's connection, the second one.
+type CountsForLimit = fn(&OpenConnection, &OpenConnection) -> bool;
+
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     pub(super) connection: Connection,
@@ -175,7 +178,7 @@ impl<'a> ConnectionGuard<'a> {
             tracing::info!(member = name, connections = closed, "closed connections of an earlier process of a member");
         }
         let NetConfig { max_connections: limit, max_connections_per_member: member_limit, .. } = server.config;
-        let limits: [(usize, fn(&OpenConnection, &OpenConnection) -> bool); 3] = [
+        let limits: [(usize, CountsForLimit); 3] = [
             (limit, |_, _| true),
             // Under the development identity all members are one user without a name.
             (member_limit, |open, caller| !caller.name.is_empty() && open.name == caller.name),

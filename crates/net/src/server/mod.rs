@@ -71,7 +71,7 @@ const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 const OWN_CALLS_POLL: Duration = Duration::from_millis(5);
 
 /// The longest wait until the members know of the drain, and how often that is looked at.
-const MEMBERS_TIMEOUT: Duration = Duration::from_millis(400);
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(1);
 const MEMBERS_POLL: Duration = Duration::from_millis(10);
 
 /// How long the last packets of a shutdown may take.

@@ -157,10 +157,12 @@ async fn a_bulk_call_survives_a_pause_of_the_line() {
         client.call_with::<_, u64>("/length", "a".repeat(12 << 20), options).await
     });
     until(|| of_client.counters().sent > before + 100).await;
-    (of_client.set(silence()), of_node.set(silence()));
+    of_client.set(silence());
+    of_node.set(silence());
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     assert!(!calling.is_finished(), "it is longer than that");
-    (of_client.set(slow), of_node.set(FaultProfile::default()));
+    of_client.set(slow);
+    of_node.set(FaultProfile::default());
     assert_eq!(calling.await.unwrap().unwrap(), 12 << 20);
     assert_eq!(total(&served.edge, "connections_accepted"), 1, "the same connection");
 }
