@@ -1,8 +1,8 @@
 //! How much freed memory the process keeps, where its allocator is that of glibc.
 //!
-//! glibc has up to eight arenas for each processor, and keeps in each what was used in it once, up to 64 MiB. Large
-//! answers are encoded on many threads, one arena for each: a node that had refused some of them held several times its
-//! budget in free memory. With as many arenas as processors, and at least four, threads still do not wait for each other.
+//! glibc has up to eight arenas for each processor, and keeps up to 64 MiB of freed memory in each. Large answers are
+//! encoded on many threads, each with an arena: a node that had refused some of them held more free memory than its
+//! budget. With one arena for each processor, and at least four, threads still seldom wait for each other.
 
 #![allow(unsafe_code, reason = "the allocator has only a C interface for it, and reads its variables before `main`")]
 
@@ -12,7 +12,8 @@ use std::thread::available_parallelism;
 /// Few processors run many threads.
 const FEWEST: usize = 4;
 
-/// Bounds the arenas, unless the operator has. Called before other threads begin: those that have an arena keep it.
+/// Limits the number of arenas, unless the operator has set it. It is to be called before other threads start, because a
+/// thread keeps the arena that it has.
 pub(crate) fn bound() {
     let has_own = std::env::var_os("MALLOC_ARENA_MAX").is_some()
         || std::env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("arena_max"));

@@ -213,7 +213,7 @@ pub(crate) fn run_drain(args: &DrainArgs) -> Result<(), CliError> {
     }))
 }
 
-/// The member of this name; else the one at this address, of which a name that is down may have been another.
+/// The member of this name; else the one at this address. An earlier node at that address may be down.
 fn find<'a>(members: &'a [MemberDescription], node: &str) -> Result<&'a MemberDescription, CliError> {
     let is_down = |member: &&MemberDescription| member.state.is_gone();
     let at_address = || members.iter().filter(|member| member.address == node);
@@ -382,7 +382,7 @@ e:1      e     connected for 1 min
         assert_eq!(find(&members, "c").unwrap_err().to_string(), "the node `c` is down");
         let unknown = find(&members, "x").unwrap_err().to_string();
         assert_eq!(unknown, "there is no node `x` in the cluster: its nodes are a, b");
-        // A node that is started again under another name is at the address of one that is down.
+        // A node was restarted at the same address under another name.
         let mut again = MemberDescription::new("z", "c:1", MemberState::Up, 0);
         let members = [members, [member("d", MemberState::Left), again.clone(), member("e", MemberState::Up)]].concat();
         assert_eq!(find(&members, "c:1").unwrap().name, "z");

@@ -70,7 +70,7 @@ setting_values! {
         model_control: bool = MODEL_CONTROL;
         /// Other nodes.
         join: Vec<NodeAddress> = JOIN;
-        /// The address at which other nodes reach this one, if it is not the one that they see.
+        /// The address at which other nodes reach this one, where they would not find it by themselves.
         advertise: Option<NodeAddress> = ADVERTISE;
         /// The directory with the identity for QUIC; that of this user on this machine if `None`.
         cluster: Option<PathBuf> = CLUSTER;

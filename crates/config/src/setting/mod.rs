@@ -224,7 +224,7 @@ settings! {
         value "HOST:PORT[,HOST:PORT…]", default "none", "Peer nodes that may run stages for this node";
     /// None: others see the address of a node, unless its machine or its network translates it.
     ADVERTISE: OrNone<Advertised> = OrNone(Advertised), key "quic.advertise", flag "advertise",
-        value "HOST:PORT", default "none", "Address at which other nodes reach this one, if it is not the one that they see";
+        value "HOST:PORT", default "none", "Address at which other nodes reach this one, where they would not find it";
     /// None: one user on one machine needs no cluster.
     CLUSTER: FilePath = FilePath, key "quic.cluster", flag "cluster",
         value "DIR", default "none",

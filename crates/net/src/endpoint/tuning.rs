@@ -85,7 +85,7 @@ const QUIET_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// addresses forget a line after thirty seconds or more.
 const QUIET_KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The unread QUIC datagrams that a connection keeps. They are empty, and nobody reads them: QUIC drops the oldest.
+/// The buffer for received QUIC datagrams. They are empty and are not read; when it is full, QUIC drops the oldest.
 const DATAGRAM_BUFFER_BYTES: usize = 256;
 
 /// A longer timeout would not detect failures.

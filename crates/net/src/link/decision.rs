@@ -71,8 +71,8 @@ pub(super) struct LinkLook {
 
 /// The silence of a link.
 ///
-/// Only a new acknowledgement, of whatever, answers a keep-alive, and only keep-alives without an answer make a link lost,
-/// counted from the first one. So the other side may pause for almost as long, whenever its pause begins. While a full
+/// Any new acknowledgement answers a keep-alive, and nothing else does. A link is lost when keep-alives have had no
+/// answer for long enough, counted from the first one. So the other side may pause for almost as long. While a full
 /// congestion window holds keep-alives back, only QUIC's probes leave, at doubled intervals: when packets arrive again
 /// after a pause, the answer comes after up to twice the time, and is waited for.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl LinkDecision {
         }
     }
 
-    /// How long to wait for the next look. `None`: the link is cold, and nobody looks until it is woken.
+    /// The time until the next look. `None`: the link is cold, and the next look follows a wake-up.
     pub(super) fn pause(&mut self, has_calls: bool, is_probe: bool, now: Instant) -> Option<Duration> {
         let is_quiet = self.unanswered.is_some() || self.quiet >= self.times.silent_after;
         self.pause = match has_calls {

@@ -1,12 +1,12 @@
-//! A link is a connection with its watch: cold and left to QUIC while it has no calls, hot and watched closely otherwise.
+//! A link is a connection with its watch: cold and left to QUIC while it has no calls, and hot, watched closely, else.
 //!
-//! * **Cold:** nobody looks at it. QUIC sends a keep-alive every ten seconds, and closes it after thirty of silence.
+//! * **Cold:** it costs no wake-ups. QUIC sends a keep-alive after ten seconds of silence, and closes it after thirty.
 //! * **Hot:** it has calls, or had some in the last seconds, or was [probed](Link::probe). While nothing arrives, the
 //!   watch sends keep-alives: empty QUIC datagrams, which the other side acknowledges and drops.
 //! * **Silent:** nothing has arrived for a while, or no keep-alive has had an answer. New calls go elsewhere, and calls
 //!   that may run again are repeated there. The next answer ends it.
-//! * **Lost:** no keep-alive has had an answer for longer, although datagrams may arrive: a line may carry one way only.
-//!   The watch closes the connection, as QUIC does with a cold one.
+//! * **Lost:** no keep-alive has had an answer for longer. Datagrams may still arrive, if the line carries one way
+//!   only. The watch closes the connection, as QUIC does with a cold one.
 //! * **Gone:** the machine of the other side reports that no process has its port. The connection is closed.
 //!
 //! Both sides watch: the side that connects while it waits for calls, and the side that accepts while it runs some.

@@ -4,11 +4,12 @@
 //! connect to it, by rumour, and in the exchange of lists, because some rumours do not arrive. A node that is behind
 //! asks the owner, and passes a version on when it has that report.
 //!
-//! * **Trust:** a report counts only from its owner, on its connection, and only after a question: no member can make up
-//!   one of another member. A version that a member makes up costs questions to the owner, at most one a second from
-//!   each node, which the owner answers with its version alone; it is not passed on.
+//! * **Trust:** a report counts only from its owner, on its connection, and only after a question: no member can make
+//!   up one of another member. A version that a member makes up costs questions to the owner, at most one a second
+//!   from each node, which the owner answers with its version alone; it is not passed on.
 //! * **Full:** there is one report for each known member. A rumour ends after a few rounds.
-//! * **Late:** an answer that does not come is asked for again each second, a few times; the exchange tells of it again.
+//! * **Late:** an answer that does not come is asked for again each second, a few times; the exchange tells of the
+//!   version again.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -104,13 +105,24 @@ impl Known {
     }
 }
 
+/// A change of this node's report.
+#[derive(Debug)]
+struct PendingReport {
+    report: Arc<NodeReport>,
+    bytes: Bytes,
+    /// Whether it differs from what was announced in numbers of replicas only.
+    has_counts_only: bool,
+    /// When it is announced.
+    due: Instant,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     /// This node's own, its bytes, and its version.
     own: Option<(Arc<NodeReport>, Bytes)>,
     version: u64,
     /// A change that is not announced yet.
-    pending: Option<(Arc<NodeReport>, Bytes)>,
+    pending: Option<PendingReport>,
     announced_at: Option<Instant>,
     /// The least time until numbers of replicas are announced again.
     pause: Duration,
@@ -123,21 +135,34 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// This node tells something new of itself.
+    /// This node tells something new of itself. A drain does not wait: the node may be gone in a moment.
     pub(super) fn set_own(&mut self, report: NodeReport, now: Instant) {
         let bytes = report_codec::write(report.clone());
-        self.pending = Some((Arc::new(report), bytes));
-        self.plan_round(now);
+        let (mut has_counts_only, mut due) = (false, now);
+        if let (Some((before, bytes_before)), Some(announced_at)) = (&self.own, self.announced_at) {
+            if bytes == *bytes_before {
+                self.pending = None;
+                return;
+            }
+            has_counts_only = differs_in_counts_only(before, &report);
+            if report.phase != NodePhase::Draining || before.phase == NodePhase::Draining {
+                let pause = if has_counts_only { self.pause.max(ANNOUNCE_EVERY) } else { ANNOUNCE_EVERY };
+                due = due.max(announced_at + pause);
+            }
+        }
+        self.pending = Some(PendingReport { report: Arc::new(report), bytes, has_counts_only, due });
+        self.plan_round(due);
     }
 
-    /// Has a round at this time, unless one is planned.
+    /// Has a round at this time, unless one comes earlier.
     fn plan_round(&mut self, at: Instant) {
-        self.next_round.get_or_insert(at);
+        self.next_round = Some(self.next_round.map_or(at, |planned| planned.min(at)));
     }
 
     /// The newest report of this node.
     pub(super) fn own(&self) -> Option<&Arc<NodeReport>> {
-        self.pending.as_ref().or(self.own.as_ref()).map(|(report, _)| report)
+        let announced = || self.own.as_ref().map(|(report, _)| report);
+        self.pending.as_ref().map(|pending| &pending.report).or_else(announced)
     }
 
     /// The report of another member, of this generation.
@@ -184,11 +209,8 @@ impl Reports {
         if self.next_round.is_none_or(|at| at > now) {
             return;
         }
-        if self.is_announcement_due(now)
-            && let Some((report, bytes)) = self.pending.take()
-            && self.own.as_ref().is_none_or(|(_, before)| *before != bytes)
-        {
-            if self.own.as_ref().is_some_and(|(before, _)| differs_in_counts_only(before, &report)) {
+        if let Some(PendingReport { report, bytes, has_counts_only, .. }) = self.pending.take_if(|own| own.due <= now) {
+            if has_counts_only {
                 let goes_on = self.announced_at.is_some_and(|at| at + 2 * self.pause >= now);
                 self.pause = if goes_on { (2 * self.pause).min(MAX_PAUSE) } else { ANNOUNCE_EVERY };
             }
@@ -203,25 +225,14 @@ impl Reports {
         behind.iter().for_each(|name| self.ask(name, now));
         self.pass_on(own, live, random);
         let is_behind = behind.iter().any(|name| self.known.get(name).is_some_and(Known::is_behind));
-        let goes_on = is_behind || self.pending.is_some() || !self.rumours.is_empty();
-        self.next_round = goes_on.then(|| now + ROUND);
-    }
-
-    /// Whether the pending change is announced now. A drain does not wait: the node may be gone in a moment.
-    fn is_announcement_due(&self, now: Instant) -> bool {
-        let Some((pending, _)) = &self.pending else { return false };
-        let (Some(announced_at), Some((before, _))) = (self.announced_at, &self.own) else { return true };
-        if before.phase != NodePhase::Draining && pending.phase == NodePhase::Draining {
-            return true;
-        }
-        let pause = if differs_in_counts_only(before, pending) { self.pause } else { ANNOUNCE_EVERY };
-        now >= announced_at + pause.max(ANNOUNCE_EVERY)
+        let soon = (is_behind || !self.rumours.is_empty()).then(|| now + ROUND);
+        self.next_round = soon.into_iter().chain(self.pending.as_ref().map(|pending| pending.due)).min();
     }
 
     /// Whether all these members that know of reports have the newest one of this node, or were sent it.
     pub(super) fn is_known_to(&self, live: &LiveGenerations) -> bool {
-        let known = live.keys().filter_map(|name| self.known.get(name)).filter(|known| known.has_reports);
-        self.pending.is_none() && known.into_iter().all(|known| known.told >= self.version)
+        let mut known = live.keys().filter_map(|name| self.known.get(name)).filter(|known| known.has_reports);
+        self.pending.is_none() && known.all(|known| known.told >= self.version)
     }
 
     /// Begins an exchange of versions with a member.
