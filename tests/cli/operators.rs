@@ -6,7 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::nodes::{Member, file_with, under_load, wait_until};
-use crate::remote::{joining, json};
+use crate::remote::json;
 use crate::support::{Server, callboard, directory};
 
 /// A command of `cluster` with this identity of a user.
@@ -110,4 +110,18 @@ fn a_node_without_quic_is_in_no_cluster() {
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("it is in no cluster"), "{output:?}");
     let refused = cluster(&state, &["drain", "a", "http://127.0.0.1:8001"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+/// A node that joins others, with the addresses of its QUIC and its admin listener.
+fn joining(state: &Path, what: &Path, join: &[&str]) -> (Server, String, String) {
+    let listeners = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--quic", "127.0.0.1:0"];
+    let mut command = callboard(["serve"].iter().chain(&listeners).chain(join));
+    command.arg(what).env("XDG_STATE_HOME", state);
+    let mut server = Server::start(command);
+    let [quic, admin] = ["listening on quic://", "admin on "].map(|text| {
+        server.wait_until_printed(text);
+        let rest = server.stderr_lines.iter().find_map(|line| line.split_once(text)).expect("it was printed").1;
+        rest.split(' ').next().unwrap().to_owned()
+    });
+    (server, quic, admin)
 }

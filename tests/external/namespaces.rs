@@ -206,8 +206,8 @@ fn a_cut_node_costs_no_idempotent_call_and_no_other_one_runs_twice() {
 fn a_line_that_carries_one_way_only_costs_no_idempotent_call() {
     let Some(network) = Network::of(3) else { return };
     let nodes = Nodes::start(&network);
-    // The first node is not silent, because its packets arrive. The second node gives the connection up after 3 s without
-    // an acknowledgement.
+    // The first node is not silent, because its packets arrive. The second node gives the connection up after 3 s
+    // without an acknowledgement.
     nodes.load_without_loss("one way", Duration::from_secs(3) + LONGEST, |calls| {
         calls.wait_for_more();
         network.drop_at(1, "ip saddr 10.0.0.2");

@@ -12,8 +12,8 @@ use std::thread::available_parallelism;
 /// Few processors run many threads.
 const FEWEST: usize = 4;
 
-/// Limits the number of arenas, unless the operator has set it. It is to be called before other threads start, because a
-/// thread keeps the arena that it has.
+/// Limits the number of arenas, unless the operator has set it. Must run before other threads start, because a thread
+/// keeps the arena that it has.
 pub(crate) fn bound() {
     let has_own = std::env::var_os("MALLOC_ARENA_MAX").is_some()
         || std::env::var("GLIBC_TUNABLES").is_ok_and(|tunables| tunables.contains("arena_max"));

@@ -13,8 +13,8 @@
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
 //! | 130, 143 | `bench` was ended early by SIGINT, SIGTERM; it has printed what it measured |
 //!
-//! `call`, `bench`, `status`, `top` and `models` are clients: they know a URL, and neither a plan nor settings. `cluster`
-//! works on the directories of identities.
+//! `call`, `bench`, `status`, `top` and `models` are clients: they know a URL, and neither a plan nor settings.
+//! `cluster` works on the directories of identities.
 
 mod admin;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -1,6 +1,6 @@
 //! Addresses of nodes: `host:port`; a client writes `quic://host:port`, or several hosts: `quic://a:4433,b:4433`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 use std::{fmt, io};
@@ -26,6 +26,13 @@ impl NodeAddress {
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.0.parse().ok()
+    }
+
+    /// Whether packets to this address reach one node: it is neither every address of a machine nor that of a group.
+    #[must_use]
+    pub fn is_of_one_node(ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
     }
 
     /// Its addresses, from the system's resolver.

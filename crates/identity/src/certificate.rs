@@ -1,8 +1,9 @@
 //! The content of a cluster's certificate: the member, its role, and the validity.
 //!
 //! All of it is in subject alternative names (RFC 5280, 4.2.1.6): `node.callboard`, `client.callboard` or
-//! `operator.callboard` is the role, `issuer.callboard` marks a node that has the authority's key, `NAME.name.callboard`
-//! and `ID.member.callboard` identify the member. The extended key usage keeps clients and operators from serving.
+//! `operator.callboard` is the role, `issuer.callboard` marks a node that has the authority's key,
+//! `NAME.name.callboard` and `ID.member.callboard` identify the member. The extended key usage keeps clients and
+//! operators from serving.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};

@@ -97,8 +97,9 @@ impl OwnAddress {
     /// The name was resolved. A usable address stays while the name still has it.
     fn resolved(&self, found: &[SocketAddr], identity: &Identity) -> bool {
         let is_usable = |address: &&SocketAddr| {
-            let is_one_node = !address.ip().is_unspecified() && !address.ip().is_multicast();
-            is_one_node && (address.is_ipv4() || self.listens.is_ipv6()) && identity.check_address(**address).is_ok()
+            NodeAddress::is_of_one_node(address.ip())
+                && (address.is_ipv4() || self.listens.is_ipv6())
+                && identity.check_address(**address).is_ok()
         };
         let mut current = self.current.lock();
         let mut usable = found.iter().filter(is_usable).peekable();
@@ -179,8 +180,8 @@ mod tests {
             let found: Vec<SocketAddr> = found.iter().map(|address| address.parse().unwrap()).collect();
             (own.resolved(&found, &identity), own.current().to_string())
         };
-        // Of no use: every address, one that an IPv4 socket cannot send to, and one beyond loopback.
-        let unusable = ["0.0.0.0:1", "[::1]:1", "192.0.2.7:1"];
+        // Of no use: every address, those of groups, one that an IPv4 socket cannot send to, and one beyond loopback.
+        let unusable = ["0.0.0.0:1", "255.255.255.255:1", "224.0.0.1:1", "[::1]:1", "192.0.2.7:1"];
         assert_eq!(resolve(&unusable), (false, "127.0.0.1:4433".to_owned()));
         assert_eq!(resolve(&["[::1]:1", "127.0.0.2:1", "127.0.0.3:1"]), (true, "127.0.0.2:1".to_owned()));
         assert_eq!(resolve(&["127.0.0.3:1", "127.0.0.2:1"]), (true, "127.0.0.2:1".to_owned()));

@@ -1,6 +1,6 @@
 //! Forms of network values: addresses, host names, origins of pages, the URL of a collector.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use callboard_http::{Cors, Hosts, TrustedProxies};
@@ -137,11 +137,8 @@ impl Form for Advertised {
 
     fn read(&self, raw: Raw<'_>) -> Option<NodeAddress> {
         let address: NodeAddress = raw.text()?.parse().ok()?;
-        let is_one_node = address.address().is_none_or(|address| {
-            let ip = address.ip().to_canonical();
-            !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
-        });
-        is_one_node.then_some(address)
+        let is_usable = address.address().is_none_or(|address| NodeAddress::is_of_one_node(address.ip()));
+        is_usable.then_some(address)
     }
 
     fn expected(&self) -> String {

@@ -147,7 +147,8 @@ function draw(sample) {
   const more = sample.more;
   const tables = [
     table('Routes', more.routes, ROUTES, sample.routes), table('Stages', more.stages, STAGES, sample.stages),
-    table('Cluster', more.members, MEMBERS, sample.members), table('Links', more.peers, PEERS, sample.peers), table('Devices', 0, DEVICES, sample.devices),
+    table('Cluster', more.members, MEMBERS, sample.members), table('Links', more.peers, PEERS, sample.peers),
+    table('Devices', 0, DEVICES, sample.devices),
     table('Actors', more.actors, ACTORS, sample.actors),
   ].filter(one => one);
   // The keyboard stays where it is.

@@ -309,8 +309,8 @@ fn retirement(own: &Validity, theirs: Option<&Validity>, now: SystemTime) -> (Sy
     (if retires > now { retires } else { ends }, ends)
 }
 
-/// Receives the node's notices, and closes the connection when its node is lost, its member is removed, or a certificate
-/// expires.
+/// Receives the node's notices, and closes the connection when its node is lost, its member is removed, or a
+/// certificate expires.
 async fn watch(node: Weak<NodeConnection>, connection: Connection, identity: Identity, member: Option<Member>) {
     let kept = node.upgrade().map(|node| (node.ends, node.clock, Arc::clone(&node.link)));
     let Some((ends, clock, link)) = kept else { return };
@@ -370,8 +370,8 @@ async fn receive_notice(node: Weak<NodeConnection>, stream: RecvStream) {
 }
 
 impl ConnectFailure {
-    /// Why the address cannot be connected: no node answers there, or it refuses this one. `None` if the cause is on this
-    /// side.
+    /// Why the address cannot be connected: no node answers there, or it refuses this one. `None` if the cause is on
+    /// this side.
     pub(crate) fn of_address(&self) -> Option<&str> {
         match self {
             Self::Absent { reason, .. } | Self::Refused { reason, .. } => Some(reason),

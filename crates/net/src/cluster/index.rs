@@ -2,8 +2,8 @@
 //! choice fills it again.
 //!
 //! The first choice after a change walks over all peers, later ones read without a lock. So changes that come together,
-//! as when a node connects to hundreds of others, cost one walk. A peer that drains, or whose connection has just ended,
-//! may still be in it: each reader asks [`StagePeer::is_usable`].
+//! as when a node connects to hundreds of others, cost one walk. A peer that drains, or whose connection has just
+//! ended, may still be in it: each reader asks [`StagePeer::is_usable`].
 
 use std::collections::HashMap;
 use std::sync::Arc;

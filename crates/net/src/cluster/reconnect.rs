@@ -35,7 +35,7 @@ const UNWANTED_PAUSE: Duration = Duration::from_secs(5);
 /// The longest time of a handshake on a busy machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A node that is connected to this one, but could not be connected for this time, is told so. Enough for a restart.
+/// A node that is connected to this one is told that it cannot be reached, after this time of tries: a restart is over.
 const DIAL_BACK_AFTER: Duration = Duration::from_secs(5);
 
 /// How often an unwanted peer is reported to the view, which may forget it.

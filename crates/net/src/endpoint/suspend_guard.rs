@@ -5,8 +5,8 @@
 //! for longer than that, and their callers leave. A heartbeat on the endpoint's thread detects the stop; then
 //! everything that has arrived meanwhile is dropped before anything is read. To QUIC this is packet loss: live
 //! connections send the data again, and the watch of a link or the idle timeout ends dead ones. The heartbeat costs
-//! four wake-ups a second. A suspended machine is not detected: its clock stood still as well, and its network delivered
-//! next to nothing.
+//! four wake-ups a second. A suspended machine is not detected: its clock stood still as well, and its network
+//! delivered next to nothing.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;

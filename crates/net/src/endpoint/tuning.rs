@@ -14,16 +14,16 @@ pub struct Tuning {
     /// How long a connection with calls in hand may leave keep-alives unanswered before it is closed: its other side is
     /// *lost*. Default 3 s, from the first of them on. Each side counts by itself: for the calls that it waits for, or
     /// that it runs. Only this detects a lost machine or a cut wire for calls that may not run again, so it bounds how
-    /// long they can hang; a killed process is noticed sooner if its machine reports the port as closed. A shorter pause
-    /// of a process or a line loses no call. Should be at least ten times `keep_alive`.
+    /// long they can hang; a killed process is noticed sooner if its machine reports the port as closed. A shorter
+    /// pause of a process or a line loses no call. Should be at least ten times `keep_alive`.
     ///
     /// Without calls a connection is closed after 30 s of silence, or twice this time if that is longer.
     pub idle_timeout: Duration,
-    /// How long nothing may arrive on a connection with calls in hand, or keep-alives may have no answer, before its node
-    /// counts as *silent*. Default 0.9 s.
-    /// Nothing is lost then: new calls go to other nodes, calls that may run again are repeated there, within the retry
-    /// budget, and the first outcome counts. A shorter time repeats more calls for nothing, a longer one makes calls to
-    /// a dead machine slower. More than `keep_alive`; from `idle_timeout` on, no node is ever silent.
+    /// How long nothing may arrive on a connection with calls in hand, or keep-alives may have no answer, before its
+    /// node counts as *silent*. Default 0.9 s. Nothing is lost then: new calls go to other nodes, calls that may run
+    /// again are repeated there, within the retry budget, and the first outcome counts. A shorter time repeats more
+    /// calls for nothing, a longer one makes calls to a dead machine slower. More than `keep_alive`; from
+    /// `idle_timeout` on, no node is ever silent.
     pub silent_after: Duration,
     /// The interval of keep-alives on a connection with calls in hand on which nothing arrives, and for 10 s after the
     /// last call. Default 0.2 s; costs two packets each time. Without calls it is 10 s.
@@ -48,8 +48,8 @@ pub struct Tuning {
     /// The most of them from one proven address (IPv6: one /64). Default 128. Threat: one machine that uses up the
     /// limit. If all callers share one address, such as a NAT, set it to `max_half_open`.
     pub max_half_open_per_address: usize,
-    /// Whether connections have no other watch than QUIC's own keep-alive and idle timeout, at the times above, as those
-    /// of earlier versions had. Default no.
+    /// Whether connections have no other watch than QUIC's own keep-alive and idle timeout, at the times above, as
+    /// those of earlier versions had. Default no.
     #[cfg(feature = "testing")]
     pub keeps_alive_by_quic: bool,
     /// Injected faults, for tests. Default none.
@@ -78,8 +78,8 @@ impl Default for Tuning {
 }
 
 /// The silence after which QUIC closes a connection, for connections without calls. The first keep-alive of the silence
-/// starts it again, so the end is 30 s after the last packet. With calls, `Link` watches. QUIC takes the shorter timeout
-/// of both sides: a peer of an earlier version offers 3 s, and sends a keep-alive every 0.2 s by itself.
+/// starts it again, so the end is 30 s after the last packet. With calls, `Link` watches. QUIC takes the shorter
+/// timeout of both sides: a peer of an earlier version offers 3 s, and sends a keep-alive every 0.2 s by itself.
 const QUIET_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The silence after which QUIC sends a keep-alive, which it repeats until it is acknowledged. Routers that translate
 /// addresses forget a line after thirty seconds or more.

@@ -240,7 +240,8 @@ mod tests {
             self.heard.rtt += Duration::from_nanos(1);
         }
 
-        /// Goes on until this time. The other side answers each keep-alive if `answers`. Returns whether the link is cold.
+        /// Goes on until this time. The other side answers each keep-alive if `answers`. Returns whether the link is
+        /// cold.
         fn until(&mut self, then: Duration, has_calls: bool, answers: bool) -> bool {
             while self.now < self.start + then {
                 let Some(pause) = self.decision.pause(has_calls, false, self.now) else { return true };

@@ -112,7 +112,11 @@ fn numbers_of_replicas_that_change_all_the_time_are_announced_less_and_less_ofte
     let start = lone.now;
     lone.node.set_report(counts(7, NodePhase::NotReady), lone.now);
     let mut sent = Vec::new();
-    while !sent.iter().any(|(_, gossip)| matches!(gossip, Gossip::Versions { versions, .. } if versions.iter().any(|v| v.version == last + 1))) {
+    let tells = |gossip: &Gossip| match gossip {
+        Gossip::Versions { versions, .. } => versions.iter().any(|told| told.version == last + 1),
+        _ => false,
+    };
+    while !sent.iter().any(|(_, gossip)| tells(gossip)) {
         assert!(lone.now < start + secs(1.2), "the phase is announced within a second");
         sent = lone.sent_within(secs(0.1), &[1]);
     }

@@ -290,11 +290,11 @@ mod tests {
 
     fn sample() -> Value {
         json!({
-            "state": "ready", "version": "1.2.3", "uptime_s": 3725, "in_flight": 3, "oldest_ms": 1500.0, "at_ms": 1_000_000, "admitted": 10,
-            "refused": 1, "more": { "routes": 7 },
+            "state": "ready", "version": "1.2.3", "uptime_s": 3725, "in_flight": 3, "oldest_ms": 1500.0,
+            "at_ms": 1_000_000, "admitted": 10, "refused": 1, "more": { "routes": 7 },
             "routes": [{
-                "name": "/digits", "pipeline": "decode → digits", "calls_per_s": 20.0, "failed_per_s": 0.5, "p50_ms": 1.25,
-                "p99_ms": 2500.0,
+                "name": "/digits", "pipeline": "decode → digits", "calls_per_s": 20.0, "failed_per_s": 0.5,
+                "p50_ms": 1.25, "p99_ms": 2500.0,
             }],
             "stages": [{
                 "name": "digits", "state": "degraded", "reason": "one replica is gone", "replicas": 1, "target": 2,
