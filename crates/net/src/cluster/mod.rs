@@ -8,6 +8,8 @@
 //! to wait for a lost peer, it may try all of them again. The deadline is sent as remaining time, and dropping a call
 //! here resets it there.
 
+#[cfg(test)]
+mod batch_sim;
 mod breaker;
 mod dispatch;
 mod generations;

@@ -34,7 +34,11 @@ mod view;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod recordings;
+#[cfg(test)]
 mod report_tests;
+#[cfg(test)]
+mod scale_tests;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]

@@ -97,11 +97,16 @@ pub(super) struct Sim {
     /// Whether they tell each other of themselves.
     has_reports: bool,
     generation: u64,
+    /// What a node has received, if that is recorded.
+    pub(super) received: Option<(usize, Vec<Received>)>,
 }
 
 pub(super) fn name(number: usize) -> String {
     format!("node-{number:04}")
 }
+
+/// When a message came, from which node, and the message.
+pub(super) type Received = (Instant, usize, Bytes);
 
 fn number(name: &str) -> usize {
     name["node-".len()..].parse().expect("a name of the simulation")
@@ -145,6 +150,7 @@ impl Sim {
             profile,
             has_reports: false,
             generation: 1,
+            received: None,
         };
         (0..count).for_each(|_| {
             sim.add();
@@ -160,9 +166,14 @@ impl Sim {
     /// The same, where each node has a report.
     pub(super) fn reporting(count: usize, seed: u64, loss: Loss) -> Self {
         let mut sim = Self::new(count, seed, loss, MembershipProfile::Near);
-        sim.has_reports = true;
-        (0..count).for_each(|node| sim.report(node, "1.0.0"));
+        sim.tell_of_themselves("1.0.0");
         sim.all_joined(seed)
+    }
+
+    /// Each node has a report, which says this.
+    pub(super) fn tell_of_themselves(&mut self, version: &str) {
+        self.has_reports = true;
+        (0..self.nodes.len()).for_each(|node| self.report(node, version));
     }
 
     fn all_joined(mut self, seed: u64) -> Self {
@@ -386,6 +397,9 @@ impl Sim {
     }
 
     fn receive(&mut self, from: usize, to: usize, message: &[u8]) {
+        if let Some((_, received)) = self.received.as_mut().filter(|(node, _)| *node == to) {
+            received.push((self.now, from, Bytes::copy_from_slice(message)));
+        }
         let received = self.nodes[to].membership.received(&name(from), message, self.now);
         if let Err(error) = received {
             assert!(error.to_string().contains("refused"), "an invalid message: {error}");

@@ -15,7 +15,8 @@ use super::state::MAX_MEMBERS;
 use super::swim::Swim;
 use super::{MemberId, Membership, MembershipProfile, Output};
 
-const STREAMS: [f64; 3] = [0.0, 0.05, 0.2];
+/// The parts of packets that are lost.
+pub(super) const STREAMS: [f64; 3] = [0.0, 0.05, 0.2];
 
 pub(super) fn secs(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
@@ -31,7 +32,7 @@ pub(super) fn seed() -> u64 {
 
 /// A dead member is probed by one member in each period on average, so that its discovery has an exponential tail: 19 of
 /// 20 deaths are known within 3.5 s, and one of ten thousand after this.
-const LONGEST: Duration = Duration::from_secs(7);
+pub(super) const LONGEST: Duration = Duration::from_secs(7);
 
 /// The promises about deaths, for a cluster of this size.
 fn deaths(count: usize, quiet: Duration) {
@@ -60,44 +61,6 @@ fn three_nodes_learn_of_a_death_and_call_nobody_else_dead() {
 #[test]
 fn thirty_nodes_learn_of_a_death_and_call_nobody_else_dead() {
     deaths(30, secs(40.0));
-}
-
-#[test]
-#[ignore = "minutes: run it in a release build"]
-fn three_hundred_and_a_thousand_nodes_learn_of_a_death() {
-    deaths(300, secs(100.0));
-    deaths(1_000, secs(100.0));
-}
-
-/// The rest of the figures of `docs/scale.md`: `CALLBOARD_NODES=1000 CALLBOARD_SEED=1 cargo test --release -p
-/// callboard-net --lib -- --ignored --nocapture one_size`.
-#[test]
-#[ignore = "minutes: run it in a release build"]
-fn one_size_joins_bears_silence_and_agrees_after_a_partition() {
-    let (seed, nodes) = (seed(), std::env::var("CALLBOARD_NODES").map_or(300, |nodes| nodes.parse().unwrap()));
-    for loss in STREAMS {
-        let mut sim = Sim::new(nodes, seed, Loss::Delayed(loss), MembershipProfile::Near);
-        (1..nodes).for_each(|node| sim.connect(node, 0));
-        let joined = sim.run_until(secs(60.0), Sim::agrees).expect("all know each other");
-        let before = sim.bytes;
-        sim.run(secs(20.0));
-        let bytes = (sim.bytes - before) as f64 / nodes as f64 / 20e3;
-        sim.cut(|_, _| true);
-        sim.run(secs(5.0));
-        sim.cut(|_, _| false);
-        sim.run(secs(10.0));
-        let falsely_dead = (sim.false_deaths, sim.renewals());
-        assert!(sim.agrees());
-        sim.cut(move |a, b| (a < nodes / 2) != (b < nodes / 2));
-        sim.run(secs(30.0));
-        sim.cut(|_, _| false);
-        let healed = sim.run_until(secs(60.0), Sim::agrees).expect("one view");
-        println!(
-            "{nodes} nodes, loss {loss}: joined {joined:.1?}, {bytes:.2} kB/s per node, {falsely_dead:?} false deaths and new \
-             identities after silence, healed {healed:.1?}"
-        );
-        assert_eq!(falsely_dead, (0, 0));
-    }
 }
 
 /// One cluster for all: its making costs most of the time.

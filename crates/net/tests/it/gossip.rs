@@ -71,7 +71,7 @@ impl Node {
     }
 }
 
-fn metric(edge: &QuicEdge, name: &str) -> i64 {
+pub(crate) fn metric(edge: &QuicEdge, name: &str) -> i64 {
     let metrics = edge.metrics();
     let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("callboard_net_{name} ")));
     line.unwrap_or_else(|| panic!("{name} in {metrics}")).parse().unwrap()

@@ -34,4 +34,6 @@ mod streams;
 mod test_peer;
 mod traces;
 mod transcripts;
+mod upgrade;
+mod versions;
 mod windows;

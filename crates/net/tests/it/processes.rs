@@ -78,7 +78,12 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(body: &str, directory: &Path, environment: &[(&str, String)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::start_of(&std::env::current_exe().unwrap(), body, directory, environment)
+    }
+
+    /// The same of another binary of these tests.
+    fn start_of(binary: &Path, body: &str, directory: &Path, environment: &[(&str, String)]) -> Self {
+        let mut command = Command::new(binary);
         command.args(["--exact", body, "--ignored", "--nocapture"]).env(DIRECTORY, directory);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -179,11 +184,33 @@ impl Worker {
         Self { process: Process::start(WORKER, directory, &environment), directory: directory.to_owned(), shape }
     }
 
+    /// A worker of an earlier version: of the test binary that `CALLBOARD_EARLIER` names, or without gossip, which is how
+    /// the first versions spoke.
+    pub(crate) fn start_earlier(directory: &Path, shape: Shape, named: SocketAddr) -> Self {
+        match std::env::var_os("CALLBOARD_EARLIER") {
+            Some(binary) => {
+                let environment = [(SHAPE, shape.to_string()), (NAMED, named.to_string())];
+                let process = Process::start_of(Path::new(&binary), WORKER, directory, &environment);
+                Self { process, directory: directory.to_owned(), shape }
+            }
+            None => Self::start(directory, shape),
+        }
+    }
+
     /// A process in its place, after it has ended.
     pub(crate) fn restart(&mut self) {
+        self.restart_with(&[]);
+    }
+
+    /// The same, of a worker that gossips, and names this node.
+    pub(crate) fn restart_naming(&mut self, named: SocketAddr) {
+        self.restart_with(&[(NAMED, named.to_string())]);
+    }
+
+    fn restart_with(&mut self, further: &[(&str, String)]) {
         self.process.child.wait().unwrap();
         let environment = [(SHAPE, self.shape.to_string()), (ADDRESS, self.process.address.to_string())];
-        self.process = Process::start(WORKER, &self.directory, &environment);
+        self.process = Process::start(WORKER, &self.directory, &[&environment, further].concat());
     }
 
     /// The time until it ends, and its exit status.
