@@ -17,6 +17,7 @@ mod graph;
 #[cfg(target_os = "linux")]
 mod helpers;
 mod https;
+mod issuers;
 mod logs;
 mod members;
 mod mistakes;

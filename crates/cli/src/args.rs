@@ -243,7 +243,7 @@ const LANGUAGES: [(&str, Language); 3] =
 /// well, so that the arguments of `serve` can be used again.
 fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
     match command {
-        "doctor" => Some(&["http.listen", "http.max_connections", "limits.max_in_flight_bytes"]),
+        "doctor" => Some(&["http.listen", "http.max_connections", "limits.max_in_flight_bytes", "quic.cluster"]),
         "openapi" => Some(&["api.title", "api.version", "http.api_keys", "log.filter", "log.format"]),
         "examples" => {
             Some(&["http.listen", "http.tls_certificate", "http.tls_key", "http.api_keys", "log.filter", "log.format"])

@@ -3,16 +3,23 @@
 //! All of it is in subject alternative names (RFC 5280, 4.2.1.6): `node.callboard`, `client.callboard` or
 //! `operator.callboard` is the role, `issuer.callboard` marks a node that has the authority's key,
 //! `NAME.name.callboard` and `ID.member.callboard` identify the member. The extended key usage keeps clients and
-//! operators from serving.
+//! operators from serving. `SECONDS.life.callboard` is the life of the member's certificates, in one that ends earlier
+//! because its issuer's does.
+//!
+//! An issuer's own certificate is of a certification authority that may sign members and no further authority. Its
+//! subject has the issuer's name and its id, which each certificate that it signs names as its issuer: verification
+//! compares the two, so the id can be read from the member's certificate alone.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use callboard_codec::hex;
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyUsagePurpose};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose};
 use ring::digest;
 use rustls::pki_types::CertificateDer;
+use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
+use x509_parser::x509::X509Name;
 
 /// The name in every node's certificate: it proves a node of the cluster. Other names tell which node.
 pub const NODE_NAME: &str = "node.callboard";
@@ -22,6 +29,7 @@ const OPERATOR_NAME: &str = "operator.callboard";
 pub const ISSUER_NAME: &str = "issuer.callboard";
 const MEMBER_NAME: &str = ".name.callboard";
 const MEMBER_ID: &str = ".member.callboard";
+const LIFE: &str = ".life.callboard";
 
 /// The tolerated difference of two machines' clocks. Beyond it a certificate is refused as not yet valid.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
@@ -116,6 +124,59 @@ pub struct Member {
     pub id: String,
     /// The time in which the certificate is valid.
     pub validity: Validity,
+    /// The life of its certificates. This one may end earlier, with that of its issuer.
+    pub life: Duration,
+    /// The id of the issuer that signed the certificate; empty if the root did.
+    pub issuer: String,
+}
+
+/// The certificate of an issuer: an authority below the root of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuerCertificate {
+    /// The name of the issuer, which its node has as a member.
+    pub name: String,
+    /// Tells its key from that of other issuers.
+    pub id: String,
+    /// The time in which it is valid. What it signs ends no later.
+    pub validity: Validity,
+}
+
+impl IssuerCertificate {
+    /// Reads it. `None`: it names no issuer.
+    pub(crate) fn from_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+        let name = parsed.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
+        let id = issuer_id(parsed.subject())?;
+        Some(Self { name, id, validity: validity(&parsed) })
+    }
+
+    /// The certificate to be signed by the root.
+    pub(crate) fn params(&self) -> Result<CertificateParams, rcgen::Error> {
+        let mut params = CertificateParams::new(vec![ISSUER_NAME.to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, &self.name);
+        params.distinguished_name.push(DnType::OrganizationalUnitName, &self.id);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.not_before = self.validity.not_before.into();
+        params.not_after = self.validity.not_after.into();
+        Ok(params)
+    }
+
+    /// Whether a third of its life is left, or less: the root has to sign another one.
+    #[must_use]
+    pub fn is_due(&self, now: SystemTime) -> bool {
+        self.validity.left(now) <= self.validity.life() / 3
+    }
+}
+
+fn issuer_id(name: &X509Name<'_>) -> Option<String> {
+    Some(name.iter_organizational_unit().next()?.as_str().ok()?.to_owned())
+}
+
+fn validity(parsed: &X509Certificate<'_>) -> Validity {
+    let moment = |seconds: i64| SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let validity = parsed.validity();
+    Validity { not_before: moment(validity.not_before.timestamp()), not_after: moment(validity.not_after.timestamp()) }
 }
 
 impl Member {
@@ -128,13 +189,10 @@ impl Member {
         let role = Role::ALL.into_iter().find(|role| names.contains(&role.dns_name()))?;
         let part =
             |suffix: &str| names.iter().find_map(|name| name.strip_suffix(suffix)).unwrap_or_default().to_owned();
-        let moment = |seconds: i64| SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        let validity = parsed.validity();
-        let validity = Validity {
-            not_before: moment(validity.not_before.timestamp()),
-            not_after: moment(validity.not_after.timestamp()),
-        };
-        Some(Self { role, name: part(MEMBER_NAME), id: part(MEMBER_ID), validity })
+        let validity = validity(&parsed);
+        let life = part(LIFE).parse().map_or_else(|_| validity.life(), Duration::from_secs);
+        let issuer = issuer_id(parsed.issuer()).unwrap_or_default();
+        Some(Self { role, name: part(MEMBER_NAME), id: part(MEMBER_ID), validity, life, issuer })
     }
 
     /// The certificate to be signed.
@@ -146,6 +204,9 @@ impl Member {
         if !self.name.is_empty() {
             names.push(format!("{}{MEMBER_NAME}", self.name));
             names.push(format!("{}{MEMBER_ID}", self.id));
+        }
+        if self.life.as_secs() != self.validity.life().as_secs() {
+            names.push(format!("{}{LIFE}", self.life.as_secs()));
         }
         let mut params = CertificateParams::new(names)?;
         let called = if self.name.is_empty() { "Callboard" } else { &self.name };
@@ -208,11 +269,14 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         for role in Role::ALL {
             let validity = Validity::from_now(now, Duration::from_secs(7200));
-            let member = Member { role, name: "left".to_owned(), id: "0a1b".to_owned(), validity };
-            let key = rcgen::KeyPair::generate().unwrap();
-            let certificate = member.params(false).unwrap().self_signed(&key).unwrap();
-            assert_eq!(Member::from_certificate(certificate.der()), Some(member));
-            assert_eq!(validity.life(), Duration::from_secs(7200));
+            for life in [7200, 86_400].map(Duration::from_secs) {
+                let (name, id, issuer) = ("left".to_owned(), "0a1b".to_owned(), String::new());
+                let member = Member { role, name, id, validity, life, issuer };
+                let key = rcgen::KeyPair::generate().unwrap();
+                let certificate = member.params(false).unwrap().self_signed(&key).unwrap();
+                assert_eq!(Member::from_certificate(certificate.der()), Some(member));
+                assert_eq!(validity.life(), Duration::from_secs(7200));
+            }
         }
     }
 

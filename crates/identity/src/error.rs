@@ -114,6 +114,38 @@ pub enum IdentityError {
         /// The directory.
         path: PathBuf,
     },
+    /// An issuer's directory has a key without a certificate. Remedy: the root signs its request.
+    #[error(
+        "{} has a key without a certificate: have its request signed where the cluster's root is (`callboard cluster \
+         issuer`)",
+        path.display()
+    )]
+    Uncertified {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The issuer's certificate has ended. Remedy: the root signs another one.
+    #[error(
+        "the issuer's certificate in {} has ended: have another one signed where the cluster's root is (`callboard cluster \
+         issuer`)",
+        path.display()
+    )]
+    EndedIssuer {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Only the root signs the certificates of issuers. Remedy: its directory.
+    #[error("{} is of an issuer, and only the root of the cluster signs issuers: name its directory", path.display())]
+    NoRoot {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The text is no certificate for this issuer. Remedy: the answer to its own request.
+    #[error("not a certificate for this issuer: {reason}")]
+    IssuerCertificate {
+        /// The cause.
+        reason: String,
+    },
     /// The path exists and would be overwritten. Remedy: another directory.
     #[error("{} is there already: name a directory that does not exist", path.display())]
     Occupied {

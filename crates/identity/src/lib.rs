@@ -44,13 +44,17 @@ mod token;
 
 pub use address::{AddressError, InvalidNodeAddress, NodeAddress, QuicUrl};
 pub use authority::{
-    Authority, JoinDenied, JoinRequest, MAX_LIST_BYTES, MemberInfo, MemberList, RemovedMembers, TokenSpec,
+    Authority, InvalidRemovals, JoinDenied, JoinRequest, MAX_LIST_BYTES, MAX_SIGNED_BYTES, MemberInfo, MemberList,
+    RemovedMembers, SignedRemovals, TokenSpec,
 };
-pub use certificate::{ISSUER_NAME, Member, NODE_NAME, Role, Validity, cluster_name, is_issuer, pin};
+pub use certificate::{
+    ISSUER_NAME, IssuerCertificate, Member, NODE_NAME, Role, Validity, cluster_name, is_issuer, pin,
+};
 pub use clock::Clock;
 pub use error::IdentityError;
 pub use identity::{
-    Identity, IssuerClient, certificate_request, keep_removals, keep_renewed, prepare_member, read_chain, save_member,
+    HeldList, HeldLists, Identity, IssuerClient, MemberChain, certificate_request, keep_removals, keep_renewed,
+    prepare_member, read_chain, save_member,
 };
 pub use text::{quoted, with_sources};
 pub use tls::{ALPN, JOIN_ALPN, join_client_tls, random_key};

@@ -1,12 +1,11 @@
 //! The decisions of an authority without a network, and the files of identities.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use ring::hmac;
-use rustls::pki_types::CertificateDer;
 
 use crate::QuicUrl;
 use crate::authority::{Authority, JoinDenied, JoinRequest, TokenSpec};
@@ -38,6 +37,17 @@ impl Lab {
 
     /// Joins with this key's request.
     fn admit(&self, token: &JoinToken, name: &str, request: &str, now: SystemTime) -> Result<Member, JoinDenied> {
+        self.admit_at(&self.authority, token, name, request, now)
+    }
+
+    fn admit_at(
+        &self,
+        authority: &Authority,
+        token: &JoinToken,
+        name: &str,
+        request: &str,
+        now: SystemTime,
+    ) -> Result<Member, JoinDenied> {
         let (proof, id) = (token.proof(&EXPORTED, name, request.as_bytes()), token.id());
         let joining = JoinRequest {
             cluster: self.authority.cluster(),
@@ -47,7 +57,7 @@ impl Lab {
             exported: &EXPORTED,
             request: request.as_bytes(),
         };
-        self.authority.admit(&joining, now).map(|chain| member(&chain))
+        authority.admit(&joining, now).map(|chain| member(&chain))
     }
 
     /// Joins under this name, and keeps the identity in a directory.
@@ -71,8 +81,7 @@ impl Drop for Lab {
 }
 
 fn member(chain: &str) -> Member {
-    let [certificate, _]: [CertificateDer<'_>; 2] = read_chain(chain.as_bytes()).unwrap();
-    Member::from_certificate(&certificate).unwrap()
+    Member::from_certificate(&read_chain(chain.as_bytes()).unwrap().presented[0]).unwrap()
 }
 
 fn denied<T: std::fmt::Debug>(outcome: Result<T, JoinDenied>) -> JoinDenied {
@@ -289,4 +298,162 @@ fn derived_keys_survive_a_restart_and_differ_by_address() {
         assert_ne!(first, tag(&before, "connection ids", there));
         assert_ne!(first, tag(&before, "another", here));
     }
+}
+
+/// Requests, signs and installs an issuer.
+fn issuer(root: &Authority, directory: &Path, name: &str, life: Duration) -> Result<Authority, IdentityError> {
+    let request = Authority::request_issuer(directory)?;
+    let (_, chain) = root.certify_issuer(&request, name, life, SystemTime::now())?;
+    Ok(Authority::install_issuer(directory, &chain, SystemTime::now())?.1)
+}
+
+const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
+
+#[test]
+fn an_issuer_issues_within_its_own_time_and_is_renewed_with_the_same_key() {
+    let lab = Lab::new("issuer");
+    let directory = lab.directory.join("left");
+    let error = Authority::open(&directory).unwrap_err();
+    assert!(matches!(error, IdentityError::NoAuthority { .. }), "{error}");
+    let brief = Duration::from_secs(600);
+    let left = issuer(&lab.authority, &directory, "left", brief).unwrap();
+    assert_eq!(left.cluster(), lab.authority.cluster());
+    let own = Identity::from_authority(left.clone()).unwrap();
+    assert_eq!((own.name().as_str(), own.role()), ("left", Role::Node));
+    assert!(own.time_left() <= brief);
+    // A member of the default life, as long as its issuer: it keeps its life for the next renewal.
+    let (now, key) = (SystemTime::now(), certificate_request().unwrap().1);
+    let token = left.token(&TokenSpec::default()).unwrap();
+    assert_eq!(token.pin(), lab.token(|_| {}).pin(), "the pin is that of the root");
+    let joined = lab.admit_at(&left, &token, "third", &key, now).unwrap();
+    let issuer_id = left.issuer().unwrap().unwrap().id;
+    assert_eq!((&joined.issuer, joined.life), (&issuer_id, TokenSpec::DEFAULT_CERTIFICATE_LIFE));
+    assert!(joined.validity.left(now) <= brief);
+    // Renewed by the root while the authority is open.
+    let again = issuer(&lab.authority, &directory, "left", MONTH).unwrap();
+    assert_eq!(again.issuer().unwrap().unwrap().id, issuer_id);
+    let renewed = member(&left.renew(Some(joined), key.as_bytes(), now).unwrap());
+    assert_eq!(renewed.validity.life(), TokenSpec::DEFAULT_CERTIFICATE_LIFE);
+}
+
+#[test]
+fn a_certificate_that_is_not_of_this_issuer_is_not_installed() {
+    let (lab, other) = (Lab::new("install"), Lab::new("other-install"));
+    let [left, right] = ["left", "right"].map(|name| lab.directory.join(name));
+    let certify = |root: &Authority, directory: &Path, name: &str| {
+        let request = Authority::request_issuer(directory).unwrap();
+        root.certify_issuer(&request, name, MONTH, SystemTime::now()).unwrap().1
+    };
+    let of_left = certify(&lab.authority, &left, "left");
+    let error = Authority::open(&left).unwrap_err();
+    assert!(matches!(error, IdentityError::Uncertified { .. }), "{error}");
+    certify(&lab.authority, &right, "right");
+    let install = |directory: &Path, chain: &str, later: Duration| {
+        Authority::install_issuer(directory, chain, SystemTime::now() + later).map(drop).unwrap_err().to_string()
+    };
+    let now = Duration::ZERO;
+    assert!(install(&right, &of_left, now).contains("not the certificate of the key"));
+    assert!(install(&left, &of_left, 2 * MONTH).contains("Expired"));
+    // The issuer's certificate with the root of another cluster.
+    let foreign = certify(&other.authority, &left, "left");
+    let end = of_left.find("-----END").unwrap();
+    let mixed = format!("{}{}", &of_left[..end], &foreign[foreign.find("-----END").unwrap()..]);
+    assert!(!install(&left, &mixed, now).is_empty());
+    Authority::install_issuer(&left, &of_left, SystemTime::now()).unwrap();
+    assert!(install(&left, &foreign, now).contains("another cluster"));
+    assert!(install(&left, &certify(&lab.authority, &left, "west"), now).contains("another name"));
+    // Only the root signs issuers, and it is none.
+    let below = Authority::open(&left).unwrap();
+    let request = Authority::request_issuer(&right).unwrap();
+    let error = below.certify_issuer(&request, "right", MONTH, SystemTime::now()).unwrap_err();
+    assert!(matches!(error, IdentityError::NoRoot { .. }), "{error}");
+    let error = Authority::request_issuer(&lab.directory.join("authority")).unwrap_err();
+    assert!(matches!(error, IdentityError::Occupied { .. }), "{error}");
+    for (name, life) in [("authority", MONTH), ("A", MONTH), ("right", 4 * MONTH), ("right", Duration::ZERO)] {
+        let signed = lab.authority.certify_issuer(&request, name, life, SystemTime::now());
+        assert!(matches!(signed, Err(IdentityError::Name { .. } | IdentityError::Limit { .. })), "{name} {signed:?}");
+    }
+}
+
+#[test]
+fn any_issuer_renews_a_member_until_one_of_them_has_removed_it() {
+    let lab = Lab::new("any");
+    let [left, right] =
+        ["left", "right"].map(|name| issuer(&lab.authority, &lab.directory.join(name), name, MONTH).unwrap());
+    let (now, key) = (SystemTime::now(), certificate_request().unwrap().1);
+    let token = left.token(&TokenSpec::default()).unwrap();
+    assert!(matches!(denied(lab.admit_at(&right, &token, "third", &key, now)), JoinDenied::UnknownToken));
+    let third = lab.admit_at(&left, &token, "third", &key, now).unwrap();
+    let renewed = member(&right.renew(Some(third.clone()), key.as_bytes(), now).unwrap());
+    assert_eq!((&renewed.name, &renewed.id, renewed.life), (&third.name, &third.id, third.life));
+    assert_ne!(renewed.issuer, third.issuer);
+    // Both know it now, and a member of its name that has joined elsewhere is another one.
+    assert_eq!(right.members().unwrap().members[0].name, "third");
+    let namesake = Member { id: "0123456789abcdef".to_owned(), ..third.clone() };
+    assert!(matches!(denied(right.renew(Some(namesake), key.as_bytes(), now)), JoinDenied::NameTaken(_)));
+    assert!(right.remove("third").unwrap());
+    assert!(matches!(denied(right.renew(Some(third.clone()), key.as_bytes(), now)), JoinDenied::RemovedMember(_)));
+    // The other one learns of it.
+    assert!(left.renew(Some(third.clone()), key.as_bytes(), now).is_ok());
+    assert_eq!(left.take_over(&right.removed(now).unwrap(), now).unwrap(), 1);
+    assert_eq!(left.take_over(&right.removed(now).unwrap(), now).unwrap(), 0);
+    assert!(matches!(denied(left.renew(Some(third.clone()), key.as_bytes(), now)), JoinDenied::RemovedMember(_)));
+    assert!(left.members().unwrap().members.is_empty());
+    left.remember(&third, false, now).unwrap();
+    assert!(left.members().unwrap().members.is_empty(), "a removed member is not remembered");
+}
+
+#[test]
+fn the_members_of_a_removed_issuer_are_refused_everywhere() {
+    let lab = Lab::new("stolen");
+    let [left, right] =
+        ["left", "right"].map(|name| issuer(&lab.authority, &lab.directory.join(name), name, MONTH).unwrap());
+    let (now, key) = (SystemTime::now(), certificate_request().unwrap().1);
+    let third = lab.admit_at(&left, &left.token(&TokenSpec::default()).unwrap(), "third", &key, now).unwrap();
+    let of_left = Identity::from_authority(left).unwrap().presented().member.clone();
+    right.remember(&of_left, true, now).unwrap();
+    assert!(right.remove("left").unwrap());
+    let removed = right.removed(now).unwrap();
+    assert!(removed.excludes(&third) && removed.excludes(&of_left));
+    assert!(matches!(denied(right.renew(Some(third.clone()), key.as_bytes(), now)), JoinDenied::RemovedMember(_)));
+    // By its id, at an issuer that has never seen it.
+    let error = lab.authority.renew(Some(Member { issuer: String::new(), ..third.clone() }), key.as_bytes(), now);
+    assert!(error.is_ok());
+    assert!(lab.authority.remove(&third.issuer).unwrap());
+    assert!(matches!(denied(lab.authority.renew(Some(third), key.as_bytes(), now)), JoinDenied::RemovedMember(_)));
+}
+
+/// Its name stands for its id, which is unknown.
+#[test]
+fn a_member_that_was_removed_with_a_damaged_record_gets_no_further_certificate() {
+    let (lab, now) = (Lab::new("damaged"), SystemTime::now());
+    let key = certificate_request().unwrap().1;
+    let before = lab.admit(&lab.token(|_| {}), "third", &key, now).unwrap();
+    std::fs::write(lab.directory.join("authority/members/third"), "").unwrap();
+    assert!(lab.authority.remove("third").unwrap());
+    let renew = |member: &Member| lab.authority.renew(Some(member.clone()), key.as_bytes(), now);
+    assert!(matches!(denied(renew(&before)), JoinDenied::RemovedMember(_)));
+    let after = lab.admit(&lab.token(|_| {}), "third", &certificate_request().unwrap().1, now).unwrap();
+    assert!(renew(&after).is_ok());
+    assert!(matches!(denied(renew(&before)), JoinDenied::NameTaken(_)));
+    assert_eq!(lab.authority.removed(now).unwrap(), crate::RemovedMembers::default(), "the file is not an id");
+}
+
+/// The root of a directory that was made before there were issuers allows no authority below it. Verifiers do not look
+/// at the extensions of a root.
+#[test]
+fn a_root_that_was_made_before_there_were_issuers_signs_issuers() {
+    let lab = Lab::new("earlier");
+    let (directory, key) = (lab.directory.join("earlier"), rcgen::KeyPair::generate().unwrap());
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "earlier");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
+    let root = params.self_signed(&key).unwrap();
+    let files = [("authority.key", key.serialize_pem()), ("authority.pem", root.pem())];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    crate::files::make_directory(&directory, &files).unwrap();
+    let root = Authority::open(&directory).unwrap();
+    assert!(root.issuer().unwrap().is_none());
+    assert!(issuer(&root, &lab.directory.join("left"), "left", MONTH).is_ok(), "verified with a member of its own");
 }

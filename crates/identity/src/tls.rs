@@ -1,6 +1,7 @@
 //! TLS settings for each use of an identity, and the verifier of a process that has only a join token.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ring::{hmac, rand};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -49,6 +50,24 @@ pub fn join_client_tls(pin: [u8; 16]) -> Result<ClientConfig, IdentityError> {
     Ok(config)
 }
 
+/// Verifies a chain of certificates, as that of a server with this name in a handshake.
+pub(crate) fn verify_node(
+    roots: Arc<RootCertStore>,
+    chain: &[CertificateDer<'_>],
+    name: &'static str,
+    now: SystemTime,
+) -> Result<(), Error> {
+    let (end_entity, between) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
+    let name = ServerName::try_from(name).map_err(|error| Error::General(error.to_string()))?;
+    let now = UnixTime::since_unix_epoch(now.duration_since(UNIX_EPOCH).unwrap_or_default());
+    server_verifier(roots)?.verify_server_cert(end_entity, between, &name, &[], now).map(drop)
+}
+
+fn server_verifier(roots: Arc<RootCertStore>) -> Result<Arc<WebPkiServerVerifier>, Error> {
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+    verifier.map_err(|error| Error::General(error.to_string()))
+}
+
 /// Finds the authority by its pin in the presented chain, and verifies the server against it as usual.
 #[derive(Debug)]
 struct PinnedAuthority {
@@ -69,9 +88,14 @@ impl ServerCertVerifier for PinnedAuthority {
         let authority = authority.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
         let mut authorities = RootCertStore::empty();
         authorities.add(authority.clone().into_owned())?;
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&self.provider));
-        let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
-        verifier.verify_server_cert(end_entity, &[], server_name, ocsp_response, now)
+        // Of an issuer, its own certificate is between.
+        server_verifier(authorities.into())?.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        )
     }
 
     fn verify_tls12_signature(

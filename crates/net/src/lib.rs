@@ -58,8 +58,8 @@ mod view;
 mod wire;
 
 pub use callboard_identity::{
-    AddressError, Authority, Identity, IdentityError, InvalidNodeAddress, InvalidToken, JoinToken, MemberInfo,
-    MemberList, NodeAddress, QuicUrl, Role, TokenSpec,
+    AddressError, Authority, Identity, IdentityError, InvalidNodeAddress, InvalidToken, IssuerCertificate, JoinToken,
+    MemberInfo, MemberList, NodeAddress, QuicUrl, Role, TokenSpec,
 };
 pub use client::{CallFailure, Client, ClientBuilder, ConnectError, EncodedCall, Prepared, Response, ResponseStream};
 pub use cluster::Cluster;

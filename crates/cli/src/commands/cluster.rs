@@ -1,7 +1,7 @@
 //! `callboard cluster`: makes a cluster, lets members in, joins one, and shows and drains its nodes.
 //!
-//! `init`, `token`, `revoke`, `members` and `remove` work on the files of the authority's directory, also while a node
-//! serves it; `join` asks that node over QUIC. The only output of `token` on stdout is the token, once.
+//! `init`, `issuer`, `token`, `revoke`, `members` and `remove` work on the files of an authority's directory, also while
+//! a node serves it; `join` asks that node over QUIC. The only output of `token` on stdout is the token, once.
 
 use std::fmt;
 use std::fs::File;
@@ -14,6 +14,7 @@ use callboard_net::{Authority, Identity, IdentityError, JoinToken, MemberInfo, Q
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::block_on;
+use super::cluster_issuer::{self, IssuerArgs};
 use super::cluster_state::{ClusterStatusArgs, DrainArgs, run_drain, run_status};
 use crate::client::args::value_of;
 use crate::error::CliError;
@@ -31,6 +32,7 @@ pub(crate) enum ClusterArgs {
     Join { token: TokenArg, url: QuicUrl, directory: PathBuf, name: Option<String>, if_missing: bool },
     Members { directory: PathBuf },
     Remove { directory: PathBuf, name: String },
+    Issuer(IssuerArgs),
     Status(ClusterStatusArgs),
     Drain(DrainArgs),
 }
@@ -109,7 +111,7 @@ impl ClusterArgs {
                         .value_name("URL")
                         .required(true)
                         .value_parser(|text: &str| text.parse::<QuicUrl>().map_err(|error| error.to_string()))
-                        .help("The node that serves the authority's directory: quic://HOST:PORT"),
+                        .help("The node that serves the authority's directory, or several issuers: quic://HOST:PORT,…"),
                     Arg::new("to")
                         .long("to")
                         .value_name("DIR")
@@ -124,8 +126,15 @@ impl ClusterArgs {
                 ]),
                 Command::new("members").about("List the members").arg(authority()),
                 Command::new("remove")
-                    .about("Remove a member: its certificate is not renewed again")
-                    .args([authority(), Arg::new("name").value_name("NAME").required(true).help("Name of the member")]),
+                    .about("Remove a member: nodes refuse its certificate, which is not renewed again")
+                    .args([
+                        authority(),
+                        Arg::new("name")
+                            .value_name("NAME|ID")
+                            .required(true)
+                            .help("Name of the member; the id of an issuer, to refuse all that it has signed"),
+                    ]),
+                IssuerArgs::command(),
                 ClusterStatusArgs::command(),
                 DrainArgs::command(),
             ])
@@ -157,6 +166,7 @@ impl ClusterArgs {
                 if_missing: if_missing(),
             },
             "members" => Self::Members { directory: directory() },
+            "issuer" => Self::Issuer(IssuerArgs::from_matches(matches)),
             "status" => Self::Status(ClusterStatusArgs::from_matches(matches)),
             "drain" => Self::Drain(DrainArgs::from_matches(matches)),
             _ => Self::Remove { directory: directory(), name: value_of(matches, "name") },
@@ -164,7 +174,7 @@ impl ClusterArgs {
     }
 }
 
-fn authority() -> Arg {
+pub(super) fn authority() -> Arg {
     Arg::new("dir")
         .value_name("DIR")
         .required(true)
@@ -188,8 +198,10 @@ fn token_id(TokenArg(text): &TokenArg) -> Result<String, CliError> {
 }
 
 /// Parses only; the authority enforces its limits.
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| format!("expected a duration such as `30m` or `24h`, found `{text}`"))
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let days = || parse_duration(&format!("{}h", text.strip_suffix('d')?))?.checked_mul(24);
+    let parsed = parse_duration(text).or_else(days);
+    parsed.ok_or_else(|| format!("expected a duration such as `30m`, `24h` or `30d`, found `{text}`"))
 }
 
 /// Does it.
@@ -260,10 +272,15 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             let now = SystemTime::now();
             list.members.iter().try_for_each(|member| {
                 let ago = now.duration_since(member.joined).unwrap_or_default().as_secs();
-                let MemberInfo { name, role, token, .. } = member;
-                output::result(format_args!("{name:<40} {:<8} joined {ago} s ago with {token}", role.as_str()))
+                let MemberInfo { name, role, token, id, .. } = member;
+                let since = match token.as_str() {
+                    "" => format!("first seen {ago} s ago"),
+                    token => format!("joined {ago} s ago with {token}"),
+                };
+                output::result(format_args!("{name:<40} {:<8} {since}; id {id}", role.as_str()))
             })
         }
+        ClusterArgs::Issuer(args) => cluster_issuer::run(args),
         ClusterArgs::Status(args) => run_status(args),
         ClusterArgs::Drain(args) => run_drain(args),
         ClusterArgs::Remove { directory, name } => {
@@ -271,17 +288,17 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
             if !removed {
                 return Err(CliError::Failed(format!("there is no member `{name}`")));
             }
-            output::note(format_args!("{name} is given no further certificate; the one it has ends with its life"));
+            output::note(format_args!("{name} is given no further certificate; nodes refuse the one it has"));
             Ok(())
         }
     }
 }
 
-fn open(directory: &std::path::Path) -> Result<Authority, CliError> {
+pub(super) fn open(directory: &std::path::Path) -> Result<Authority, CliError> {
     Authority::open(directory).map_err(|error| failed("the cluster", &error))
 }
 
-fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
+pub(super) fn failed(what: &str, error: &dyn std::error::Error) -> CliError {
     CliError::because(what, error)
 }
 

@@ -7,14 +7,17 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::SystemTime;
 
 use callboard_config::{Devices, Environment, Flags, Plan, Settings, StageKind, Target};
+use callboard_net::{Authority, IdentityError};
 use callboard_process::{PythonConfig, devices, driver};
 
 use crate::error::{CliError, chain};
 use crate::output;
 use crate::program::Program;
 use crate::secrets;
+use crate::service::file_of;
 use crate::target::{self, PythonTarget};
 
 /// The tool of the package.
@@ -59,7 +62,8 @@ pub(crate) fn run(typed: Option<PathBuf>, flags: &Flags, variables: &Environment
                 counted(plan.routes.len(), "route"),
                 counted(plan.stages.len(), "stage")
             ))?;
-            for line in machine(&plan.settings).into_iter().chain(device_lines(&plan)) {
+            let lines = machine(&plan.settings).into_iter().chain(device_lines(&plan)).chain(issuer_line(&plan));
+            for line in lines {
                 say(&line)?;
             }
         }
@@ -148,6 +152,27 @@ fn machine(settings: &Settings) -> Vec<String> {
         ),
     });
     [Some(port), files, memory].into_iter().flatten().collect()
+}
+
+/// How long the issuer's certificate is valid that the node would sign with, if it is to be one.
+fn issuer_line(plan: &Plan) -> Option<String> {
+    let directory = file_of(plan, &plan.settings.cluster)?;
+    let issuer = match Authority::open(&directory).and_then(|authority| authority.issuer()) {
+        Ok(issuer) => issuer?,
+        // A member that issues nothing.
+        Err(IdentityError::NoAuthority { .. }) => return None,
+        Err(error) => return Some(format!("{PROBLEM}{}", chain(&error))),
+    };
+    let (now, name) = (SystemTime::now(), &issuer.name);
+    let days = issuer.validity.left(now).as_secs_f64() / 86_400.0;
+    Some(if issuer.is_due(now) {
+        format!(
+            "{PROBLEM}the certificate of the issuer {name} is valid for {days:.1} days; have the root sign another one \
+             (callboard cluster issuer)"
+        )
+    } else {
+        format!("ok: the certificate of the issuer {name} is valid for {days:.1} days")
+    })
 }
 
 /// The devices of this machine and their driver, if there are some or a stage wants them.

@@ -7,6 +7,7 @@ pub(crate) mod call;
 pub(crate) mod call_quic;
 pub(crate) mod check;
 pub(crate) mod cluster;
+mod cluster_issuer;
 mod cluster_state;
 #[cfg(feature = "process")]
 pub(crate) mod doctor;

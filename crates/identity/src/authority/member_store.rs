@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MAX_LIFE;
 use super::removed::RemovedMembers;
-use crate::certificate::Role;
+use crate::certificate::{Member, Role};
 use crate::clock::seconds;
 use crate::error::{IdentityError, failed};
 use crate::files::{claim_private_file, private_directory, read_private, remove_private_file, replace_private_file};
@@ -63,6 +63,20 @@ pub(super) struct MemberRecord {
     pub(super) certificate_life: u64,
 }
 
+impl MemberRecord {
+    /// That of a member that has joined elsewhere.
+    pub(super) fn of(member: &Member, now: SystemTime) -> Self {
+        Self {
+            id: member.id.clone(),
+            role: member.role.to_string(),
+            joined_with: String::new(),
+            joined: seconds(now),
+            token: String::new(),
+            certificate_life: member.life.as_secs(),
+        }
+    }
+}
+
 /// Records by name, and the errors of records that cannot be read.
 pub(super) type MemberRecords = (Vec<(String, MemberRecord)>, Vec<IdentityError>);
 
@@ -71,9 +85,13 @@ pub(super) type MemberRecords = (Vec<(String, MemberRecord)>, Vec<IdentityError>
 pub(super) struct MemberStore {
     tokens: PathBuf,
     members: PathBuf,
-    /// One file for each removed member, by its id, until its last certificate expires.
+    /// One file for each removed member, by its id, until its last certificate expires. Of a member whose record could
+    /// not be read, by its name and an ending.
     removed: PathBuf,
 }
+
+/// Ends the name of such a file. An id has no dot.
+const BY_NAME: &str = ".name";
 
 impl MemberStore {
     pub(super) fn new(directory: &Path) -> Self {
@@ -91,7 +109,7 @@ impl MemberStore {
 
     /// The token of this id, which may be any text.
     pub(super) fn token(&self, id: &str) -> Result<Option<TokenRecord>, IdentityError> {
-        if is_token_id(id) { read(&self.tokens.join(id)) } else { Ok(None) }
+        if is_id(id) { read(&self.tokens.join(id)) } else { Ok(None) }
     }
 
     /// Revokes a token; a record that cannot be read is removed. `false`: there is no such token.
@@ -164,14 +182,20 @@ impl MemberStore {
     /// never has a use without a name. `false`: there is no such member.
     pub(super) fn remove_member(&self, name: &str, now: SystemTime) -> Result<bool, IdentityError> {
         let path = self.members.join(name);
+        // An id without a record here.
+        if !path.exists() && is_id(name) {
+            self.take_over(&RemovedMembers::new([(name.to_owned(), end_of_life(0, now))]), now)?;
+            return Ok(true);
+        }
         if !path.exists() {
             return Ok(false);
         }
         // First, so that the member is refused from now on. The id in a damaged record is unknown.
-        if let Ok(Some(record)) = self.member(name)
-            && is_token_id(&record.id)
-        {
-            self.add_removed(&record, now)?;
+        match self.member(name) {
+            Ok(Some(record)) if is_id(&record.id) => {
+                self.add_removed(&record.id, end_of_life(record.certificate_life, now))?;
+            }
+            _ => self.add_removed(&format!("{name}{BY_NAME}"), end_of_life(0, now))?,
         }
         for file in names(&self.tokens)?.iter().filter(|file| file.contains('.')) {
             let path = self.tokens.join(file);
@@ -183,15 +207,35 @@ impl MemberStore {
         remove_private_file(&path).map_err(|source| failed(&path, source))
     }
 
-    fn add_removed(&self, record: &MemberRecord, now: SystemTime) -> Result<(), IdentityError> {
+    fn add_removed(&self, file: &str, until: u64) -> Result<(), IdentityError> {
         private_directory(&self.removed).map_err(|source| failed(&self.removed, source))?;
-        let life = match record.certificate_life {
-            0 => MAX_LIFE,
-            seconds => Duration::from_secs(seconds),
-        };
-        // The margin covers a certificate that is being issued at this moment by a clock that is ahead.
-        let until = seconds(now + life + REMOVED_MARGIN);
-        replace_private_file(&self.removed.join(&record.id), &until.to_string())
+        replace_private_file(&self.removed.join(file), &until.to_string())
+    }
+
+    /// Whether the member was removed here. A name that was removed without its id may have joined again since: then it
+    /// has a record.
+    pub(super) fn is_removed(&self, member: &Member) -> bool {
+        let is_there = |file: &str| self.removed.join(file).exists();
+        let by_id = [&member.id, &member.issuer].into_iter().any(|id| is_id(id) && is_there(id));
+        let by_name = || is_there(&format!("{}{BY_NAME}", member.name)) && !self.members.join(&member.name).exists();
+        by_id || by_name()
+    }
+
+    /// Adds removals that another issuer has ordered, and forgets those members. Returns how many were new.
+    pub(super) fn take_over(&self, removed: &RemovedMembers, now: SystemTime) -> Result<usize, IdentityError> {
+        let known = self.removed(now)?;
+        let news: Vec<_> = removed.iter().filter(|(id, _)| is_id(id) && !known.contains(id)).collect();
+        if news.is_empty() {
+            return Ok(0);
+        }
+        news.iter().try_for_each(|(id, until)| self.add_removed(id, **until))?;
+        for (name, record) in self.members()?.0 {
+            if news.iter().any(|(id, _)| **id == record.id) {
+                let path = self.members.join(&name);
+                remove_private_file(&path).map_err(|source| failed(&path, source))?;
+            }
+        }
+        Ok(news.len())
     }
 
     /// The removed members whose certificates are still valid. Others are forgotten.
@@ -202,7 +246,9 @@ impl MemberStore {
             // The file stands for a removed member, also if it cannot be read.
             let until = read_private(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
             if until > seconds(now) {
-                removed.push((id, until));
+                if is_id(&id) {
+                    removed.push((id, until));
+                }
             } else {
                 let _ = remove_private_file(&path);
             }
@@ -248,8 +294,18 @@ pub(super) fn is_expired(token: &TokenRecord, now: SystemTime) -> bool {
     seconds(now) >= token.expires
 }
 
-/// Whether the text has the form of a token's id, so that text of others cannot name another file.
-fn is_token_id(text: &str) -> bool {
+/// Until when a member is remembered that is removed now. The margin covers a certificate that is being issued at this
+/// moment by a clock that is ahead.
+fn end_of_life(certificate_life: u64, now: SystemTime) -> u64 {
+    let life = match certificate_life {
+        0 => MAX_LIFE,
+        seconds => Duration::from_secs(seconds),
+    };
+    seconds(now + life + REMOVED_MARGIN)
+}
+
+/// Whether the text has the form of an id, so that text of others cannot name another file.
+fn is_id(text: &str) -> bool {
     text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

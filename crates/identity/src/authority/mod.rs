@@ -1,15 +1,23 @@
 //! The authority of a cluster, in its own directory: it decides about members, their names, and their validity.
 //!
-//! A holder of its key can act as any member. One node holds the directory and issues certificates over its QUIC port;
-//! the commands `token`, `revoke`, `members` and `remove` work on the same files at the same time. Only the key is kept
-//! in memory, so what they write takes effect at once.
+//! A holder of its key can act as any member. It is the root of the cluster, or an issuer below it (`issuer.rs`). A node
+//! holds the directory and issues certificates over its QUIC port; the commands `token`, `revoke`, `members`, `remove`
+//! and `issuer` work on the same files at the same time. Only the key is kept in memory, so what they write takes effect
+//! at once.
+//!
+//! Several issuers share no state. A token and the name of a new member are checked where the token was made; any issuer
+//! renews the certificate of any member, unless it knows that the member was removed, and remembers the member then.
 
 mod denied;
+mod issuer;
 mod member_store;
 mod removed;
+mod signed;
+#[cfg(feature = "testing")]
+mod testing;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -20,22 +28,23 @@ use rcgen::{
 };
 use ring::digest;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 pub use self::denied::JoinDenied;
+use self::issuer::{AuthorityChain, read_key};
 use self::member_store::{MAX_USES, MemberRecord, MemberStore, TokenRecord, is_expired, role};
 pub use self::removed::{MAX_LIST_BYTES, RemovedMembers};
-use crate::certificate::{Member, Role, Validity, cluster_name, has_public_key, is_label, pin};
+pub use self::signed::{InvalidRemovals, MAX_SIGNED_BYTES, SignedRemovals};
+use crate::certificate::{Member, Role, Validity, cluster_name, is_label, pin};
 use crate::clock::seconds;
 use crate::error::{IdentityError, unusable};
-use crate::files::{check_directory, make_directory, read, read_private};
+use crate::files::make_directory;
 use crate::text::quoted;
 use crate::token::{EXPORTED_BYTES, JoinToken, is_proven};
 
 pub(crate) const CERTIFICATE: &str = "authority.pem";
 pub(crate) const KEY: &str = "authority.key";
 
-/// The member name of the node that holds the authority.
+/// The member name of a node that holds the root's key.
 const OWN_NAME: &str = "authority";
 
 /// The authority's own certificate outlives every member's. A cluster that runs longer needs a new authority.
@@ -82,10 +91,12 @@ pub struct MemberInfo {
     pub name: String,
     /// Its rights.
     pub role: Role,
-    /// The time at which it joined.
+    /// The time at which it joined; if it has joined at another issuer, at which it was first known here.
     pub joined: SystemTime,
-    /// The [id](JoinToken::id) of the token with which it joined.
+    /// The [id](JoinToken::id) of the token with which it joined; empty if it has joined at another issuer.
     pub token: String,
+    /// Its id: that of its certificates, or of an issuer that of its key.
+    pub id: String,
 }
 
 /// The members of a cluster.
@@ -121,9 +132,9 @@ pub struct Authority(Arc<Inner>);
 
 struct Inner {
     cluster: String,
-    certificate: CertificateDer<'static>,
-    certificate_pem: String,
-    issuer: Issuer<'static, KeyPair>,
+    root: CertificateDer<'static>,
+    key: KeyPair,
+    directory: PathBuf,
     store: MemberStore,
 }
 
@@ -157,26 +168,24 @@ impl Authority {
     ///
     /// When the directory has none, other users can read its key, or its files are damaged.
     pub fn open(directory: &Path) -> Result<Self, IdentityError> {
-        if !directory.join(KEY).exists() {
-            return Err(IdentityError::NoAuthority { path: directory.to_owned() });
-        }
-        check_directory(directory)?;
-        let path = directory.join(KEY);
-        let damaged = |path: &Path, reason: String| IdentityError::DamagedAuthority { path: path.to_owned(), reason };
-        let key = KeyPair::from_pem(&read_private(&path)?).map_err(|error| damaged(&path, error.to_string()))?;
-        let own_key = key.subject_public_key_info();
-        let path = directory.join(CERTIFICATE);
-        let certificate_pem = read(&path)?;
-        let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes());
-        let certificate = certificate.map_err(|error| damaged(&path, error.to_string()))?;
-        let cluster = cluster_name(&certificate).ok_or_else(|| damaged(&path, "it names no cluster".to_owned()))?;
-        // Half of a backup: no member would accept signatures of this key.
-        if !has_public_key(&certificate, &own_key) {
-            return Err(damaged(&path, format!("it is not the certificate of the key in {KEY}")));
-        }
-        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| damaged(&path, error.to_string()))?;
-        let store = MemberStore::new(directory);
-        Ok(Self(Arc::new(Inner { cluster, certificate, certificate_pem, issuer, store })))
+        let key = read_key(directory)?;
+        let root = AuthorityChain::read(directory, &key.subject_public_key_info())?.root;
+        let no_cluster = || IdentityError::DamagedAuthority {
+            path: directory.join(CERTIFICATE),
+            reason: "it names no cluster".to_owned(),
+        };
+        let cluster = cluster_name(&root).ok_or_else(no_cluster)?;
+        let (directory, store) = (directory.to_owned(), MemberStore::new(directory));
+        Ok(Self(Arc::new(Inner { cluster, root, key, directory, store })))
+    }
+
+    /// Its certificates. They are read each time, because an issuer's is renewed while its node runs.
+    fn chain(&self) -> Result<AuthorityChain, IdentityError> {
+        AuthorityChain::read(&self.0.directory, &self.0.key.subject_public_key_info())
+    }
+
+    fn signer(&self, chain: &AuthorityChain) -> Result<Issuer<'static, &KeyPair>, IdentityError> {
+        Issuer::from_ca_cert_der(chain.signer(), &self.0.key).map_err(unusable)
     }
 
     /// The cluster's name, with the beginning of its authority's digest.
@@ -201,7 +210,7 @@ impl Authority {
         if !(MIN_LIFE..=MAX_LIFE).contains(&spec.certificate_life) {
             return limit("the life of a certificate", "from a second to 90 days");
         }
-        let token = JoinToken::generate(pin(&self.0.certificate))?;
+        let token = JoinToken::generate(pin(&self.0.root))?;
         let now = SystemTime::now();
         let record = TokenRecord {
             role: spec.role.to_string(),
@@ -215,7 +224,7 @@ impl Authority {
         Ok(token)
     }
 
-    /// The members that joined and were not removed, and the errors of records that cannot be read.
+    /// The members that are known here and were not removed, and the errors of records that cannot be read.
     ///
     /// # Errors
     ///
@@ -226,7 +235,7 @@ impl Authority {
         for (name, record) in records {
             let joined = SystemTime::UNIX_EPOCH + Duration::from_secs(record.joined);
             match role(&record.role, &self.0.store.member_path(&name)) {
-                Ok(role) => members.push(MemberInfo { name, role, joined, token: record.token }),
+                Ok(role) => members.push(MemberInfo { name, role, joined, token: record.token, id: record.id }),
                 Err(error) => damaged.push(error),
             }
         }
@@ -234,14 +243,50 @@ impl Authority {
     }
 
     /// Removes a member: it gets no further certificate, and its certificate is refused by the node with this directory
-    /// within a second, by other nodes when they next ask for the list. Its use of a token stays spent. `false`: there
-    /// is no such member. A member whose record cannot be read is refused only when its certificate expires.
+    /// within a second, by other nodes a moment later, when they hear of it. Its use of a token stays spent. `false`:
+    /// there is no such member. The id of a member without a record here excludes it as well; that of an issuer, all
+    /// members whose certificates it has signed. A member whose record cannot be read gets no further certificate here;
+    /// its present one is refused only when it expires.
     ///
     /// # Errors
     ///
     /// A list that cannot be written.
     pub fn remove(&self, name: &str) -> Result<bool, IdentityError> {
         if is_label(name) { self.0.store.remove_member(name, SystemTime::now()) } else { Ok(false) }
+    }
+
+    /// Remembers removals that another issuer has ordered. Returns how many were new.
+    pub(crate) fn take_over(&self, removed: &RemovedMembers, now: SystemTime) -> Result<usize, IdentityError> {
+        self.0.store.take_over(removed, now)
+    }
+
+    /// Remembers a connected member that has joined elsewhere, so that it is in the list and can be removed here.
+    /// `is_issuer`: by its certificate, it issues certificates. It is then removed as an issuer.
+    ///
+    /// # Errors
+    ///
+    /// A record that cannot be read or written.
+    pub fn remember(&self, member: &Member, is_issuer: bool, now: SystemTime) -> Result<(), IdentityError> {
+        let (own, _) = self.own_name()?;
+        if !is_label(&member.name) || member.name == own || member.name == OWN_NAME {
+            return Ok(());
+        }
+        let mut member = member.clone();
+        if is_issuer {
+            // As long as an issuer's certificate may be valid.
+            (member.id, member.life) = (member.issuer.clone(), MAX_LIFE);
+        }
+        let store = &self.0.store;
+        if store.member(&member.name)?.is_none() && !store.is_removed(&member) {
+            store.claim_name(&member.name, &MemberRecord::of(&member, now))?;
+        }
+        Ok(())
+    }
+
+    fn own_name(&self) -> Result<(String, String), IdentityError> {
+        let chain = self.chain()?;
+        let (name, id) = chain.own_name();
+        Ok((name.to_owned(), id.to_owned()))
     }
 
     /// The removed members whose certificates are still valid.
@@ -257,7 +302,7 @@ impl Authority {
     pub fn removed_list(&self, member: Option<&Member>, now: SystemTime) -> Result<String, JoinDenied> {
         let member = member.ok_or(JoinDenied::NoCertificate)?;
         let removed = self.removed(now)?;
-        if removed.contains(&member.id) {
+        if removed.excludes(member) {
             return Err(JoinDenied::RemovedMember(member.name.clone()));
         }
         Ok(removed.to_text())
@@ -273,19 +318,34 @@ impl Authority {
         self.0.store.revoke(id)
     }
 
-    pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
-        &self.0.certificate
+    pub(crate) fn root(&self) -> &CertificateDer<'static> {
+        &self.0.root
     }
 
     pub(crate) fn key_bytes(&self) -> Vec<u8> {
-        self.0.issuer.key().serialize_der()
+        self.0.key.serialize_der()
     }
 
-    /// A certificate for the node that holds the authority, with its key.
-    pub(crate) fn issue_own(&self, life: Duration) -> Result<(CertificateDer<'static>, KeyPair), IdentityError> {
-        let validity = Validity::from_now(SystemTime::now(), life);
-        let member = Member { role: Role::Node, name: OWN_NAME.to_owned(), id: OWN_NAME.to_owned(), validity };
-        self.issue(&member, true)
+    /// A certificate for the node that holds the authority, with its key; and the certificates up to the root.
+    pub(crate) fn issue_own(&self, life: Duration) -> Result<(Vec<CertificateDer<'static>>, KeyPair), IdentityError> {
+        let (chain, now) = (self.chain()?, SystemTime::now());
+        let (name, id) = chain.own_name();
+        let (name, id, issuer) = (name.to_owned(), id.to_owned(), chain.issuer_id().to_owned());
+        let validity = chain.validity(now, life);
+        if validity.left(now).is_zero() {
+            return Err(IdentityError::EndedIssuer { path: self.0.directory.clone() });
+        }
+        if let Some((issuer, _)) = chain.issuer.as_ref().filter(|(issuer, _)| issuer.is_due(now)) {
+            let left = issuer.validity.left(now);
+            tracing::warn!(
+                ?left,
+                "this issuer's certificate ends: have the root sign another one (callboard cluster issuer)"
+            );
+        }
+        let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer };
+        let (certificate, key) = self.issue(&member, true)?;
+        let issuer = chain.issuer.map(|(_, certificate)| certificate);
+        Ok(([certificate].into_iter().chain(issuer).chain([chain.root]).collect(), key))
     }
 
     /// A certificate with a new key.
@@ -296,7 +356,7 @@ impl Authority {
     ) -> Result<(CertificateDer<'static>, KeyPair), IdentityError> {
         let key = KeyPair::generate().map_err(unusable)?;
         let params = member.params(is_issuer).map_err(unusable)?;
-        Ok((params.signed_by(&key, &self.0.issuer).map_err(unusable)?.into(), key))
+        Ok((params.signed_by(&key, &self.signer(&self.chain()?)?).map_err(unusable)?.into(), key))
     }
 
     /// Admits a new member. Returns its certificate and the authority's, in PEM.
@@ -311,8 +371,7 @@ impl Authority {
         let name = member_name(joining, &token, &joined_with)?;
         let role = role(&token.role, &self.0.store.token_path(joining.token))?;
         let id = self.claim(joining, &token, &name, joined_with, now)?;
-        let validity = Validity::from_now(now, Duration::from_secs(token.certificate_life));
-        self.sign(request, &Member { role, name, id, validity })
+        self.sign(request, (role, name, id), Duration::from_secs(token.certificate_life), now)
     }
 
     /// The token of the request: of this cluster, proven, and usable now.
@@ -376,29 +435,41 @@ impl Authority {
         if store.claim_name(name, &record)? { Ok(record.id) } else { Err(JoinDenied::NameTaken(name.to_owned())) }
     }
 
-    /// Renews the presented certificate, for the same name, role and life.
+    /// Renews the presented certificate, for the same name, role and life. The member may have joined at another issuer.
     ///
     /// # Errors
     ///
     /// See [`JoinDenied`].
     pub fn renew(&self, member: Option<Member>, request: &[u8], now: SystemTime) -> Result<String, JoinDenied> {
         let member = member.ok_or(JoinDenied::NoCertificate)?;
-        let known = if is_label(&member.name) { self.0.store.member(&member.name)? } else { None };
-        let Some(known) = known.filter(|known| known.id == member.id) else {
+        if !is_label(&member.name) || self.0.store.is_removed(&member) {
             return Err(JoinDenied::RemovedMember(member.name));
-        };
-        if known.role != member.role.as_str() {
-            return Err(JoinDenied::OtherRole(member.name));
         }
-        let validity = Validity::from_now(now, member.validity.life());
-        self.sign(read_request(request)?, &Member { validity, ..member })
+        match self.0.store.member(&member.name)? {
+            Some(known) if known.id != member.id => return Err(JoinDenied::NameTaken(member.name)),
+            Some(known) if known.role != member.role.as_str() => return Err(JoinDenied::OtherRole(member.name)),
+            Some(_) => {}
+            None => _ = self.0.store.claim_name(&member.name, &MemberRecord::of(&member, now))?,
+        }
+        self.sign(read_request(request)?, (member.role, member.name, member.id), member.life, now)
     }
 
     /// Uses only the key of the request: the authority decides the content of the certificate.
-    fn sign(&self, request: CertificateSigningRequestParams, member: &Member) -> Result<String, JoinDenied> {
-        let params = member.params(false).map_err(unusable)?;
-        let certificate = params.signed_by(&request.public_key, &self.0.issuer).map_err(unusable)?;
-        Ok(certificate.pem() + &self.0.certificate_pem)
+    fn sign(
+        &self,
+        request: CertificateSigningRequestParams,
+        (role, name, id): (Role, String, String),
+        life: Duration,
+        now: SystemTime,
+    ) -> Result<String, JoinDenied> {
+        let chain = self.chain()?;
+        let (validity, issuer) = (chain.validity(now, life), chain.issuer_id().to_owned());
+        if validity.left(now).is_zero() {
+            return Err(IdentityError::EndedIssuer { path: self.0.directory.clone() }.into());
+        }
+        let params = Member { role, name, id, validity, life, issuer }.params(false).map_err(unusable)?;
+        let certificate = params.signed_by(&request.public_key, &self.signer(&chain)?).map_err(unusable)?;
+        Ok(certificate.pem() + &chain.pem)
     }
 }
 
@@ -430,7 +501,7 @@ fn read_request(request: &[u8]) -> Result<CertificateSigningRequestParams, JoinD
 fn params(name: &str, now: SystemTime) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     let validity = Validity::from_now(now, AUTHORITY_LIFE);
     params.not_before = validity.not_before.into();

@@ -73,7 +73,8 @@ fn authority() -> CertificateParams {
 fn issue(authority_key: KeyPair) -> Result<PresentedCertificate, IdentityError> {
     let defaults = CertificateParams::default();
     let validity = Validity { not_before: defaults.not_before.into(), not_after: defaults.not_after.into() };
-    let member = Member { role: Role::Node, name: String::new(), id: String::new(), validity };
+    let (name, id, issuer) = (String::new(), String::new(), String::new());
+    let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer };
     let key = KeyPair::generate().map_err(unusable)?;
     let params = member.params(false).map_err(unusable)?;
     let certificate = params.signed_by(&key, &Issuer::new(authority(), authority_key)).map_err(unusable)?;

@@ -1,7 +1,8 @@
 //! The identity of a member, in its own directory; and the identity of the node with the authority.
 //!
 //! ```text
-//!  identity.pem    its key, its certificate and the authority's, in one file: they change together
+//!  identity.pem    its key, its certificate, that of its issuer if the root did not sign it, and the root's, in one
+//!                  file: they change together
 //!  secret          derives the keys that must survive a restart and a renewal
 //!  issuers         the nodes that issue certificates
 //! ```
@@ -10,6 +11,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use callboard_codec::hex;
@@ -73,9 +75,11 @@ impl Identity {
     /// When its certificate cannot be made.
     pub fn from_authority(authority: Authority) -> Result<Self, IdentityError> {
         let presented = issue_own(&authority)?;
-        let (certificate, cluster) = (authority.certificate().clone(), authority.cluster().to_owned());
-        let secret = authority.key_bytes();
-        Self::new(cluster, presented, &certificate, secret, Origin::Authority(authority))
+        let (certificate, cluster) = (authority.root().clone(), authority.cluster().to_owned());
+        let (secret, issuer) = (authority.key_bytes(), authority.issuer()?);
+        let identity = Self::new(cluster, presented, &certificate, secret, Origin::Authority(authority))?;
+        identity.0.issuer.store(issuer.map(Arc::new));
+        Ok(identity)
     }
 }
 
@@ -88,10 +92,10 @@ fn damaged(path: PathBuf, reason: impl ToString) -> IdentityError {
     IdentityError::Damaged { path, reason: reason.to_string() }
 }
 
-/// Issues the own certificate. The chain includes the authority's, because joining processes know only its pin.
+/// Issues the own certificate. The chain includes the root's, because joining processes know only its pin.
 pub(super) fn issue_own(authority: &Authority) -> Result<PresentedCertificate, IdentityError> {
-    let (certificate, key) = authority.issue_own(TokenSpec::DEFAULT_CERTIFICATE_LIFE)?;
-    PresentedCertificate::try_new(vec![certificate, authority.certificate().clone()], &key.serialize_der())
+    let (chain, key) = authority.issue_own(TokenSpec::DEFAULT_CERTIFICATE_LIFE)?;
+    PresentedCertificate::try_new(chain, &key.serialize_der())
 }
 
 /// A new key, and a certificate request for it, in PEM.
@@ -106,14 +110,26 @@ pub fn certificate_request() -> Result<(KeyPair, String), IdentityError> {
     Ok((key, request))
 }
 
-/// Reads the answer of an issuer: a certificate followed by the authority's, in PEM.
+/// The answer of an issuer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberChain {
+    /// The member's certificate, and that of its issuer if the root did not sign it: what the member presents.
+    pub presented: Vec<CertificateDer<'static>>,
+    /// The root's certificate.
+    pub root: CertificateDer<'static>,
+}
+
+/// Reads the answer of an issuer, in PEM: a certificate followed by the root's, or by the issuer's and the root's.
 ///
 /// # Errors
 ///
-/// When the text is not a chain of two certificates.
-pub fn read_chain(text: &[u8]) -> Result<[CertificateDer<'static>; 2], IdentityError> {
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(unusable)?;
-    chain.try_into().map_err(|_| IdentityError::Unusable("expected a certificate and its authority's".into()))
+/// When the text is not a chain of two or three certificates.
+pub fn read_chain(text: &[u8]) -> Result<MemberChain, IdentityError> {
+    let mut chain: Vec<_> = CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(unusable)?;
+    match (chain.len(), chain.pop()) {
+        (2 | 3, Some(root)) => Ok(MemberChain { presented: chain, root }),
+        _ => Err(IdentityError::Unusable("expected a certificate, maybe its issuer's, and the root's".into())),
+    }
 }
 
 /// Checks that a member can be saved in this directory, before a token is used; creates the directory if it is missing.
@@ -178,9 +194,9 @@ impl Membership {
         key: &KeyPair,
         chain: &str,
     ) -> Result<PresentedCertificate, IdentityError> {
-        let [certificate, authority] = read_chain(chain.as_bytes())?;
-        let presented = PresentedCertificate::try_new(vec![certificate], &key.serialize_der())?;
-        if !self.is_same_member(member, &presented, &authority) {
+        let MemberChain { presented, root } = read_chain(chain.as_bytes())?;
+        let presented = PresentedCertificate::try_new(presented, &key.serialize_der())?;
+        if !self.is_same_member(member, &presented, &root) {
             return Err(IdentityError::Unusable("the new certificate is of another member".into()));
         }
         save_presented(&self.directory, key, chain)?;
@@ -209,7 +225,7 @@ fn read_presented(directory: &Path) -> Result<(PresentedCertificate, Certificate
     let text = read_private(&path)?;
     let damaged = |reason: String| IdentityError::Damaged { path: path.clone(), reason };
     let key = PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes()).map_err(|error| damaged(error.to_string()))?;
-    let [certificate, authority] = read_chain(text.as_bytes()).map_err(|error| damaged(error.to_string()))?;
-    let presented = PresentedCertificate::try_new(vec![certificate], key.secret_pkcs8_der());
-    Ok((presented.map_err(|error| damaged(error.to_string()))?, authority))
+    let MemberChain { presented, root } = read_chain(text.as_bytes()).map_err(|error| damaged(error.to_string()))?;
+    let presented = PresentedCertificate::try_new(presented, key.secret_pkcs8_der());
+    Ok((presented.map_err(|error| damaged(error.to_string()))?, root))
 }

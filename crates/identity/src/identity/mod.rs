@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use ring::hmac;
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -24,11 +24,11 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
 pub(crate) use self::membership::Membership;
-pub use self::membership::{certificate_request, prepare_member, read_chain, save_member};
-pub use self::removals::keep_removals;
+pub use self::membership::{MemberChain, certificate_request, prepare_member, read_chain, save_member};
+pub use self::removals::{HeldList, HeldLists, keep_removals};
 pub use self::renewal::{IssuerClient, keep_renewed};
 use crate::authority::{Authority, RemovedMembers};
-use crate::certificate::{Member, Role, Validity};
+use crate::certificate::{IssuerCertificate, Member, Role, Validity};
 use crate::clock::Clock;
 use crate::error::{IdentityError, unusable};
 use crate::tls::{ALPN, JOIN_ALPN, provider};
@@ -51,6 +51,10 @@ struct Inner {
     clock: Clock,
     /// The removed members known to this process.
     removed: watch::Sender<Arc<RemovedMembers>>,
+    /// The lists of issuers from which it knows them, to be passed on.
+    lists: watch::Sender<HeldLists>,
+    /// The certificate of this issuer.
+    issuer: ArcSwapOption<IssuerCertificate>,
     /// Held during a renewal.
     renewing: tokio::sync::Mutex<()>,
     renewed: AtomicU64,
@@ -114,6 +118,8 @@ impl Identity {
             origin,
             clock,
             removed: watch::Sender::default(),
+            lists: watch::Sender::default(),
+            issuer: ArcSwapOption::empty(),
             renewing: tokio::sync::Mutex::default(),
             renewed: AtomicU64::new(0),
             renewals_failed: AtomicU64::new(0),
@@ -175,6 +181,12 @@ impl Identity {
             Origin::Authority(authority) => Some(authority),
             Origin::Development(_) | Origin::Member(_) => None,
         }
+    }
+
+    /// The certificate of this issuer: none of a root, or of a member that issues nothing.
+    #[must_use]
+    pub fn issuer(&self) -> Option<Arc<IssuerCertificate>> {
+        self.0.issuer.load_full()
     }
 
     /// The peers that it accepts, for people.

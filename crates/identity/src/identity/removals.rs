@@ -1,32 +1,57 @@
 //! The removed members that a node knows, and the ways it learns of them.
 //!
-//! A removed member gets no further certificate. A node with the member in its list refuses the existing certificate:
-//! new connections at the hello, open ones as soon as the list is read. The node with the authority reads its directory
-//! every second; other nodes ask it at their start and then repeatedly, on a connection as for a renewal, so that only
-//! the authority can exclude a member. A node without an answer keeps its list.
+//! A removed member gets no further certificate. A node that knows of the removal refuses the existing certificate: new
+//! connections at the hello, open ones as soon as it knows. Only an issuer can exclude a member, in two ways:
+//!
+//! * It signs its list, and nodes pass the signed lists on ([`Identity::take_list`]): all know within seconds.
+//! * Nodes ask an issuer at their start and then repeatedly, on a connection as for a renewal: those that do not gossip,
+//!   and those that have missed the rest.
+//!
+//! The node of an issuer reads its directory every second, and adds what it has heard from the others, so a removal
+//! outlives the issuer that has ordered it. What a node knows is the union of all it has learnt, until it expires.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
 use super::renewal::{BoxError, IssuerClient, run_blocking};
 use super::{Identity, Origin};
-use crate::authority::RemovedMembers;
+use crate::authority::{InvalidRemovals, RemovedMembers, SignedRemovals};
 use crate::certificate::Member;
+use crate::error::IdentityError;
 use crate::text::with_sources;
 
-/// The interval at which the node with the authority's directory reads it.
+/// The interval at which the node of an issuer reads its directory.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// The pause before a node asks again after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
+/// The most lists that are passed on, one for each issuer. Lists of further issuers count here all the same.
+const MAX_LISTS: usize = 64;
+
+/// A signed list that was verified, to be passed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldList {
+    /// Of two lists of an issuer, the higher one counts.
+    pub version: u64,
+    /// The list.
+    pub bytes: Arc<[u8]>,
+    /// When nobody accepts it any more.
+    pub(super) ends: SystemTime,
+}
+
+/// The newest list of each issuer, by the id of the issuer; empty for the root.
+pub type HeldLists = Arc<BTreeMap<String, HeldList>>;
+
 impl Identity {
-    /// Whether this member was removed, according to this process's list.
+    /// Whether this member was removed, or its issuer, according to this process's list.
     #[must_use]
-    pub fn is_removed(&self, member_id: &str) -> bool {
-        self.0.removed.borrow().contains(member_id)
+    pub fn is_removed(&self, member: &Member) -> bool {
+        self.0.removed.borrow().excludes(member)
     }
 
     /// The list of removed members, and every change of it.
@@ -37,20 +62,91 @@ impl Identity {
 
     /// Completes when this member is known to be removed.
     pub async fn until_removed(&self, member: Option<&Member>) {
-        let id = member.map(|member| member.id.as_str()).unwrap_or_default();
-        if self.watch_removed().wait_for(|removed| removed.contains(id)).await.is_err() {
+        let excludes = |removed: &Arc<RemovedMembers>| member.is_some_and(|member| removed.excludes(member));
+        if self.watch_removed().wait_for(excludes).await.is_err() {
             std::future::pending().await
         }
     }
 
-    fn set_removed(&self, removed: RemovedMembers) {
+    /// The lists to be passed on, and every change of them.
+    #[must_use]
+    pub fn watch_lists(&self) -> watch::Receiver<HeldLists> {
+        self.0.lists.subscribe()
+    }
+
+    /// Takes a signed list over that another node has passed on. `false`: it is no newer than what is known.
+    ///
+    /// # Errors
+    ///
+    /// A list that no issuer of this cluster has signed.
+    pub fn take_list(&self, bytes: &[u8]) -> Result<bool, InvalidRemovals> {
+        let list = SignedRemovals::read(bytes)?;
+        let signer = list.signer()?;
+        let is_known = |lists: &HeldLists| lists.get(&signer.issuer).is_some_and(|held| held.version >= list.version);
+        if is_known(&self.0.lists.borrow()) {
+            return Ok(false);
+        }
+        if self.is_removed(&signer) {
+            return Err(InvalidRemovals::Signer("it was removed".to_owned()));
+        }
+        list.verify(Arc::clone(&self.0.authorities), self.clock().now())?;
+        self.add_removed(&list.removed);
+        let ends = signer.validity.not_after;
+        self.hold(signer.issuer, HeldList { version: list.version, bytes: bytes.into(), ends });
+        Ok(true)
+    }
+
+    fn hold(&self, issuer: String, list: HeldList) {
+        self.0.lists.send_if_modified(|lists| {
+            let lists = Arc::make_mut(lists);
+            let is_newer = lists.get(&issuer).is_none_or(|held| held.version < list.version);
+            let has_room = lists.contains_key(&issuer) || lists.len() < MAX_LISTS;
+            if is_newer && has_room {
+                lists.insert(issuer, list);
+            }
+            is_newer && has_room
+        });
+    }
+
+    /// Forgets lists whose signature has ended: nobody would accept them.
+    fn drop_ended_lists(&self) {
+        let now = self.clock().now();
+        self.0.lists.send_if_modified(|lists| {
+            let has_ended = lists.values().any(|list| list.ends <= now);
+            if has_ended {
+                Arc::make_mut(lists).retain(|_, list| list.ends > now);
+            }
+            has_ended
+        });
+    }
+
+    fn add_removed(&self, more: &RemovedMembers) {
+        let now = self.clock().now();
         self.0.removed.send_if_modified(|known| {
-            let has_changed = **known != removed;
+            let all = known.union(more, now);
+            let has_changed = **known != all;
             if has_changed {
-                *known = Arc::new(removed);
+                *known = Arc::new(all);
             }
             has_changed
         });
+    }
+
+    /// Signs what this issuer knows, unless that is what it has signed last with this certificate.
+    fn sign_list(&self, signed: &mut Option<(RemovedMembers, SystemTime)>) -> Result<(), IdentityError> {
+        let (removed, presented) = (self.0.removed.borrow().as_ref().clone(), self.0.presented.load_full());
+        let (ends, issuer) = (presented.member.validity.not_after, presented.member.issuer.clone());
+        if removed.is_empty() || signed.as_ref() == Some(&(removed.clone(), ends)) {
+            return Ok(());
+        }
+        // Others may have a newer list of this issuer, if its clock was set back.
+        let held = self.0.lists.borrow().get(&issuer).map_or(0, |held| held.version.saturating_add(1));
+        let now = self.clock().now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let version = u64::try_from(now).unwrap_or(u64::MAX).max(held);
+        let bytes = SignedRemovals::sign(version, &removed, &presented.key)?.into();
+        self.hold(issuer, HeldList { version, bytes, ends });
+        *signed = Some((removed, ends));
+        Ok(())
     }
 
     /// Reads the list once. `None`: there is no authority to ask.
@@ -59,8 +155,16 @@ impl Identity {
         match &self.0.origin {
             Origin::Development(_) => None,
             Origin::Authority(authority) => {
-                let authority = authority.clone();
-                Some(run_blocking(move || authority.removed(now)).await.map_err(Into::into))
+                let (authority, heard) = (authority.clone(), Arc::clone(&self.0.removed.borrow()));
+                let read = run_blocking(move || {
+                    authority.take_over(&heard, now)?;
+                    Ok((authority.removed(now)?, authority.issuer()?))
+                });
+                let read = read.await.map(|(removed, issuer)| {
+                    self.0.issuer.store(issuer.map(Arc::new));
+                    removed
+                });
+                Some(read.map_err(Into::into))
             }
             Origin::Member(membership) => {
                 let reading = membership.clone();
@@ -77,15 +181,20 @@ impl Identity {
     }
 }
 
-/// Keeps the list of removed members up to date while it is polled.
+/// Keeps the list of removed members up to date while it is polled, and signs that of an issuer.
 pub async fn keep_removals(identity: Identity, issuers: impl IssuerClient, every: Duration) {
-    let mut was_logged = false;
+    let (mut was_logged, mut signed) = (false, None);
     while let Some(read) = identity.read_removed(&issuers).await {
+        let is_issuer = identity.authority().is_some();
+        let read = read.and_then(|removed| {
+            identity.add_removed(&removed);
+            if is_issuer { identity.sign_list(&mut signed).map_err(Into::into) } else { Ok(()) }
+        });
+        identity.drop_ended_lists();
         let pause = match read {
-            Ok(removed) => {
+            Ok(()) => {
                 was_logged = false;
-                identity.set_removed(removed);
-                if identity.authority().is_some() { READ_EVERY.min(every) } else { every }
+                if is_issuer { READ_EVERY.min(every) } else { every }
             }
             Err(error) => {
                 if !std::mem::replace(&mut was_logged, true) {

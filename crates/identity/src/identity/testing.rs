@@ -2,29 +2,68 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use rcgen::KeyPair;
 use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
 
-use super::{Identity, Origin, PresentedCertificate};
-use crate::authority::Authority;
+use super::{HeldList, Identity, Origin, PresentedCertificate};
+use crate::authority::{Authority, RemovedMembers, SignedRemovals};
 use crate::certificate::Member;
 use crate::clock::Clock;
 use crate::error::{IdentityError, unusable};
 use crate::tls::{ALPN, provider};
 
+impl HeldList {
+    /// A list that nobody has signed.
+    #[must_use]
+    pub fn unverified(version: u64, bytes: &[u8]) -> Self {
+        Self { version, bytes: bytes.into(), ends: SystemTime::UNIX_EPOCH }
+    }
+}
+
 impl Identity {
+    /// A list of these ids, signed with the key of this identity, whatever it may sign.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be signed.
+    pub fn signed_list(&self, version: u64, ids: &[&str]) -> Result<Vec<u8>, IdentityError> {
+        let removed = RemovedMembers::new(ids.iter().map(|id| ((*id).to_owned(), u64::MAX)));
+        SignedRemovals::sign(version, &removed, &self.0.presented.load().key)
+    }
+
     /// A certificate of this authority for any time, never renewed.
     ///
     /// # Errors
     ///
     /// When the certificate cannot be made.
     pub fn issued(authority: &Authority, member: &Member) -> Result<Self, IdentityError> {
-        let (certificate, key) = authority.issue(member, false)?;
+        let (chain, key) = authority.issue_unchecked(member)?;
+        Self::untrue(authority, chain, &key)
+    }
+
+    /// A certificate of an issuer that this authority has made itself: without the right to issue, or below another
+    /// issuer.
+    ///
+    /// # Errors
+    ///
+    /// When the certificates cannot be made.
+    pub fn issued_below(authority: &Authority, member: &Member, is_authority: bool) -> Result<Self, IdentityError> {
+        let (chain, key) = authority.issue_below(member, is_authority)?;
+        Self::untrue(authority, chain, &key)
+    }
+
+    fn untrue(
+        authority: &Authority,
+        chain: Vec<CertificateDer<'static>>,
+        key: &KeyPair,
+    ) -> Result<Self, IdentityError> {
         let secret = key.serialize_der();
-        let presented = PresentedCertificate::try_new(vec![certificate], &secret)?;
+        let presented = PresentedCertificate::try_new(chain, &secret)?;
         let (cluster, origin) = (authority.cluster().to_owned(), Origin::Development(PathBuf::new()));
-        Self::new(cluster, presented, authority.certificate(), secret, origin)
+        Self::new(cluster, presented, authority.root(), secret, origin)
     }
 
     /// An identity that trusts the same authority, and presents the certificate of another identity.

@@ -208,10 +208,11 @@ impl NodeConnection {
     ) -> Result<Arc<Self>, ConnectFailure> {
         let identity = transport.identity();
         let theirs = peer_member(&connection);
-        if theirs.as_ref().is_some_and(|member| identity.is_removed(&member.id)) {
+        if theirs.as_ref().is_some_and(|member| identity.is_removed(member)) {
             RefusalReason::RemovedMember.close(&connection);
             return Err(ConnectFailure::Refused { address, reason: RefusalReason::RemovedMember.explained() });
         }
+        transport.issuers().meet(&connection, address);
         let (control, welcome, body) = exchange_hello(&connection, address, identity, hello).await?;
         let member = theirs.as_ref().map(|member| member.name.clone()).unwrap_or_default();
         let offers = Offers::read(body, member.clone(), Arc::clone(&screening.rules)).await;

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::wire::ResetCode;
-use callboard_identity::{ALPN, Identity, IdentityError, Member, NODE_NAME, random_key};
+use callboard_identity::{ALPN, Identity, IdentityError, Member, NODE_NAME, is_issuer, random_key};
+use parking_lot::Mutex;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -47,6 +48,9 @@ const INCOMING_BUFFER_BYTES: u64 = 8 << 20;
 
 /// The longest request for a certificate; requests and answers are a few kilobytes.
 pub(crate) const MAX_REQUEST_BYTES: usize = 16 << 10;
+
+/// The most issuers that are remembered.
+const MAX_ISSUERS: usize = 16;
 
 /// The reason why an endpoint could not be bound.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +82,30 @@ pub(crate) struct Transport {
     client: ClientConfig,
     tuning: Tuning,
     identity: Identity,
+    issuers: MetIssuers,
     thread: EndpointThread,
+}
+
+/// The addresses of nodes that issue certificates, and that this process has connected to; the newest last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MetIssuers(Arc<Mutex<Vec<SocketAddr>>>);
+
+impl MetIssuers {
+    /// Remembers the node at this address, if it issues certificates.
+    pub(crate) fn meet(&self, connection: &Connection, address: SocketAddr) {
+        if peer_chain(connection).first().is_some_and(is_issuer) {
+            let mut met = self.0.lock();
+            met.retain(|known| *known != address);
+            met.push(address);
+            let superfluous = met.len().saturating_sub(MAX_ISSUERS);
+            met.drain(..superfluous);
+        }
+    }
+
+    /// Their addresses, the newest first.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.lock().iter().rev().copied().collect()
+    }
 }
 
 impl Transport {
@@ -133,7 +160,7 @@ impl Transport {
         let runtime = runtime.with_faults(tuning.faults.clone());
         let runtime: Arc<dyn Runtime> = Arc::new(runtime);
         let endpoint = Endpoint::new(config, server, socket, runtime).map_err(failed)?;
-        Ok(Self { endpoint, client, tuning: tuning.clone(), identity, thread })
+        Ok(Self { endpoint, client, tuning: tuning.clone(), identity, issuers: MetIssuers::default(), thread })
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
@@ -147,6 +174,10 @@ impl Transport {
 
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    pub(crate) fn issuers(&self) -> &MetIssuers {
+        &self.issuers
     }
 
     pub(crate) fn tuning(&self) -> &Tuning {

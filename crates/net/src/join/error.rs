@@ -29,8 +29,8 @@ pub enum JoinError {
         /// The node.
         address: SocketAddr,
     },
-    /// The node is of the cluster, but does not hold its authority. Remedy: the node that does.
-    #[error("the node at {address} issues no certificates: name the one that serves the authority's directory")]
+    /// The node is of the cluster, but does not hold its authority. Remedy: a node that does.
+    #[error("the node at {address} issues no certificates: name one that serves the directory of an authority")]
     NoIssuer {
         /// The node.
         address: SocketAddr,
@@ -75,6 +75,11 @@ impl JoinError {
             Self::OtherAuthority { .. } | Self::Identity(_) => true,
             _ => false,
         }
+    }
+
+    /// Whether an issuer does not know the token.
+    pub(super) fn is_unknown_token(&self) -> bool {
+        matches!(self, Self::Refused { word, .. } if word == RefusalReason::UnknownToken.as_str())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests for certificates over QUIC: joining a cluster with a token, renewals, and the list of removed members.
 //!
-//! They go to a node that holds the authority, on connections of their own (ALPN `callboard-join/1`): one request, one
+//! They go to a node that holds an authority, on connections of their own (ALPN `callboard-join/1`): one request, one
 //! answer. A token is never sent. The pin in the token proves that the authority lets the node issue certificates, and
 //! the proof that is sent is valid on this connection only. Within one call of [`join`], requests are repeated with the
 //! same key, so a lost answer uses up no second use of the token.
@@ -21,7 +21,7 @@ use callboard_identity::{
 use quinn::{ClientConfig, Connection, Endpoint};
 
 pub use self::error::JoinError;
-use crate::endpoint::{MAX_REQUEST_BYTES, Transport, code, peer_chain, port_closes, quic_client};
+use crate::endpoint::{MAX_REQUEST_BYTES, MetIssuers, Transport, code, peer_chain, port_closes, quic_client};
 use crate::refusal::{RefusalReason, explained};
 use crate::stream::{FrameReceiver, FrameSender};
 use crate::wire::EmptyHeader;
@@ -36,7 +36,8 @@ const TRIES: usize = 2;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Joins the cluster of a token: makes a key in `directory`, and requests a certificate for it from the node at `url`,
-/// which must hold the authority. Without a `name`, the authority chooses the member's name.
+/// which must hold the authority that has made the token. Of several addresses one does; the member renews its
+/// certificate at any of them. Without a `name`, the authority chooses the member's name.
 ///
 /// # Errors
 ///
@@ -87,15 +88,15 @@ async fn join_in(
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, answered).await;
         match answer.unwrap_or(Err(JoinError::Silent { address: *address })) {
             Ok(chain) => {
-                let [_, authority] = read_chain(chain.as_bytes())?;
-                if pin(&authority) != token.pin() {
+                if pin(&read_chain(chain.as_bytes())?.root) != token.pin() {
                     let reason = "an answer of another authority".to_owned();
                     return Err(JoinError::Lost { address: *address, reason });
                 }
                 save_member(directory, url, &key, &chain)?;
                 return Ok(Identity::open(directory)?);
             }
-            Err(error) if error.is_final() => return Err(error),
+            // Another issuer may have made the token.
+            Err(error) if error.is_final() && !(addresses.len() > 1 && error.is_unknown_token()) => return Err(error),
             Err(error) => last = error,
         }
     }
@@ -104,20 +105,27 @@ async fn join_in(
 
 /// Starts the renewal of a transport's certificate, on the transport's thread.
 pub(crate) fn spawn_renewal<C: ConnectedIssuers>(transport: &Transport, connected: C) {
-    let issuers = QuicIssuers { endpoint: transport.endpoint().clone(), connected };
-    transport.runtime().spawn(keep_renewed(transport.identity().clone(), issuers));
+    transport.runtime().spawn(keep_renewed(transport.identity().clone(), QuicIssuers::new(transport, connected)));
 }
 
-/// The addresses of connected nodes that issue certificates.
+/// The addresses of issuers with a connection to this process.
 pub(crate) trait ConnectedIssuers: Fn() -> Vec<SocketAddr> + Send + Sync + 'static {}
 
 impl<C: Fn() -> Vec<SocketAddr> + Send + Sync + 'static> ConnectedIssuers for C {}
 
-/// Sends requests to issuers from this endpoint: to the issuers in the member's directory, else to connected issuers.
-/// The authority's node may have moved and connected again before an operator edited that directory.
+/// Sends requests to issuers from this endpoint: to the issuers in the member's directory, else to those that have
+/// connected to this process, or that it has connected to. Any issuer renews any member: the first one may be gone for
+/// good, or have moved and connected again before an operator edited that directory.
 pub(crate) struct QuicIssuers<C> {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) connected: C,
+    endpoint: Endpoint,
+    connected: C,
+    met: MetIssuers,
+}
+
+impl<C: ConnectedIssuers> QuicIssuers<C> {
+    pub(crate) fn new(transport: &Transport, connected: C) -> Self {
+        Self { endpoint: transport.endpoint().clone(), connected, met: transport.issuers().clone() }
+    }
 }
 
 impl<C: ConnectedIssuers> IssuerClient for QuicIssuers<C> {
@@ -134,10 +142,12 @@ impl<C: ConnectedIssuers> IssuerClient for QuicIssuers<C> {
             },
             Err(error) => (Vec::new(), error.into()),
         };
-        let mut connected = (self.connected)();
-        connected.retain(|address| !named.contains(address));
+        let mut others = (self.connected)();
+        let met = self.met.addresses().into_iter().filter(|address| !others.contains(address));
+        others.extend(met.collect::<Vec<_>>());
+        others.retain(|address| !named.contains(address));
         // An operator can mend the error of the named issuers.
-        Ok(ask_issuers(&self.endpoint, identity, &connected, request).await.map_err(|_| error)?)
+        Ok(ask_issuers(&self.endpoint, identity, &others, request).await.map_err(|_| error)?)
     }
 }
 

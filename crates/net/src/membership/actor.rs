@@ -1,5 +1,6 @@
 //! The shell of the membership: brings it messages and the time, and carries out what it wants.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use callboard_core::Instant;
 use callboard_core::remote::NodeReport;
-use callboard_identity::quoted;
+use callboard_identity::{Identity, quoted};
 use foca::State;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
@@ -23,6 +24,10 @@ const WANTED_FOR: Duration = Duration::from_secs(5);
 /// The least time between two lines about accusers.
 const ACCUSATIONS_EVERY: Duration = Duration::from_secs(10);
 
+/// How long no list of a member is verified that has sent an invalid one. Threat: a member that costs a signature check
+/// with each message. Another member tells of the same lists meanwhile.
+const LISTS_AFTER_REFUSAL: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) enum Input {
     Received {
@@ -34,6 +39,8 @@ pub(super) enum Input {
         member: Arc<str>,
         /// Whether it has the feature `reports`.
         has_reports: bool,
+        /// Whether it has the feature `removals`.
+        has_removals: bool,
     },
     Refused(Arc<str>, SocketAddr),
     Observed(SocketAddr),
@@ -44,18 +51,34 @@ pub(super) enum Input {
 /// Runs until the last handle is dropped.
 pub(super) async fn run(
     (membership, links): (Arc<Mutex<Membership>>, Arc<Links>),
+    identity: Identity,
     mut inputs: mpsc::Receiver<Input>,
     published: watch::Sender<Arc<MemberAddresses>>,
     metrics: MembershipMetrics,
 ) {
     let finds_address = membership.lock().own().address.ip().is_unspecified();
-    let mut shell =
-        Shell { links: Arc::clone(&links), published, metrics, finds_address, wanted: Vec::new(), accused_at: None };
+    let mut lists = identity.watch_lists();
+    lists.mark_changed();
+    let mut shell = Shell {
+        links: Arc::clone(&links),
+        identity,
+        published,
+        metrics,
+        finds_address,
+        wanted: Vec::new(),
+        accused_at: None,
+        refused_lists: BTreeMap::new(),
+    };
     loop {
         let wake = membership.lock().next_wakeup();
         let (mut received, mut has_lost_link) = (None, false);
         tokio::select! {
             biased;
+            // Before the messages: it changes seldom, and a flood of them does not hold it up.
+            Ok(()) = lists.changed() => {
+                let lists = Arc::clone(&lists.borrow_and_update());
+                membership.lock().set_lists(lists, Instant::now());
+            }
             input = inputs.recv() => match input {
                 Some(input) => received = Some(input),
                 None => return,
@@ -77,6 +100,7 @@ pub(super) async fn run(
 
 struct Shell {
     links: Arc<Links>,
+    identity: Identity,
     published: watch::Sender<Arc<MemberAddresses>>,
     metrics: MembershipMetrics,
     /// Whether it listens at all addresses of its machine, and learns from others which of them they reach.
@@ -84,6 +108,8 @@ struct Shell {
     /// Dead members that are tried, and until when.
     wanted: Vec<(SocketAddr, Instant)>,
     accused_at: Option<Instant>,
+    /// The members that have sent an invalid list, and until when no further one of theirs is verified.
+    refused_lists: BTreeMap<Arc<str>, Instant>,
 }
 
 impl Shell {
@@ -98,7 +124,9 @@ impl Shell {
                     tracing::debug!(member = %quoted(&from), "{error}");
                 }
             }
-            Input::Connected { member, has_reports } => membership.connected(&member, has_reports, now),
+            Input::Connected { member, has_reports, has_removals } => {
+                membership.connected(&member, (has_reports, has_removals), now);
+            }
             Input::Refused(member, address) => membership.refused(&member, address, now),
             Input::Observed(address) => {
                 let (own, observed) = (membership.own().address, address.ip().to_canonical());
@@ -145,6 +173,7 @@ impl Shell {
                 Output::Renewed(own) => {
                     tracing::warn!(times = own.bump, "this node was called dead, and has a new identity");
                 }
+                Output::Removed { from, list } => self.take_list(from, &list, now),
                 Output::NameTaken(other) => tracing::warn!(
                     address = %other.address,
                     "another process has this node's name, or its clock was ahead; use one identity per node"
@@ -153,6 +182,19 @@ impl Shell {
         }
         if has_changed {
             self.publish(membership);
+        }
+    }
+
+    /// Takes a list over, if an issuer has signed it; the membership is given it by the identity then.
+    fn take_list(&mut self, from: Arc<str>, list: &Bytes, now: Instant) {
+        self.refused_lists.retain(|_, until| *until > now);
+        if self.refused_lists.contains_key(&from) {
+            return;
+        }
+        if let Err(error) = self.identity.take_list(list) {
+            self.metrics.refused.inc();
+            tracing::info!(member = %quoted(&from), "a list of removed members is refused: {error}");
+            self.refused_lists.insert(from, now + LISTS_AFTER_REFUSAL);
         }
     }
 

@@ -4,6 +4,7 @@
 //! identity   name length u8, name, 4 or 6 u8, IP address, port u16, generation u64, bump u32
 //! member     identity, incarnation u16, state u8 (0 alive, 1 suspect, 2 down)
 //! version    name length u8, name, generation u64, version u64
+//! version of a signed list   id length u8 (0 for the root), id of its issuer, version u64
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,6 +15,7 @@ use foca::{Member, State};
 
 use super::error::GossipError;
 use super::identity::{MAX_NAME_BYTES, MemberId};
+use super::removals::{ListVersion, MAX_ISSUER_BYTES};
 use super::reports::Version;
 
 /// Reads from the front of bytes from outside.
@@ -89,6 +91,18 @@ impl<'a> Reader<'a> {
         Ok(Version { name, generation, version })
     }
 
+    pub(super) fn list_version(&mut self) -> Result<ListVersion, GossipError> {
+        let length = self.u8("the length of an issuer's id")?;
+        let invalid = |field, limit| GossipError::Invalid { field, found: length.into(), limit };
+        if usize::from(length) > MAX_ISSUER_BYTES {
+            return Err(invalid("the length of an issuer's id", "up to 16"));
+        }
+        let issuer = std::str::from_utf8(self.bytes(length.into(), "an issuer's id")?).ok();
+        let issuer = issuer.filter(|id| id.chars().all(|c| c.is_ascii_graphic()));
+        let issuer = issuer.ok_or_else(|| invalid("an issuer's id with this length", "visible ASCII"))?.to_owned();
+        Ok(ListVersion { issuer, version: self.u64("a version of a list")? })
+    }
+
     pub(super) fn member(&mut self) -> Result<Member<MemberId>, GossipError> {
         let id = self.id()?;
         let incarnation = self.u16("an incarnation")?;
@@ -136,6 +150,12 @@ fn put_name(out: &mut impl BufMut, name: &str) {
 pub(super) fn put_version(out: &mut impl BufMut, version: &Version) {
     put_name(out, &version.name);
     out.put_u64(version.generation);
+    out.put_u64(version.version);
+}
+
+/// Writes the version of a signed list.
+pub(super) fn put_list_version(out: &mut impl BufMut, version: &ListVersion) {
+    put_name(out, &version.issuer);
     out.put_u64(version.version);
 }
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits};
 use callboard_core::Instant;
 use callboard_core::remote::{MemberDescription, MemberState, NodePhase, NodeReport};
+use callboard_identity::Identity;
 use foca::State;
 use parking_lot::Mutex;
 use quinn::{Connection, RecvStream};
@@ -26,12 +27,13 @@ use crate::stream::FrameReceiver;
 /// The name of gossip in hello and welcome.
 pub(crate) const FEATURE: &str = "gossip";
 
-/// The name of reports there.
+/// The names of reports, and of signed lists of removed members, there.
 const REPORTS: &str = "reports";
+const REMOVALS: &str = "removals";
 
 /// The features of a node that gossips.
 pub(crate) fn features(gossip: Option<&GossipHandle>) -> Vec<String> {
-    gossip.map(|_| [FEATURE, REPORTS].map(str::to_owned).to_vec()).unwrap_or_default()
+    gossip.map(|_| [FEATURE, REPORTS, REMOVALS].map(str::to_owned).to_vec()).unwrap_or_default()
 }
 
 /// The one-way streams that a node allows another one.
@@ -68,8 +70,8 @@ pub(crate) struct GossipHandle {
 }
 
 impl GossipHandle {
-    /// Starts the membership of a node that knows nobody.
-    pub(crate) fn start(mut own: MemberId, profile: MembershipProfile, runtime: &Handle) -> Self {
+    /// Starts the membership of a node that knows nobody. `identity` verifies and holds the lists of removed members.
+    pub(crate) fn start(mut own: MemberId, profile: MembershipProfile, identity: Identity, runtime: &Handle) -> Self {
         own.address.set_ip(own.address.ip().to_canonical());
         let name = Arc::clone(&own.name);
         let membership = Membership::new(own, profile, fastrand::u64(..), Instant::now());
@@ -79,7 +81,7 @@ impl GossipHandle {
         let metrics = MembershipMetrics::default();
         let links = Arc::new(Links::new(metrics.clone()));
         let shared = (Arc::clone(&membership), Arc::clone(&links));
-        runtime.spawn(actor::run(shared, inbox, published, metrics.clone()));
+        runtime.spawn(actor::run(shared, identity, inbox, published, metrics.clone()));
         Self { name, inputs, links, members, membership, metrics }
     }
 
@@ -154,8 +156,10 @@ impl GossipHandle {
             metrics: self.metrics.clone(),
             _guard: guard,
         };
-        let has_reports = features.iter().any(|feature| feature == REPORTS);
-        let _ = self.inputs.try_send(Input::Connected { member: Arc::clone(&link.member), has_reports });
+        let [has_reports, has_removals] =
+            [REPORTS, REMOVALS].map(|name| features.iter().any(|feature| feature == name));
+        let member = Arc::clone(&link.member);
+        let _ = self.inputs.try_send(Input::Connected { member, has_reports, has_removals });
         Some(link)
     }
 

@@ -10,17 +10,21 @@
 //! 6 versions source identity, mask u64, 1 if an answer is wanted u8, count u16, that many versions
 //! 7 ask      source identity, the version of the receiver's report that the sender has u64
 //! 8 report   source identity, its version u64, length u16, the report of the source
+//! 9 removals source identity, 1 if an answer is wanted u8, count u8, that many versions of signed lists
+//! 10 removed source identity, length u16, a signed list of removed members
 //! ```
 //!
-//! The kinds from 5 on go only to members with the feature `reports`.
+//! The kinds from 5 on go only to members with the feature `reports`, those from 9 on to members with `removals`.
 
 use bytes::{BufMut, Bytes};
+use callboard_identity::MAX_SIGNED_BYTES;
 use foca::Member;
 
-use super::codec::{Reader, put_id, put_member, put_version};
+use super::codec::{Reader, put_id, put_list_version, put_member, put_version};
 use super::digest::{BUCKETS, Buckets};
 use super::error::GossipError;
 use super::identity::MemberId;
+use super::removals::ListVersion;
 use super::report_codec::MAX_REPORT_BYTES;
 use super::reports::Version;
 use super::swim::Swim;
@@ -60,6 +64,13 @@ pub(super) enum Gossip {
         version: u64,
         bytes: Bytes,
     },
+    /// The versions of the signed lists that the sender has.
+    Removals {
+        wants_answer: bool,
+        versions: Vec<ListVersion>,
+    },
+    /// A signed list of removed members.
+    Removed(Bytes),
 }
 
 /// A message with its source.
@@ -116,8 +127,24 @@ impl Sourced {
                 let bytes = Bytes::copy_from_slice(reader.bytes(length.into(), "a report")?);
                 Gossip::Report { version, bytes }
             }
+            9 => {
+                let wants_answer = reader.u8("the answer flag")? != 0;
+                let mut versions = Vec::new();
+                for _ in 0..reader.u8("a count of lists")? {
+                    versions.push(reader.list_version()?);
+                }
+                Gossip::Removals { wants_answer, versions }
+            }
+            10 => {
+                let length = reader.u16("the length of a list")?;
+                if usize::from(length) > MAX_SIGNED_BYTES {
+                    let (field, limit) = ("the length of a list", "up to 32768");
+                    return Err(GossipError::Invalid { field, found: length.into(), limit });
+                }
+                Gossip::Removed(Bytes::copy_from_slice(reader.bytes(length.into(), "a list")?))
+            }
             found => {
-                return Err(GossipError::Invalid { field: "the kind", found: found.into(), limit: "from 1 to 8" });
+                return Err(GossipError::Invalid { field: "the kind", found: found.into(), limit: "from 1 to 10" });
             }
         };
         reader.end()?;
@@ -167,6 +194,19 @@ impl Sourced {
                 // A report has at most 32 KiB.
                 out.put_u16(bytes.len() as u16);
                 out.put_slice(bytes);
+            }
+            Gossip::Removals { wants_answer, versions } => {
+                begin(9);
+                out.put_u8((*wants_answer).into());
+                // There are at most 64.
+                out.put_u8(versions.len() as u8);
+                versions.iter().for_each(|version| put_list_version(&mut out, version));
+            }
+            Gossip::Removed(list) => {
+                begin(10);
+                // A list has at most 32 KiB.
+                out.put_u16(list.len() as u16);
+                out.put_slice(list);
             }
         }
         debug_assert!(out.len() <= MAX_MESSAGE_BYTES && BUCKETS == 64);

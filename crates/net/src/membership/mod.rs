@@ -4,7 +4,8 @@
 //! connections and the time go in; messages to members and changes of the list come out. It has no clock, no socket and
 //! no source of chance of its own, so whole clusters run in its tests in virtual time.
 //!
-//! Each member also tells the others of itself (`reports.rs`): its version, what it does, its routes and stages.
+//! Each member also tells the others of itself (`reports.rs`): its version, what it does, its routes and stages. The
+//! lists of removed members that issuers have signed travel the same way (`removals.rs`).
 //!
 //! * **Rules around foca:** a refuted suspicion has no consequences; messages go over streams, where loss is delay;
 //!   members exchange their whole lists, a digest first; a node that hears nobody accuses nobody; a process that was
@@ -25,6 +26,7 @@ mod links;
 mod message;
 mod metrics;
 mod profile;
+mod removals;
 mod report_codec;
 mod reports;
 mod state;
@@ -35,6 +37,8 @@ mod view;
 mod hostile;
 #[cfg(test)]
 mod recordings;
+#[cfg(test)]
+mod removal_tests;
 #[cfg(test)]
 mod report_tests;
 #[cfg(test)]

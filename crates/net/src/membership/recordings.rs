@@ -97,7 +97,7 @@ impl Replay {
             replay.wait_until(start + at);
             if !known.contains(&from) {
                 known.push(from);
-                replay.node.connected(&name(from).into(), has_reports, replay.now);
+                replay.node.connected(&name(from).into(), (has_reports, false), replay.now);
             }
             let answered = replay.sent.len();
             let received = replay.node.received(&name(from), &message, replay.now);

@@ -164,7 +164,7 @@ impl Lone {
 
     /// A member connects, and has its own report in this version.
     fn has_report(&mut self, number: usize, version: u64) {
-        self.node.connected(&name(number).into(), true, self.now);
+        self.node.connected(&name(number).into(), (true, false), self.now);
         let asked = self.said(number, versions(number, version));
         assert!(asked.contains(&(name(number), Gossip::Ask(0))), "{asked:?}");
         self.said(number, answer(version));
@@ -217,7 +217,7 @@ fn an_exchange_tells_of_the_versions_that_a_member_lacks() {
 #[test]
 fn an_earlier_version_of_the_software_hears_nothing_of_reports() {
     let mut lone = Lone::with_members(2);
-    lone.node.connected(&name(1).into(), false, lone.now);
+    lone.node.connected(&name(1).into(), (false, false), lone.now);
     lone.has_report(2, 1);
     lone.node.set_report(report("new"), lone.now);
     let sent = lone.sent_within(secs(10.0), &[1, 2]);
@@ -254,7 +254,7 @@ fn versions_that_a_member_makes_up_cost_a_question_a_second_and_go_no_further() 
 #[test]
 fn a_report_counts_once_a_second_and_only_if_it_was_asked_for() {
     let mut lone = Lone::with_members(2);
-    lone.node.connected(&name(1).into(), true, lone.now);
+    lone.node.connected(&name(1).into(), (true, true), lone.now);
     lone.said(1, answer(1));
     assert_eq!(lone.report_of(1), None, "nobody has asked");
     let (mut taken, mut last) = (0, None);
@@ -273,7 +273,7 @@ fn a_report_counts_once_a_second_and_only_if_it_was_asked_for() {
 #[test]
 fn an_invalid_report_is_refused_and_not_asked_for_again() {
     let mut lone = Lone::with_members(1);
-    lone.node.connected(&name(1).into(), true, lone.now);
+    lone.node.connected(&name(1).into(), (true, true), lone.now);
     lone.said(1, versions(1, 5));
     let gossip = Gossip::Report { version: 5, bytes: Bytes::from_static(b"nonsense") };
     let message = Sourced { source: id(1, 1), gossip }.to_bytes();
@@ -287,7 +287,7 @@ fn an_invalid_report_is_refused_and_not_asked_for_again() {
 #[test]
 fn a_member_that_asks_without_end_gets_four_answers_a_second() {
     let mut lone = Lone::with_members(1);
-    lone.node.connected(&name(1).into(), true, lone.now);
+    lone.node.connected(&name(1).into(), (true, true), lone.now);
     lone.node.set_report(report("own"), lone.now);
     lone.sent_within(secs(1.0), &[1]);
     let mut answers = 0;

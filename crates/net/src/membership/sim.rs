@@ -3,11 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::Instant;
 use callboard_core::remote::{NodeReport, StageReport};
+use callboard_identity::{HeldList, HeldLists};
 use foca::State;
 
 use super::{MemberId, Membership, MembershipProfile, Output};
@@ -74,6 +76,8 @@ pub(super) struct Node {
     pub(super) learnt: Vec<(usize, Instant)>,
     /// The identities that it took.
     pub(super) renewals: usize,
+    /// The version of the signed list that it has.
+    pub(super) list: u64,
 }
 
 pub(super) struct Sim {
@@ -127,6 +131,14 @@ pub(super) fn report(version: &str) -> NodeReport {
         report.stages.push(stage);
     }
     report
+}
+
+/// Lists of these issuers, which have their versions as their bytes.
+pub(super) fn lists(of: &[(&str, u64)]) -> HeldLists {
+    let list = |(issuer, version): &(&str, u64)| {
+        ((*issuer).to_owned(), HeldList::unverified(*version, &version.to_be_bytes()))
+    };
+    Arc::new(of.iter().map(list).collect())
 }
 
 impl Sim {
@@ -206,6 +218,7 @@ impl Sim {
             wakes_at: None,
             learnt: Vec::new(),
             renewals: 0,
+            list: 0,
         }
     }
 
@@ -364,7 +377,8 @@ impl Sim {
                 }
                 self.connected.insert((a, b));
                 for (node, peer) in [(a, b), (b, a)] {
-                    self.nodes[node].membership.connected(&name(peer).into(), self.has_reports, self.now);
+                    let features = (self.has_reports, self.has_reports);
+                    self.nodes[node].membership.connected(&name(peer).into(), features, self.now);
                     self.settle(node);
                 }
                 for (number, message) in waiting.into_iter().enumerate() {
@@ -422,9 +436,24 @@ impl Sim {
                 }
                 Output::Renewed(_) => self.nodes[number].renewals += 1,
                 Output::Accused { .. } => self.accused += 1,
+                // Each is valid here, and has its version as its bytes.
+                Output::Removed { list, .. } => {
+                    let version = u64::from_be_bytes((*list).try_into().expect("a list of the simulation"));
+                    if self.nodes[number].list < version {
+                        self.set_list(number, version);
+                    }
+                }
                 Output::NameTaken(_) | Output::Suspected(_) => {}
             }
         }
+        self.schedule(number);
+    }
+
+    /// A node has a list of this version, of one issuer.
+    pub(super) fn set_list(&mut self, number: usize, version: u64) {
+        let node = &mut self.nodes[number];
+        node.list = version;
+        node.membership.set_lists(lists(&[("", version)]), self.now);
         self.schedule(number);
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use callboard_core::Instant;
 use callboard_core::remote::NodeReport;
+use callboard_identity::HeldLists;
 use foca::{Foca, Member, Message, NoCustomBroadcast, Notification, Runtime, State, Timer};
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom;
@@ -22,6 +23,7 @@ use super::identity::MemberId;
 use super::isolation::Isolation;
 use super::message::{Gossip, Sourced, swim_bytes};
 use super::profile::MembershipProfile;
+use super::removals::Removals;
 use super::reports::{LiveGenerations, Reports};
 use super::swim::{Swim, SwimCodec};
 
@@ -64,6 +66,8 @@ pub(crate) enum Output {
     Renewed(MemberId),
     /// Another process has this node's name.
     NameTaken(MemberId),
+    /// A signed list of removed members, to be verified.
+    Removed { from: Arc<str>, list: Bytes },
 }
 
 /// The members of a cluster, as one node knows them.
@@ -85,6 +89,7 @@ pub(crate) struct Membership {
     /// The latest known time, in nanoseconds since 1970.
     clock: u64,
     reports: Reports,
+    removals: Removals,
     outputs: VecDeque<Output>,
 }
 
@@ -110,6 +115,7 @@ impl Membership {
             next_renewal: now,
             clock,
             reports: Reports::default(),
+            removals: Removals::default(),
             outputs: VecDeque::new(),
         }
     }
@@ -140,6 +146,12 @@ impl Membership {
         self.reports.set_own(report, now);
     }
 
+    /// These lists of removed members were verified, or signed here: they are passed on.
+    pub(crate) fn set_lists(&mut self, lists: HeldLists, now: Instant) {
+        self.effects.now = now;
+        self.removals.set(lists, now);
+    }
+
     /// The next thing to do.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -149,12 +161,15 @@ impl Membership {
     pub(crate) fn next_wakeup(&self) -> Instant {
         let timer = self.timers.peek().map(|Reverse(due)| due.at);
         let renewal = self.is_condemned.then_some(self.next_renewal);
-        [timer, renewal, self.reports.next_round()].into_iter().flatten().fold(self.next_exchange, Instant::min)
+        [timer, renewal, self.reports.next_round(), self.removals.next_round()]
+            .into_iter()
+            .flatten()
+            .fold(self.next_exchange, Instant::min)
     }
 
-    /// A connection to a member, in either direction, which has the feature `reports` or not. The lists are exchanged
-    /// if the member is not known to be up.
-    pub(crate) fn connected(&mut self, name: &Arc<str>, has_reports: bool, now: Instant) {
+    /// A connection to a member, in either direction, which has the features `reports` and `removals` or not. The lists
+    /// are exchanged if the member is not known to be up.
+    pub(crate) fn connected(&mut self, name: &Arc<str>, (has_reports, has_removals): (bool, bool), now: Instant) {
         if *name == self.own().name {
             return;
         }
@@ -164,6 +179,7 @@ impl Membership {
             self.send_digest(Arc::clone(name));
         }
         self.reports.connected(name, has_reports, self.foca.identity());
+        self.removals.connected(name, has_removals);
         self.send_reports();
     }
 
@@ -243,6 +259,14 @@ impl Membership {
             }
             Gossip::Ask(has) => {
                 self.reports.received_ask(&source, has, self.foca.identity(), now);
+                Ok(())
+            }
+            Gossip::Removals { wants_answer, versions } => {
+                self.removals.received(&source.name, wants_answer, &versions, now);
+                Ok(())
+            }
+            Gossip::Removed(list) => {
+                self.outputs.push_back(Output::Removed { from: Arc::clone(&source.name), list });
                 Ok(())
             }
             Gossip::Report { version, bytes } => self.reports.received_report(&source, (version, &bytes), now),
@@ -337,6 +361,10 @@ impl Membership {
             self.reports.round(self.foca.identity(), &live, &mut self.random, now);
             self.send_reports();
         }
+        if self.removals.next_round().is_some_and(|at| at <= now) {
+            self.removals.round(&live_generations(&self.foca), &mut self.random, now);
+            self.send_reports();
+        }
     }
 
     /// This process was stopped for `gap`: its timers move, so that it reads what has arrived before it judges others.
@@ -345,6 +373,7 @@ impl Membership {
         self.next_exchange += gap;
         self.next_renewal += gap;
         self.reports.give_back(gap);
+        self.removals.give_back(gap);
         let timers = std::mem::take(&mut self.timers).into_iter();
         self.timers = timers.map(|Reverse(due)| Reverse(Due { at: due.at + gap, ..due })).collect();
     }
@@ -359,6 +388,7 @@ impl Membership {
         if let Some(up) = up {
             let live = live_generations(&self.foca);
             self.reports.exchange(&up, self.foca.identity(), &live);
+            self.removals.exchange(&up, &live);
             self.send_reports();
             self.send_digest(up);
         }
@@ -408,7 +438,7 @@ impl Membership {
     }
 
     fn send_reports(&mut self) {
-        for (to, gossip) in self.reports.take_sends() {
+        for (to, gossip) in self.reports.take_sends().into_iter().chain(self.removals.take_sends()) {
             self.send(to, gossip);
         }
     }

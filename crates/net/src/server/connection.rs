@@ -98,6 +98,9 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
             };
             // After its registration: a view that is set meanwhile has it from there.
             server.introduce(introduction, &member.name, peer);
+            if let Some(issuer) = &server.issuer {
+                issuer.remember(&server, &connection, &member);
+            }
             drop(slot);
             tokio::select! {
                 () = serve_streams((&connection, &link), &server, ConnectedCaller::new(&member, peer), window) => {}
@@ -150,7 +153,7 @@ async fn greet(connection: &Connection, server: &Arc<ServerState>) -> Result<Acc
     };
     // A node that issues certificates accepts handshakes without one, but only for that.
     let member = peer_member(connection).ok_or_else(|| refuse(RefusalReason::NoCertificate))?;
-    if server.identity.is_removed(&member.id) {
+    if server.identity.is_removed(&member) {
         return Err(refuse(RefusalReason::RemovedMember));
     }
     let (send, receive) = connection.accept_bi().await.map_err(|error| RefusalReason::from_handshake(&error))?;

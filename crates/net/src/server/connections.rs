@@ -41,8 +41,8 @@ pub(super) struct OpenConnection {
     pub(super) last_offers: LastOffers,
     /// The member's name; empty under the development identity.
     name: String,
-    /// The member's id.
-    id: String,
+    /// The member of its certificate.
+    member: Member,
     pub(super) role: Role,
     /// The generation of its node; zero if it has none.
     generation: u64,
@@ -84,7 +84,7 @@ impl OpenConnection {
             link: Arc::clone(link),
             last_offers: LastOffers::new(offers),
             name: member.name.clone(),
-            id: member.id.clone(),
+            member: member.clone(),
             role: member.role,
             generation: comparable_generation(member, hello.generation),
             claims,
@@ -169,7 +169,7 @@ impl<'a> ConnectionGuard<'a> {
             return Err(RefusalReason::StaleGeneration);
         }
         // Checked under the lock: a member that is removed later is closed by `close_removed`.
-        if server.identity.is_removed(&caller.id) {
+        if server.identity.is_removed(&caller.member) {
             return Err(RefusalReason::RemovedMember);
         }
         let older = open.extract_if(.., |open| open.is_older_than(name, generation));
@@ -265,7 +265,7 @@ pub(super) async fn close_removed(server: Weak<ServerState>) {
     while changes.changed().await.is_ok() {
         let Some(server) = server.upgrade() else { return };
         let removed = Arc::clone(&changes.borrow_and_update());
-        for open in server.connections.lock().iter().filter(|open| removed.contains(&open.id)) {
+        for open in server.connections.lock().iter().filter(|open| removed.excludes(&open.member)) {
             server.close(&open.connection, RefusalReason::RemovedMember);
         }
     }

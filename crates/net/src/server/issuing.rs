@@ -1,4 +1,4 @@
-//! Issues certificates on the node that holds the authority, on separate connections.
+//! Issues certificates on a node that holds an authority, on separate connections.
 //!
 //! One request, one answer, one connection; a silent connection ends with the hello timeout. Anyone may connect, so the
 //! cheapest checks come first, and few requests use the authority's files at a time. Further requests wait for half of
@@ -10,13 +10,15 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use callboard_codec::wire::{Fail, FrameKind, FrameLimits, Join, frame_head};
 use callboard_core::ErrorKind;
-use callboard_identity::{Authority, EXPORTED_BYTES, EXPORTER_LABEL, JoinDenied, JoinRequest, Member};
+use callboard_identity::{
+    Authority, EXPORTED_BYTES, EXPORTER_LABEL, JoinDenied, JoinRequest, Member, is_issuer, with_sources,
+};
 use quinn::Connection;
 use tokio::sync::Semaphore;
 
 use super::ServerState;
 use super::refusal_log::ConnectionRefusal;
-use crate::endpoint::{MAX_REQUEST_BYTES, peer_member};
+use crate::endpoint::{MAX_REQUEST_BYTES, peer_chain, peer_member};
 use crate::refusal::RefusalReason;
 use crate::stream::{FrameReceiver, FrameSender};
 use crate::wire::EmptyHeader;
@@ -34,6 +36,20 @@ pub(super) struct Issuer {
 impl Issuer {
     pub(super) fn new(authority: Authority) -> Self {
         Self { authority, permits: Arc::new(Semaphore::new(MAX_AT_ONCE)) }
+    }
+
+    /// Remembers a connected member, which may have joined at another issuer.
+    pub(super) fn remember(&self, server: &ServerState, connection: &Connection, member: &Member) {
+        let (authority, permits, member) = (self.authority.clone(), Arc::clone(&self.permits), member.clone());
+        let (is_issuer, now) = (peer_chain(connection).first().is_some_and(is_issuer), server.identity.clock().now());
+        let runtime = server.runtime.clone();
+        server.runtime.spawn(async move {
+            let Ok(_permit) = permits.acquire_owned().await else { return };
+            let remembered = runtime.spawn_blocking(move || authority.remember(&member, is_issuer, now)).await;
+            if let Ok(Err(error)) = remembered {
+                tracing::warn!("a connected member could not be remembered: {}", with_sources(&error));
+            }
+        });
     }
 }
 
@@ -72,6 +88,12 @@ pub(super) async fn answer(
         FrameKind::Renew => CertificateRequest::Renew { member: peer_member(&connection) },
         _ => return Err(refuse(RefusalReason::NoRequest).into()),
     };
+    if let CertificateRequest::Renew { member: Some(member) } = &request
+        && server.identity.is_removed(member)
+    {
+        // By another issuer, whose list has not reached this one's files yet.
+        return Err(refuse(RefusalReason::RemovedMember).into());
+    }
     let body = incoming.short_body(&head).await.map_err(|_| refuse(RefusalReason::NoRequest))?;
     let permit = Arc::clone(&issuer.permits).acquire_owned();
     let permit = tokio::time::timeout(server.config.hello_timeout / 2, permit).await;

@@ -117,6 +117,10 @@ impl Collector for OwnCertificate {
         let left = ConstGauge::new(self.0.time_left().as_secs_f64());
         let help = "Time until the node's own certificate expires";
         let unit = Unit::Seconds;
-        left.encode(encoder.encode_descriptor("certificate_left", help, Some(&unit), left.metric_type())?)
+        left.encode(encoder.encode_descriptor("certificate_left", help, Some(&unit), left.metric_type())?)?;
+        let Some(issuer) = self.0.issuer() else { return Ok(()) };
+        let left = ConstGauge::new(issuer.validity.left(self.0.clock().now()).as_secs_f64());
+        let help = "Time until this issuer's certificate expires";
+        left.encode(encoder.encode_descriptor("issuer_left", help, Some(&unit), left.metric_type())?)
     }
 }

@@ -133,8 +133,9 @@ pub struct NetConfig {
     /// Which clients are sent the trace of an error. Default: those of a socket on loopback. Nodes always are: they
     /// keep it from their callers, if they must. Threat: a traceback shows strangers paths, source lines and values.
     pub error_traces: ErrorTraces,
-    /// How often a node asks the authority's node for the removed members. Default 60 s: a node without the new list
-    /// accepts a removed member for that long. The node with the authority's directory reads it every second.
+    /// How often a node asks an issuer for the removed members. Default 60 s: a node that does not gossip accepts a
+    /// removed member for that long; the others are told by signed lists. An issuer's node reads its directory every
+    /// second.
     pub removals_every: Duration,
     /// Whether this node is a member of a cluster by gossip, and how soon it notices deaths. Default: it is none, and
     /// knows only the nodes that are named and that connect. [`QuicEdge::view`] is the view of all members.
@@ -271,7 +272,7 @@ impl QuicEdge {
         let gossip = config.membership.map(|profile| {
             let address = advertised.unwrap_or(address);
             let own = MemberId { name: gossip_name(&identity), address, generation, bump: 0 };
-            GossipHandle::start(own, profile, transport.runtime())
+            GossipHandle::start(own, profile, identity.clone(), transport.runtime())
         });
         let metrics = gossip.as_ref().map(|gossip| gossip.metrics().clone()).unwrap_or_default();
         let own_address =
@@ -311,7 +312,7 @@ impl QuicEdge {
         let connected = move || open.upgrade().map(|server| server.connected_issuers()).unwrap_or_default();
         spawn_renewal(&transport, connected.clone());
         let (identity, every) = (server.identity.clone(), server.config.removals_every);
-        let issuers = QuicIssuers { endpoint: transport.endpoint().clone(), connected };
+        let issuers = QuicIssuers::new(&transport, connected);
         transport.runtime().spawn(keep_removals(identity, issuers, every));
         let transport = Arc::new(transport);
         let close = Arc::new(CloseOnDrop(Arc::clone(&transport)));

@@ -99,6 +99,37 @@ pub fn gossip(bytes: &[u8]) {
     crate::membership::fuzz(bytes);
 }
 
+/// Gives a member these bytes as a signed list of removed members: for the fuzzer of that decoder.
+///
+/// # Panics
+///
+/// If anybody's list is believed without the root of a cluster.
+pub fn removals(bytes: &[u8]) {
+    static IDENTITY: std::sync::LazyLock<Identity> = std::sync::LazyLock::new(|| {
+        let directory = std::env::temp_dir().join(format!("callboard-fuzz-{}", std::process::id()));
+        Identity::development_in(&directory).expect("a directory")
+    });
+    assert!(IDENTITY.take_list(bytes).is_err(), "no issuer is trusted here");
+}
+
+/// The lists of removed members that a node passes on: their versions and bytes, by issuer.
+#[must_use]
+pub fn lists(identity: &Identity) -> Vec<(String, u64, Vec<u8>)> {
+    let lists = identity.watch_lists();
+    let lists = lists.borrow();
+    lists.iter().map(|(issuer, list)| (issuer.clone(), list.version, list.bytes.to_vec())).collect()
+}
+
+/// A list of these ids, signed with the key of this identity, whatever it may sign.
+///
+/// # Panics
+///
+/// When it cannot be signed.
+#[must_use]
+pub fn signed_list(identity: &Identity, version: u64, ids: &[&str]) -> Vec<u8> {
+    identity.signed_list(version, ids).expect("a key")
+}
+
 /// Frames with their bodies.
 pub type Frames = Vec<(FrameHead, Bytes)>;
 
@@ -347,8 +378,23 @@ pub fn ahead(identity: &Identity, by: Duration) -> Identity {
 #[must_use]
 pub fn issued(authority: &Authority, role: Role, name: &str, from: SystemTime, until: SystemTime) -> Identity {
     let validity = Validity { not_before: from, not_after: until };
-    let member = Member { role, name: name.to_owned(), id: "0".to_owned(), validity };
+    let (id, issuer) = ("0".to_owned(), String::new());
+    let member = Member { role, name: name.to_owned(), id, validity, life: validity.life(), issuer };
     Identity::issued(authority, &member).expect("the authority issues")
+}
+
+/// The same of an issuer that the authority has made itself: without the right to issue, or below another issuer.
+///
+/// # Panics
+///
+/// When it cannot be made.
+#[must_use]
+pub fn issued_below(authority: &Authority, name: &str, is_authority: bool) -> Identity {
+    let (not_before, hour) = (SystemTime::now(), Duration::from_secs(3600));
+    let validity = Validity { not_before, not_after: not_before + hour };
+    let (id, issuer, name) = ("0".to_owned(), String::new(), name.to_owned());
+    let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer };
+    Identity::issued_below(authority, &member, is_authority).expect("the authority issues")
 }
 
 /// An endpoint that serves with an identity of any role, and answers nothing. Keep the endpoint.

@@ -11,6 +11,7 @@ mod generations;
 mod gossip;
 mod hostile;
 mod identity;
+mod issuers;
 mod joining;
 mod lab;
 mod ledger;
