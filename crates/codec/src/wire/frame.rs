@@ -33,7 +33,7 @@ crate::words! {
         Hello = 1 => "hello",
         /// The answer to it.
         Welcome = 2 => "welcome",
-        /// One call; its body is the input.
+        /// One call, or one question to an actor; its body is the input.
         Call = 3 => "call",
         /// Cancels one call of a stream that several calls share. No header, no body.
         Cancel = 4 => "cancel",

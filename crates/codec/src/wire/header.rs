@@ -67,14 +67,17 @@ pub struct Welcome {
     pub observed: String,
 }
 
-/// A route of a node, or a stage that peers may call.
+/// A route of a node, or a stage or actor that peers may call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Offer {
-    /// The route's path, or the stage's name.
+    /// The route's path, or the name of the stage or actor.
     pub name: String,
     /// Whether the offer is a stage.
     pub stage: bool,
+    /// Whether the offer is an actor, with nothing but a name.
+    #[serde(skip_serializing_if = "is_default")]
+    pub actor: bool,
     /// For a route, the number of the change that opened it; for a stage, its revision.
     pub revision: u64,
     /// Whether it answers one input with many outputs.
@@ -86,16 +89,19 @@ pub struct Offer {
     pub timeout_millis: u64,
 }
 
-/// One call. Its body is the input as an envelope.
+/// One call, or one question to an actor. Its body is the input as an envelope.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Call {
-    /// The called route; empty if stages are called.
+    /// The called route; empty if stages are called or an actor is asked.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub route: String,
-    /// The called stages, in order, at most [`MAX_STAGES`]; empty if a route is called.
+    /// The called stages, in order, at most [`MAX_STAGES`]; empty if a route is called or an actor is asked.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limited::<_, _, MAX_STAGES>")]
     pub stages: Vec<String>,
+    /// The asked actor, instead of a route or stages. Only for nodes with the feature `actors`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ask: Option<Box<Ask>>,
     /// The input is a function-style call: arguments by place and by name.
     #[serde(skip_serializing_if = "is_default")]
     pub function: bool,
@@ -126,6 +132,30 @@ pub struct Call {
     /// The last call of its stream; only cancellations may follow. The node ends the stream after the last answer.
     #[serde(skip_serializing_if = "is_default")]
     pub last: bool,
+}
+
+impl Call {
+    /// The name of what is called: an actor, the first stage, or a route.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        match &self.ask {
+            Some(ask) => &ask.actor,
+            None => self.stages.first().unwrap_or(&self.route),
+        }
+    }
+}
+
+/// The actor of a question.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ask {
+    /// The name of the actor.
+    pub actor: String,
+    /// The name of the question.
+    pub question: String,
+    /// The message is only told: the answer says that it is in the mailbox.
+    #[serde(skip_serializing_if = "is_default")]
+    pub tell: bool,
 }
 
 /// Facts of a caller and its request, for user code: names with their values, at most [`MAX_PAIRS`] of a kind.

@@ -49,7 +49,7 @@ pub use code::ResetCode;
 pub use error::WireError;
 pub use frame::{FrameHead, FrameKind, FrameRun, LooseFrame, PRELUDE_BYTES, VERSION, frame_head};
 pub use header::{
-    Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, MAX_PAIRS, MAX_STAGES, Offer, Origin, ResponseHead,
+    Ask, Call, Credit, Done, Fail, Goaway, Hello, Item, Join, Load, MAX_PAIRS, MAX_STAGES, Offer, Origin, ResponseHead,
     Times, Unreachable, Welcome, cancel as cancel_frame,
 };
 pub use reader::{FrameLimits, FramePart, FrameReader};

@@ -5,7 +5,7 @@
 
 use rmp::Marker;
 
-use super::header::{Call, Done, Load, MAX_PAIRS, MAX_STAGES, Origin, Times};
+use super::header::{Ask, Call, Done, Load, MAX_PAIRS, MAX_STAGES, Origin, Times};
 
 /// A call's header.
 pub(super) fn call(bytes: &[u8]) -> Option<Call> {
@@ -15,6 +15,7 @@ pub(super) fn call(bytes: &[u8]) -> Option<Call> {
             match name {
                 b"route" => call.route = value.text()?.to_owned(),
                 b"stages" => call.stages = value.texts()?,
+                b"ask" => call.ask = Some(Box::new(ask(value)?)),
                 b"function" => call.function = value.flag()?,
                 b"millis_left" => call.millis_left = value.number()?,
                 b"priority" => call.priority = value.number()?,
@@ -31,6 +32,20 @@ pub(super) fn call(bytes: &[u8]) -> Option<Call> {
         })
     })?;
     Some(call)
+}
+
+fn ask(reader: &mut HeaderReader<'_>) -> Option<Ask> {
+    let mut ask = Ask::default();
+    reader.fields(|name, value| {
+        match name {
+            b"actor" => ask.actor = value.text()?.to_owned(),
+            b"question" => ask.question = value.text()?.to_owned(),
+            b"tell" => ask.tell = value.flag()?,
+            _ => return None,
+        }
+        Some(())
+    })?;
+    Some(ask)
 }
 
 fn origin(reader: &mut HeaderReader<'_>) -> Option<Origin> {
@@ -219,15 +234,22 @@ mod tests {
         )
     }
 
+    fn asks() -> impl Strategy<Value = Option<Box<Ask>>> {
+        let asks = (".{0,40}", ".{0,40}", any::<bool>());
+        prop::option::of(asks.prop_map(|(actor, question, tell)| Box::new(Ask { actor, question, tell })))
+    }
+
     fn calls() -> impl Strategy<Value = Call> {
         let texts = (".{0,40}", prop::collection::vec(".{0,9}", 0..4), ".{0,60}", ".{0,40}");
         let numbers = (any::<u64>(), any::<u8>(), any::<u64>(), any::<u32>(), any::<u64>());
-        (texts, numbers, any::<[bool; 2]>(), origins()).prop_map(|(texts, numbers, [function, last], origin)| {
+        let parts = (texts, numbers, any::<[bool; 2]>(), origins(), asks());
+        parts.prop_map(|(texts, numbers, [function, last], origin, ask)| {
             let ((route, stages, traceparent, request_id), (millis_left, priority, session, credit, first_item_millis)) =
                 (texts, numbers);
             Call {
                 route,
                 stages,
+                ask,
                 function,
                 millis_left,
                 priority,

@@ -1,7 +1,7 @@
 //! The actors of a node by name, and the state of each.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +11,10 @@ use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::mailbox::{ActorRef, Mailbox};
+use super::question::PublishedActor;
 use super::spec::{ActorError, ActorGroup};
 use crate::clock::Instant;
+use crate::error::AskError;
 
 /// The maximum count of remembered reasons why an actor ended.
 const REMEMBERED: usize = 8;
@@ -22,6 +24,12 @@ const REMEMBERED_FAILURES: usize = 16;
 
 /// The maximum count of groups that wait for their start. One more is refused with [`ActorError::Busy`].
 const MAX_WAITING_STARTS: usize = 64;
+
+/// The most actors of a node that other nodes can find: each of these has the list.
+const MAX_PUBLISHED: usize = 1_024;
+
+/// The most bytes of the name of an actor that other nodes can find.
+const MAX_PUBLISHED_NAME_BYTES: usize = 128;
 
 callboard_codec::words! {
     /// The state of an actor.
@@ -101,6 +109,12 @@ impl ActorStatus {
         &self.places
     }
 
+    /// Takes a place in the mailbox for a message that has still to arrive.
+    pub(super) fn reserve(&self) -> Result<OwnedSemaphorePermit, AskError> {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        place.inspect_err(|_| self.refused()).map_err(|_| AskError::Full)
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -159,7 +173,7 @@ pub(crate) type SpawnPort = Box<dyn Fn(SpawnActors) -> bool + Send + Sync>;
 
 /// The actors of one node by name.
 pub(crate) struct Directory {
-    listed: Mutex<Vec<DirectoryEntry>>,
+    listed: Mutex<ActorList>,
     /// The names of the last actors that have failed, and whose names are free.
     failed: Mutex<VecDeque<String>>,
     root: Mutex<Option<SpawnPort>>,
@@ -167,10 +181,65 @@ pub(crate) struct Directory {
     turns: Arc<Semaphore>,
 }
 
-struct DirectoryEntry {
-    status: Arc<ActorStatus>,
+#[derive(Default)]
+struct ActorList {
+    /// In the order of their declaration.
+    entries: BTreeMap<u64, DirectoryEntry>,
+    /// The keys of the entries.
+    by_name: HashMap<Arc<str>, u64>,
+    next: u64,
+    /// The actors that other nodes can find.
+    published: BTreeMap<Arc<str>, Arc<PublishedActor>>,
+}
+
+/// An actor, as its group declares it.
+pub(super) struct DirectoryEntry {
+    pub(super) status: Arc<ActorStatus>,
     /// A `Mailbox<M>` for some `M`.
-    mailbox: Arc<dyn Any + Send + Sync>,
+    pub(super) mailbox: Arc<dyn Any + Send + Sync>,
+    /// If it accepts questions.
+    pub(super) published: Option<Arc<PublishedActor>>,
+}
+
+impl ActorList {
+    /// Whether these may be added together.
+    fn check(&self, actors: &[DirectoryEntry]) -> Result<(), ActorError> {
+        for (position, DirectoryEntry { status, .. }) in actors.iter().enumerate() {
+            let is_earlier = || actors[..position].iter().any(|other| other.status.name() == status.name());
+            if self.by_name.contains_key(status.name()) || is_earlier() {
+                return Err(ActorError::NameTaken { name: status.name().to_owned() });
+            }
+        }
+        let published = || actors.iter().filter(|actor| actor.published.is_some());
+        if let Some(long) = published().find(|actor| actor.status.name().len() > MAX_PUBLISHED_NAME_BYTES) {
+            let (name, limit) = (long.status.name().to_owned(), MAX_PUBLISHED_NAME_BYTES);
+            return Err(ActorError::LongName { name, limit });
+        }
+        if self.published.len() + published().count() > MAX_PUBLISHED {
+            return Err(ActorError::TooManyPublished { limit: MAX_PUBLISHED });
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, actor: DirectoryEntry) {
+        let name = Arc::clone(&actor.status.name);
+        if let Some(published) = &actor.published {
+            self.published.insert(Arc::clone(&name), Arc::clone(published));
+        }
+        self.by_name.insert(name, self.next);
+        self.entries.insert(self.next, actor);
+        self.next += 1;
+    }
+
+    fn remove(&mut self, status: &Arc<ActorStatus>) {
+        let Some(key) = self.by_name.get(status.name()) else { return };
+        // A later actor may have the name.
+        if self.entries.get(key).is_some_and(|entry| Arc::ptr_eq(&entry.status, status)) {
+            self.entries.remove(key);
+            self.by_name.remove(status.name());
+            self.published.remove(status.name());
+        }
+    }
 }
 
 impl Directory {
@@ -195,23 +264,18 @@ impl Directory {
         outcome.await.unwrap_or(Err(ActorError::Ending))
     }
 
-    /// Lists all actors or none. The error is the first name that is taken.
-    pub(super) fn list(&self, actors: Vec<(Arc<ActorStatus>, Arc<dyn Any + Send + Sync>)>) -> Result<(), String> {
+    /// Lists all actors or none.
+    pub(super) fn list(&self, actors: Vec<DirectoryEntry>) -> Result<(), ActorError> {
         let mut listed = self.listed.lock();
-        for (position, (status, _)) in actors.iter().enumerate() {
-            let earlier = actors[..position].iter().map(|(status, _)| status);
-            if listed.iter().map(|listed| &listed.status).chain(earlier).any(|other| other.name() == status.name()) {
-                return Err(status.name().to_owned());
-            }
-        }
-        let is_listed = |name: &String| actors.iter().any(|(status, _)| status.name() == name);
+        listed.check(&actors)?;
+        let is_listed = |name: &String| actors.iter().any(|actor| actor.status.name() == name);
         self.failed.lock().retain(|name| !is_listed(name));
-        listed.extend(actors.into_iter().map(|(status, mailbox)| DirectoryEntry { status, mailbox }));
+        actors.into_iter().for_each(|actor| listed.add(actor));
         Ok(())
     }
 
     pub(super) fn remove(&self, status: &Arc<ActorStatus>) {
-        self.listed.lock().retain(|listed| !Arc::ptr_eq(&listed.status, status));
+        self.listed.lock().remove(status);
     }
 
     /// This actor has failed: its name is free.
@@ -232,17 +296,27 @@ impl Directory {
     /// The actor of this name, if it takes messages of this type.
     pub(crate) fn find<M: Send + 'static>(&self, name: &str) -> Option<ActorRef<M>> {
         let listed = self.listed.lock();
-        let found = listed.iter().find(|listed| listed.status.name() == name)?;
+        let found = listed.entries.get(listed.by_name.get(name)?)?;
         Arc::clone(&found.mailbox).downcast::<Mailbox<M>>().ok().map(ActorRef::new)
     }
 
+    /// The actor of this name, if other nodes can find it.
+    pub(crate) fn published(&self, name: &str) -> Option<Arc<PublishedActor>> {
+        self.listed.lock().published.get(name).cloned()
+    }
+
+    /// The names of the actors that other nodes can find, sorted.
+    pub(crate) fn published_names(&self) -> Vec<String> {
+        self.listed.lock().published.keys().map(|name| (**name).to_owned()).collect()
+    }
+
     pub(crate) fn statuses(&self) -> Vec<Arc<ActorStatus>> {
-        self.listed.lock().iter().map(|listed| Arc::clone(&listed.status)).collect()
+        self.listed.lock().entries.values().map(|listed| Arc::clone(&listed.status)).collect()
     }
 }
 
 impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.listed.lock().iter().map(|listed| &listed.status)).finish()
+        f.debug_list().entries(self.listed.lock().entries.values().map(|listed| &listed.status)).finish()
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef as EngineRef, SupervisionEvent};
 use tokio::sync::oneshot;
 
-use super::directory::{ActorState, Directory};
+use super::directory::{ActorState, Directory, DirectoryEntry};
+use super::question::PublishedActor;
 use super::spec::{ActorError, ActorGroup, Child};
 use crate::clock::{self, Instant};
 use crate::host::HostNode;
@@ -157,12 +158,16 @@ impl Actor for GroupActor {
 
 impl GroupState {
     fn list(&mut self, myself: &EngineRef<GroupMessage>) {
-        let entries = self.group.children.iter().map(|child| (Arc::clone(&child.status), Arc::clone(&child.mailbox)));
+        let entries = self.group.children.iter_mut().map(|child| DirectoryEntry {
+            status: Arc::clone(&child.status),
+            mailbox: Arc::clone(&child.mailbox),
+            published: PublishedActor::of(&child.status, std::mem::take(&mut child.accepted)),
+        });
         match self.directory.list(entries.collect()) {
             Ok(()) => self.start_next(myself),
-            Err(name) => {
+            Err(error) => {
                 self.queue.clear();
-                self.refuse_start(myself, ActorError::NameTaken { name });
+                self.refuse_start(myself, error);
             }
         }
     }

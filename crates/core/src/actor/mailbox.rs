@@ -240,13 +240,53 @@ impl<M: Send + 'static> ActorRef<M> {
     ) -> Result<T, AskError> {
         let deadline = within.into();
         let (port, answer) = ReplyPort::pair(deadline);
-        self.wait(deadline, message(port), answer).await
+        self.wait(deadline, message(port), answer, None).await
     }
 
-    async fn wait<T>(&self, deadline: Deadline, mut message: M, answer: AnswerReceiver<T>) -> Result<T, AskError> {
+    /// The same with a place that was [reserved](ActorStatus::reserve), for a message that may not come about.
+    pub(super) async fn ask_with<T>(
+        &self,
+        place: Option<OwnedSemaphorePermit>,
+        deadline: Deadline,
+        message: impl FnOnce(ReplyPort<T>) -> Result<M, AskError>,
+    ) -> Result<T, AskError> {
+        let (port, answer) = ReplyPort::pair(deadline);
+        self.wait(deadline, message(port)?, answer, place).await
+    }
+
+    /// Puts a message into the mailbox, in a place that was reserved. Waits while the actor restarts.
+    pub(super) async fn tell_with(
+        &self,
+        mut place: Option<OwnedSemaphorePermit>,
+        deadline: Deadline,
+        mut message: M,
+    ) -> Result<(), AskError> {
+        let mut target = self.0.target.subscribe();
+        loop {
+            target.borrow_and_update();
+            message = match self.put(message, None, place.take()) {
+                Ok(()) => return Ok(()),
+                Err(TellError::Full(_)) => {
+                    self.0.status.refused();
+                    return Err(AskError::Full);
+                }
+                Err(TellError::Over(_)) => return Err(AskError::Over),
+                Err(TellError::Down(message)) => message,
+            };
+            until_changed(&mut target, deadline).await?;
+        }
+    }
+
+    async fn wait<T>(
+        &self,
+        deadline: Deadline,
+        mut message: M,
+        answer: AnswerReceiver<T>,
+        mut place: Option<OwnedSemaphorePermit>,
+    ) -> Result<T, AskError> {
         let mut target = self.0.target.subscribe();
         // A message that had a place in an earlier life waits for a place in this life.
-        let (mut had_a_place, mut place) = (false, None);
+        let mut had_a_place = false;
         loop {
             target.borrow_and_update();
             let (way_back, back) = oneshot::channel();
@@ -270,9 +310,8 @@ impl<M: Send + 'static> ActorRef<M> {
                 }
                 Err(TellError::Over(_)) => return Err(AskError::Over),
                 Err(TellError::Down(message)) => {
-                    // This reference holds the mailbox, so the sender lives.
-                    let changed = tokio::time::timeout_at(deadline.instant(), target.changed()).await;
-                    changed.map(|_| message).map_err(|_| AskError::DeadlineExceeded { taken: false })?
+                    until_changed(&mut target, deadline).await?;
+                    message
                 }
             };
         }
@@ -308,6 +347,12 @@ impl<M> fmt::Debug for ActorRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ActorRef").field(&self.0.status.name()).finish()
     }
+}
+
+/// Waits for the next change of the receiver. Its sender lives: the reference that waits holds the mailbox.
+async fn until_changed<M>(target: &mut watch::Receiver<Target<M>>, deadline: Deadline) -> Result<(), AskError> {
+    let changed = tokio::time::timeout_at(deadline.instant(), target.changed()).await;
+    changed.map(drop).map_err(|_| AskError::DeadlineExceeded { taken: false })
 }
 
 /// `None` once the actor has taken the message; the message if its life ended before.
@@ -462,7 +507,7 @@ where
                 let error = CallError::new(ErrorKind::WorkerFailed, format!("the message's maker panicked: {words}"));
                 error.at_stage(&StageName::new(actor.name())).with_trace(words.trace())
             })??;
-            let answer = actor.wait(deadline, made, answer).await;
+            let answer = actor.wait(deadline, made, answer, None).await;
             answer.map(Payload::new).map_err(|error| call_error(error, actor.name()))
         })
     })

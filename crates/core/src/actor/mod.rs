@@ -6,6 +6,9 @@
 //! ([`NodeHandle::spawn_actor`](crate::NodeHandle::spawn_actor)), such as one for each user. None of them matters to
 //! the readiness of its node, unless it is [needed](ActorSpec::needed).
 //!
+//! An actor that [accepts](ActorSpec::accepts) questions by name is reached by a [`RemoteRef`] from every node of a
+//! cluster.
+//!
 //! * **Full:** a message needs a place in the mailbox. Without one, [`ActorRef::tell`] gives the message back, and
 //!   [`ActorRef::ask`] fails at once.
 //! * **Late:** an ask has a deadline. A message that waits longer is not handled; a handler can check whether its
@@ -20,12 +23,16 @@ mod group;
 mod life;
 mod lost;
 mod mailbox;
+mod question;
+mod remote_ref;
 mod spec;
 mod strategy;
 
 pub use context::{ActorContext, ActorTimer};
 pub use life::Actor;
 pub use mailbox::{ActorRef, ReplyPort, TellError};
+pub use question::Question;
+pub use remote_ref::RemoteRef;
 
 pub use crate::error::AskError;
 pub use spec::{ActorError, ActorGroup, ActorSpec};
@@ -35,3 +42,4 @@ pub use directory::ActorState;
 pub(crate) use directory::{ActorStatus, Directory, SpawnActors};
 pub(crate) use group::{GroupActor, GroupArgs, GroupMessage};
 pub(crate) use mailbox::{AskFn, ask_step};
+pub(crate) use question::{PublishedActor, QuestionForm, QuestionOrder};

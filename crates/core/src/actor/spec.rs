@@ -12,8 +12,10 @@ use tokio::sync::Semaphore;
 use super::context::ActorContext;
 use super::directory::ActorStatus;
 use super::life::{Actor, ActorFactory, ActorLife};
-use super::mailbox::{ActorRef, Mailbox};
+use super::mailbox::{ActorRef, Mailbox, ReplyPort};
+use super::question::{AcceptedQuestion, Question};
 use super::strategy::{RestartPolicy, RestartStrategy};
+use crate::call::CallOptions;
 use crate::host::HostNode;
 use crate::restart::{BackoffPolicy, RestartIntensity};
 
@@ -43,6 +45,8 @@ pub(super) struct Child {
     pub(super) start: Box<StartFn>,
     pub(super) set_down: Box<dyn Fn() + Send + Sync>,
     pub(super) set_over: Box<dyn Fn() + Send + Sync>,
+    /// What it accepts from other nodes.
+    pub(super) accepted: Vec<AcceptedQuestion>,
 }
 
 impl<M: Send + 'static> ActorSpec<M> {
@@ -88,6 +92,7 @@ impl<M: Send + 'static> ActorSpec<M> {
             start: Box::new(start),
             set_down: Box::new(move || down.set_down()),
             set_over: Box::new(move || over.set_over()),
+            accepted: Vec::new(),
         };
         Self { mailbox, child }
     }
@@ -109,6 +114,87 @@ impl<M: Send + 'static> ActorSpec<M> {
     /// [intensity](ActorGroup::intensity) it starts again after waits of up to a minute.
     pub fn needed(self) -> Self {
         self.child.status.set_needed();
+        self
+    }
+
+    /// Accepts questions of this type by name: `message` makes a message of each. From then on the actor is *published*:
+    /// a [`RemoteRef`](super::RemoteRef) finds it on this node and on other nodes of the cluster. Nothing else of the
+    /// actor can be reached from there. `message` runs in the task of the asker, or of the connection.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use callboard_core::actor::{Actor, ActorContext, ActorSpec, Question, ReplyPort};
+    /// use callboard_core::{App, Failure};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// struct Counter(u64);
+    ///
+    /// enum Order {
+    ///     Count(Count),
+    ///     Reset(ReplyPort<u64>),
+    /// }
+    ///
+    /// /// Counts on by so much.
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Count(u64);
+    ///
+    /// impl Question for Count {
+    ///     const NAME: &str = "count";
+    ///     type Answer = ();
+    /// }
+    ///
+    /// /// Begins again. The answer is the last count.
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Reset;
+    ///
+    /// impl Question for Reset {
+    ///     const NAME: &str = "reset";
+    ///     type Answer = u64;
+    /// }
+    ///
+    /// impl Actor for Counter {
+    ///     type Message = Order;
+    ///
+    ///     async fn handle(&mut self, order: Order, _: &ActorContext<Self>) -> Result<(), Failure> {
+    ///         match order {
+    ///             Order::Count(Count(by)) => self.0 += by,
+    ///             Order::Reset(answer) => answer.send(std::mem::take(&mut self.0)),
+    ///         }
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let counter = ActorSpec::new("counter", |_| Counter(0))
+    ///     .accepts_tell(Order::Count)
+    ///     .accepts(|Reset, answer| Order::Reset(answer));
+    /// let node = App::new().actor(counter).start().await?;
+    /// // On this node or, once it has joined a cluster, on any other:
+    /// let counter = node.remote_actor("counter");
+    /// counter.tell(Duration::from_secs(1), Count(3)).await?;
+    /// assert_eq!(counter.ask(Duration::from_secs(1), Reset).await?, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn accepts<Q: Question>(self, message: impl Fn(Q, ReplyPort<Q::Answer>) -> M + Send + Sync + 'static) -> Self {
+        self.accepts_with(move |question, port, _| message(question, port))
+    }
+
+    /// The same; `message` also gets the options of the asker, such as the [name of its caller](CallOptions::caller),
+    /// which the node of the asker has checked.
+    pub fn accepts_with<Q: Question>(
+        mut self,
+        message: impl Fn(Q, ReplyPort<Q::Answer>, &CallOptions) -> M + Send + Sync + 'static,
+    ) -> Self {
+        self.child.accepted.push(AcceptedQuestion::asked(self.reference(), message));
+        self
+    }
+
+    /// Accepts messages of this type by name that nobody waits for: as [`accepts`](Self::accepts), without an answer.
+    pub fn accepts_tell<Q: Question>(mut self, message: impl Fn(Q) -> M + Send + Sync + 'static) -> Self {
+        self.child.accepted.push(AcceptedQuestion::told(self.reference(), message));
         self
     }
 
@@ -200,6 +286,20 @@ pub enum ActorError {
     NameTaken {
         /// The name.
         name: String,
+    },
+    /// The actor accepts questions, and its name is too long for that.
+    #[error("the name `{name}` of an actor that accepts questions has {} bytes, more than {limit}", name.len())]
+    LongName {
+        /// The name.
+        name: String,
+        /// The bound.
+        limit: usize,
+    },
+    /// Too many actors of the node accept questions.
+    #[error("{limit} actors of the node accept questions already")]
+    TooManyPublished {
+        /// The bound.
+        limit: usize,
     },
     /// The actor could not be built or started. There was no second attempt.
     #[error("actor `{name}` did not start: {message}")]

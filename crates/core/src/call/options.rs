@@ -62,6 +62,20 @@ struct RareOptions {
     retry: Option<RetryPolicy>,
 }
 
+impl From<Deadline> for CallOptions {
+    /// Gives up at the deadline.
+    fn from(deadline: Deadline) -> Self {
+        Self::new().with_deadline(deadline)
+    }
+}
+
+impl From<Duration> for CallOptions {
+    /// Gives up this long after the beginning.
+    fn from(timeout: Duration) -> Self {
+        Self::new().with_timeout(timeout)
+    }
+}
+
 impl CallOptions {
     /// The most headers, query parameters or tags of a call, each.
     pub const MAX_ATTRIBUTES: usize = 64;

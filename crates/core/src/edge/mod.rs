@@ -8,6 +8,7 @@
 //! simple calls it has a [`LocalClient`](crate::LocalClient). To admit a call before its body is read it has
 //! [`EdgeHandle`], which [`LocalClient::edge`](crate::LocalClient::edge) returns.
 
+mod actors;
 mod calls;
 mod lifecycle;
 mod pace;
@@ -15,6 +16,7 @@ mod reservation;
 mod stages;
 mod traces;
 
+pub use self::actors::QuestionAdmission;
 pub use self::calls::{EdgeHandle, PendingOutcome};
 pub use self::lifecycle::{Edge, EdgeDescription, EdgeError, EdgeFuture};
 pub use self::pace::{Pace, PaceLimits, TooSlow};

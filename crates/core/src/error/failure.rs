@@ -156,6 +156,10 @@ impl Failure {
         *self.0
     }
 
+    pub(super) fn from_parts(parts: ErrorParts) -> Self {
+        Self(Box::new(parts))
+    }
+
     /// An inner call's error as the outer call's own. The other effects of the outer call are unknown: the contract of
     /// its stage says whether it may be repeated.
     fn passed_on(error: &CallError) -> Self {

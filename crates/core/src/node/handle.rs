@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Description, Health};
-use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec};
+use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec, RemoteRef};
 use crate::client::{LocalClient, NodeState};
 use crate::metrics::Verdict;
 use crate::remote::RemoteStages;
@@ -102,7 +102,15 @@ impl NodeHandle {
         self.shared.directory.find(name)
     }
 
-    /// Lets the stages of this node's calls run on other nodes as well, from now on. A node joins once.
+    /// A reference to the actor of this name, wherever it runs in the cluster, if it [accepts](ActorSpec::accepts)
+    /// questions.
+    #[must_use]
+    pub fn remote_actor(&self, name: &str) -> RemoteRef {
+        RemoteRef::new(name, Arc::clone(&self.shared.directory), self.shared.router.cluster.clone())
+    }
+
+    /// Lets the stages of this node's calls run on other nodes as well, from now on, and lets references find the
+    /// actors of those. A node joins once.
     ///
     /// # Errors
     ///

@@ -1,6 +1,8 @@
-//! The seam for stages that run on other nodes: what a node asks of a network, which this crate does not know, and the
-//! hash by which nodes agree. `pipeline/remote.rs` decides when a call crosses it.
+//! The seam for stages and actors on other nodes: what a node asks of a network, which this crate does not know, and the
+//! hash by which nodes agree. `pipeline/remote.rs` decides when a call crosses it, `actor/remote_ref.rs` when a question
+//! does.
 
+mod actors;
 mod member;
 
 use std::fmt;
@@ -11,6 +13,7 @@ use std::time::Duration;
 use callboard_codec::Payload;
 use serde::{Deserialize, Serialize};
 
+pub use self::actors::{RemoteActors, RemoteQuestion};
 pub use self::member::{MemberDescription, MemberState, NodePhase, NodeReport, RouteReport, StageReport};
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::error::CallError;
@@ -50,6 +53,11 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
     /// The members of the cluster, this node first. A node that is in none returns an empty list.
     fn members(&self) -> Vec<MemberDescription> {
         Vec::new()
+    }
+
+    /// The actors on other nodes. `None` for a cluster without actors.
+    fn actors(&self) -> Option<&dyn RemoteActors> {
+        None
     }
 
     /// Runs the first of the call's stages on another node, and as many of the next stages as that node also runs.

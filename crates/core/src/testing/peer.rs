@@ -1,4 +1,5 @@
-//! A peer in tests: a node in the same process, without a network, that runs the remote stages of another one.
+//! A peer in tests: a node in the same process, without a network, that runs the remote stages of another one, and whose
+//! actors that one asks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +13,22 @@ use super::TestApp;
 use crate::call::{CallOptions, PayloadReplies, SessionKey};
 use crate::client::LocalClient;
 use crate::clock::{self, Instant};
+use crate::deadline::Deadline;
 use crate::edge::{OfferedStage, StageAdmission};
 use crate::error::{CallError, ErrorKind, ErrorParts, RETRY_AFTER};
 use crate::id::StageName;
 use crate::node::{Node, StartError};
-use crate::remote::{RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply, StageTarget};
+use crate::remote::{
+    RemoteActors, RemoteFuture, RemoteQuestion, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply,
+    StageTarget,
+};
 
 /// How long calls wait for a peer that was connected until a moment ago, as over a network.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
 
 /// A peer for a test: it runs the stages of its app for a node that has them as remote stages, in the same process. It
-/// can be full, or lost while it runs calls. Clones are the same peer.
+/// can be full, or lost while it runs calls. References of the node [find](crate::NodeHandle::remote_actor) its actors.
+/// Clones are the same peer.
 ///
 /// A call gets the outcome that a cluster of these two nodes would give it: values are converted as on a network, and
 /// the contracts of the peer's stages decide what happens to a call whose peer is lost. If its stages may run again, it
@@ -210,6 +216,32 @@ impl TestPeer {
     }
 }
 
+impl RemoteActors for TestPeer {
+    fn ask(&self, question: RemoteQuestion) -> RemoteFuture<Payload> {
+        let peer = self.clone();
+        Box::pin(async move {
+            let RemoteQuestion { actor, question, is_tell, payload, options, .. } = question;
+            let edge = peer.0.node.client();
+            let is_connected = peer.0.link.borrow().lost_at.is_none();
+            if !is_connected || !edge.edge().published_actors().iter().any(|published| **published == *actor) {
+                return Err(not_started(format!("no node can be reached that publishes the actor `{actor}`")));
+            }
+            let asking = async {
+                let bytes = payload.size_hint() as u64;
+                let admission = edge.edge().admit_question(&actor, question, is_tell, bytes)?;
+                let (now, options) = (clock::now(), options_on_peer(&options));
+                let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::never(now));
+                transferred(&admission.deliver(transferred(&payload)?, deadline, options).await?)
+            };
+            tokio::select! {
+                biased;
+                answer = asking => answer,
+                () = peer.until_lost() => Err(connection_lost(false)),
+            }
+        })
+    }
+}
+
 impl RemoteStages for TestPeer {
     fn choose(&self, _: &str, _: Option<SessionKey>, _: &StageLoad) -> StageTarget {
         StageTarget::default()
@@ -225,6 +257,10 @@ impl RemoteStages for TestPeer {
 
     fn may_run_again(&self, stage: &str) -> bool {
         self.offer(stage).is_some_and(|offer| offer.contract.may_run_again())
+    }
+
+    fn actors(&self) -> Option<&dyn RemoteActors> {
+        Some(self)
     }
 
     fn run(&self, call: StageCall) -> RemoteFuture<StageReply> {
@@ -265,6 +301,7 @@ fn options_on_peer(options: &CallOptions) -> CallOptions {
     sent = options.deadline_from(clock::now()).into_iter().fold(sent, CallOptions::with_deadline);
     sent = options.session().into_iter().fold(sent, CallOptions::with_session_key);
     sent = options.first_item_timeout().into_iter().fold(sent, CallOptions::with_first_item_timeout);
+    sent = options.caller().into_iter().fold(sent, CallOptions::with_caller);
     sent = options.request_id().into_iter().fold(sent, CallOptions::with_request_id);
     options.traceparent().into_iter().fold(sent, CallOptions::with_traceparent)
 }

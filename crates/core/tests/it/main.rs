@@ -31,6 +31,7 @@ mod load;
 mod loading;
 mod overload;
 mod preprocess;
+mod remote_actors;
 mod remote_stages;
 mod replicas;
 mod replies;

@@ -16,7 +16,7 @@ use super::coalesce::{Coalescer, LargeReplyNames};
 use crate::endpoint::{StartError, Transport, code, peer_member, port_closes};
 use crate::link::Link;
 use crate::membership::{GossipHandle, GossipLink, features};
-use crate::offers::{MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
+use crate::offers::{ACTORS, MAX_OFFERS_BYTES, OfferScreening, Offers, StageOffer};
 use crate::own_address::OwnAddress;
 use crate::refusal::{RefusalReason, explained};
 use crate::stream::{FrameReceiver, FrameSender};
@@ -152,6 +152,16 @@ impl NodeConnection {
 
     pub(crate) fn stage_offer(&self, stage: &str) -> Option<StageOffer> {
         self.offers.load().stage(stage)
+    }
+
+    /// Whether the node takes questions to its actors; older ones have none.
+    pub(crate) fn has_actors(&self) -> bool {
+        self.welcome.features.iter().any(|feature| feature == ACTORS)
+    }
+
+    /// Whether the node publishes this actor.
+    pub(crate) fn offers_actor(&self, actor: &str) -> bool {
+        self.has_actors() && self.offers.load().has_actor(actor)
     }
 
     /// Whether it takes new calls.

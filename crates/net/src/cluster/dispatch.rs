@@ -492,7 +492,7 @@ fn chained_stages(peer: &StagePeer, call: &StageCall) -> (usize, bool) {
     (stages, is_idempotent)
 }
 
-fn peer_outcome(fault: &CallFault) -> PeerOutcome {
+pub(super) fn peer_outcome(fault: &CallFault) -> PeerOutcome {
     match (fault, fault.error()) {
         (CallFault::Lost(_), _) => PeerOutcome::Lost,
         (_, error) if error.is_refusal() && error.kind() == ErrorKind::Overloaded => PeerOutcome::Overloaded,

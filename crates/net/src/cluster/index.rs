@@ -1,4 +1,4 @@
-//! A cache of the peers of each stage that this node calls. A change of a connection or of offers clears it; the next
+//! A cache of the peers of each stage that this node calls, and of each actor that it asks. A change of a connection or of offers clears it; the next
 //! choice fills it again.
 //!
 //! The first choice after a change walks over all peers, later ones read without a lock. So changes that come together,
@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use callboard_core::Instant;
-use parking_lot::Mutex;
+use callboard_core::remote::splitmix64;
+use callboard_core::{Instant, SessionKey};
+use parking_lot::{Mutex, RwLock};
 
 use super::load_balance::{PeerLoad, two_of};
 use super::member::{KnownMember, Members};
@@ -23,6 +24,8 @@ pub(super) struct StageIndex {
     peers: ArcSwap<Vec<Arc<Peer>>>,
     /// Bounded by the stages that this node calls.
     stages: ArcSwap<HashMap<String, Arc<StagePeers>>>,
+    /// Bounded by the actors that the peers publish.
+    actors: RwLock<HashMap<String, Arc<NodeConnection>>>,
     /// Held while the index is made.
     making: Mutex<()>,
     members: Members,
@@ -65,6 +68,23 @@ impl StageIndex {
         // What was begun before the change is forgotten, too.
         let _making = self.making.lock();
         self.stages.store(Arc::default());
+        self.actors.write().clear();
+    }
+
+    /// The peer that publishes this actor. Of several the same for all nodes that reach them.
+    pub(super) fn actor(&self, actor: &str) -> Option<Arc<NodeConnection>> {
+        let known = self.actors.read().get(actor).filter(|node| node.is_usable()).cloned();
+        known.or_else(|| {
+            // Held meanwhile, so that what was found before a change is forgotten with it.
+            let mut actors = self.actors.write();
+            let peers = self.peers.load();
+            let publishing = peers.iter().filter_map(|peer| peer.connected());
+            let publishing = publishing.filter(|(node, _)| node.is_usable() && node.offers_actor(actor));
+            let place = SessionKey::from(actor).number();
+            let (node, _) = publishing.max_by_key(|(_, member)| splitmix64(member.key ^ place))?;
+            actors.insert(actor.to_owned(), Arc::clone(&node));
+            Some(node)
+        })
     }
 
     /// The peers of a stage.

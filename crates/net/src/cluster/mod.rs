@@ -7,7 +7,10 @@
 //! peers, and calls of lost and silent ones, are retried within the retry budget. A call tries each peer once; if it has
 //! to wait for a lost peer, it may try all of them again. The deadline is sent as remaining time, and dropping a call
 //! here resets it there.
+//!
+//! A question to an actor is sent once, to the one peer that `actors.rs` finds.
 
+mod actors;
 #[cfg(test)]
 mod batch_sim;
 mod breaker;
@@ -32,8 +35,8 @@ use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
 use callboard_core::remote::{
-    MemberDescription, PeerDescription, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply,
-    StageTarget,
+    MemberDescription, PeerDescription, RemoteActors, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs,
+    StageReply, StageTarget,
 };
 use callboard_core::{Instant, RetryBudget, SessionKey};
 use parking_lot::Mutex;
@@ -258,6 +261,10 @@ impl RemoteStages for Cluster {
 
     fn members(&self) -> Vec<MemberDescription> {
         self.inner.gossip.as_ref().map(GossipHandle::describe).unwrap_or_default()
+    }
+
+    fn actors(&self) -> Option<&dyn RemoteActors> {
+        Some(self)
     }
 
     fn run(&self, call: StageCall) -> RemoteFuture<StageReply> {

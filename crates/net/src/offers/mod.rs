@@ -1,8 +1,9 @@
-//! The routes and stages that a node offers, as its callers know them, and the rules for which stages a peer may offer.
+//! The routes, stages and actors that a node offers, as its callers know them, and the rules for which stages and actors
+//! a peer may offer.
 //!
-//! The node sends the list, so it is bounded before it is read: [`MAX_OFFERS_BYTES`] and [`MAX_OFFERED_STAGES`];
-//! further entries are ignored. Each call looks a name up in an ordered map, which is faster here than hashing. Stages
-//! that a peer may not offer are left out.
+//! The node sends the list, so it is bounded before it is read: [`MAX_OFFERS_BYTES`], [`MAX_OFFERED_STAGES`] and
+//! [`MAX_OFFERED_ACTORS`]; further entries are ignored. Each call looks a name up in an ordered map, which is faster here
+//! than hashing. Stages and actors that a peer may not offer are left out.
 
 mod rules;
 
@@ -29,6 +30,15 @@ pub(crate) const MAX_OFFERS_BYTES: usize = 256 << 10;
 /// The most stages of one node.
 pub(crate) const MAX_OFFERED_STAGES: usize = 1024;
 
+/// The most actors of one node.
+pub(crate) const MAX_OFFERED_ACTORS: usize = 1024;
+
+/// The longest name of an actor.
+const MAX_ACTOR_NAME_BYTES: usize = 128;
+
+/// Says in the welcome that a node takes questions to its actors.
+pub(crate) const ACTORS: &str = "actors";
+
 /// Longer lists are read off the transport's thread, because packets wait there. Threat: a node that sends long lists
 /// often.
 const LONG_OFFERS_BYTES: usize = 32 << 10;
@@ -40,20 +50,20 @@ const LOGGED_NAMES: usize = 5;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OfferScreening {
     pub(crate) rules: Arc<OfferRules>,
-    /// Stages that were offered without permission.
+    /// Stages and actors that were offered without permission.
     pub(crate) refused: Counter,
     /// Notified when a connected node has changed its offers.
     pub(crate) changed: Arc<Notify>,
 }
 
 impl OfferScreening {
-    /// Logs and counts refused stages that were not refused before.
+    /// Logs and counts refused stages and actors that were not refused before.
     pub(crate) fn report(&self, peer: SocketAddr, member: &str, offers: &Offers, before: &Offers) {
         let new = offers.refused.difference(&before.refused).count();
         if new > 0 {
             self.refused.inc_by(new as u64);
-            let (member, stages) = (quoted(member), offers.refused_names());
-            tracing::warn!(%peer, member, "the peer offers stages that it may not offer here (quic.offers): {stages}");
+            let (member, names) = (quoted(member), offers.refused_names());
+            tracing::warn!(%peer, member, "the peer offers what it may not offer here (quic.offers): {names}");
         }
     }
 }
@@ -62,9 +72,10 @@ impl OfferScreening {
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     stages: BTreeMap<String, StageOffer>,
+    actors: BTreeSet<String>,
     /// By name without the slash, as functions are called.
     routes: BTreeMap<String, RouteOffer>,
-    /// Stages that it may not offer.
+    /// Stages and actors that it may not offer.
     refused: BTreeSet<String>,
 }
 
@@ -105,8 +116,8 @@ impl Offers {
 
     /// Adds an offer; of two with one name the first counts.
     fn add(&mut self, offer: Offer, member: &str, rules: &OfferRules) {
-        let Offer { name, stage, revision, streams, idempotent, timeout_millis } = offer;
-        if !stage {
+        let Offer { name, stage, actor, revision, streams, idempotent, timeout_millis } = offer;
+        if !stage && !actor {
             let timeout = (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis));
             self.routes.entry(without_slash(&name).to_owned()).or_insert(RouteOffer {
                 is_streaming: streams,
@@ -117,6 +128,12 @@ impl Offers {
         }
         if !rules.allow(member, &name) {
             self.refused.insert(name);
+            return;
+        }
+        if actor {
+            if self.actors.len() < MAX_OFFERED_ACTORS && name.len() <= MAX_ACTOR_NAME_BYTES {
+                self.actors.insert(name);
+            }
             return;
         }
         if self.stages.len() < MAX_OFFERED_STAGES {
@@ -130,6 +147,10 @@ impl Offers {
 
     pub(crate) fn stage(&self, name: &str) -> Option<StageOffer> {
         self.stages.get(name).copied()
+    }
+
+    pub(crate) fn has_actor(&self, name: &str) -> bool {
+        self.actors.contains(name)
     }
 
     /// The names of the stages, sorted.
@@ -152,7 +173,7 @@ impl Offers {
         self.routes.get(without_slash(route)).and_then(|route| route.timeout)
     }
 
-    /// The refused stages, for a line of the log.
+    /// The refused stages and actors, for a line of the log.
     fn refused_names(&self) -> String {
         let names: Vec<String> = self.refused.iter().take(LOGGED_NAMES).map(|name| quoted(name)).collect();
         let more = self.refused.len().saturating_sub(names.len());
@@ -198,6 +219,16 @@ mod tests {
         assert!(
             Offers::from_envelope(&Bytes::from_static(b"none"), "left", &OfferRules::default()).stages().is_empty()
         );
+    }
+
+    #[test]
+    fn actors_are_neither_routes_nor_stages_and_their_number_and_names_are_bounded() {
+        let actor = |name: &str| Offer { name: name.to_owned(), actor: true, streams: true, ..Offer::default() };
+        let offers = read(vec![actor("a"), actor(&"n".repeat(129))], "left=a");
+        assert!(offers.has_actor("a") && !offers.is_streaming("a") && offers.stage("a").is_none());
+        assert_eq!((offers.actors.len(), offers.refused.len()), (1, 1));
+        let many = (0..2_000).map(|n| actor(&format!("{n:0>128}"))).chain([actor(&"n".repeat(129))]);
+        assert_eq!(read(many.take(1_500).collect(), "any").actors.len(), MAX_OFFERED_ACTORS);
     }
 
     #[test]

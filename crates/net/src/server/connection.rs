@@ -21,6 +21,7 @@ use crate::counter::GuardCounter;
 use crate::endpoint::{ConnectionWindow, flush_each_poll, peer_member};
 use crate::link::Link;
 use crate::membership::{FEATURE, GossipLink, STREAMS, features};
+use crate::offers::ACTORS;
 use crate::refusal::RefusalReason;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault, WriteFault};
 use crate::wire;
@@ -217,7 +218,7 @@ async fn send_welcome(
         draining: server.is_draining(),
         max_stages: receiving::MAX_STAGES as u32,
         timeout_millis: server.node().map_or(0, |node| wire::millis(node.edge().default_timeout())),
-        features: features(gossip).into_iter().chain([ORDERS.to_owned()]).collect(),
+        features: features(gossip).into_iter().chain([ORDERS, ACTORS].map(str::to_owned)).collect(),
         member: gossip.map(|gossip| gossip.name().to_owned()).unwrap_or_default(),
         observed: observed.map(|address| address.to_string()).unwrap_or_default(),
     };

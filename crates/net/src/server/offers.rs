@@ -1,7 +1,7 @@
 //! The offers of this node, sent to its callers with the welcome, and again after every change.
 //!
 //! One task at a time sends to a caller, so the list that arrives last is current. A caller that does not receive a
-//! list in time gets the next one. Clients receive routes only: stages are for nodes.
+//! list in time gets the next one. Clients receive routes only: stages and actors are for nodes.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -57,7 +57,8 @@ fn timeout_millis(node: &LocalClient, route: &Route) -> u64 {
 }
 
 /// The current offers for callers of this role, as an envelope. Callers limit its length: stages come first, then
-/// routes with special properties. Callers assume the usual properties for a route that is left out.
+/// routes with special properties, then actors. Callers assume the usual properties for a route that is left out, and
+/// nodes without actors take one for such a route.
 pub(super) fn offers(server: &ServerState, role: Role) -> Bytes {
     let Some(node) = server.node() else { return Bytes::new() };
     let routes = node.routes().into_iter().map(|route| Offer {
@@ -68,18 +69,22 @@ pub(super) fn offers(server: &ServerState, role: Role) -> Bytes {
         timeout_millis: timeout_millis(&node, &route),
         ..Offer::default()
     });
-    let stages = if role == Role::Node { node.edge().offered_stages() } else { Vec::new() };
+    let (stages, actors) = match role {
+        Role::Node => (node.edge().offered_stages(), node.edge().published_actors()),
+        _ => Default::default(),
+    };
+    let actors = actors.into_iter().map(|name| Offer { name, actor: true, ..Offer::default() });
     let stages = stages.into_iter().take(MAX_OFFERED_STAGES).map(|stage| Offer {
         name: stage.name,
         stage: true,
         revision: stage.revision,
         streams: stage.streams,
         idempotent: stage.contract.may_run_again(),
-        timeout_millis: 0,
+        ..Offer::default()
     });
-    let (mut offers, plain): (Vec<Offer>, Vec<Offer>) = stages
-        .chain(routes)
-        .partition(|offer| offer.stage || offer.streams || offer.idempotent || offer.timeout_millis > 0);
+    let is_special = |offer: &Offer| offer.streams || offer.idempotent || offer.timeout_millis > 0;
+    let (mut offers, plain): (Vec<Offer>, Vec<Offer>) =
+        stages.chain(routes).chain(actors).partition(|offer| offer.stage || offer.actor || is_special(offer));
     offers.extend(plain);
     encode_up_to(offers, MAX_OFFERS_BYTES)
 }

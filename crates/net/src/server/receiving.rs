@@ -13,10 +13,11 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead, Origin};
 use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload, charged_to};
 use callboard_core::edge::{
-    Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, Route, StageAdmission, StageReader,
+    Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, QuestionAdmission, Route, StageAdmission,
+    StageReader,
 };
 use callboard_core::remote::StageReply;
-use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, FunctionCall, Instant, LocalClient};
+use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, Reply, Timing};
 use callboard_identity::Role;
 
 use super::answer::{EntryOutcome, answered};
@@ -165,8 +166,9 @@ impl<'a> CallReceiver<'a> {
             // A body without room is refused before it arrives. This only checks: the call holds the arrived bytes.
             node.edge().held_bytes().grow(bytes)?;
         }
-        let (target, deadline) = match call.stages.as_slice() {
-            [] => {
+        let of_node = || options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
+        let (target, deadline) = match (&call.ask, call.stages.as_slice()) {
+            (None, []) => {
                 let route = route(&node, &call)?;
                 config.check_input(route.name(), bytes)?;
                 let admission = node.edge().admit_session(&route, reservation.held(), options.session())?;
@@ -175,10 +177,13 @@ impl<'a> CallReceiver<'a> {
                 (CallTarget::Route { admission, is_function: call.function }, deadline)
             }
             _ if self.role != Role::Node => return Err(self.not_a_node()),
-            stages if stages.len() <= MAX_STAGES => {
-                let deadline =
-                    options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
-                (CallTarget::Stages(node.edge().admit_stages(stages, reservation.held())?), deadline)
+            (Some(ask), _) => {
+                let held = reservation.held();
+                let admission = node.edge().admit_question(&ask.actor, &ask.question, ask.tell, held)?;
+                (CallTarget::Actor(admission), of_node())
+            }
+            (None, stages) if stages.len() <= MAX_STAGES => {
+                (CallTarget::Stages(node.edge().admit_stages(stages, reservation.held())?), of_node())
             }
             _ => {
                 let message = format!("the call names more than {MAX_STAGES} stages (max_stages)");
@@ -239,12 +244,14 @@ impl<'a> CallReceiver<'a> {
         let recorder = match target {
             CallTarget::Route { admission, .. } => tracer.trace(parent, admission.route().name(), now),
             CallTarget::Stages(_) => tracer.trace(parent, &call.stages.join(" → "), now),
+            CallTarget::Actor(_) => tracer.trace(parent, call.target(), now),
         };
         options.with_recorder(recorder)
     }
 
     fn not_a_node(&self) -> CallError {
-        let message = format!("{}s call routes: stages are for nodes; join with a token of role node", self.role);
+        let message =
+            format!("{}s call routes: stages and actors are for nodes; join with a token of role node", self.role);
         CallError::new(ErrorKind::PermissionDenied, message)
     }
 
@@ -307,10 +314,11 @@ impl<'a> CallReceiver<'a> {
     }
 }
 
-/// The called route or stages, with the permits.
+/// The called route or stages, or the asked actor, with the permits.
 enum CallTarget {
     Route { admission: Admission, is_function: bool },
     Stages(StageAdmission),
+    Actor(QuestionAdmission),
 }
 
 impl CallTarget {
@@ -319,6 +327,7 @@ impl CallTarget {
         match self {
             Self::Route { admission, .. } => admission.grow(bytes),
             Self::Stages(admission) => admission.grow(bytes),
+            Self::Actor(admission) => admission.grow(bytes),
         }
     }
 
@@ -327,13 +336,14 @@ impl CallTarget {
         match self {
             Self::Route { admission, .. } => admission.account(),
             Self::Stages(admission) => admission.account(),
+            Self::Actor(admission) => admission.account(),
         }
     }
 
     fn route(&self) -> Option<&Route> {
         match self {
             Self::Route { admission, .. } => Some(admission.route()),
-            Self::Stages(_) => None,
+            Self::Stages(_) | Self::Actor(_) => None,
         }
     }
 
@@ -342,6 +352,7 @@ impl CallTarget {
             Self::Route { admission, is_function: true } => InputReader::Function(Arc::clone(admission.route())),
             Self::Route { admission, is_function: false } => InputReader::Route(Arc::clone(admission.route())),
             Self::Stages(admission) => InputReader::Stages(admission.reader()),
+            Self::Actor(admission) => InputReader::Question(admission.reader()),
         }
     }
 
@@ -350,6 +361,7 @@ impl CallTarget {
         match self {
             Self::Route { .. } => true,
             Self::Stages(admission) => admission.streams(),
+            Self::Actor(_) => false,
         }
     }
 
@@ -364,6 +376,10 @@ impl CallTarget {
                 let (admission, payload) = input.payload(&node, admission).await?;
                 Ok(node.edge().submit_stages_streaming(admission, payload, options))
             }),
+            // Not called: it does not stream.
+            Self::Actor(_) => {
+                Box::pin(async { Err(CallError::new(ErrorKind::InvalidInput, "an actor has one answer")) })
+            }
         }
     }
 
@@ -403,6 +419,14 @@ impl CallTarget {
                     EntryOutcome { entry, outcome: answered(&node, deadline, ran).await, queued: queue.len() }
                 })
             }
+            Self::Actor(admission) => Box::pin(async move {
+                let answer = match input.payload(&node, admission).await {
+                    Ok((admission, question)) => admission.deliver(question, deadline, options).await,
+                    Err(error) => Err(error),
+                };
+                let reply = answer.map(|answer| StageReply::new(Reply::new(answer, Timing::default()), 0));
+                EntryOutcome { entry, outcome: answered(&node, deadline, reply).await, queued: 0 }
+            }),
         }
     }
 }
@@ -412,6 +436,7 @@ enum InputReader {
     Route(Arc<Route>),
     Function(Arc<Route>),
     Stages(StageReader),
+    Question(fn(EnvelopeDecoder) -> Result<Payload, DecodeError>),
 }
 
 impl InputReader {
@@ -420,6 +445,7 @@ impl InputReader {
             Self::Route(route) => Ok(route.input().finish(decoder)?),
             Self::Function(route) => decoder.finish_as::<FunctionCall>()?.into_payload(&route),
             Self::Stages(reader) => reader.read(decoder),
+            Self::Question(read) => Ok(read(decoder)?),
         }
     }
 }

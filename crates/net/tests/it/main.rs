@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
+mod actors;
 mod blocked_runtime;
 mod body_bytes;
 mod calls;

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use callboard_codec::wire::{Hello, VERSION};
+use callboard_core::actor::AskError;
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, CallOptions, Contract, ErrorKind, Node, Pipeline};
 use callboard_net::testing::{BareEndpoint, RawPeer};
@@ -18,6 +19,7 @@ use callboard_net::{Cluster, Identity, MembershipProfile, NetConfig, QuicEdge, S
 use futures_util::StreamExt;
 use quinn::ConnectionError;
 
+use crate::actors::{Held, Hold, desk, until_found};
 use crate::common::{self, LONG, until};
 use crate::ledger::{ExecutionLog, Work};
 use crate::promises::working;
@@ -47,7 +49,7 @@ fn worker_process() {
         let work = working(&log, u64::from(std::process::id()), Duration::from_millis(shape.service_millis));
         let work = if shape.is_idempotent { work.idempotent() } else { work };
         let work = work.concurrency(shape.seats).queue(shape.queue);
-        let node = App::new().route("/work", work).start().await.unwrap();
+        let node = App::new().route("/work", work).actor(desk("desk", 64)).start().await.unwrap();
         edge.open(node.client());
         let _cluster = named.map(|named| Cluster::start(&edge, edge.view(StaticView::try_new([named]).unwrap())));
         println!("serving {}", edge.address());
@@ -397,6 +399,23 @@ async fn a_killed_process_is_noticed_at_once_if_its_machine_reports_it() {
     // The connections of this gateway tolerate a minute of silence, because a busy machine may cause some.
     assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
     until(|| gateway.cluster.connected_peers() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_to_a_killed_process_may_have_been_handled_and_is_asked_once() {
+    let (directory, worker) = slow_worker(Contract::AtMostOnce, "asked");
+    let gateway = Gateway::start(&directory, &[&worker]).await;
+    let desk = gateway.node.remote_actor("desk");
+    until_found(&desk).await;
+    let asking = desk.clone();
+    let asked = tokio::spawn(async move { asking.ask(LONG, Hold()).await });
+    let held = async { while desk.ask(LONG, Held()).await.unwrap() == 0 {} };
+    tokio::time::timeout(LONG, held).await.expect("the actor has it");
+    worker.signal("KILL");
+    assert_eq!(asked.await.unwrap(), Err(AskError::Lost));
+    until(|| gateway.cluster.connected_peers() == 0).await;
+    let error = desk.ask(LONG, Held()).await.unwrap_err();
+    assert!(matches!(error, AskError::Unreachable { .. }), "{error:?}");
 }
 
 /// A stopped process is as silent as a machine without power: no packet says that its port is closed.

@@ -37,7 +37,7 @@ impl NodeConnection {
         limits: ReplyLimits<'_>,
         room: RoomPolicy,
     ) -> Result<CallResponse, CallFault> {
-        let name = call.stages.first().unwrap_or(&call.route);
+        let name = call.target();
         let is_small = envelope.len() <= MAX_SHARED_BYTES && !self.large_replies().contains(name);
         let frame = if is_small { shared_frame(call, envelope)? } else { None };
         let response = match frame {

@@ -1,0 +1,111 @@
+//! Questions of other nodes to actors of this one: a place in the mailbox before the question is read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::calls::EdgeHandle;
+use crate::actor::{PublishedActor, QuestionForm, QuestionOrder};
+use crate::call::CallOptions;
+use crate::deadline::Deadline;
+use crate::error::{AskError, CallError};
+use crate::gateway::HeldBytes;
+
+/// The right of another node to one question: a place in the mailbox of its actor. Dropping it frees the place.
+pub struct QuestionAdmission {
+    actor: Arc<PublishedActor>,
+    name: String,
+    form: QuestionForm,
+    read: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
+    place: OwnedSemaphorePermit,
+    /// Pays for its bytes.
+    held: Arc<HeldBytes>,
+}
+
+impl QuestionAdmission {
+    /// Charges `bytes` more: more of the question has arrived.
+    ///
+    /// # Errors
+    ///
+    /// `Overloaded` when the node's bytes are all taken. The admission stays valid.
+    pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        self.held.grow(bytes)
+    }
+
+    /// The account of the question, for what is decoded and encoded for it.
+    #[must_use]
+    pub fn account(&self) -> Arc<dyn Account> {
+        Arc::clone(&self.held) as Arc<_>
+    }
+
+    /// Reads the question, straight into its type.
+    #[must_use]
+    pub fn reader(&self) -> fn(EnvelopeDecoder) -> Result<Payload, DecodeError> {
+        self.read
+    }
+
+    /// Hands the question to the actor, and returns the answer; of a message that is told, when it is in the mailbox.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`AskError`], as an answer for the asker. Its error [is a refusal](CallError::is_refusal) if the
+    /// actor did not take the question.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, a question that waits is not handled.
+    pub async fn deliver(
+        self,
+        question: Payload,
+        deadline: Deadline,
+        options: CallOptions,
+    ) -> Result<Payload, CallError> {
+        let accepted = self.actor.find(&self.name, self.form).map_err(AskError::into_answer)?;
+        let order = QuestionOrder { deadline, options, place: Some(self.place) };
+        (accepted.deliver)(question, order).await.map_err(AskError::into_answer)
+    }
+}
+
+impl fmt::Debug for QuestionAdmission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuestionAdmission").field("actor", &self.actor).field("question", &self.name).finish()
+    }
+}
+
+impl EdgeHandle<'_> {
+    /// The names of the actors that accept questions, sorted: at most 1,024 of at most 128 bytes.
+    #[must_use]
+    pub fn published_actors(self) -> Vec<String> {
+        self.0.shared.directory.published_names()
+    }
+
+    /// Takes a place in the mailbox of an actor before the `bytes` of a question are read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`AskError`], as an answer for the asker, or `Overloaded` when the node's bytes are all taken. Nothing
+    /// was handled.
+    pub fn admit_question(
+        self,
+        actor: &str,
+        question: &str,
+        is_tell: bool,
+        bytes: u64,
+    ) -> Result<QuestionAdmission, CallError> {
+        let form = if is_tell { QuestionForm::Tell } else { QuestionForm::Ask };
+        let admitted = || {
+            let reason = || format!("this node publishes no actor `{actor}`");
+            let found = self.0.shared.directory.published(actor);
+            let actor = found.ok_or_else(|| AskError::Unreachable { reason: reason() })?;
+            let read = actor.find(question, form)?.read;
+            let place = actor.reserve()?;
+            Ok((actor, read, place))
+        };
+        let (actor, read, place) = admitted().map_err(AskError::into_answer)?;
+        let held = Arc::new(self.held_bytes());
+        held.grow(bytes)?;
+        Ok(QuestionAdmission { actor, name: question.to_owned(), form, read, place, held })
+    }
+}

@@ -1,0 +1,248 @@
+//! Questions by name, to actors of this node and of a peer: what is accepted, and what every error says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_core::actor::{
+    Actor, ActorContext, ActorError, ActorSpec, AskError, Question, RemoteRef, ReplyPort, RestartPolicy,
+};
+use callboard_core::testing::{TestApp, TestPeer};
+use callboard_core::{App, CallOptions, Failure, Node};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use super::support::hide_panics;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Account {
+    balance: u64,
+    gate: Arc<Semaphore>,
+}
+
+enum Order {
+    PayIn(PayIn),
+    PayOut(PayOut, ReplyPort<u64>),
+    Caller(String, ReplyPort<String>),
+    Wait(ReplyPort<bool>),
+    Crash(ReplyPort<()>),
+    Forget(ReplyPort<()>),
+}
+
+macro_rules! questions {
+    ($($name:ident($($field:ty)?) = $word:literal -> $answer:ty,)*) => {
+        $(
+            #[derive(Serialize, Deserialize)]
+            struct $name($($field)?);
+
+            impl Question for $name {
+                const NAME: &str = $word;
+                type Answer = $answer;
+            }
+        )*
+    };
+}
+
+questions! {
+    PayIn(u64) = "pay_in" -> (),
+    PayOut(u64) = "pay_out" -> u64,
+    WhoAsks() = "who_asks" -> String,
+    Wait() = "wait" -> bool,
+    Crash() = "crash" -> (),
+    Forget() = "forget" -> (),
+    Unknown() = "unknown" -> (),
+    Wrong(String) = "pay_out" -> String,
+}
+
+impl Actor for Account {
+    type Message = Order;
+
+    async fn handle(&mut self, order: Order, context: &ActorContext<Self>) -> Result<(), Failure> {
+        match order {
+            Order::PayIn(PayIn(amount)) => self.balance += amount,
+            Order::PayOut(PayOut(amount), answer) => match self.balance.checked_sub(amount) {
+                Some(rest) => {
+                    self.balance = rest;
+                    answer.send(rest);
+                }
+                None => answer.fail(Failure::new("not enough money").with_status(402).with_type("Poor")),
+            },
+            Order::Caller(caller, answer) => answer.send(caller),
+            Order::Wait(answer) => {
+                self.gate.acquire().await?.forget();
+                let wanted = answer.is_wanted();
+                answer.send(wanted);
+            }
+            Order::Crash(_answer) => return Err(Failure::new(format!("life {}", context.life()))),
+            Order::Forget(answer) => drop(answer),
+        }
+        Ok(())
+    }
+}
+
+fn account(name: &str, messages: usize, gate: &Arc<Semaphore>) -> ActorSpec<Order> {
+    let gate = Arc::clone(gate);
+    ActorSpec::with_mailbox(name, messages, move |_| Account { balance: 10, gate: Arc::clone(&gate) })
+        .accepts_tell(Order::PayIn)
+        .accepts(Order::PayOut)
+        .accepts_with(|WhoAsks(), answer, options: &CallOptions| {
+            Order::Caller(options.caller().unwrap_or_default().to_owned(), answer)
+        })
+        .accepts(|Wait(), answer| Order::Wait(answer))
+        .accepts(|Crash(), answer| Order::Crash(answer))
+        .accepts(|Forget(), answer| Order::Forget(answer))
+}
+
+/// A reference to an actor on the same node, and one to an actor on a peer.
+struct Both {
+    local: RemoteRef,
+    remote: RemoteRef,
+    peer: TestPeer,
+    gate: Arc<Semaphore>,
+    node: Node,
+}
+
+async fn both(messages: usize) -> Both {
+    let gate = Arc::new(Semaphore::new(0));
+    let peer = TestPeer::start(TestApp::new(App::new().actor(account("there", messages, &gate)))).await.unwrap();
+    let node = TestApp::new(App::new().actor(account("here", messages, &gate))).start().await.unwrap();
+    node.handle().join(peer.clone()).unwrap();
+    Both { local: node.remote_actor("here"), remote: node.remote_actor("there"), peer, gate, node }
+}
+
+impl Both {
+    fn each(&self) -> [&RemoteRef; 2] {
+        [&self.local, &self.remote]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_actor_answers_by_name_wherever_it_is() {
+    let both = both(8).await;
+    for actor in both.each() {
+        actor.tell(SECOND, PayIn(5)).await.unwrap();
+        assert_eq!(actor.ask(SECOND, PayOut(3)).await.unwrap(), 12, "{actor:?}");
+        let ann = CallOptions::new().with_caller("ann").with_timeout(SECOND);
+        assert_eq!(actor.ask(ann, WhoAsks()).await.unwrap(), "ann");
+        let AskError::Failed(failure) = actor.ask(SECOND, PayOut(99)).await.unwrap_err() else { panic!("it fails") };
+        let parts = failure.into_parts();
+        assert_eq!((parts.status, parts.error_type.as_deref()), (Some(402), Some("Poor")));
+        assert_eq!(actor.ask(SECOND, Forget()).await, Err(AskError::Lost));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_actor_does_not_accept_reaches_no_mailbox() {
+    let both = both(8).await;
+    for actor in both.each() {
+        let reasons = [
+            actor.ask(SECOND, Unknown()).await.unwrap_err(),
+            actor.tell(SECOND, PayOut(1)).await.unwrap_err(),
+            actor.ask(SECOND, PayIn(1)).await.unwrap_err(),
+            actor.ask(SECOND, Wrong("three".to_owned())).await.unwrap_err(),
+        ];
+        let words = ["accepts no `unknown`", "`pay_out` as an ask only", "`pay_in` as a tell only", "`pay_out`: "];
+        for (error, words) in reasons.into_iter().zip(words) {
+            let AskError::NotAccepted { reason } = &error else { panic!("{error:?}") };
+            assert!(reason.contains(words) && !error.was_taken(), "{reason}");
+        }
+        assert_eq!(actor.ask(SECOND, PayOut(0)).await.unwrap(), 10);
+    }
+    // An actor that accepts nothing is not published, whatever its local references can do.
+    let gate = Arc::clone(&both.gate);
+    let quiet = ActorSpec::new("quiet", move |_| Account { balance: 0, gate: Arc::clone(&gate) });
+    let quiet = both.node.spawn_actor(quiet).await.unwrap();
+    let error = both.node.remote_actor("quiet").ask(SECOND, PayOut(0)).await.unwrap_err();
+    assert!(matches!(error, AskError::Unreachable { .. }), "{error:?}");
+    assert_eq!(quiet.ask(SECOND, |answer| Order::PayOut(PayOut(0), answer)).await.unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_mailbox_a_deadline_and_an_asker_that_left_are_as_for_a_local_reference() {
+    let both = both(1).await;
+    for actor in both.each() {
+        // One in hand, one in the only place.
+        let (asking, waiting) = (actor.clone(), actor.clone());
+        let in_hand = tokio::spawn(async move { asking.ask(10 * SECOND, Wait()).await });
+        tokio::time::sleep(SECOND).await;
+        let late = tokio::spawn(async move { waiting.ask(SECOND, PayOut(1)).await });
+        tokio::time::sleep(SECOND / 2).await;
+        assert_eq!(actor.ask(SECOND, PayOut(1)).await, Err(AskError::Full));
+        assert_eq!(actor.tell(SECOND, PayIn(1)).await, Err(AskError::Full));
+        let error = late.await.unwrap().unwrap_err();
+        assert!(matches!(error, AskError::DeadlineExceeded { .. }), "{error:?}");
+        both.gate.add_permits(1);
+        assert!(in_hand.await.unwrap().unwrap(), "the asker waits");
+        // What was too late was not handled.
+        assert_eq!(actor.ask(SECOND, PayOut(0)).await.unwrap(), 10);
+        // One whose asker leaves while it is in hand.
+        let left = tokio::time::timeout(SECOND, actor.ask(10 * SECOND, Wait())).await;
+        assert!(left.is_err());
+        both.gate.add_permits(1);
+        assert_eq!(actor.ask(SECOND, PayOut(0)).await.unwrap(), 10);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_is_told_and_messages_wait_for_the_next_life() {
+    hide_panics();
+    let both = both(8).await;
+    for actor in both.each() {
+        actor.tell(SECOND, PayIn(1)).await.unwrap();
+        let crash = actor.ask(SECOND, Crash()).await.unwrap_err();
+        let name = actor.name().to_owned();
+        assert_eq!(crash, AskError::Crashed { actor: name, reason: "life 0".to_owned() });
+        // It is being started again.
+        actor.tell(10 * SECOND, PayIn(2)).await.unwrap();
+        assert_eq!(actor.ask(10 * SECOND, PayOut(0)).await.unwrap(), 12);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_to_a_lost_peer_may_have_been_handled_and_the_next_one_was_not() {
+    let both = both(8).await;
+    let asking = both.remote.clone();
+    let asked = tokio::spawn(async move { asking.ask(10 * SECOND, Wait()).await });
+    tokio::time::sleep(SECOND).await;
+    both.peer.disconnect();
+    let lost = asked.await.unwrap().unwrap_err();
+    assert!(lost.was_taken() && lost == AskError::Lost, "{lost:?}");
+    let error = both.remote.ask(SECOND, PayOut(1)).await.unwrap_err();
+    assert!(matches!(error, AskError::Unreachable { .. }) && !error.was_taken(), "{error:?}");
+    both.peer.recover();
+    both.gate.add_permits(1);
+    assert_eq!(both.remote.ask(SECOND, PayOut(0)).await.unwrap(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_actor_that_has_ended_is_gone_from_the_directory_and_its_name_is_free() {
+    let gate = Arc::new(Semaphore::new(0));
+    let node = App::new().start().await.unwrap();
+    let remote = node.remote_actor("account");
+    assert!(matches!(remote.ask(SECOND, PayOut(1)).await, Err(AskError::Unreachable { .. })));
+    for _ in 0..2 {
+        let spec = account("account", 8, &gate).restart(RestartPolicy::Never);
+        let account = node.spawn_actor(spec).await.unwrap();
+        assert_eq!(remote.ask(SECOND, PayOut(1)).await.unwrap(), 9);
+        account.stop();
+        while node.actor::<Order>("account").is_some() {
+            tokio::time::sleep(SECOND).await;
+        }
+        assert!(matches!(remote.ask(SECOND, PayOut(1)).await, Err(AskError::Unreachable { .. })));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn published_names_are_bounded_in_length_and_number() {
+    let gate = Arc::new(Semaphore::new(0));
+    let node = App::new().start().await.unwrap();
+    let long = "n".repeat(129);
+    let error = node.spawn_actor(account(&long, 1, &gate)).await.unwrap_err();
+    assert_eq!(error, ActorError::LongName { name: long, limit: 128 });
+    for n in 0..1_024 {
+        node.spawn_actor(account(&format!("{n:0>128}"), 1, &gate)).await.unwrap();
+    }
+    let error = node.spawn_actor(account("one more", 1, &gate)).await.unwrap_err();
+    assert_eq!(error, ActorError::TooManyPublished { limit: 1_024 });
+    assert_eq!(node.client().edge().published_actors().len(), 1_024);
+}
