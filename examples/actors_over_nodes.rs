@@ -1,7 +1,7 @@
 //! An actor on one node is asked by its name from another node; then its node goes away.
 //!
-//! `cargo run --example actors_over_nodes`: the node `bank` publishes the actor `account`, the node `shop` asks it. Both
-//! are in this process and talk over QUIC, as they would between machines.
+//! `cargo run --example actors_over_nodes`: the node `bank` publishes the actor `account`, the node `shop` asks it.
+//! Both are in this process and talk over QUIC, as they would between machines.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 

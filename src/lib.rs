@@ -60,7 +60,7 @@
 //! below](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`node::RouteChange`] |
 //! | How do I run actors of my own? | [`actor::Actor`], [`actor::ActorSpec`], [`actor::ActorRef`] |
-//! | How do I ask an actor of another node? | [`actor::Question`], [`actor::ActorSpec::accepts`], [`actor::RemoteRef`] |
+//! | How do I ask an actor of another node? | [`actor::Question`], [`actor::RemoteRef`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
 //! | What happens on a crash? | [`Contract`], [`stage::RestartIntensity`], [`stage::BackoffPolicy`],

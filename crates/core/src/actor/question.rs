@@ -18,7 +18,7 @@ use crate::containment::contain;
 use crate::deadline::Deadline;
 use crate::error::{AskError, Failure};
 
-/// A question that actors accept by its name, also from other nodes: see [`ActorSpec::accepts`](super::ActorSpec::accepts).
+/// A question that actors [accept](super::ActorSpec::accepts) by its name, also from other nodes.
 ///
 /// Nodes of different versions may ask each other while an app is rolled out: a field that is added to a question needs
 /// a default. A change that old nodes would misread is a new question, with a new name.

@@ -7,7 +7,7 @@ use callboard_codec::{Data, Payload};
 
 use super::directory::Directory;
 use super::question::{Question, QuestionForm, QuestionOrder, owned};
-use crate::call::CallOptions;
+use crate::call::{CallOptions, Origin, OuterCall};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::{AskError, Failure};
@@ -17,8 +17,9 @@ use crate::remote::{Cluster, RemoteQuestion};
 /// node first, else on a node of the cluster that publishes it. So the reference is good before the actor starts, and
 /// after it has moved to another node. Cloning it is cheap, and it does not keep the actor or its node alive.
 ///
-/// It is made by [`NodeHandle::remote_actor`](crate::NodeHandle::remote_actor). A name should be published once in a
-/// cluster; if several nodes publish it, all askers choose the same of the nodes that they reach.
+/// It is made by [`NodeHandle::remote_actor`](crate::NodeHandle::remote_actor), and in the code of a stage by
+/// [`LocalClient::remote_actor`](crate::LocalClient::remote_actor). A name should be published once in a cluster; if
+/// several nodes publish it, all askers choose the same of the nodes that they reach.
 ///
 /// # What is promised
 ///
@@ -40,11 +41,13 @@ pub struct RemoteRef {
     name: Arc<str>,
     directory: Arc<Directory>,
     cluster: Cluster,
+    /// The call for which it asks.
+    outer: Option<Arc<OuterCall>>,
 }
 
 impl RemoteRef {
-    pub(crate) fn new(name: &str, directory: Arc<Directory>, cluster: Cluster) -> Self {
-        Self { name: name.into(), directory, cluster }
+    pub(crate) fn new(name: &str, directory: Arc<Directory>, cluster: Cluster, outer: Option<Arc<OuterCall>>) -> Self {
+        Self { name: name.into(), directory, cluster, outer }
     }
 
     /// The actor's name.
@@ -92,7 +95,11 @@ impl RemoteRef {
     ) -> Result<A, AskError> {
         let now = clock::now();
         let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
-        let (payload, options) = (Payload::new(question), options.with_deadline(deadline));
+        let deadline = self.outer.as_ref().map_or(deadline, |outer| deadline.min(outer.flight.deadline));
+        let origin = Origin::from_options(&options, self.outer.as_ref());
+        let recorder = origin.as_ref().and_then(|origin| origin.recorder.clone());
+        let options = recorder.into_iter().fold(options, CallOptions::with_recorder);
+        let (payload, options) = (Payload::new(question), options.with_origin(origin).with_deadline(deadline));
         let answer = match self.directory.published(&self.name) {
             Some(actor) => {
                 let accepted = actor.find(Q::NAME, form)?;

@@ -117,9 +117,9 @@ impl<M: Send + 'static> ActorSpec<M> {
         self
     }
 
-    /// Accepts questions of this type by name: `message` makes a message of each. From then on the actor is *published*:
-    /// a [`RemoteRef`](super::RemoteRef) finds it on this node and on other nodes of the cluster. Nothing else of the
-    /// actor can be reached from there. `message` runs in the task of the asker, or of the connection.
+    /// Accepts questions of this type by name: `message` makes a message of each. From then on the actor is
+    /// *published*: a [`RemoteRef`](super::RemoteRef) finds it on this node and on other nodes of the cluster. Nothing
+    /// else of the actor can be reached from there. `message` runs in the task of the asker, or of the connection.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -32,6 +32,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
 use self::shadow::Shadow;
+use crate::actor::RemoteRef;
 use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply, SessionKey};
 use crate::clock::{self, Instant};
 use crate::containment::CaughtPanic;
@@ -76,6 +77,15 @@ impl LocalClient {
     pub fn within(&self, context: &CallContext) -> Self {
         let outer = OuterCall { flight: Arc::clone(context.flight()), stage: context.stage().clone() };
         Self { shared: Arc::clone(&self.shared), outer: Some(Arc::new(outer)) }
+    }
+
+    /// A reference to the actor of this name, wherever it runs in the cluster, if it
+    /// [accepts](crate::actor::ActorSpec::accepts) questions. Those of a client [within](Self::within) a call have that
+    /// call's caller, tags and trace, and end at its deadline.
+    #[must_use]
+    pub fn remote_actor(&self, name: &str) -> RemoteRef {
+        let NodeState { directory, router, .. } = &*self.shared;
+        RemoteRef::new(name, Arc::clone(directory), router.cluster.clone(), self.outer.clone())
     }
 
     /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded if the types are those of the

@@ -106,7 +106,7 @@ impl NodeHandle {
     /// questions.
     #[must_use]
     pub fn remote_actor(&self, name: &str) -> RemoteRef {
-        RemoteRef::new(name, Arc::clone(&self.shared.directory), self.shared.router.cluster.clone())
+        self.client().remote_actor(name)
     }
 
     /// Lets the stages of this node's calls run on other nodes as well, from now on, and lets references find the

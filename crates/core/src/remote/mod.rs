@@ -1,6 +1,6 @@
-//! The seam for stages and actors on other nodes: what a node asks of a network, which this crate does not know, and the
-//! hash by which nodes agree. `pipeline/remote.rs` decides when a call crosses it, `actor/remote_ref.rs` when a question
-//! does.
+//! The seam for stages and actors on other nodes: what a node asks of a network, which this crate does not know, and
+//! the hash by which nodes agree. `pipeline/remote.rs` decides when a call crosses it, `actor/remote_ref.rs` when a
+//! question does.
 
 mod actors;
 mod member;

@@ -1,5 +1,5 @@
-//! A peer in tests: a node in the same process, without a network, that runs the remote stages of another one, and whose
-//! actors that one asks.
+//! A peer in tests: a node in the same process, without a network, that runs the remote stages of another one, and
+//! whose actors that one asks.
 
 use std::sync::Arc;
 use std::time::Duration;

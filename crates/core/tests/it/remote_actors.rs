@@ -7,7 +7,7 @@ use callboard_core::actor::{
     Actor, ActorContext, ActorError, ActorSpec, AskError, Question, RemoteRef, ReplyPort, RestartPolicy,
 };
 use callboard_core::testing::{TestApp, TestPeer};
-use callboard_core::{App, CallOptions, Failure, Node};
+use callboard_core::{App, CallContext, CallOptions, ErrorKind, Failure, Instant, Node, Stage};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -128,6 +128,32 @@ async fn an_actor_answers_by_name_wherever_it_is() {
         let parts = failure.into_parts();
         assert_eq!((parts.status, parts.error_type.as_deref()), (Some(402), Some("Poor")));
         assert_eq!(actor.ask(SECOND, Forget()).await, Err(AskError::Lost));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_asks_for_its_call_with_its_caller_and_until_its_deadline() {
+    let gate = Arc::new(Semaphore::new(0));
+    let peer = TestPeer::start(TestApp::new(App::new().actor(account("there", 8, &gate)))).await.unwrap();
+    let asks = Stage::each_async_with_context("asks", |name: Arc<String>, context: CallContext| async move {
+        let actor = context.client()?.remote_actor(&name);
+        let caller = actor.ask(SECOND, WhoAsks()).await?;
+        actor.ask(60 * SECOND, Wait()).await?;
+        Ok(caller)
+    });
+    let app = App::new().actor(account("here", 8, &gate)).route("/asks", asks);
+    let node = TestApp::new(app).start().await.unwrap();
+    node.handle().join(peer).unwrap();
+    for name in ["here", "there"] {
+        let options = || CallOptions::new().with_caller("ann").with_timeout(SECOND);
+        let began = Instant::now();
+        let late = node.client().call_with::<_, String>("/asks", name.to_owned(), options()).await.unwrap_err();
+        assert_eq!((late.kind(), began.elapsed()), (ErrorKind::DeadlineExceeded, SECOND));
+        gate.add_permits(1);
+        tokio::time::sleep(SECOND).await;
+        gate.add_permits(1);
+        let caller: String = node.client().call_with("/asks", name.to_owned(), options()).await.unwrap();
+        assert_eq!(caller, "ann", "{name}");
     }
 }
 

@@ -1,11 +1,11 @@
-//! Questions to actors on other nodes: each goes once, to the peer that publishes its actor, as a call on its connection.
+//! Questions to actors on other nodes: each goes once, to the peer that publishes its actor, as a call on the connection.
+
+use std::sync::Arc;
 
 use callboard_codec::Payload;
 use callboard_codec::wire::{Ask, Call};
 use callboard_core::remote::{RemoteActors, RemoteFuture, RemoteQuestion};
 use callboard_core::{CallError, ErrorKind, Instant};
-
-use std::sync::Arc;
 
 use super::dispatch::peer_outcome;
 use super::{Cluster, Inner};

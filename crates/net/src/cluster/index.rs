@@ -1,5 +1,5 @@
-//! A cache of the peers of each stage that this node calls, and of each actor that it asks. A change of a connection or of offers clears it; the next
-//! choice fills it again.
+//! A cache of the peers of each stage that this node calls, and of each actor that it asks. A change of a connection or
+//! of offers clears it; the next choice fills it again.
 //!
 //! The first choice after a change walks over all peers, later ones read without a lock. So changes that come together,
 //! as when a node connects to hundreds of others, cost one walk. A peer that drains, or whose connection has just
