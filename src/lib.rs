@@ -126,7 +126,8 @@ pub use callboard_codec::Value;
 pub use callboard_core::{
     App, AsyncStreamWorker, AsyncWorker, Batch, BatchPolicy, CallContext, CallError, CallOptions, CallStream, Caller,
     Contract, Deadline, Drained, ErrorKind, Failure, FunctionCall, Limits, LocalClient, Node, NodeHandle, Pipeline,
-    Priority, Replica, RetryPolicy, RouteSpec, Stage, StageSettings, StreamPipeline, StreamStage, StreamWorker, Worker,
+    Priority, Replica, RetryPolicy, RouteSpec, Stage, StageSettings, StreamPipeline, StreamStage, StreamWorker, Task,
+    Worker,
 };
 #[cfg(feature = "net")]
 pub use callboard_net::Client;
@@ -194,6 +195,7 @@ pub mod server {
 pub mod http {
     pub use callboard_http::*;
     pub use callboard_oip::InferenceProtocol;
+    pub use callboard_openai::OpenAiProtocol;
 }
 
 /// The QUIC edge, and the client that calls a node over a network.

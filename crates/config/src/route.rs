@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{Priority, RouteName, check_route_name};
+use callboard_core::{Priority, RouteName, Task, check_route_name};
 use callboard_http::{asgi_path, check_asgi};
 use callboard_server::own_protocols;
 use serde::Deserialize;
@@ -18,7 +18,8 @@ use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
     HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, METHODS,
-    METHODS_FORM, PRIORITY, PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT, max_body_bytes_form, timeout_form,
+    METHODS_FORM, OPENAI, OPENAI_FORM, PRIORITY, PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT, max_body_bytes_form,
+    timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -46,6 +47,8 @@ pub struct RoutePlan {
     pub query: Sourced<Vec<String>>,
     /// The methods of HTTP that call it; none means `POST`.
     pub methods: Sourced<Vec<String>>,
+    /// How clients of OpenAI's API call it; `None` if they do not.
+    pub task: Sourced<Option<Task>>,
     /// How it takes over when it is loaded again; `None` if at once.
     pub rollout: Sourced<Option<RolloutPlan>>,
     /// One line for people.
@@ -63,7 +66,7 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "path",
     "stages",
     "summary",
@@ -77,6 +80,7 @@ const KEYS: [&str; 13] = [
     HEADERS,
     QUERY,
     METHODS,
+    OPENAI,
 ];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
@@ -96,6 +100,7 @@ impl RoutePlan {
             headers: Sourced::new(Vec::new(), Source::Default),
             query: Sourced::new(Vec::new(), Source::Default),
             methods: Sourced::new(Vec::new(), Source::Default),
+            task: Sourced::new(None, Source::Default),
             rollout: Sourced::new(None, Source::Default),
             summary: None,
             examples: Vec::new(),
@@ -164,6 +169,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.headers = section.read(HEADERS, &HEADERS_FORM)?.unwrap_or(route.headers);
     route.query = section.read(QUERY, &QUERY_FORM)?.unwrap_or(route.query);
     route.methods = section.read(METHODS, &METHODS_FORM)?.unwrap_or(route.methods);
+    route.task = section.read(OPENAI, &OPENAI_FORM)?.unwrap_or(route.task);
     route.rollout = rollout::read(&section)?;
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());

@@ -9,6 +9,7 @@ use callboard_core::{App, Drained, LocalClient, Node, NodeHandle, StartError};
 use callboard_http::protocol::{Protocol, Protocols};
 use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, HttpServeError, ModelRepository};
 use callboard_oip::InferenceProtocol;
+use callboard_openai::OpenAiProtocol;
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -24,7 +25,7 @@ pub fn own_protocols() -> Protocols {
 
 /// The list that a new protocol joins.
 fn protocols_of_all(inference: &Arc<InferenceProtocol>) -> Vec<Arc<dyn Protocol>> {
-    vec![Arc::clone(inference) as Arc<_>]
+    vec![Arc::clone(inference) as Arc<_>, Arc::new(OpenAiProtocol::new())]
 }
 
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.

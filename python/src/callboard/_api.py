@@ -29,12 +29,14 @@ from callboard._options import (
     replicas_of,
     route_path,
     size_of,
+    task_of,
     timeout_ms,
     variables_of,
 )
 from callboard._response import Declared, declared
 
 Contract = Literal["at_most_once", "idempotent", "pure"]
+Task = Literal["chat", "complete", "embed", "rerank", "moderate"]
 CONTRACTS = ("at_most_once", "idempotent", "pure")
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,6 +89,8 @@ class Service:
     query: tuple[str, ...] = ()
     # The methods of HTTP of its `route`. None: POST.
     methods: tuple[str, ...] = ()
+    # How clients of OpenAI's API call its `route`.
+    openai: str | None = None
     # What it says of its answers over HTTP.
     response: Declared | None = None
 
@@ -105,6 +109,7 @@ class Method:
     headers: tuple[str, ...] | None = None
     query: tuple[str, ...] | None = None
     methods: tuple[str, ...] = ()
+    openai: str | None = None
     response: Declared | None = None
     # None: as the service says.
     share_replicas: bool | None = None
@@ -138,6 +143,7 @@ def service(
     headers: Sequence[str] = ...,
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
+    openai: Task | None = ...,
     status_code: int | None = ...,
     media_type: str | None = ...,
     response_description: str | None = ...,
@@ -172,6 +178,8 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `headers` and `query`: the headers and the query parameters of a request that the code may read in its `Context`,
       such as `headers=["x-user"]`. It sees no other, also not `authorization` or `cookie`, unless they are listed.
     * `methods`: those of HTTP that call its `route`, such as `["GET"]`; `POST` by default. See `callboard.route`.
+    * `openai`: how clients of OpenAI's API call it: `"chat"`, `"complete"`, `"embed"`, `"rerank"` or `"moderate"`. The
+      parameters are fields of the request, such as `messages` and `temperature`; see `docs/openai.md`.
     * `status_code`, `media_type` and `response_description`: those of its answers, where the code chooses no other; see
       `callboard.Response`.
     * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
@@ -218,6 +226,7 @@ def function(
     headers: Sequence[str] = ...,
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
+    openai: Task | None = ...,
     status_code: int | None = ...,
     media_type: str | None = ...,
     response_description: str | None = ...,
@@ -249,7 +258,7 @@ _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
     "devices",
     *("start_timeout", "memory_limit", "env", "affinity", "examples", "headers", "query", "methods", "warm"),
-    *("status_code", "media_type", "response_description"),
+    *("openai", "status_code", "media_type", "response_description"),
 )
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup", "share_replicas")
 
@@ -279,6 +288,7 @@ def service_of(
     headers: Sequence[str] = (),
     query: Sequence[str] = (),
     methods: Sequence[str] = (),
+    openai: Task | None = None,
     status_code: int | None = None,
     media_type: str | None = None,
     response_description: str | None = None,
@@ -314,6 +324,7 @@ def service_of(
         headers=headers_of(headers),
         query=query_of(query),
         methods=methods_of(methods),
+        openai=task_of(openai),
         response=declared(status_code, media_type, response_description),
     )
 
@@ -376,6 +387,7 @@ def route(
     headers: Sequence[str] | None = None,
     query: Sequence[str] | None = None,
     methods: Sequence[str] = (),
+    openai: Task | None = None,
     status_code: int | None = None,
     media_type: str | None = None,
     response_description: str | None = None,
@@ -388,8 +400,8 @@ def route(
     `max` of `concurrent`, share replicas among each other. With `share_replicas=False` the method has replicas of its
     own, each with an instance and `setup`.
 
-    `examples`, `headers`, `query`, `status_code`, `media_type` and `response_description` are as of `service`;
-    `headers` and `query` are by default those of the service.
+    `examples`, `headers`, `query`, `openai`, `status_code`, `media_type` and `response_description` are as of
+    `service`; `headers` and `query` are by default those of the service.
 
     A segment of the path may be a parameter: `@route("/items/{item_id}", methods=["GET"])` gives a method with the
     argument `item_id: int` the number in the path. Of several routes that a path fits, that with a literal segment is
@@ -407,6 +419,7 @@ def route(
         method.headers = None if headers is None else headers_of(headers)
         method.query = None if query is None else query_of(query)
         method.methods = methods_of(methods)
+        method.openai = task_of(openai)
         method.response = declared(status_code, media_type, response_description)
         method.share_replicas = share_replicas
         return fn

@@ -198,6 +198,16 @@ def methods_of(methods: Any) -> tuple[str, ...]:
     return found
 
 
+_TASKS = ("chat", "complete", "embed", "rerank", "moderate")
+
+
+def task_of(task: Any) -> str | None:
+    if task is not None and task not in _TASKS:
+        hint = did_you_mean(task, _TASKS) if isinstance(task, str) else ""
+        raise ValueError(f"openai={task!r}{hint}; there are {', '.join(_TASKS)}")
+    return task if task is None else str(task)
+
+
 def _names_of(option: str, names: Any, example: str) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
         raise TypeError(f"{option}={names!r}: must be a list of names, such as [{example!r}]")

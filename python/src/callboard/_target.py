@@ -66,6 +66,11 @@ class Route:
         return self.method.methods or (self.service.methods if is_main else ())
 
     @property
+    def openai(self) -> str | None:
+        """How clients of OpenAI's API call it."""
+        return self.method.openai or (self.service.openai if self.attribute in (None, "predict") else None)
+
+    @property
     def response(self) -> Declared | None:
         """What it says of its answers over HTTP."""
         found = self.method.response or (self.service.response if self.attribute in (None, "predict") else None)
@@ -136,6 +141,7 @@ class Route:
             "headers": self.reads("headers"),
             "query": self.reads("query"),
             "methods": list(self.methods),
+            "openai": self.openai,
             "response": None if self.response is None else dataclasses.asdict(self.response),
             "request": [argument.describe() for argument in self.signature.request],
             "streams": self.signature.streams,

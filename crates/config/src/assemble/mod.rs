@@ -253,6 +253,9 @@ fn route_spec(route: &RoutePlan, code: Planned, input: DataType, output: DataTyp
     if let Some(timeout) = route.max_timeout.value {
         spec = spec.max_timeout(timeout);
     }
+    if let Some(task) = route.task.value {
+        spec = spec.task(task);
+    }
     if let Some(calls) = route.max_in_flight.value {
         spec = spec.max_in_flight(calls);
     }

@@ -1,6 +1,6 @@
 //! The settings of one route. In the file they are next to its `path`.
 
-use callboard_core::Priority;
+use callboard_core::{Priority, Task};
 
 use super::super::form::{HeaderNames, Methods, OneOf, Optional, QueryNames};
 use super::{Bytes, Count, DEFAULT_TIMEOUT, Duration, HOUR, Span};
@@ -13,6 +13,7 @@ pub(crate) const MAX_BODY_BYTES: &str = "max_body_bytes";
 pub(crate) const HEADERS: &str = "headers";
 pub(crate) const QUERY: &str = "query";
 pub(crate) const METHODS: &str = "methods";
+pub(crate) const OPENAI: &str = "openai";
 
 pub(crate) static MAX_IN_FLIGHT_FORM: Optional<Count> = Optional(Count(1..=1_000_000));
 pub(crate) static MAX_TIMEOUT_FORM: Optional<Span> = Optional(Span(Duration::from_millis(1)..=HOUR));
@@ -22,6 +23,13 @@ pub(crate) static PRIORITY_FORM: OneOf<Priority> =
 pub(crate) static HEADERS_FORM: HeaderNames = HeaderNames;
 pub(crate) static QUERY_FORM: QueryNames = QueryNames;
 pub(crate) static METHODS_FORM: Methods = Methods;
+pub(crate) static OPENAI_FORM: Optional<OneOf<Task>> = Optional(OneOf(&[
+    ("chat", Task::Chat),
+    ("complete", Task::Complete),
+    ("embed", Task::Embed),
+    ("rerank", Task::Rerank),
+    ("moderate", Task::Moderate),
+]));
 
 /// The limit of all bodies, for one route.
 pub(crate) fn max_body_bytes_form() -> &'static Bytes {

@@ -14,6 +14,7 @@ use super::elsewhere;
 use super::path_template;
 use super::request_argument::RequestArgument;
 use super::rollout::{Observation, Trial};
+use super::task::Task;
 use crate::call::{CallOptions, DeclaredResponse, Priority, RequestExtension, SessionKey};
 use crate::gateway::Refusal;
 use crate::id::{RouteIndex, RouteName, StageName};
@@ -98,6 +99,7 @@ pub(crate) struct RouteParts {
     /// What is known of these fields.
     pub(crate) request_arguments: Vec<RequestArgument>,
     pub(crate) response: Option<Box<DeclaredResponse>>,
+    pub(crate) task: Option<Task>,
 }
 
 /// What the code of a route reads of a request beside its input.
@@ -151,6 +153,7 @@ impl RouteParts {
             request_fields: None,
             request_arguments: Vec::new(),
             response: None,
+            task: None,
         }
     }
 
@@ -167,6 +170,7 @@ impl RouteParts {
             ("list of methods, headers, query parameters or extensions", self.request_fields != other.request_fields),
             ("type of a header, query parameter or cookie", self.request_arguments != other.request_arguments),
             ("status or media type of its answers", self.response != other.response),
+            ("task", self.task != other.task),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
     }
@@ -434,6 +438,12 @@ impl Route {
     #[must_use]
     pub fn response(&self) -> Option<&DeclaredResponse> {
         self.parts.response.as_deref()
+    }
+
+    /// How clients of model APIs call it, if it says so.
+    #[must_use]
+    pub fn task(&self) -> Option<Task> {
+        self.parts.task
     }
 
     /// Whether its calls go to a node in another process, which alone knows whether it streams.

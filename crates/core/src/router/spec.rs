@@ -13,6 +13,7 @@ use super::change::ChangeError;
 use super::path_template::{has_parameters, is_parameter, parameters};
 use super::request_argument::{RequestArgument, RequestPlace};
 use super::route::{RequestFields, RouteParts};
+use super::task::Task;
 use crate::call::{DeclaredResponse, FunctionCall, Priority, RequestExtension};
 use crate::id::{RouteName, StageName};
 use crate::pipeline::{Graph, IntoPipeline, IntoStreamPipeline, PipelinePlan, StageOutline};
@@ -178,6 +179,12 @@ impl RouteSpec {
     /// [chooses](crate::CallContext::set_response) something else.
     pub fn response(mut self, response: DeclaredResponse) -> Self {
         self.parts.response = Some(Box::new(response));
+        self
+    }
+
+    /// How clients of model APIs, such as OpenAI's, call it. Default: not at all; see [`Task`].
+    pub fn task(mut self, task: Task) -> Self {
+        self.parts.task = Some(task);
         self
     }
 

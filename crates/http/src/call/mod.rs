@@ -174,7 +174,7 @@ enum BodyContent {
 /// Reads a whole body without decoding it.
 async fn read_body<B: RequestBody>(
     form: BodyForm<'_>,
-    body: &mut IncomingBody<'_, '_, B>,
+    body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
 ) -> Result<BodyContent, ApiError> {
     Ok(match form {
         BodyForm::Encoded(format) => BodyContent::Encoded(format, body.collect().await?),

@@ -396,6 +396,24 @@ impl ApiError {
         self.0.status
     }
 
+    /// Its type, if it has one besides its kind: of the edge, of the protocol, or as user code chose.
+    #[must_use]
+    pub fn error_type(&self) -> Option<&str> {
+        self.0.error_type.as_deref()
+    }
+
+    /// Whether the same request may be sent again: nothing of it has run.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.0.is_retryable
+    }
+
+    /// The time after which the request may be sent again, if it is known.
+    #[must_use]
+    pub fn wait(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
     /// Logs the error: a warning if a call failed on our side, else at debug level.
     ///
     /// A page is not a call: machines request it every second, and 503 of `/readyz` is a response, not an event.

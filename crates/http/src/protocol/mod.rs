@@ -85,7 +85,9 @@ pub use crate::observe::health::{not_ready_reason, unreachable_reason};
 pub use crate::observe::metrics::EdgeMetrics;
 pub use crate::observe::server_timing::{SERVER_TIMING, first, server_timing, total};
 pub use crate::observe::stream_log::StreamedItems;
-pub use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody, announced_length};
+pub use crate::request::body::{
+    Arrival, BodyLimits, IncomingBody, PendingAdmission, RequestBody, UnroutedBody, announced_length,
+};
 pub use crate::request::coding::{Compressibility, ContentCoding};
 pub use crate::request::head::RequestHead;
 pub use crate::request::payload::{decode_value, from_value};
@@ -98,7 +100,7 @@ pub use crate::respond::stream::{AbandonGuard, HEARTBEAT, Heartbeat, next_reply,
 pub use crate::respond::{ResponseCompression, body_of_parts};
 pub use crate::runtime::shutdown::ShutdownSignal;
 pub use crate::upgrade::{EdgeLife, Upgrade, UpgradedSocket};
-pub use callboard_core::edge::{CodecBudget, LARGE_BYTES};
+pub use callboard_core::edge::{CodecBudget, HeldBytes, LARGE_BYTES};
 
 /// The body of a request from any transport.
 pub type DynBody<'a> = dyn HttpBody<Data = Bytes, Error = BoxError> + Send + Unpin + 'a;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use axum::body::HttpBody;
 use bytes::Bytes;
+use callboard_codec::Account;
 use callboard_core::edge::{Admission, BodyReservation, HeldBytes, Pace, PaceLimits, PendingBody, Route};
 use callboard_core::{CallError, Deadline, Instant, LocalClient};
 use tokio::time::Sleep;
@@ -65,8 +66,17 @@ impl<'a> PendingAdmission<'a> {
             None => self.client.edge().admit_arrived(self.route, 0, self.arrived_at),
         }
     }
+}
 
-    /// Charges bytes that arrived.
+impl Arrival for PendingAdmission<'_> {
+    fn client(&self) -> &LocalClient {
+        self.client
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<(), CallError> {
+        self.client.edge().check_room(self.route, bytes)
+    }
+
     fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
         match &self.admission {
             Some(admission) => admission.grow(bytes),
@@ -80,6 +90,80 @@ impl<'a> PendingAdmission<'a> {
     fn refund(&self, bytes: u64) {
         self.admission.iter().for_each(|admission| admission.shrink(bytes));
     }
+
+    fn is_charged(&self) -> bool {
+        self.admission.is_some()
+    }
+}
+
+/// A body that names its route itself: its bytes are held on an account of their own, and its calls take their permits
+/// when it was read.
+#[derive(Debug)]
+pub struct UnroutedBody<'a> {
+    client: &'a LocalClient,
+    held: Arc<HeldBytes>,
+}
+
+impl<'a> UnroutedBody<'a> {
+    /// A body that has not begun to arrive.
+    #[must_use]
+    pub fn new(client: &'a LocalClient) -> Self {
+        Self { client, held: Arc::new(client.edge().held_bytes()) }
+    }
+
+    /// The account of its bytes, which frees them when it is dropped.
+    #[must_use]
+    pub fn into_account(self) -> Arc<HeldBytes> {
+        self.held
+    }
+}
+
+impl Arrival for UnroutedBody<'_> {
+    fn client(&self) -> &LocalClient {
+        self.client
+    }
+
+    fn check_room(&self, bytes: u64) -> Result<(), CallError> {
+        self.client.edge().held_bytes().grow(bytes)
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
+        self.held.grow(bytes)
+    }
+
+    fn refund(&self, bytes: u64) {
+        Account::refund(&*self.held, usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    fn is_charged(&self) -> bool {
+        self.held.bytes() > 0
+    }
+}
+
+/// What a body is charged to while it arrives.
+pub trait Arrival {
+    /// The node.
+    fn client(&self) -> &LocalClient;
+
+    /// Whether there is room for a body of this length. Takes none.
+    ///
+    /// # Errors
+    ///
+    /// The node has no room.
+    fn check_room(&self, bytes: u64) -> Result<(), CallError>;
+
+    /// Charges bytes that arrived.
+    ///
+    /// # Errors
+    ///
+    /// The node has no room.
+    fn charge(&mut self, bytes: u64) -> Result<(), CallError>;
+
+    /// Gives back bytes that were charged.
+    fn refund(&self, bytes: u64);
+
+    /// Whether it holds anything of the node.
+    fn is_charged(&self) -> bool;
 }
 
 /// The limits of one body.
@@ -110,9 +194,9 @@ pub fn announced_length(body: &(impl HttpBody + ?Sized), max_bytes: u64) -> Resu
 }
 
 /// A body that is being read.
-pub struct IncomingBody<'a, 'r, B> {
+pub struct IncomingBody<'a, A, B> {
     body: B,
-    arrival: &'a mut PendingAdmission<'r>,
+    arrival: &'a mut A,
     limits: BodyLimits,
     /// The decoder of a compressed body. `compressed_bytes` counts its compressed bytes.
     decoder: Option<Box<BodyDecoder>>,
@@ -125,25 +209,20 @@ pub struct IncomingBody<'a, 'r, B> {
     pending: Option<PendingBody>,
 }
 
-impl<B> fmt::Debug for IncomingBody<'_, '_, B> {
+impl<A, B> fmt::Debug for IncomingBody<'_, A, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IncomingBody").field("reservation", &self.reservation).finish_non_exhaustive()
     }
 }
 
-impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
+impl<'a, A: Arrival, B: RequestBody> IncomingBody<'a, A, B> {
     /// A body with this announced length, if it has one. The call is refused here if there is no room for it.
     ///
     /// # Errors
     ///
     /// The node has no room for the announced length.
-    pub fn new(
-        body: B,
-        announced: Option<u64>,
-        arrival: &'a mut PendingAdmission<'r>,
-        limits: BodyLimits,
-    ) -> Result<Self, CallError> {
-        arrival.client.edge().check_room(arrival.route, announced.unwrap_or(0))?;
+    pub fn new(body: B, announced: Option<u64>, arrival: &'a mut A, limits: BodyLimits) -> Result<Self, CallError> {
+        arrival.check_room(announced.unwrap_or(0))?;
         let (reservation, timer) = (BodyReservation::new(announced), BodyTimer::default());
         let (decoder, compressed_bytes, pending) = (None, 0, None);
         Ok(Self { body, arrival, limits, decoder, compressed_bytes, announced, reservation, timer, pending })
@@ -162,7 +241,7 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
 
     /// Another account of the same node, for data that is derived from the body while it arrives.
     pub(crate) fn held_bytes(&self) -> HeldBytes {
-        self.arrival.client.edge().held_bytes()
+        self.arrival.client().edge().held_bytes()
     }
 
     /// The whole body. A body of one piece is not copied.
@@ -269,8 +348,8 @@ impl<'a, 'r, B: RequestBody> IncomingBody<'a, 'r, B> {
             }
             Poll::Pending => {
                 let exhausted = self.timer.poll_exhausted(cx, self.limits.pace).map(Err);
-                if self.pending.is_none() && self.timer.timed.is_some() && self.arrival.admission.is_some() {
-                    self.pending = Some(self.arrival.client.edge().begin_body()?);
+                if self.pending.is_none() && self.timer.timed.is_some() && self.arrival.is_charged() {
+                    self.pending = Some(self.arrival.client().edge().begin_body()?);
                 }
                 exhausted
             }

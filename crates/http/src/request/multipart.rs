@@ -26,7 +26,7 @@ use indexmap::IndexMap;
 use multer::{Field, Multipart};
 use tokio::task::yield_now;
 
-use super::body::{IncomingBody, RequestBody};
+use super::body::{IncomingBody, PendingAdmission, RequestBody};
 use super::body_buffer::BodyBuffer;
 use super::disposition::Disposition;
 use crate::error::ApiError;
@@ -131,7 +131,7 @@ impl Part {
 
 /// Reads all parts without decoding them.
 pub(crate) async fn read<B: RequestBody>(
-    body: &mut IncomingBody<'_, '_, B>,
+    body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
     boundary: String,
 ) -> Result<MultipartForm, ApiError> {
     let held = body.held_bytes();
@@ -206,7 +206,7 @@ impl HeadScan {
 /// The body in small pieces with a pause after each: multer takes all ready bytes before it parses.
 #[expect(clippy::needless_pass_by_ref_mut, reason = "the returned stream reads it")]
 fn pieces<B: RequestBody>(
-    body: &mut IncomingBody<'_, '_, B>,
+    body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
     search: Arc<HeadScan>,
 ) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
     // Pays for the current chunk. The charge of the received bytes pays for the parts that are copied out of it.

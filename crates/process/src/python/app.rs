@@ -104,6 +104,8 @@ pub struct PythonService {
     /// The methods of HTTP that call it; none means `POST`.
     #[serde(default)]
     pub methods: Vec<String>,
+    /// How clients of OpenAI's API call it.
+    pub openai: Option<String>,
     /// What is known of the parts of a request that its code takes as arguments.
     #[serde(default)]
     pub request: Vec<PythonRequestArgument>,

@@ -51,6 +51,9 @@ impl PythonApp {
                 if !methods.is_empty() {
                     let _ = writeln!(text, "methods = [{}]", methods.join(", "));
                 }
+                if let Some(task) = &service.openai {
+                    let _ = writeln!(text, "openai = {}", quoted(task));
+                }
                 let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
                 if !examples.is_empty() {
                     let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();

@@ -1,0 +1,136 @@
+//! Embeddings: each entry of a request is one item of the route's batches.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use callboard_codec::Value;
+use callboard_core::Task;
+use callboard_http::axum::response::Response;
+use callboard_http::protocol::ApiError;
+use serde::{Serialize, Serializer};
+
+use crate::error::{bad_answer, invalid};
+use crate::input::InputForm;
+use crate::items;
+use crate::request::ModelRequest;
+use crate::respond;
+
+/// As many as the API allows.
+const MAX_ENTRIES: usize = 2048;
+
+/// A number as text, with its comma.
+const BYTES_PER_NUMBER: usize = 14;
+
+#[derive(Serialize)]
+struct EmbeddingList<'a> {
+    object: &'static str,
+    data: Vec<EmbeddingObject<'a>>,
+    model: &'a str,
+    usage: EmbeddingUsage,
+}
+
+#[derive(Serialize)]
+struct EmbeddingObject<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: Numbers<'a>,
+}
+
+/// Tokens that the route has counted, else 0: clients demand the field.
+#[derive(Serialize)]
+struct EmbeddingUsage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+}
+
+/// Numbers as the client wants them.
+struct Numbers<'a> {
+    numbers: &'a [f32],
+    is_base64: bool,
+}
+
+impl Serialize for Numbers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.is_base64 {
+            let bytes: Vec<u8> = self.numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+            serializer.serialize_str(&STANDARD.encode(bytes))
+        } else {
+            serializer.collect_seq(self.numbers)
+        }
+    }
+}
+
+/// Answers `POST /v1/embeddings`.
+pub(crate) async fn embed(request: ModelRequest<'_>) -> Result<Response, ApiError> {
+    let is_base64 = match request.fields.get("encoding_format") {
+        None | Some(Value::Null) => false,
+        Some(Value::Str(format)) if format == "float" => false,
+        Some(Value::Str(format)) if format == "base64" => true,
+        Some(_) => return Err(invalid("`encoding_format` must be \"float\" or \"base64\"")),
+    };
+    let form = InputForm::of(Task::Embed, request.route.input().schema());
+    if request.count("dimensions", 1..=1 << 20)?.is_some() && !form.takes("dimensions") {
+        return Err(invalid(format!(
+            "model `{}` has a fixed number of dimensions: leave out `dimensions`",
+            request.model
+        )));
+    }
+    let entries = entries(request.required("input")?)?;
+    let inputs = entries.into_iter().map(|entry| form.input(Task::Embed, entry.clone(), &request.fields)).collect();
+    let (answers, slowest) = items::run(&request, inputs).await?;
+
+    let read = |answer: &Value| embedding(request.route.name(), answer);
+    let embeddings: Vec<Embedding> = answers.iter().map(read).collect::<Result<_, _>>()?;
+    drop(answers);
+    let numbers: usize = embeddings.iter().map(|embedding| embedding.numbers.len()).sum();
+    let model = request.model.clone();
+    let write = move || {
+        let tokens = embeddings.iter().filter_map(|embedding| embedding.tokens).fold(0, u64::saturating_add);
+        let data = embeddings.iter().enumerate().map(|(index, embedding)| {
+            let embedding = Numbers { numbers: &embedding.numbers, is_base64 };
+            EmbeddingObject { object: "embedding", index, embedding }
+        });
+        let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
+        respond::written(&EmbeddingList { object: "list", data: data.collect(), model: &model, usage })
+    };
+    let response = respond::json(&request, numbers.saturating_mul(BYTES_PER_NUMBER), write).await?;
+    Ok(items::timed(response, &slowest))
+}
+
+/// A text, texts, token ids or lists of token ids.
+fn entries(input: &Value) -> Result<Vec<&Value>, ApiError> {
+    match input {
+        Value::Str(_) => Ok(vec![input]),
+        Value::List(ids) if matches!(ids.first(), Some(Value::Int(_))) => Ok(vec![input]),
+        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => Ok(entries.iter().collect()),
+        Value::List(entries) => {
+            Err(invalid(format!("`input` must have 1 to {MAX_ENTRIES} entries, not {}", entries.len())))
+        }
+        other => Err(invalid(format!("`input` must be a text or a list, not {}", other.kind()))),
+    }
+}
+
+struct Embedding {
+    numbers: Vec<f32>,
+    tokens: Option<u64>,
+}
+
+/// Numbers, or an object with `embedding` and perhaps `usage`.
+fn embedding(route: &str, answer: &Value) -> Result<Embedding, ApiError> {
+    let (numbers, tokens) = match answer {
+        Value::Map(map) => {
+            let tokens = map.get("usage").and_then(|usage| usage.get("prompt_tokens")).and_then(Value::as_u64);
+            (map.get("embedding").unwrap_or(&Value::Null), tokens)
+        }
+        numbers => (numbers, None),
+    };
+    let bad = || bad_answer(route, answer.kind(), "a list or a vector of numbers");
+    // One row of a matrix is a vector to some models.
+    let numbers = match numbers {
+        Value::Tensor(tensor) if tensor.shape().len() == 2 && tensor.shape()[0] == 1 => {
+            let row = tensor.reshape(&[tensor.len()]).map_err(|_| bad())?;
+            Value::Tensor(row).deserialize::<Vec<f32>>()
+        }
+        numbers => numbers.deserialize::<Vec<f32>>(),
+    };
+    Ok(Embedding { numbers: numbers.map_err(|_| bad())?, tokens })
+}

@@ -1,0 +1,281 @@
+//! Chat and completions: one call of the route for each choice, whole or as server-sent events.
+//!
+//! * **Streamed:** a piece of a streaming route is a chunk; a route that does not stream answers in one chunk. A route
+//!   that streams is joined for a client that does not.
+//! * **Stopped:** at a stop sequence the choice ends, and its call is cancelled, whether the route knows of it or not.
+//! * **Broken:** an error before the first chunk has its status. A later one is the last event, `{"error": …}`, without
+//!   `[DONE]`: a stream never ends silently.
+//! * **Cancelled:** a client that leaves drops the response, which cancels the calls.
+
+mod chunks;
+
+use std::sync::Arc;
+
+use callboard_codec::{Payload, Value};
+use callboard_core::edge::{LARGE_BYTES, PayloadReplies};
+use callboard_core::{Deadline, LocalClient, Task};
+use callboard_http::axum::response::Response;
+use callboard_http::protocol::{ApiError, EdgeLife, SERVER_TIMING, caught_within, next_reply, total};
+use futures_util::future::try_join_all;
+use prometheus_client::metrics::counter::Counter;
+use serde::Serialize;
+
+use crate::error::invalid;
+use crate::input::{InputForm, main_fields};
+use crate::models::now;
+use crate::reply::{Reply, Usage};
+use crate::request::ModelRequest;
+use crate::respond::{self, UsageJson};
+use crate::stop::{Passed, StopFilter};
+
+/// The most choices of one request: each is a call of its own.
+const MAX_CHOICES: u64 = 128;
+
+const MAX_STOPS: usize = 16;
+
+/// The memory of a call: its permit, its queue entry, its future.
+const CALL_BYTES: usize = 4096;
+
+/// Answers `POST /v1/chat/completions` and `POST /v1/completions`.
+pub(crate) async fn generate(request: ModelRequest<'_>) -> Result<Response, ApiError> {
+    let is_streamed = request.is_set("stream")?;
+    let has_usage = match request.fields.get("stream_options") {
+        Some(options) => options.get("include_usage") == Some(&Value::Bool(true)),
+        None => false,
+    };
+    let choices = choices(&request).await?;
+    let style = Style::new(&request);
+    if is_streamed {
+        chunks::respond(request, style, choices, has_usage).await
+    } else {
+        whole(request, &style, choices).await
+    }
+}
+
+/// The names of one answer.
+#[derive(Clone, Debug)]
+struct Style {
+    is_chat: bool,
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Style {
+    fn new(request: &ModelRequest<'_>) -> Self {
+        let is_chat = request.task == Task::Chat;
+        let prefix = if is_chat { "chatcmpl" } else { "cmpl" };
+        let id = format!("{prefix}-{}", request.context.id.as_str());
+        Self { is_chat, id, created: now(), model: request.model.clone() }
+    }
+}
+
+/// Starts the calls of all choices.
+async fn choices(request: &ModelRequest<'_>) -> Result<Vec<Choice>, ApiError> {
+    let n = request.count("n", 1..=MAX_CHOICES)?.unwrap_or(1);
+    let prompts = prompts(request)?;
+    let count = (prompts.len() as u64).saturating_mul(n);
+    if count > MAX_CHOICES {
+        return Err(invalid(format!("{} prompts with `n` = {n} are more than {MAX_CHOICES} choices", prompts.len())));
+    }
+    let stops = stops(request)?;
+    request.take_calls(usize::try_from(count).unwrap_or(usize::MAX))?;
+    let (form, budget) = (InputForm::of(request.task, request.route.input().schema()), request.budget());
+    let mut fields = request.fields.clone();
+    if !stops.is_empty() {
+        fields.insert("stop", stops.iter().cloned().map(Value::Str).collect::<Vec<_>>());
+    }
+    let edge = request.context.client.edge();
+    let reader = ReplyReader {
+        client: request.context.client.clone(),
+        route: request.route.name().into(),
+        deadline: request.deadline,
+        panics: request.context.metrics.requests.panics.clone(),
+    };
+    let mut choices = Vec::new();
+    for prompt in prompts {
+        let input = form.input(request.task, prompt.clone(), &fields);
+        for of_prompt in 0..n {
+            budget.charge(input.resident_bytes().saturating_add(CALL_BYTES))?;
+            let (admission, payload) = request.admit(input.clone()).await?;
+            choices.push(Choice {
+                index: choices.len(),
+                replies: edge.submit_streaming(admission, payload, request.options.clone()),
+                life: Arc::clone(request.context.life),
+                reader: reader.clone(),
+                filter: StopFilter::new(stops.clone()),
+                finish_reason: None,
+                has_tool_calls: false,
+                counts_prompt: of_prompt == 0,
+            });
+        }
+    }
+    Ok(choices)
+}
+
+/// The prompts, each of which has its own choices. A list of numbers is one prompt of token ids.
+fn prompts<'r>(request: &'r ModelRequest<'_>) -> Result<Vec<&'r Value>, ApiError> {
+    let name = main_fields(request.task)[0];
+    match (request.required(name)?, request.task) {
+        (Value::List(messages), Task::Chat) if messages.is_empty() => {
+            Err(invalid("`messages` must have one message or more"))
+        }
+        (messages @ Value::List(_), Task::Chat) => Ok(vec![messages]),
+        (other, Task::Chat) => Err(invalid(format!("`messages` must be a list, not {}", other.kind()))),
+        (Value::List(prompts), _) if prompts.is_empty() => Err(invalid("`prompt` must have one entry or more")),
+        (Value::List(prompts), _) if !matches!(prompts[0], Value::Int(_)) => Ok(prompts.iter().collect()),
+        (prompt, _) => Ok(vec![prompt]),
+    }
+}
+
+fn stops(request: &ModelRequest<'_>) -> Result<Vec<String>, ApiError> {
+    let refused = || invalid(format!("`stop` must be a text or up to {MAX_STOPS} texts, none of them empty"));
+    let text = |value: &Value| match value {
+        Value::Str(text) if !text.is_empty() => Ok(text.clone()),
+        _ => Err(refused()),
+    };
+    match request.fields.get("stop") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::List(stops)) if stops.len() <= MAX_STOPS => stops.iter().map(text).collect(),
+        Some(Value::List(_)) => Err(refused()),
+        Some(stop) => Ok(vec![text(stop)?]),
+    }
+}
+
+/// One choice: a call, and its text until now.
+struct Choice {
+    index: usize,
+    replies: PayloadReplies,
+    life: Arc<EdgeLife>,
+    reader: ReplyReader,
+    filter: StopFilter,
+    finish_reason: Option<String>,
+    has_tool_calls: bool,
+    /// Whether the tokens of its prompt count: those of a prompt with several choices count once.
+    counts_prompt: bool,
+}
+
+/// A piece of a choice. The last one has the reason of the end.
+struct Piece {
+    index: usize,
+    reply: Reply,
+    end: Option<String>,
+}
+
+impl Choice {
+    /// The next piece. After the last one the choice is dropped, which cancels what still runs of its call.
+    async fn next(&mut self) -> Result<Piece, ApiError> {
+        loop {
+            let Some(payload) = next_reply(&mut self.replies, &self.life).await else {
+                let reply = Reply { content: self.filter.finish(), ..Reply::default() };
+                let natural = if self.has_tool_calls { "tool_calls" } else { "stop" };
+                let end = self.finish_reason.take().unwrap_or_else(|| natural.to_owned());
+                return Ok(Piece { index: self.index, reply, end: Some(end) });
+            };
+            let mut reply = self.reader.read(payload?).await?;
+            if !self.counts_prompt {
+                reply.usage.prompt_tokens = None;
+            }
+            self.has_tool_calls |= reply.has_tool_calls();
+            self.finish_reason = reply.finish_reason.take().or(self.finish_reason.take());
+            let (content, is_stopped) = match self.filter.push(std::mem::take(&mut reply.content)) {
+                Passed::Text(content) => (content, false),
+                Passed::Stopped(content) => (content, true),
+            };
+            reply.content = content;
+            if is_stopped || reply.usage.is_known() || !reply.is_empty() {
+                return Ok(Piece { index: self.index, reply, end: is_stopped.then(|| "stop".to_owned()) });
+            }
+        }
+    }
+}
+
+/// Reads the answers of a route.
+#[derive(Clone)]
+struct ReplyReader {
+    client: LocalClient,
+    route: Arc<str>,
+    deadline: Deadline,
+    /// Counts panics of user code in codecs.
+    panics: Counter,
+}
+
+impl ReplyReader {
+    /// One answer, at the expense of an account of its own; a large one is read off the runtime. A panic of user code
+    /// is its error.
+    async fn read(&self, payload: Payload) -> Result<Reply, ApiError> {
+        let edge = self.client.edge();
+        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
+        let bytes = payload.size_up_to(LARGE_BYTES);
+        let route = Arc::clone(&self.route);
+        let read = move || Reply::read(&route, payload.to_value().map_err(ApiError::unencodable)?);
+        caught_within(&self.panics, Box::pin(budget.run_outcome(bytes, read))).await?
+    }
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<ChoiceJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<UsageJson>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ChoiceJson<'a> {
+    Chat { index: usize, message: Message<'a>, logprobs: Option<&'a Value>, finish_reason: &'a str },
+    Text { index: usize, text: &'a str, logprobs: Option<&'a Value>, finish_reason: &'a str },
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: Option<&'a str>,
+    #[serde(flatten)]
+    more: &'a callboard_codec::Map,
+}
+
+/// Waits for all choices and answers with them.
+async fn whole(request: ModelRequest<'_>, style: &Style, choices: Vec<Choice>) -> Result<Response, ApiError> {
+    let budget = request.budget();
+    let collect = async |mut choice: Choice| {
+        let mut whole = Reply::default();
+        loop {
+            let piece = choice.next().await?;
+            budget.charge_outcome(piece.reply.content.len())?;
+            whole.join(piece.reply);
+            if let Some(end) = piece.end {
+                return Ok::<_, ApiError>((whole, end));
+            }
+        }
+    };
+    let ended = try_join_all(choices.into_iter().map(|choice| Box::pin(collect(choice)))).await?;
+    let usage = ended.iter().fold(Usage::default(), |usage, (reply, _)| usage.with(reply.usage));
+    let bytes = ended.iter().map(|(reply, _)| reply.content.len()).sum();
+    let style = style.clone();
+    let write = move || {
+        let choices = ended.iter().enumerate().map(|(index, (reply, end))| choice_json(&style, index, reply, end));
+        let object = if style.is_chat { "chat.completion" } else { "text_completion" };
+        let (id, created, model) = (&*style.id, style.created, &*style.model);
+        let usage = usage.is_known().then(|| usage.into());
+        respond::written(&Answer { id, object, created, model, choices: choices.collect(), usage })
+    };
+    let mut response = respond::json(&request, bytes, write).await?;
+    response.headers_mut().insert(SERVER_TIMING, total(request.context.start.elapsed()));
+    Ok(response)
+}
+
+fn choice_json<'a>(style: &Style, index: usize, reply: &'a Reply, finish_reason: &'a str) -> ChoiceJson<'a> {
+    let logprobs = reply.logprobs.as_ref();
+    if !style.is_chat {
+        return ChoiceJson::Text { index, text: &reply.content, logprobs, finish_reason };
+    }
+    // The text beside tool calls is null, unless there is one.
+    let content = Some(&*reply.content).filter(|content| !content.is_empty() || !reply.has_tool_calls());
+    let message = Message { role: "assistant", content, more: &reply.more };
+    ChoiceJson::Chat { index, message, logprobs, finish_reason }
+}

@@ -1,0 +1,114 @@
+//! OpenAI's API over HTTP, under `/v1`: its clients call routes that have a [`Task`](callboard_core::Task) as models.
+//!
+//! ```text
+//!  GET  /v1/models[/{id}]         the routes with a task; an id is the route without the leading slash
+//!  POST /v1/chat/completions      chat: messages to a message, whole or streamed
+//!  POST /v1/completions           complete: a prompt to a text, whole or streamed
+//!  POST /v1/embeddings            embed: each entry is an item of the route's batches
+//!  POST /v1/rerank                rerank: each pair of query and document is an item
+//!  POST /v1/moderations           moderate: each text is an item
+//! ```
+//!
+//! The protocol translates: it has no queue, no retry and no default of its own. A route gets the fields that its
+//! schema names (`input`), and answers with a text, texts, or an object with more (`reply`). Unknown fields are never
+//! refused. Errors are `{"error": {"message", "type", "param", "code"}}` with the edge's statuses, except that a body of
+//! another type is 400 (`error`).
+
+mod embed;
+mod error;
+mod generate;
+mod input;
+mod items;
+mod models;
+mod path;
+mod rank;
+mod reply;
+mod request;
+mod respond;
+mod stop;
+
+use callboard_core::{ErrorKind, Task};
+use callboard_http::axum::Json;
+use callboard_http::axum::http::Method;
+use callboard_http::axum::response::{IntoResponse, Response};
+use callboard_http::protocol::{ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext};
+
+use self::path::{Endpoint, PATHS};
+use self::request::ModelRequest;
+
+/// The protocol, for an [`HttpEdge`](callboard_http::HttpEdge).
+#[derive(Debug)]
+pub struct OpenAiProtocol {
+    /// When models began to be served, in seconds since 1970.
+    created: u64,
+}
+
+impl Default for OpenAiProtocol {
+    fn default() -> Self {
+        Self { created: models::now() }
+    }
+}
+
+impl OpenAiProtocol {
+    /// The protocol.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    async fn answer(&self, context: RequestContext<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
+        let path = request.head.uri.path();
+        let endpoint = Endpoint::parse(path);
+        let method = &request.head.method;
+        let is_read = method == Method::GET || method == Method::HEAD;
+        match endpoint {
+            Endpoint::Models | Endpoint::Model(_) if !is_read => Err(ApiError::method_not_allowed(method, "GET, HEAD")),
+            Endpoint::Call(_) if method != Method::POST => Err(ApiError::method_not_allowed(method, "POST")),
+            Endpoint::Models => Ok(Json(models::list(context.client, self.created)).into_response()),
+            Endpoint::Model(id) => {
+                let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
+                let route = models::any(context.client, &id)?;
+                Ok(Json(models::object(&route, self.created)).into_response())
+            }
+            Endpoint::Call(task) => {
+                let request = ModelRequest::read(context, task, request).await?;
+                let route = request.route.name().to_owned();
+                // Boxed, because they are large.
+                let answer = match task {
+                    Task::Chat | Task::Complete => Box::pin(generate::generate(request)).await,
+                    Task::Embed => Box::pin(embed::embed(request)).await,
+                    Task::Rerank => Box::pin(rank::rerank(request)).await,
+                    _ => Box::pin(rank::moderate(request)).await,
+                };
+                answer.map_err(|error| error.about(&route))
+            }
+            Endpoint::Missing(what) => {
+                Err(ApiError::new(ErrorKind::NotFound, format!("this server does not offer {what}")))
+            }
+            Endpoint::Unknown => Err(ApiError::new(ErrorKind::NotFound, format!("there is no `{}`", shown(path)))),
+        }
+    }
+}
+
+/// A client's text, shortened.
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+impl Protocol for OpenAiProtocol {
+    fn name(&self) -> &str {
+        "OpenAI's API"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims { paths: &PATHS, ..Claims::default() }
+    }
+
+    fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
+        Box::pin(self.answer(context, request))
+    }
+
+    fn error_response(&self, error: ApiError) -> Response {
+        error::response(&error)
+    }
+}

@@ -1,0 +1,81 @@
+//! The models that clients see: the routes with a task. The id of a model is its route without the leading slash.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use callboard_core::edge::{Route, nearest};
+use callboard_core::{LocalClient, Task};
+use callboard_http::protocol::ApiError;
+use serde::Serialize;
+
+use crate::error::no_model;
+use crate::path::path_of;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelList {
+    object: &'static str,
+    data: Vec<ModelObject>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelObject {
+    id: String,
+    object: &'static str,
+    /// Seconds since 1970.
+    created: u64,
+    owned_by: &'static str,
+    /// What it does; not part of the original API.
+    task: &'static str,
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+pub(crate) fn list(client: &LocalClient, created: u64) -> ModelList {
+    let data = client.routes().iter().filter_map(|route| object(route, created)).collect();
+    ModelList { object: "list", data }
+}
+
+pub(crate) fn object(route: &Route, created: u64) -> Option<ModelObject> {
+    let task = route.task().filter(|_| !route.is_private())?.as_str();
+    Some(ModelObject { id: id_of(route).to_owned(), object: "model", created, owned_by: "callboard", task })
+}
+
+/// The model of this id, whatever its task.
+pub(crate) fn any(client: &LocalClient, id: &str) -> Result<Arc<Route>, ApiError> {
+    let route = id.starts_with(|first: char| first != '/' && first != '@').then(|| client.route(&format!("/{id}")));
+    route.flatten().filter(|route| route.task().is_some()).ok_or_else(|| unknown(client, id))
+}
+
+/// The model of this id for this task.
+pub(crate) fn find(client: &LocalClient, id: &str, task: Task) -> Result<Arc<Route>, ApiError> {
+    let route = any(client, id)?;
+    match route.task() {
+        Some(own) if own == task => Ok(route),
+        Some(own) => {
+            Err(no_model(format!("model `{}` is called at {}, not at {}", shown(id), path_of(own), path_of(task))))
+        }
+        None => Err(unknown(client, id)),
+    }
+}
+
+fn unknown(client: &LocalClient, id: &str) -> ApiError {
+    let routes = client.routes();
+    let known: Vec<&str> = routes.iter().filter(|route| route.task().is_some()).map(|route| id_of(route)).collect();
+    let hint = match nearest(id, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`GET /v1/models` lists the models".to_owned(),
+    };
+    no_model(format!("there is no model `{}`; {hint}", shown(id)))
+}
+
+fn id_of(route: &Route) -> &str {
+    route.name().trim_start_matches('/')
+}
+
+/// A client's text, shortened.
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect()
+}

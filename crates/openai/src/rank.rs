@@ -1,0 +1,137 @@
+//! Reranking, where each pair of query and document is one item, and moderation, where each text is.
+
+use callboard_codec::{Map, Value};
+use callboard_core::Task;
+use callboard_http::axum::response::Response;
+use callboard_http::protocol::ApiError;
+use serde::Serialize;
+
+use crate::error::{bad_answer, invalid};
+use crate::input::InputForm;
+use crate::items;
+use crate::request::ModelRequest;
+use crate::respond;
+
+/// The most documents or texts of one request.
+const MAX_ENTRIES: usize = 2048;
+
+#[derive(Serialize)]
+struct Ranking<'a> {
+    id: &'a str,
+    model: &'a str,
+    results: Vec<Ranked<'a>>,
+}
+
+#[derive(Serialize)]
+struct Ranked<'a> {
+    index: usize,
+    relevance_score: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<Document<'a>>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    text: &'a str,
+}
+
+/// Answers `POST /v1/rerank`: the best document first.
+pub(crate) async fn rerank(request: ModelRequest<'_>) -> Result<Response, ApiError> {
+    let query = request.required("query")?.clone();
+    let documents = texts("documents", request.required("documents")?)?;
+    let most = request.count("top_n", 1..=u64::from(u32::MAX))?.map_or(usize::MAX, |most| most as usize);
+    let shows_documents = request.is_set("return_documents")?;
+    let form = InputForm::of(Task::Rerank, request.route.input().schema());
+    if !form.takes("document") {
+        let name = request.route.name();
+        let message = format!("route `{name}` must take an object with `query` and `document` to rank documents");
+        return Err(ApiError::new(callboard_core::ErrorKind::Internal, message));
+    }
+    let mut fields = request.fields.clone();
+    fields.remove("documents");
+    let mut input_of = |document: &String| {
+        fields.insert("document", document.clone());
+        form.input(Task::Rerank, query.clone(), &fields)
+    };
+    let inputs = documents.iter().map(&mut input_of).collect();
+    let (answers, slowest) = items::run(&request, inputs).await?;
+    let score = |answer: &Value| {
+        let number = answer.as_f64().or_else(|| answer.get("relevance_score").or(answer.get("score"))?.as_f64());
+        let number = number.or_else(|| answer.deserialize::<[f64; 1]>().ok().map(|[number]| number));
+        number
+            .filter(|score| score.is_finite())
+            .ok_or_else(|| bad_answer(request.route.name(), answer.kind(), "a finite score"))
+    };
+    let mut scores: Vec<(usize, f64)> =
+        answers.iter().map(score).collect::<Result<Vec<_>, _>>()?.into_iter().enumerate().collect();
+    scores.sort_by(|(_, first), (_, second)| second.total_cmp(first));
+    scores.truncate(most);
+    let (model, id) = (request.model.clone(), format!("rerank-{}", request.context.id.as_str()));
+    let bytes = if shows_documents { documents.iter().map(String::len).sum() } else { 0 };
+    let write = move || {
+        let results = scores.iter().map(|&(index, relevance_score)| {
+            let document = shows_documents.then(|| Document { text: &documents[index] });
+            Ranked { index, relevance_score, document }
+        });
+        respond::written(&Ranking { id: &id, model: &model, results: results.collect() })
+    };
+    Ok(items::timed(respond::json(&request, bytes, write).await?, &slowest))
+}
+
+#[derive(Serialize)]
+struct Moderation<'a> {
+    id: &'a str,
+    model: &'a str,
+    results: &'a [Map],
+}
+
+/// Answers `POST /v1/moderations`.
+pub(crate) async fn moderate(request: ModelRequest<'_>) -> Result<Response, ApiError> {
+    let texts = texts("input", request.required("input")?)?;
+    let form = InputForm::of(Task::Moderate, request.route.input().schema());
+    let input_of = |text: String| form.input(Task::Moderate, Value::Str(text), &request.fields);
+    let (answers, slowest) = items::run(&request, texts.into_iter().map(input_of).collect()).await?;
+    let read = |answer| verdict(request.route.name(), answer);
+    let results: Vec<Map> = answers.into_iter().map(read).collect::<Result<_, _>>()?;
+    let (model, id) = (request.model.clone(), format!("modr-{}", request.context.id.as_str()));
+    let write = move || respond::written(&Moderation { id: &id, model: &model, results: &results });
+    Ok(items::timed(respond::json(&request, 0, write).await?, &slowest))
+}
+
+/// Whether a text is flagged; else scores or answers by category, of which one that is true flags it.
+fn verdict(route: &str, answer: Value) -> Result<Map, ApiError> {
+    let mut verdict = match answer {
+        Value::Bool(flagged) => Map::from_iter([("flagged", Value::Bool(flagged))]),
+        Value::Map(map) => map,
+        other => return Err(bad_answer(route, other.kind(), "true, false or an object with `flagged`")),
+    };
+    let any = |name: &str| matches!(verdict.get(name), Some(Value::Map(each)) if each.values().any(|is| *is == Value::Bool(true)));
+    let flagged = any("categories");
+    for (name, value) in
+        [("flagged", Value::Bool(flagged)), ("categories", Map::new().into()), ("category_scores", Map::new().into())]
+    {
+        if !verdict.contains_key(name) {
+            verdict.insert(name, value);
+        }
+    }
+    Ok(verdict)
+}
+
+/// A text or texts; a text may be the `text` of an object.
+fn texts(name: &str, value: &Value) -> Result<Vec<String>, ApiError> {
+    let text = |value: &Value| match value {
+        Value::Str(text) => Ok(text.clone()),
+        Value::Map(map) => match map.get("text") {
+            Some(Value::Str(text)) => Ok(text.clone()),
+            _ => Err(invalid(format!("`{name}` must be texts, or objects with a `text`"))),
+        },
+        other => Err(invalid(format!("`{name}` must be texts, or objects with a `text`, not {}", other.kind()))),
+    };
+    match value {
+        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => entries.iter().map(text).collect(),
+        Value::List(entries) => {
+            Err(invalid(format!("`{name}` must have 1 to {MAX_ENTRIES} entries, not {}", entries.len())))
+        }
+        one => Ok(vec![text(one)?]),
+    }
+}

@@ -1,0 +1,201 @@
+//! What a route that writes text has answered: a text, or an object with more. Pure.
+
+use callboard_codec::{Map, Value};
+use callboard_http::protocol::ApiError;
+
+use crate::error::bad_answer;
+
+/// One answer, or one piece of a streamed answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Reply {
+    /// The text.
+    pub(crate) content: String,
+    /// Why the text ends, if the route said so.
+    pub(crate) finish_reason: Option<String>,
+    /// The tokens, if the route counted them.
+    pub(crate) usage: Usage,
+    pub(crate) logprobs: Option<Value>,
+    /// The other fields of the message, such as `tool_calls`.
+    pub(crate) more: Map,
+}
+
+/// Counted tokens; `None` if nobody counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) prompt_tokens: Option<u64>,
+    pub(crate) completion_tokens: Option<u64>,
+}
+
+/// The fields that hold the text.
+const TEXT: [&str; 2] = ["content", "text"];
+
+const TOOL_CALLS: &str = "tool_calls";
+
+impl Reply {
+    pub(crate) fn read(route: &str, answer: Value) -> Result<Self, ApiError> {
+        let expected = "a text or an object with a text `content`";
+        let mut map = match answer {
+            Value::Null => return Ok(Self::default()),
+            Value::Str(content) => return Ok(Self { content, ..Self::default() }),
+            Value::Map(map) => map,
+            other => return Err(bad_answer(route, other.kind(), expected)),
+        };
+        let mut reply = Self::default();
+        for name in TEXT {
+            match map.remove(name) {
+                Some(Value::Str(content)) => reply.content = content,
+                None | Some(Value::Null) => {}
+                Some(other) => return Err(bad_answer(route, &format!("`{name}`: {}", other.kind()), expected)),
+            }
+        }
+        if let Some(Value::Str(reason)) = map.remove("finish_reason") {
+            reply.finish_reason = Some(reason);
+        }
+        if let Some(usage) = map.remove("usage") {
+            let count = |name| usage.get(name).and_then(Value::as_u64);
+            reply.usage =
+                Usage { prompt_tokens: count("prompt_tokens"), completion_tokens: count("completion_tokens") };
+        }
+        reply.logprobs = map.remove("logprobs").filter(|logprobs| !matches!(logprobs, Value::Null));
+        map.remove("role");
+        reply.more = map.into_iter().filter(|(_, value)| !matches!(value, Value::Null)).collect();
+        if let Some(calls) = reply.more.get_mut(TOOL_CALLS) {
+            number(calls);
+        }
+        Ok(reply)
+    }
+
+    /// Adds a further piece of the same answer.
+    pub(crate) fn join(&mut self, piece: Self) {
+        let Self { content, finish_reason, usage, logprobs, more } = piece;
+        self.content.push_str(&content);
+        self.finish_reason = finish_reason.or(self.finish_reason.take());
+        self.usage = usage.or(self.usage);
+        self.logprobs = logprobs.or(self.logprobs.take());
+        for (name, value) in more {
+            match (self.more.get_mut(&name), value) {
+                (Some(Value::List(calls)), Value::List(pieces)) if name == TOOL_CALLS => join_calls(calls, pieces),
+                (Some(Value::Str(text)), Value::Str(piece)) => text.push_str(&piece),
+                (_, value) => _ = self.more.insert(name, value),
+            }
+        }
+    }
+
+    pub(crate) fn has_tool_calls(&self) -> bool {
+        matches!(self.more.get(TOOL_CALLS), Some(Value::List(calls)) if !calls.is_empty())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content.is_empty() && self.more.is_empty() && self.logprobs.is_none()
+    }
+}
+
+impl Usage {
+    /// The newer count of each.
+    pub(crate) fn or(self, older: Self) -> Self {
+        Self {
+            prompt_tokens: self.prompt_tokens.or(older.prompt_tokens),
+            completion_tokens: self.completion_tokens.or(older.completion_tokens),
+        }
+    }
+
+    /// The tokens of several answers to one prompt.
+    pub(crate) fn with(self, other: Self) -> Self {
+        let sum = |first: Option<u64>, second: Option<u64>| match (first, second) {
+            (Some(first), Some(second)) => Some(first.saturating_add(second)),
+            (first, second) => first.or(second),
+        };
+        Self {
+            prompt_tokens: sum(self.prompt_tokens, other.prompt_tokens),
+            completion_tokens: sum(self.completion_tokens, other.completion_tokens),
+        }
+    }
+
+    pub(crate) fn is_known(self) -> bool {
+        self != Self::default()
+    }
+}
+
+/// Every piece of a tool call has its `index`, by which clients join them.
+fn number(calls: &mut Value) {
+    let Value::List(calls) = calls else { return };
+    for (index, call) in calls.iter_mut().enumerate() {
+        if let Value::Map(call) = call
+            && !call.contains_key("index")
+        {
+            call.insert("index", i64::try_from(index).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Joins pieces of tool calls with those of the same index: the text of arguments is continued.
+fn join_calls(calls: &mut Vec<Value>, pieces: Vec<Value>) {
+    for piece in pieces {
+        let index = piece.get("index").cloned();
+        let known = calls.iter_mut().find(|call| call.get("index") == index.as_ref());
+        match (known, piece) {
+            (Some(Value::Map(call)), Value::Map(piece)) => join_maps(call, piece, 0),
+            (_, piece) => calls.push(piece),
+        }
+    }
+}
+
+/// `function.arguments` is two maps deep; deeper pieces replace each other.
+fn join_maps(whole: &mut Map, piece: Map, depth: u8) {
+    for (name, value) in piece {
+        match (whole.get_mut(&name), value) {
+            (Some(Value::Str(text)), Value::Str(more)) if name == "arguments" => text.push_str(&more),
+            (Some(Value::Map(whole)), Value::Map(more)) if depth < 2 => join_maps(whole, more, depth + 1),
+            (_, value) => _ = whole.insert(name, value),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn read(answer: Json) -> Reply {
+        Reply::read("/x", Value::from_serialize(&answer).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_text_is_an_answer_and_so_is_an_object() {
+        assert_eq!(read(json!("hi")).content, "hi");
+        assert_eq!(read(json!(null)), Reply::default());
+        let usage = Usage { prompt_tokens: Some(3), completion_tokens: None };
+        let reply =
+            read(json!({ "text": "hi", "finish_reason": "length", "usage": { "prompt_tokens": 3 }, "a": null }));
+        let expected =
+            Reply { content: "hi".to_owned(), finish_reason: Some("length".to_owned()), usage, ..Reply::default() };
+        assert_eq!(reply, expected);
+        for answer in [json!(3), json!(["hi"]), json!({ "content": 3 })] {
+            let error = Reply::read("/x", Value::from_serialize(&answer).unwrap()).unwrap_err();
+            assert!(error.message().starts_with("route `/x` answered "), "{}", error.message());
+        }
+    }
+
+    #[test]
+    fn pieces_of_tool_calls_join_to_the_whole_call() {
+        let mut whole =
+            read(json!({ "tool_calls": [{ "id": "a", "function": { "name": "f", "arguments": "{\"x\"" } }] }));
+        whole.join(read(json!({ "content": "t", "tool_calls": [{ "function": { "arguments": ":1}" } }] })));
+        whole.join(read(json!({ "tool_calls": [{ "index": 1, "id": "b" }] })));
+        let calls = serde_json::to_value(&whole.more).unwrap();
+        let first = json!({ "id": "a", "function": { "name": "f", "arguments": "{\"x\":1}" }, "index": 0 });
+        assert_eq!(calls["tool_calls"], json!([first, { "index": 1, "id": "b" }]));
+        assert!(whole.has_tool_calls());
+        assert_eq!(whole.content, "t");
+    }
+
+    #[test]
+    fn counts_of_choices_are_added_and_those_of_pieces_are_not() {
+        let mut whole = read(json!({ "usage": { "prompt_tokens": 5, "completion_tokens": 1 } }));
+        whole.join(read(json!({ "usage": { "completion_tokens": 2 } })));
+        assert_eq!(whole.usage, Usage { prompt_tokens: Some(5), completion_tokens: Some(2) });
+        let both = whole.usage.with(Usage { prompt_tokens: None, completion_tokens: Some(4) });
+        assert_eq!(both, Usage { prompt_tokens: Some(5), completion_tokens: Some(6) });
+    }
+}

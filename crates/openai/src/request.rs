@@ -1,0 +1,122 @@
+//! One request to a model, as an outline: its body is read and decoded, then its model is looked up.
+//!
+//! The body names the model, so that it is read before any route is known: its bytes are held on an account of their
+//! own, within the limits of every body. Its calls take their permits afterwards, as any others.
+
+use std::sync::Arc;
+
+use callboard_codec::{Format, Map, Payload, Value};
+use callboard_core::edge::{Admission, Route};
+use callboard_core::{CallOptions, Deadline, Task};
+use callboard_http::protocol::{
+    ApiError, BodyLimits, CodecBudget, HeldBytes, IncomingBody, ProtocolRequest, RequestContext, RequestHead,
+    ResponseCompression, UnroutedBody, announced_length,
+};
+
+use crate::error::invalid;
+use crate::models;
+
+/// A request that was read.
+pub(crate) struct ModelRequest<'a> {
+    pub(crate) context: RequestContext<'a>,
+    pub(crate) task: Task,
+    pub(crate) route: Arc<Route>,
+    /// The name that the client has sent.
+    pub(crate) model: String,
+    /// All fields, as they were sent.
+    pub(crate) fields: Map,
+    pub(crate) options: CallOptions,
+    pub(crate) deadline: Deadline,
+    pub(crate) compression: ResponseCompression,
+    /// Pays for the fields and for what is made of them.
+    pub(crate) account: Arc<HeldBytes>,
+}
+
+impl<'a> ModelRequest<'a> {
+    pub(crate) async fn read(
+        context: RequestContext<'a>,
+        task: Task,
+        request: ProtocolRequest<'_>,
+    ) -> Result<Self, ApiError> {
+        let RequestContext { client, config, start, .. } = context;
+        let ProtocolRequest { head: parts, body } = request;
+        let head = RequestHead::read(&parts.headers)?;
+        let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
+        let announced = announced_length(&*body, config.max_body_bytes)?;
+        let limits = client.edge().limits();
+        let longest = head.timeout.unwrap_or(limits.default_timeout).min(limits.max_timeout);
+        let pace = config.body_pace(Deadline::after(start, longest));
+        let mut arrival = UnroutedBody::new(client);
+        let bytes = {
+            let limits = BodyLimits { max_bytes: config.max_body_bytes, pace };
+            let mut body = IncomingBody::new(body, announced, &mut arrival, limits)?.decoded(head.coding);
+            body.collect_aligned_at(0).await?
+        };
+        let account = arrival.into_account();
+        let budget = client.edge().codec_budget(Arc::clone(&account) as _, Deadline::after(start, longest));
+        let decode = config.decode.clone();
+        let read = move |bytes: &bytes::Bytes| Ok::<_, ApiError>(Value::decode(Format::Json, bytes, &decode)?);
+        let ((), value) = budget.read((), bytes, read).await?;
+        let Value::Map(fields) = value else {
+            return Err(invalid(format!("the body must be an object, not {}", value.kind())));
+        };
+        let model = match fields.get("model") {
+            Some(Value::Str(model)) => model.clone(),
+            Some(other) => return Err(invalid(format!("`model` must be a text, not {}", other.kind()))),
+            None => return Err(invalid("`model` is required: `GET /v1/models` lists the models")),
+        };
+        let route = models::find(client, &model, task)?;
+        let deadline = Deadline::after(start, client.edge().timeout_of(&route, head.timeout));
+        let request = (&parts.uri, &parts.headers, &parts.extensions);
+        let options = context.call_options(&route, request, deadline, head.priority)?;
+        Ok(Self { context, task, route, model, fields, options, deadline, compression, account })
+    }
+
+    /// Pays for what is made of the request.
+    pub(crate) fn budget(&self) -> CodecBudget<'a> {
+        self.context.client.edge().codec_budget(Arc::clone(&self.account) as _, self.deadline)
+    }
+
+    /// Takes the permit of one call with this input. Further calls count against the limit of the key by themselves.
+    pub(crate) async fn admit(&self, input: Value) -> Result<(Admission, Payload), ApiError> {
+        let admission = self.context.client.edge().admit(&self.route, 0)?;
+        callboard_http::protocol::from_value(&self.budget(), admission, &self.route, input).await
+    }
+
+    /// Counts the calls of the request against the limit of the key. The first was counted with the request.
+    pub(crate) fn take_calls(&self, calls: usize) -> Result<(), ApiError> {
+        match self.context.key_holder {
+            Some(holder) => holder.take(calls.saturating_sub(1)).map_err(|over| over.error),
+            None => Ok(()),
+        }
+    }
+
+    /// The whole number in this field, within these bounds.
+    pub(crate) fn count(&self, name: &str, bounds: std::ops::RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
+        let value = match self.fields.get(name) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(value) => value,
+        };
+        let count = value.as_u64().filter(|count| bounds.contains(count));
+        let refused =
+            || invalid(format!("`{name}` must be a whole number from {} to {}", bounds.start(), bounds.end()));
+        count.map(Some).ok_or_else(refused)
+    }
+
+    /// Whether this field is true.
+    pub(crate) fn is_set(&self, name: &str) -> Result<bool, ApiError> {
+        match self.fields.get(name) {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(set)) => Ok(*set),
+            Some(other) => Err(invalid(format!("`{name}` must be true or false, not {}", other.kind()))),
+        }
+    }
+
+    /// The required field of this name.
+    pub(crate) fn required(&self, name: &str) -> Result<&Value, ApiError> {
+        match self.fields.get(name) {
+            None | Some(Value::Null) => Err(invalid(format!("`{name}` is required"))),
+            Some(value) => Ok(value),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Ends a text at the first stop sequence, also where the sequence arrives in pieces. Pure.
+//!
+//! The end of the text so far is held back while it may be the beginning of a sequence.
+
+/// The text of one choice on its way to the client.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StopFilter {
+    /// None is empty.
+    stops: Vec<String>,
+    /// Shorter than the longest sequence.
+    held: String,
+}
+
+/// What of a piece can be sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// This much, and more may come.
+    Text(String),
+    /// The last, which a stop sequence followed.
+    Stopped(String),
+}
+
+impl StopFilter {
+    pub(crate) fn new(stops: Vec<String>) -> Self {
+        Self { stops, held: String::new() }
+    }
+
+    pub(crate) fn push(&mut self, piece: String) -> Passed {
+        if self.stops.is_empty() {
+            return Passed::Text(piece);
+        }
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(&piece);
+        if let Some(at) = self.stops.iter().filter_map(|stop| text.find(stop.as_str())).min() {
+            text.truncate(at);
+            return Passed::Stopped(text);
+        }
+        let begun = self.stops.iter().map(|stop| begun(&text, stop)).max().unwrap_or_default();
+        self.held = text.split_off(text.len() - begun);
+        Passed::Text(text)
+    }
+
+    /// What was held back, when no more comes.
+    pub(crate) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// The length of the longest end of `text` that `stop` begins with.
+fn begun(text: &str, stop: &str) -> usize {
+    let ends = stop.char_indices().map(|(at, _)| at).skip(1).filter(|at| *at <= text.len());
+    ends.filter(|at| text.as_bytes().ends_with(&stop.as_bytes()[..*at])).max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn through(stops: &[String], pieces: &[String]) -> (String, bool) {
+        let mut filter = StopFilter::new(stops.to_vec());
+        let mut sent = String::new();
+        for piece in pieces {
+            match filter.push(piece.clone()) {
+                Passed::Text(text) => sent.push_str(&text),
+                Passed::Stopped(text) => return (sent + &text, true),
+            }
+        }
+        (sent + &filter.finish(), false)
+    }
+
+    #[test]
+    fn what_cannot_be_a_stop_is_sent_at_once() {
+        let mut filter = StopFilter::new(vec!["\n\n".to_owned()]);
+        assert_eq!(filter.push("one\ntwo".to_owned()), Passed::Text("one\ntwo".to_owned()));
+        assert_eq!(filter.push("three\n".to_owned()), Passed::Text("three".to_owned()));
+        assert_eq!(filter.push("four".to_owned()), Passed::Text("\nfour".to_owned()));
+        assert_eq!(filter.push("\n".to_owned()), Passed::Text(String::new()));
+        assert_eq!(filter.push("\nfive".to_owned()), Passed::Stopped(String::new()));
+    }
+
+    proptest! {
+        /// However the text is cut, it ends where the whole text has its first stop sequence.
+        #[test]
+        fn pieces_are_as_the_whole(
+            stops in prop::collection::vec("[abé]{1,3}", 0..4),
+            pieces in prop::collection::vec("[abcé]{0,4}", 0..12),
+        ) {
+            let whole: String = pieces.concat();
+            let end = stops.iter().filter_map(|stop| whole.find(stop.as_str())).min();
+            let expected = whole[..end.unwrap_or(whole.len())].to_owned();
+            prop_assert_eq!(through(&stops, &pieces), (expected, end.is_some()));
+        }
+    }
+}

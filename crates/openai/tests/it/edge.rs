@@ -1,0 +1,82 @@
+//! A node with models, and requests to it.
+
+use std::sync::Arc;
+
+use callboard_core::{App, Node};
+use callboard_http::axum::body::{Body, to_bytes};
+use callboard_http::axum::http::Request;
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
+use callboard_openai::OpenAiProtocol;
+use serde_json::Value;
+use tower::Service as _;
+
+pub(crate) struct Served {
+    edge: HttpEdge,
+    pub(crate) node: Node,
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: callboard_http::axum::http::HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// The JSON of each event, and whether `[DONE]` is the last one.
+    pub(crate) fn events(&self) -> (Vec<Value>, bool) {
+        let lines = self.text.lines().filter_map(|line| line.strip_prefix("data: "));
+        let mut events: Vec<&str> = lines.collect();
+        let is_done = events.pop_if(|last| *last == "[DONE]").is_some();
+        (events.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect(), is_done)
+    }
+
+    #[track_caller]
+    pub(crate) fn ok(self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.text);
+        self.json()
+    }
+
+    /// The message of a refusal with this status and code.
+    #[track_caller]
+    pub(crate) fn refused(&self, status: u16, code: &str) -> String {
+        let body = self.json();
+        assert_eq!((self.status, body["error"]["code"].as_str()), (status, Some(code)), "{}", self.text);
+        body["error"]["message"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Served {
+    pub(crate) async fn start(app: App) -> Self {
+        Self::with(app, HttpConfig::default()).await
+    }
+
+    pub(crate) async fn with(app: App, config: HttpConfig) -> Self {
+        let node = app.start().await.unwrap();
+        let protocols = vec![Arc::new(OpenAiProtocol::new()) as _];
+        let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), protocols).unwrap();
+        Self { edge, node }
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send("POST", path, body.to_string()).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, String::new()).await
+    }
+
+    pub(crate) async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Answer {
+        let request =
+            Request::builder().method(method).uri(path).header("host", "localhost").body(body.into()).unwrap();
+        let response = self.edge.clone().call(request).await.unwrap();
+        let (head, body) = response.into_parts();
+        let text = String::from_utf8(to_bytes(body, 1 << 24).await.unwrap().to_vec()).unwrap();
+        Answer { status: head.status.as_u16(), headers: head.headers, text }
+    }
+}

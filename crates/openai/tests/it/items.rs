@@ -1,0 +1,103 @@
+//! Embeddings, reranking and moderation: each entry is an item of a batch.
+
+use base64::Engine as _;
+use callboard_codec::Value as Input;
+use callboard_core::{App, Batch, RouteSpec, Stage, Task};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::edge::Served;
+
+/// The length of a text, and the size of the batch that it was in.
+fn lengths() -> RouteSpec {
+    let lengths = Stage::batch("lengths", |texts: Batch<String>| {
+        let together = texts.len() as f32;
+        texts.iter().map(|text| Ok(vec![text.len() as f32, together])).collect()
+    });
+    let lengths = lengths.max_batch_size(8).max_delay(std::time::Duration::from_millis(200));
+    RouteSpec::new("/lengths", lengths).task(Task::Embed)
+}
+
+#[tokio::test]
+async fn entries_of_one_request_are_one_batch() {
+    let served = Served::start(App::new().mount(lengths())).await;
+    let body = json!({ "model": "lengths", "input": ["a", "bb", "ccc"], "user": "u" });
+    let list = served.post("/v1/embeddings", &body).await.ok();
+    let data = list["data"].as_array().unwrap();
+    let first: Vec<_> = data.iter().map(|entry| (entry["index"].as_u64(), entry["embedding"][0].as_f64())).collect();
+    assert_eq!(first, [(Some(0), Some(1.0)), (Some(1), Some(2.0)), (Some(2), Some(3.0))]);
+    assert!(data.iter().all(|entry| entry["embedding"][1].as_f64() > Some(1.0)), "{data:?}");
+    assert_eq!((list["object"].as_str(), &list["usage"]["total_tokens"]), (Some("list"), &json!(0)));
+
+    let body = json!({ "model": "lengths", "input": "four", "encoding_format": "base64" });
+    let list = served.post("/v1/embeddings", &body).await.ok();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(list["data"][0]["embedding"].as_str().unwrap());
+    assert_eq!(bytes.unwrap()[..4], 4f32.to_le_bytes());
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Tokens {
+    input: Vec<i64>,
+    dimensions: Option<usize>,
+}
+
+#[tokio::test]
+async fn token_ids_and_dimensions_reach_a_route_that_takes_them() {
+    let ids = Stage::each("ids", |tokens: &Tokens| Ok(vec![tokens.input.len() as f64; tokens.dimensions.unwrap_or(1)]));
+    let app = App::new().mount(RouteSpec::new("/ids", ids).task(Task::Embed)).mount(lengths());
+    let served = Served::start(app).await;
+    for (input, rows) in [(json!([1, 2, 3]), 1), (json!([[1, 2, 3], [4, 5, 6]]), 2)] {
+        let list =
+            served.post("/v1/embeddings", &json!({ "model": "ids", "input": input, "dimensions": 2 })).await.ok();
+        assert_eq!(list["data"].as_array().unwrap().len(), rows);
+        assert_eq!(list["data"][0]["embedding"], json!([3.0, 3.0]));
+    }
+    let refused = served.post("/v1/embeddings", &json!({ "model": "lengths", "input": "a", "dimensions": 2 })).await;
+    assert_eq!(
+        refused.refused(400, "invalid_value"),
+        "model `lengths` has a fixed number of dimensions: leave out `dimensions`"
+    );
+    let refused = served.post("/v1/embeddings", &json!({ "model": "lengths", "input": [[1]] })).await;
+    refused.refused(400, "schema_mismatch");
+}
+
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Pair {
+    query: String,
+    document: String,
+}
+
+#[tokio::test]
+async fn documents_are_ranked_the_best_first() {
+    let common = Stage::each("common", |pair: &Pair| {
+        Ok(pair.document.split(' ').filter(|word| pair.query.split(' ').any(|asked| asked == *word)).count() as f64)
+    });
+    let served = Served::start(App::new().mount(RouteSpec::new("/common", common).task(Task::Rerank))).await;
+    let documents = json!(["nothing", "a b", { "text": "a b c" }]);
+    let body =
+        json!({ "model": "common", "query": "a b c", "documents": documents, "top_n": 2, "return_documents": true });
+    let ranking = served.post("/v1/rerank", &body).await.ok();
+    let expected = json!([
+        { "index": 2, "relevance_score": 3.0, "document": { "text": "a b c" } },
+        { "index": 1, "relevance_score": 2.0, "document": { "text": "a b" } },
+    ]);
+    assert_eq!(ranking["results"], expected);
+}
+
+#[tokio::test]
+async fn texts_are_moderated_with_what_the_route_knows() {
+    let rude = Stage::each("rude", |text: &String| Ok(Input::from(text.contains("bad"))));
+    let sorted = Stage::each("sorted", |text: &String| {
+        Ok(Input::from_serialize(&json!({ "categories": { "rude": text.contains("bad") } })).unwrap())
+    });
+    let app = App::new().mount(RouteSpec::new("/rude", rude).task(Task::Moderate));
+    let served = Served::start(app.mount(RouteSpec::new("/sorted", sorted).task(Task::Moderate))).await;
+    for model in ["rude", "sorted"] {
+        let body = json!({ "model": model, "input": ["good", "bad"] });
+        let results = served.post("/v1/moderations", &body).await.ok()["results"].clone();
+        let flagged: Vec<&Value> = results.as_array().unwrap().iter().map(|result| &result["flagged"]).collect();
+        assert_eq!(flagged, [&json!(false), &json!(true)], "{model}");
+        assert!(results[0]["category_scores"].is_object());
+    }
+}

@@ -1,0 +1,8 @@
+//! The API on a real node behind a real edge, without a socket. `tests/external` calls it by other people's clients.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod chat;
+mod edge;
+mod items;
+mod refusals;
