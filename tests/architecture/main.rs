@@ -18,7 +18,7 @@ use self::sources::{code_of, crates, identifiers, indentation, manifest, read, r
 type Rule = (&'static str, &'static str, &'static str);
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 18] = [
+const RULES: [Rule; 19] = [
     ("codec", "", "tokio ractor tracing axum hyper quinn rustls"),
     ("core", "codec", "axum hyper hyper-util tower quinn rustls serde_json"),
     ("identity", "codec", "axum hyper quinn ractor"),
@@ -27,12 +27,13 @@ const RULES: [Rule; 18] = [
     ("telemetry", "core http-client", "axum hyper quinn ractor rustls"),
     ("http", "codec core telemetry", "prost quinn ractor"),
     ("oip", "codec core http telemetry", "axum hyper quinn ractor rustls"),
+    ("openai", "codec core http telemetry", "axum hyper quinn ractor rustls"),
     ("onnx", "codec core", "axum hyper quinn ractor tokio"),
     ("process", "codec core", "axum hyper quinn ractor"),
     ("stages", "codec core", "axum hyper quinn ractor tokio"),
     ("bench", "codec core http-client net", "axum hyper quinn ractor"),
     ("python", "codec core net", "axum hyper quinn ractor rustls"),
-    ("server", "core http net oip process", "axum hyper quinn ractor"),
+    ("server", "core http net oip openai process", "axum hyper quinn ractor"),
     (
         "config",
         "codec core http http-client net onnx process server stages",
@@ -42,7 +43,7 @@ const RULES: [Rule; 18] = [
     ("cli", "bench codec config core http http-client models net process server", "axum hyper quinn ractor"),
     (
         "",
-        "cli codec config core http http-client models net oip onnx process server stages",
+        "cli codec config core http http-client models net oip onnx openai process server stages",
         "axum hyper quinn ractor rten prost image",
     ),
 ];

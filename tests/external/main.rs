@@ -22,6 +22,7 @@ mod node;
 #[allow(dead_code, reason = "the other target uses the rest")]
 mod nodes;
 mod onnx;
+mod openai;
 mod openapi;
 mod peers;
 mod process;

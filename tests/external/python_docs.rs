@@ -68,6 +68,12 @@ fn the_page_for_clients_of_triton_can_be_followed() {
 }
 
 #[test]
+fn the_page_for_clients_of_openai_can_be_followed() {
+    let Some(python) = Python::with("openai") else { return };
+    follow_with(&python, "docs/openai.md");
+}
+
+#[test]
 fn an_evaluation_says_who_is_to_blame() {
     let Some(python) = python() else { return };
     let printed = in_python(&python, &["examples/relay/run.py", env!("CARGO_BIN_EXE_callboard")]);

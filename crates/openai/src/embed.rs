@@ -1,5 +1,7 @@
 //! Embeddings: each entry of a request is one item of the route's batches.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use callboard_codec::Value;
@@ -60,23 +62,24 @@ impl Serialize for Numbers<'_> {
 }
 
 /// Answers `POST /v1/embeddings`.
-pub(crate) async fn embed(request: ModelRequest<'_>) -> Result<Response, ApiError> {
+pub(crate) async fn embed(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
     let is_base64 = match request.fields.get("encoding_format") {
         None | Some(Value::Null) => false,
         Some(Value::Str(format)) if format == "float" => false,
         Some(Value::Str(format)) if format == "base64" => true,
         Some(_) => return Err(invalid("`encoding_format` must be \"float\" or \"base64\"")),
     };
-    let form = InputForm::of(Task::Embed, request.route.input().schema());
+    let route = Arc::clone(&request.route);
+    let form = InputForm::of(Task::Embed, route.input().schema());
     if request.count("dimensions", 1..=1 << 20)?.is_some() && !form.takes("dimensions") {
         return Err(invalid(format!(
             "model `{}` has a fixed number of dimensions: leave out `dimensions`",
             request.model
         )));
     }
-    let entries = entries(request.required("input")?)?;
-    let inputs = entries.into_iter().map(|entry| form.input(Task::Embed, entry.clone(), &request.fields)).collect();
-    let (answers, slowest) = items::run(&request, inputs).await?;
+    let entries = entries(request.take("input")?)?;
+    let input_of = |entry| form.input(Task::Embed, entry, &request.fields);
+    let (answers, slowest) = items::run(&request, entries, request.shared_bytes(&form), input_of).await?;
 
     let read = |answer: &Value| embedding(request.route.name(), answer);
     let embeddings: Vec<Embedding> = answers.iter().map(read).collect::<Result<_, _>>()?;
@@ -97,11 +100,11 @@ pub(crate) async fn embed(request: ModelRequest<'_>) -> Result<Response, ApiErro
 }
 
 /// A text, texts, token ids or lists of token ids.
-fn entries(input: &Value) -> Result<Vec<&Value>, ApiError> {
+fn entries(input: Value) -> Result<Vec<Value>, ApiError> {
     match input {
         Value::Str(_) => Ok(vec![input]),
-        Value::List(ids) if matches!(ids.first(), Some(Value::Int(_))) => Ok(vec![input]),
-        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => Ok(entries.iter().collect()),
+        Value::List(ref ids) if matches!(ids.first(), Some(Value::Int(_))) => Ok(vec![input]),
+        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => Ok(entries),
         Value::List(entries) => {
             Err(invalid(format!("`input` must have 1 to {MAX_ENTRIES} entries, not {}", entries.len())))
         }

@@ -54,13 +54,14 @@ pub(crate) fn body(error: &ApiError) -> Vec<u8> {
 }
 
 fn type_and_code(error: &ApiError) -> (&'static str, Option<&str>) {
-    match error.kind() {
-        ErrorKind::InvalidInput => ("invalid_request_error", error.error_type()),
-        ErrorKind::Unauthenticated => ("invalid_request_error", Some("invalid_api_key")),
-        ErrorKind::PermissionDenied => ("permission_error", error.error_type()),
-        ErrorKind::NotFound => ("invalid_request_error", error.error_type().or(Some("not_found"))),
-        ErrorKind::Overloaded => ("rate_limit_error", Some("rate_limit_exceeded")),
-        kind => ("server_error", error.error_type().or(Some(kind.as_str()))),
+    let own = error.error_type();
+    match error.status().as_u16() {
+        401 => ("invalid_request_error", Some("invalid_api_key")),
+        403 => ("permission_error", own),
+        404 => ("invalid_request_error", own.or(Some("not_found"))),
+        429 => ("rate_limit_error", Some("rate_limit_exceeded")),
+        status if status < 500 => ("invalid_request_error", own),
+        _ => ("server_error", own.or_else(|| Some(error.kind().as_str()))),
     }
 }
 
@@ -108,10 +109,9 @@ mod tests {
         for kind in ErrorKind::ALL {
             let (status, body, retry) = answered(ApiError::new(kind, "no"));
             let expected = match status {
-                401 | 404 => "invalid_request_error",
                 403 => "permission_error",
                 429 => "rate_limit_error",
-                400 | 422 => "invalid_request_error",
+                400..=499 => "invalid_request_error",
                 _ => "server_error",
             };
             assert_eq!(body["error"]["type"], expected, "{kind}: {status}");

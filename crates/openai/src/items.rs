@@ -17,16 +17,23 @@ const MAX_RUNNING: usize = 256;
 /// The memory of an item: its permit, its queue entry, its future.
 const ITEM_BYTES: usize = 2048;
 
-/// The outcomes of all items, in their order, and the times of the slowest.
-pub(crate) async fn run(request: &ModelRequest<'_>, inputs: Vec<Value>) -> Result<(Vec<Value>, Timing), ApiError> {
+/// The outcomes of all entries, in their order, and the times of the slowest. `input_of` makes the input of an entry as
+/// it begins, of which `shared_bytes` are copies of what all of them have.
+pub(crate) async fn run(
+    request: &ModelRequest<'_>,
+    entries: Vec<Value>,
+    shared_bytes: usize,
+    input_of: impl Fn(Value) -> Value + Send,
+) -> Result<(Vec<Value>, Timing), ApiError> {
     if request.route.streams() {
         let message = format!("model `{}` answers with a stream, and this endpoint needs one output", request.model);
         return Err(invalid(message));
     }
-    request.take_calls(inputs.len())?;
-    request.budget().charge(inputs.len().min(MAX_RUNNING).saturating_mul(ITEM_BYTES))?;
+    request.take_calls(entries.len())?;
+    let running = entries.len().min(MAX_RUNNING);
+    request.budget().charge(running.saturating_mul(shared_bytes.saturating_add(ITEM_BYTES)))?;
     // Boxed, so that moving many of them moves pointers.
-    let runs = inputs.into_iter().map(|input| Box::pin(run_item(request, input)));
+    let runs = entries.into_iter().map(|entry| Box::pin(run_item(request, input_of(entry))));
     let outcomes: Vec<(Value, Timing)> = stream::iter(runs).buffered(MAX_RUNNING).try_collect().await?;
     let slowest = outcomes.iter().map(|(_, timing)| *timing).max_by_key(Timing::total).unwrap_or_default();
     Ok((outcomes.into_iter().map(|(value, _)| value).collect(), slowest))

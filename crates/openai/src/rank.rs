@@ -1,7 +1,9 @@
 //! Reranking, where each pair of query and document is one item, and moderation, where each text is.
 
+use std::sync::Arc;
+
 use callboard_codec::{Map, Value};
-use callboard_core::Task;
+use callboard_core::{ErrorKind, Task};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::ApiError;
 use serde::Serialize;
@@ -36,27 +38,31 @@ struct Document<'a> {
 }
 
 /// Answers `POST /v1/rerank`: the best document first.
-pub(crate) async fn rerank(request: ModelRequest<'_>) -> Result<Response, ApiError> {
-    let query = request.required("query")?.clone();
-    let documents = texts("documents", request.required("documents")?)?;
-    let most = request.count("top_n", 1..=u64::from(u32::MAX))?.map_or(usize::MAX, |most| most as usize);
+pub(crate) async fn rerank(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
+    let query = request.take("query")?;
+    let documents = texts("documents", request.take("documents")?)?;
+    let most = request.count("top_n", 1..=u64::from(u32::MAX))?.and_then(|most| usize::try_from(most).ok());
     let shows_documents = request.is_set("return_documents")?;
-    let form = InputForm::of(Task::Rerank, request.route.input().schema());
+    let route = Arc::clone(&request.route);
+    let form = InputForm::of(Task::Rerank, route.input().schema());
     if !form.takes("document") {
         let name = request.route.name();
         let message = format!("route `{name}` must take an object with `query` and `document` to rank documents");
-        return Err(ApiError::new(callboard_core::ErrorKind::Internal, message));
+        return Err(ApiError::new(ErrorKind::Internal, message));
     }
-    let mut fields = request.fields.clone();
-    fields.remove("documents");
-    let mut input_of = |document: &String| {
-        fields.insert("document", document.clone());
+    let shared = request.shared_bytes(&form).saturating_add(query.resident_bytes());
+    let input_of = |document| {
+        let mut fields = request.fields.clone();
+        fields.insert("document", document);
         form.input(Task::Rerank, query.clone(), &fields)
     };
-    let inputs = documents.iter().map(&mut input_of).collect();
-    let (answers, slowest) = items::run(&request, inputs).await?;
+    request.budget().charge(documents.iter().map(String::len).sum())?;
+    let entries = documents.iter().cloned().map(Value::Str).collect();
+    // The fields are copied twice for a moment.
+    let (answers, slowest) = items::run(&request, entries, shared.saturating_mul(2), input_of).await?;
     let score = |answer: &Value| {
-        let number = answer.as_f64().or_else(|| answer.get("relevance_score").or(answer.get("score"))?.as_f64());
+        let number =
+            answer.as_f64().or_else(|| answer.get("relevance_score").or_else(|| answer.get("score"))?.as_f64());
         let number = number.or_else(|| answer.deserialize::<[f64; 1]>().ok().map(|[number]| number));
         number
             .filter(|score| score.is_finite())
@@ -65,7 +71,7 @@ pub(crate) async fn rerank(request: ModelRequest<'_>) -> Result<Response, ApiErr
     let mut scores: Vec<(usize, f64)> =
         answers.iter().map(score).collect::<Result<Vec<_>, _>>()?.into_iter().enumerate().collect();
     scores.sort_by(|(_, first), (_, second)| second.total_cmp(first));
-    scores.truncate(most);
+    scores.truncate(most.unwrap_or(usize::MAX));
     let (model, id) = (request.model.clone(), format!("rerank-{}", request.context.id.as_str()));
     let bytes = if shows_documents { documents.iter().map(String::len).sum() } else { 0 };
     let write = move || {
@@ -86,11 +92,13 @@ struct Moderation<'a> {
 }
 
 /// Answers `POST /v1/moderations`.
-pub(crate) async fn moderate(request: ModelRequest<'_>) -> Result<Response, ApiError> {
-    let texts = texts("input", request.required("input")?)?;
-    let form = InputForm::of(Task::Moderate, request.route.input().schema());
-    let input_of = |text: String| form.input(Task::Moderate, Value::Str(text), &request.fields);
-    let (answers, slowest) = items::run(&request, texts.into_iter().map(input_of).collect()).await?;
+pub(crate) async fn moderate(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
+    let texts = texts("input", request.take("input")?)?;
+    let route = Arc::clone(&request.route);
+    let form = InputForm::of(Task::Moderate, route.input().schema());
+    let input_of = |text| form.input(Task::Moderate, text, &request.fields);
+    let entries = texts.into_iter().map(Value::Str).collect();
+    let (answers, slowest) = items::run(&request, entries, request.shared_bytes(&form), input_of).await?;
     let read = |answer| verdict(request.route.name(), answer);
     let results: Vec<Map> = answers.into_iter().map(read).collect::<Result<_, _>>()?;
     let (model, id) = (request.model.clone(), format!("modr-{}", request.context.id.as_str()));
@@ -118,17 +126,17 @@ fn verdict(route: &str, answer: Value) -> Result<Map, ApiError> {
 }
 
 /// A text or texts; a text may be the `text` of an object.
-fn texts(name: &str, value: &Value) -> Result<Vec<String>, ApiError> {
-    let text = |value: &Value| match value {
-        Value::Str(text) => Ok(text.clone()),
-        Value::Map(map) => match map.get("text") {
-            Some(Value::Str(text)) => Ok(text.clone()),
+fn texts(name: &str, value: Value) -> Result<Vec<String>, ApiError> {
+    let text = |value: Value| match value {
+        Value::Str(text) => Ok(text),
+        Value::Map(mut map) => match map.remove("text") {
+            Some(Value::Str(text)) => Ok(text),
             _ => Err(invalid(format!("`{name}` must be texts, or objects with a `text`"))),
         },
         other => Err(invalid(format!("`{name}` must be texts, or objects with a `text`, not {}", other.kind()))),
     };
     match value {
-        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => entries.iter().map(text).collect(),
+        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => entries.into_iter().map(text).collect(),
         Value::List(entries) => {
             Err(invalid(format!("`{name}` must have 1 to {MAX_ENTRIES} entries, not {}", entries.len())))
         }

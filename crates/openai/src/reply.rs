@@ -69,9 +69,9 @@ impl Reply {
     pub(crate) fn join(&mut self, piece: Self) {
         let Self { content, finish_reason, usage, logprobs, more } = piece;
         self.content.push_str(&content);
-        self.finish_reason = finish_reason.or(self.finish_reason.take());
+        self.finish_reason = finish_reason.or_else(|| self.finish_reason.take());
         self.usage = usage.or(self.usage);
-        self.logprobs = logprobs.or(self.logprobs.take());
+        self.logprobs = logprobs.or_else(|| self.logprobs.take());
         for (name, value) in more {
             match (self.more.get_mut(&name), value) {
                 (Some(Value::List(calls)), Value::List(pieces)) if name == TOOL_CALLS => join_calls(calls, pieces),

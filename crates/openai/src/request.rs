@@ -14,6 +14,7 @@ use callboard_http::protocol::{
 };
 
 use crate::error::invalid;
+use crate::input::InputForm;
 use crate::models;
 
 /// A request that was read.
@@ -110,6 +111,18 @@ impl<'a> ModelRequest<'a> {
             Some(Value::Bool(set)) => Ok(*set),
             Some(other) => Err(invalid(format!("`{name}` must be true or false, not {}", other.kind()))),
         }
+    }
+
+    /// Takes the required field of this name out of the request.
+    pub(crate) fn take(&mut self, name: &str) -> Result<Value, ApiError> {
+        self.required(name)?;
+        Ok(self.fields.remove(name).unwrap_or_default())
+    }
+
+    /// The memory of what a call takes of the fields that all calls of the request have.
+    pub(crate) fn shared_bytes(&self, form: &InputForm<'_>) -> usize {
+        let taken = self.fields.iter().filter(|(name, _)| form.takes(name));
+        taken.map(|(name, value)| name.len().saturating_add(value.resident_bytes())).fold(0, usize::saturating_add)
     }
 
     /// The required field of this name.

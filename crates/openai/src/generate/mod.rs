@@ -37,13 +37,17 @@ const MAX_STOPS: usize = 16;
 const CALL_BYTES: usize = 4096;
 
 /// Answers `POST /v1/chat/completions` and `POST /v1/completions`.
-pub(crate) async fn generate(request: ModelRequest<'_>) -> Result<Response, ApiError> {
+pub(crate) async fn generate(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
     let is_streamed = request.is_set("stream")?;
     let has_usage = match request.fields.get("stream_options") {
         Some(options) => options.get("include_usage") == Some(&Value::Bool(true)),
         None => false,
     };
-    let choices = choices(&request).await?;
+    let stops = stops(&request)?;
+    if !stops.is_empty() {
+        request.fields.insert("stop", stops.iter().cloned().map(Value::Str).collect::<Vec<_>>());
+    }
+    let choices = choices(&request, stops).await?;
     let style = Style::new(&request);
     if is_streamed {
         chunks::respond(request, style, choices, has_usage).await
@@ -71,20 +75,15 @@ impl Style {
 }
 
 /// Starts the calls of all choices.
-async fn choices(request: &ModelRequest<'_>) -> Result<Vec<Choice>, ApiError> {
+async fn choices(request: &ModelRequest<'_>, stops: Vec<String>) -> Result<Vec<Choice>, ApiError> {
     let n = request.count("n", 1..=MAX_CHOICES)?.unwrap_or(1);
     let prompts = prompts(request)?;
     let count = (prompts.len() as u64).saturating_mul(n);
     if count > MAX_CHOICES {
         return Err(invalid(format!("{} prompts with `n` = {n} are more than {MAX_CHOICES} choices", prompts.len())));
     }
-    let stops = stops(request)?;
     request.take_calls(usize::try_from(count).unwrap_or(usize::MAX))?;
     let (form, budget) = (InputForm::of(request.task, request.route.input().schema()), request.budget());
-    let mut fields = request.fields.clone();
-    if !stops.is_empty() {
-        fields.insert("stop", stops.iter().cloned().map(Value::Str).collect::<Vec<_>>());
-    }
     let edge = request.context.client.edge();
     let reader = ReplyReader {
         client: request.context.client.clone(),
@@ -94,7 +93,7 @@ async fn choices(request: &ModelRequest<'_>) -> Result<Vec<Choice>, ApiError> {
     };
     let mut choices = Vec::new();
     for prompt in prompts {
-        let input = form.input(request.task, prompt.clone(), &fields);
+        let input = form.input(request.task, prompt.clone(), &request.fields);
         for of_prompt in 0..n {
             budget.charge(input.resident_bytes().saturating_add(CALL_BYTES))?;
             let (admission, payload) = request.admit(input.clone()).await?;
@@ -177,7 +176,7 @@ impl Choice {
                 reply.usage.prompt_tokens = None;
             }
             self.has_tool_calls |= reply.has_tool_calls();
-            self.finish_reason = reply.finish_reason.take().or(self.finish_reason.take());
+            self.finish_reason = reply.finish_reason.take().or_else(|| self.finish_reason.take());
             let (content, is_stopped) = match self.filter.push(std::mem::take(&mut reply.content)) {
                 Passed::Text(content) => (content, false),
                 Passed::Stopped(content) => (content, true),

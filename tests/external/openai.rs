@@ -1,0 +1,50 @@
+//! The clients of OpenAI's API that people use, against `examples/openai` and against models in trouble.
+
+use std::fs;
+use std::path::Path;
+
+use crate::node::Node;
+use crate::python::Python;
+use crate::python_apps::{command, python, serve};
+use crate::support::{Server, directory};
+
+const EXAMPLE: &str = "examples/openai/app.py";
+
+fn base(server: &Server) -> String {
+    format!("http://{}/v1", server.address)
+}
+
+#[test]
+fn the_client_of_openai_finds_models_reads_streams_and_repeats_nothing_that_ran() {
+    let Some((python, openai)) = python().zip(Python::with("openai")) else { return };
+    let example = serve(&python, EXAMPLE);
+    let runs = directory().join("runs");
+    fs::write(&runs, "").unwrap();
+    let mut trouble = command(&python, &["serve", "tests/external/scripts/openai_app.py", "--http", "127.0.0.1:0"]);
+    trouble.env("RUNS", &runs);
+    let trouble = Server::start(trouble);
+    let output = openai.run("openai_python.py", &[&base(&example), &base(&trouble), runs.to_str().unwrap()]);
+    let parts = [
+        ["models", "chat", "streams", "embeddings", "refused"],
+        ["failures", "cancelled", "tool_calls", "others", "overload"],
+    ];
+    assert_eq!(output.lines().collect::<Vec<_>>(), parts.concat());
+}
+
+#[test]
+fn libraries_for_many_providers_use_it_as_one_of_them() {
+    let Some((python, others)) = python().zip(Python::with("openai-others")) else { return };
+    let server = serve(&python, EXAMPLE);
+    let output = others.run("openai_others.py", &[&base(&server)]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["langchain", "litellm", "llama_index"]);
+}
+
+#[test]
+fn clients_in_javascript_chat_stream_and_embed() {
+    let Some((python, node)) = python().zip(Node::with("openai")) else { return };
+    let server = serve(&python, EXAMPLE);
+    let directory = node.scratch("clients");
+    let script = "openai_clients.mjs";
+    fs::copy(Path::new("tests/external/scripts").join(script), directory.join(script)).unwrap();
+    assert_eq!(node.script(script, &[&base(&server)], &directory).trim(), "openai\nai");
+}

@@ -1,0 +1,45 @@
+"""Other libraries that speak OpenAI's API, against the example. Argument: its base URL."""
+
+import os
+import sys
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+base = sys.argv[1]
+
+
+def langchain():
+    from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+
+    model = ChatOpenAI(model="repeat", base_url=base, api_key="none")
+    assert model.invoke("hello there").content == "hello there"
+    assert "".join(chunk.content for chunk in model.stream("one two")) == "one two"
+    embeddings = OpenAIEmbeddings(model="hashing", base_url=base, api_key="none", check_embedding_ctx_length=False)
+    assert [len(vector) for vector in embeddings.embed_documents(["a", "b"])] == [256, 256]
+
+
+def litellm():
+    import litellm
+
+    to = {"api_base": base, "api_key": "none"}
+    messages = [{"role": "user", "content": "hi you"}]
+    whole = litellm.completion(model="openai/repeat", messages=messages, **to)
+    assert (whole.choices[0].message.content, whole.usage.completion_tokens) == ("hi you", 2)
+    chunks = list(litellm.completion(model="openai/repeat", messages=messages, stream=True, **to))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "hi you"
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert len(litellm.embedding(model="openai/hashing", input=["a"], **to).data[0]["embedding"]) == 256
+    ranking = litellm.rerank(
+        model="jina_ai/overlap", query="a b", documents=["a", "b a"], api_base=base + "/rerank", api_key="none"
+    )
+    assert [result["index"] for result in ranking.results] == [1, 0]
+
+
+def llama_index():
+    from llama_index.llms.openai_like import OpenAILike
+
+    assert OpenAILike(model="repeat", api_base=base, api_key="none", is_chat_model=True).complete("say").text == "say"
+
+
+for part in (langchain, litellm, llama_index):
+    part()
+    print(part.__name__)

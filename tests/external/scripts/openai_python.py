@@ -1,0 +1,127 @@
+"""OpenAI's own client against two servers: the example, and models in trouble. Arguments: both base URLs, and the file
+in which the models note what ran."""
+
+import asyncio
+import pathlib
+import sys
+import time
+
+import openai
+
+example, trouble, runs = sys.argv[1:]
+HELLO = [{"role": "user", "content": "one two three"}]
+
+
+def noted(word):
+    return pathlib.Path(runs).read_text(encoding="utf-8").count(word)
+
+
+def models(client):
+    assert [model.id for model in client.models.list()] == ["repeat", "hashing", "overlap"]
+    assert client.models.retrieve("repeat").owned_by == "callboard"
+
+
+def chat(client):
+    whole = client.chat.completions.create(model="repeat", messages=HELLO, n=3, max_tokens=2)
+    assert [choice.message.content for choice in whole.choices] == ["one two"] * 3
+    assert {choice.finish_reason for choice in whole.choices} == {"length"}
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 6)
+    assert whole._request_id
+    stopped = client.chat.completions.create(model="repeat", messages=HELLO, stop=" t")
+    assert (stopped.choices[0].message.content, stopped.choices[0].finish_reason) == ("one", "stop")
+
+
+def streams(client):
+    options = {"include_usage": True}
+    chunks = list(client.chat.completions.create(model="repeat", messages=HELLO, stream=True, stream_options=options))
+    pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+    assert pieces == ["one", " two", " three", None], pieces
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices] == [None, None, None, "stop"]
+    assert chunks[-1].usage.total_tokens == 6
+
+
+def embeddings(client):
+    # Without a format the client asks for base64.
+    packed = client.embeddings.create(model="hashing", input=["one two", "three"])
+    plain = client.embeddings.create(model="hashing", input=["one two", "three"], encoding_format="float")
+    assert len(packed.data) == 2 and len(packed.data[0].embedding) == 256
+    for one, other in zip(packed.data, plain.data, strict=True):
+        assert max(abs(a - b) for a, b in zip(one.embedding, other.embedding, strict=True)) < 1e-6
+
+
+def refused(client):
+    for arguments, kind, code in (
+        ({"model": "absent", "messages": HELLO}, openai.NotFoundError, "model_not_found"),
+        ({"model": "hashing", "messages": HELLO}, openai.NotFoundError, "model_not_found"),
+        ({"model": "repeat", "messages": []}, openai.BadRequestError, "invalid_value"),
+    ):
+        try:
+            client.chat.completions.create(**arguments)
+        except kind as error:
+            assert error.code == code, error.code
+        else:
+            raise AssertionError(arguments)
+
+
+def failures(client):
+    """A call that may have run is not repeated, though the client repeats every 5xx by itself."""
+    try:
+        client.chat.completions.create(model="fails", messages=HELLO)
+    except openai.InternalServerError as error:
+        assert "the model is broken" in error.message and error.code == "RuntimeError", error
+    assert noted("fails") == 1
+    heard = []
+    try:
+        for chunk in client.chat.completions.create(model="breaks", messages=HELLO, stream=True):
+            heard.append(chunk.choices[0].delta.content)
+    except openai.APIError as error:
+        assert "the model is broken" in error.message
+    else:
+        raise AssertionError("the stream ended as if nothing had happened")
+    assert heard == ["one "]
+
+
+def cancelled(client):
+    with client.chat.completions.create(model="endless", messages=HELLO, stream=True) as chunks:
+        next(iter(chunks))
+    until = time.monotonic() + 30
+    while not noted("endless ended"):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def tool_calls(client):
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    choice = client.chat.completions.create(model="tools", messages=HELLO, tools=[tool]).choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert choice.message.tool_calls[0].function.arguments == '{"city": "Rome"}'
+    chunks = client.chat.completions.create(model="tools", messages=HELLO, tools=[tool], stream=True)
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    assert [(call.index, call.function.name) for call in calls] == [(0, "weather")]
+
+
+def others(client):
+    several = client.completions.create(model="shout", prompt=["a", "b"], suffix="!")
+    assert [choice.text for choice in several.choices] == ["A!", "B!"]
+    verdict = client.moderations.create(model="rude", input=["kind", "rude"])
+    assert [result.flagged for result in verdict.results] == [False, True]
+
+
+async def overload(base):
+    """A full queue is 429, which the client waits for and repeats: all are answered in the end."""
+    client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=10)
+    calls = [client.embeddings.create(model="slow", input="x" * length, encoding_format="float") for length in range(1, 7)]
+    lengths = [answer.data[0].embedding[0] for answer in await asyncio.gather(*calls)]
+    assert lengths == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+client = openai.OpenAI(base_url=example, api_key="none")
+for part in (models, chat, streams, embeddings, refused):
+    part(client)
+    print(part.__name__)
+client = openai.OpenAI(base_url=trouble, api_key="none")
+for part in (failures, cancelled, tool_calls, others):
+    part(client)
+    print(part.__name__)
+asyncio.run(overload(trouble))
+print("overload")
