@@ -31,7 +31,7 @@ impl StopFilter {
         }
         let mut text = std::mem::take(&mut self.held);
         text.push_str(&piece);
-        if let Some(at) = self.stops.iter().filter_map(|stop| text.find(stop.as_str())).min() {
+        if let Some((_, at)) = first_stop(&text, &self.stops) {
             text.truncate(at);
             return Passed::Stopped(text);
         }
@@ -44,6 +44,12 @@ impl StopFilter {
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
+}
+
+/// The end and the beginning of the sequence that is complete first, as it would be if the text came letter by letter.
+fn first_stop(text: &str, stops: &[String]) -> Option<(usize, usize)> {
+    let found = stops.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| (at + stop.len(), at)));
+    found.min()
 }
 
 /// The length of the longest end of `text` that `stop` begins with.
@@ -81,14 +87,14 @@ mod tests {
     }
 
     proptest! {
-        /// However the text is cut, it ends where the whole text has its first stop sequence.
+        /// However the text is cut, it ends where the whole text has the stop sequence that is complete first.
         #[test]
         fn pieces_are_as_the_whole(
             stops in prop::collection::vec("[abé]{1,3}", 0..4),
             pieces in prop::collection::vec("[abcé]{0,4}", 0..12),
         ) {
             let whole: String = pieces.concat();
-            let end = stops.iter().filter_map(|stop| whole.find(stop.as_str())).min();
+            let end = first_stop(&whole, &stops).map(|(_, at)| at);
             let expected = whole[..end.unwrap_or(whole.len())].to_owned();
             prop_assert_eq!(through(&stops, &pieces), (expected, end.is_some()));
         }

@@ -110,7 +110,9 @@ def others(client):
 async def overload(base):
     """A full queue is 429, which the client waits for and repeats: all are answered in the end."""
     client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=10)
-    calls = [client.embeddings.create(model="slow", input="x" * length, encoding_format="float") for length in range(1, 7)]
+    calls = [
+        client.embeddings.create(model="slow", input="x" * length, encoding_format="float") for length in range(1, 7)
+    ]
     lengths = [answer.data[0].embedding[0] for answer in await asyncio.gather(*calls)]
     assert lengths == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
