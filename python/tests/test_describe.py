@@ -50,6 +50,7 @@ def test_each_route_is_described() -> None:
         "headers": [],
         "query": [],
         "methods": [],
+        "openai": None,
         "response": None,
         "request": [],
         "streams": False,

@@ -50,6 +50,7 @@ mod node;
 mod npy;
 mod npz;
 mod oip;
+mod openai;
 mod payloads;
 mod peers;
 #[cfg(target_os = "linux")]

@@ -51,7 +51,19 @@ fn app() -> App {
         .route("/frame", Stage::each("frame", |frame: &DataFrame| Ok(frame.clone())))
         .route("/tensor", Stage::each("tensor", |tensor: &Tensor| Ok(tensor.clone())))
         .route("/function", Stage::each("function", |call: &FunctionCall| call.arg::<Value>(0, "x")))
+        .mount(RouteSpec::new("/chat", Stage::each("chat", |asked: &Value| Ok(asked.clone()))).task(Task::Chat))
+        .mount(RouteSpec::new("/length", Stage::each("length", length)).task(Task::Embed))
         .route_streaming("/count", StreamStage::each("count", lines))
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+struct Text {
+    input: String,
+    extra: Option<Value>,
+}
+
+fn length(text: &Text) -> Result<Vec<f64>, Failure> {
+    Ok(vec![text.input.len() as f64])
 }
 
 /// As many lines of one KiB as the caller requests.
