@@ -14,6 +14,7 @@
 //! refused. Errors are `{"error": {"message", "type", "param", "code"}}` with the edge's statuses, except that a body of
 //! another type is 400 (`error`).
 
+mod document;
 mod embed;
 mod error;
 mod generate;
@@ -27,11 +28,17 @@ mod request;
 mod respond;
 mod stop;
 
+use std::sync::Arc;
+
+use callboard_core::edge::Route;
 use callboard_core::{ErrorKind, Task};
 use callboard_http::axum::Json;
 use callboard_http::axum::http::Method;
 use callboard_http::axum::response::{IntoResponse, Response};
-use callboard_http::protocol::{ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext};
+use callboard_http::protocol::{
+    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
+};
+use serde_json::Value;
 
 use self::path::{Endpoint, PATHS};
 use self::request::ModelRequest;
@@ -110,5 +117,13 @@ impl Protocol for OpenAiProtocol {
 
     fn error_response(&self, error: ApiError) -> Response {
         error::response(&error)
+    }
+
+    fn document(
+        &self,
+        routes: &[Arc<Route>],
+        add_schema: &mut dyn FnMut(&str, Value) -> Value,
+    ) -> Option<ProtocolDocument> {
+        document::document(routes, add_schema)
     }
 }

@@ -71,7 +71,7 @@ fn unknown(client: &LocalClient, id: &str) -> ApiError {
     no_model(format!("there is no model `{}`; {hint}", shown(id)))
 }
 
-fn id_of(route: &Route) -> &str {
+pub(crate) fn id_of(route: &Route) -> &str {
     route.name().trim_start_matches('/')
 }
 

@@ -26,6 +26,20 @@ async fn models_are_the_routes_with_a_task() {
 }
 
 #[tokio::test]
+async fn the_document_has_the_tasks_of_the_routes() {
+    let served = Served::start(app()).await;
+    let document = served.get("/openapi.json").await.ok();
+    let paths = &document["paths"];
+    let schema = &paths["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    assert_eq!(schema["properties"]["model"]["enum"], json!(["echo"]));
+    assert_eq!((&paths["/v1/embeddings"], paths["/v1/models"].is_object()), (&serde_json::Value::Null, true));
+    let reference = paths["/v1/completions"]["post"]["responses"]["default"]["$ref"].as_str().unwrap();
+    assert!(document.pointer(reference.trim_start_matches('#')).is_some(), "{reference}");
+    let plain = Served::start(App::new().route("/plain", Stage::each("plain", |text: &String| Ok(text.clone())))).await;
+    assert_eq!(plain.get("/openapi.json").await.ok()["paths"]["/v1/models"], serde_json::Value::Null);
+}
+
+#[tokio::test]
 async fn a_wrong_model_is_explained() {
     let served = Served::start(app()).await;
     for (path, model, message) in [

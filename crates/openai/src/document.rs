@@ -1,0 +1,121 @@
+//! OpenAI's API as OpenAPI operations: those of the tasks that routes have.
+//!
+//! The schemas name what is demanded; all further fields are allowed, as clients send them.
+
+use std::sync::Arc;
+
+use callboard_core::Task;
+use callboard_core::edge::Route;
+use callboard_http::protocol::ProtocolDocument;
+use serde_json::{Map, Value, json};
+
+use crate::models::id_of;
+use crate::path::path_of;
+
+/// The name of the error response.
+const ERROR: &str = "OpenAiError";
+
+/// `None` without a route that has a task.
+pub(crate) fn document(
+    routes: &[Arc<Route>],
+    add_schema: &mut dyn FnMut(&str, Value) -> Value,
+) -> Option<ProtocolDocument> {
+    let models = |task: Task| {
+        let of_task = routes.iter().filter(|route| route.task() == Some(task) && !route.is_private());
+        of_task.map(|route| id_of(route)).collect::<Vec<_>>()
+    };
+    let mut paths = Map::new();
+    for task in Task::ALL.into_iter().filter(|task| !models(*task).is_empty()) {
+        let answer = add_schema(answer_of(task), json!({ "type": "object" }));
+        let mut content = json!({ "application/json": { "schema": answer } });
+        if matches!(task, Task::Chat | Task::Complete) {
+            content["text/event-stream"] = json!({ "schema": { "type": "string" } });
+        }
+        let operation = json!({
+            "operationId": format!("openai_{task}"),
+            "summary": summary_of(task),
+            "tags": [TAG],
+            "requestBody": {
+                "required": true,
+                "content": { "application/json": { "schema": request_of(task, &models(task)) } },
+            },
+            "responses": { "200": { "description": "The answer", "content": content }, "default": error() },
+        });
+        paths.insert(path_of(task).to_owned(), json!({ "post": operation }));
+    }
+    if paths.is_empty() {
+        return None;
+    }
+    let fields = json!({ "message": text(), "type": text(), "param": {}, "code": {} });
+    let error = json!({ "type": "object", "required": ["message", "type"], "properties": fields });
+    let schema = json!({ "type": "object", "required": ["error"], "properties": { "error": error } });
+    let schema = add_schema(ERROR, schema);
+    let response = json!({ "description": "An error", "content": { "application/json": { "schema": schema } } });
+    let list = json!({ "application/json": { "schema": { "type": "object", "required": ["object", "data"] } } });
+    let operation = json!({
+        "operationId": "openai_models",
+        "summary": "The routes with a task, as models",
+        "tags": [TAG],
+        "responses": { "200": { "description": "The models", "content": list }, "default": self::error() },
+    });
+    paths.insert("/v1/models".to_owned(), json!({ "get": operation }));
+    let tag = json!({ "name": TAG, "description": "Routes with a task as models of OpenAI's API." });
+    Some(ProtocolDocument { tag, paths, responses: Map::from_iter([(ERROR.to_owned(), response)]) })
+}
+
+/// The tag of the operations.
+const TAG: &str = "openai";
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn error() -> Value {
+    json!({ "$ref": format!("#/components/responses/{ERROR}") })
+}
+
+fn summary_of(task: Task) -> &'static str {
+    match task {
+        Task::Chat => "The next message of a conversation, whole or as events",
+        Task::Complete => "The continuation of a text, whole or as events",
+        Task::Embed => "A vector for each text",
+        Task::Rerank => "Documents, the best for a query first",
+        _ => "What is wrong with each text",
+    }
+}
+
+fn answer_of(task: Task) -> &'static str {
+    match task {
+        Task::Chat => "ChatCompletion",
+        Task::Complete => "Completion",
+        Task::Embed => "EmbeddingList",
+        Task::Rerank => "Ranking",
+        _ => "Moderation",
+    }
+}
+
+fn request_of(task: Task, models: &[&str]) -> Value {
+    let model = json!({ "type": "string", "enum": models });
+    let (required, mut properties) = match task {
+        Task::Chat => {
+            let messages = json!({ "type": "array", "minItems": 1, "items": { "type": "object" } });
+            (vec!["model", "messages"], json!({ "messages": messages }))
+        }
+        Task::Complete => (vec!["model", "prompt"], json!({ "prompt": {} })),
+        Task::Embed => {
+            let format = json!({ "type": "string", "enum": ["float", "base64"] });
+            (vec!["model", "input"], json!({ "input": {}, "encoding_format": format }))
+        }
+        Task::Rerank => {
+            let documents = json!({ "type": "array", "minItems": 1 });
+            (vec!["model", "query", "documents"], json!({ "query": text(), "documents": documents }))
+        }
+        _ => (vec!["model", "input"], json!({ "input": {} })),
+    };
+    properties["model"] = model;
+    if matches!(task, Task::Chat | Task::Complete) {
+        properties["stream"] = json!({ "type": "boolean" });
+        properties["n"] = json!({ "type": "integer", "minimum": 1, "maximum": 128 });
+    }
+    json!({ "type": "object", "required": required, "properties": properties })
+}
