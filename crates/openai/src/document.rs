@@ -21,7 +21,7 @@ pub(crate) fn document(
     add_schema: &mut dyn FnMut(&str, Value) -> Value,
 ) -> Option<ProtocolDocument> {
     let models = |task: Task| {
-        let of_task = routes.iter().filter(|route| route.task() == Some(task) && !route.is_private());
+        let of_task = routes.iter().filter(|route| route.task() == Some(task));
         of_task.map(|route| id_of(route)).collect::<Vec<_>>()
     };
     let mut paths = Map::new();
@@ -39,7 +39,7 @@ pub(crate) fn document(
                 "required": true,
                 "content": { "application/json": { "schema": request_of(task, &models(task)) } },
             },
-            "responses": { "200": { "description": "The answer", "content": content }, "default": error() },
+            "responses": { "200": { "description": "The answer", "content": content }, "default": refusal() },
         });
         paths.insert(path_of(task).to_owned(), json!({ "post": operation }));
     }
@@ -56,7 +56,7 @@ pub(crate) fn document(
         "operationId": "openai_models",
         "summary": "The routes with a task, as models",
         "tags": [TAG],
-        "responses": { "200": { "description": "The models", "content": list }, "default": self::error() },
+        "responses": { "200": { "description": "The models", "content": list }, "default": refusal() },
     });
     paths.insert("/v1/models".to_owned(), json!({ "get": operation }));
     let tag = json!({ "name": TAG, "description": "Routes with a task as models of OpenAI's API." });
@@ -70,7 +70,7 @@ fn text() -> Value {
     json!({ "type": "string" })
 }
 
-fn error() -> Value {
+fn refusal() -> Value {
     json!({ "$ref": format!("#/components/responses/{ERROR}") })
 }
 
@@ -80,7 +80,7 @@ fn summary_of(task: Task) -> &'static str {
         Task::Complete => "The continuation of a text, whole or as events",
         Task::Embed => "A vector for each text",
         Task::Rerank => "Documents, the best for a query first",
-        _ => "What is wrong with each text",
+        Task::Moderate => "What is wrong with each text",
     }
 }
 
@@ -90,7 +90,7 @@ fn answer_of(task: Task) -> &'static str {
         Task::Complete => "Completion",
         Task::Embed => "EmbeddingList",
         Task::Rerank => "Ranking",
-        _ => "Moderation",
+        Task::Moderate => "Moderation",
     }
 }
 
@@ -110,7 +110,7 @@ fn request_of(task: Task, models: &[&str]) -> Value {
             let documents = json!({ "type": "array", "minItems": 1 });
             (vec!["model", "query", "documents"], json!({ "query": text(), "documents": documents }))
         }
-        _ => (vec!["model", "input"], json!({ "input": {} })),
+        Task::Moderate => (vec!["model", "input"], json!({ "input": {} })),
     };
     properties["model"] = model;
     if matches!(task, Task::Chat | Task::Complete) {

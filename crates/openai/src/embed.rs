@@ -1,4 +1,4 @@
-//! Embeddings: each entry of a request is one item of the route's batches.
+//! Embeddings: each input of a request is one item of the route's batches.
 
 use std::sync::Arc;
 
@@ -15,9 +15,6 @@ use crate::input::InputForm;
 use crate::items;
 use crate::request::ModelRequest;
 use crate::respond;
-
-/// As many as the API allows.
-const MAX_ENTRIES: usize = 2048;
 
 /// A number as text, with its comma.
 const BYTES_PER_NUMBER: usize = 14;
@@ -77,9 +74,9 @@ pub(crate) async fn embed(mut request: ModelRequest<'_>) -> Result<Response, Api
             request.model
         )));
     }
-    let entries = entries(request.take("input")?)?;
-    let input_of = |entry| form.input(Task::Embed, entry, &request.fields);
-    let (answers, slowest) = items::run(&request, entries, request.shared_bytes(&form), input_of).await?;
+    let inputs = inputs(request.take("input")?)?;
+    let input_of = |input| form.input(Task::Embed, input, &request.fields);
+    let (answers, slowest) = items::run(&request, inputs, request.shared_bytes(&form), input_of).await?;
 
     let read = |answer: &Value| embedding(request.route.name(), answer);
     let embeddings: Vec<Embedding> = answers.iter().map(read).collect::<Result<_, _>>()?;
@@ -100,14 +97,11 @@ pub(crate) async fn embed(mut request: ModelRequest<'_>) -> Result<Response, Api
 }
 
 /// A text, texts, token ids or lists of token ids.
-fn entries(input: Value) -> Result<Vec<Value>, ApiError> {
+fn inputs(input: Value) -> Result<Vec<Value>, ApiError> {
     match input {
         Value::Str(_) => Ok(vec![input]),
         Value::List(ref ids) if matches!(ids.first(), Some(Value::Int(_))) => Ok(vec![input]),
-        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => Ok(entries),
-        Value::List(entries) => {
-            Err(invalid(format!("`input` must have 1 to {MAX_ENTRIES} entries, not {}", entries.len())))
-        }
+        Value::List(items) => items::check_count("input", items.len()).map(|()| items),
         other => Err(invalid(format!("`input` must be a text or a list, not {}", other.kind()))),
     }
 }

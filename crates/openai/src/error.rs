@@ -1,7 +1,7 @@
 //! An error as OpenAI's clients read it: `{"error": {"message", "type", "param", "code"}}`.
 //!
 //! Their libraries repeat 408, 409, 429 and every 5xx by themselves, unless `x-should-retry` says no. A call that may
-//! have run may run twice then, so it is said for all that is not safe to repeat.
+//! have run would run twice then, so every error of such a call has the header.
 
 use callboard_core::ErrorKind;
 use callboard_http::axum::body::Body;
@@ -69,7 +69,7 @@ fn type_and_code(error: &ApiError) -> (&'static str, Option<&str>) {
 pub(crate) fn response(error: &ApiError) -> Response {
     let mut response = Response::new(Body::from(body(error)));
     let status = match error.status() {
-        // The API has one status for malformed bodies and for bodies of another type.
+        // The API has one status for malformed bodies and for those that do not fit a type.
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
         status => status,
     };
@@ -117,7 +117,7 @@ mod tests {
             assert_eq!(body["error"]["type"], expected, "{kind}: {status}");
             assert_eq!(body["error"]["message"], "no");
             assert_eq!(body["error"]["param"], Value::Null);
-            // 499 is not repeated; all other errors of the server are, unless nothing ran.
+            // Clients do not repeat 499, and may repeat what has run nothing.
             let may_have_run = status >= 500 && !kind.is_retryable();
             assert_eq!(retry.as_deref(), may_have_run.then_some("false"), "{kind}: {status}");
         }

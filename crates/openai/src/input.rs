@@ -11,10 +11,10 @@ use serde_json::Value as Json;
 const EXTRA: &str = "extra";
 
 /// Fields that are the same to clients: an old name, and a new one.
-const SAME: [[&str; 2]; 1] = [["max_tokens", "max_completion_tokens"]];
+const ALIASES: [[&str; 2]; 1] = [["max_tokens", "max_completion_tokens"]];
 
-/// Fields that the API itself uses. A route gets them only if its schema names them.
-const OF_THE_API: [&str; 7] =
+/// Fields that the protocol itself uses. A route gets them only if its schema names them.
+const PROTOCOL_FIELDS: [&str; 7] =
     ["model", "stream", "stream_options", "n", "encoding_format", "return_documents", "top_n"];
 
 /// The names of the main field: of the API first, then others that routes may use.
@@ -23,7 +23,7 @@ pub(crate) fn main_fields(task: Task) -> &'static [&'static str] {
         Task::Chat => &["messages"],
         Task::Complete => &["prompt"],
         Task::Rerank => &["query"],
-        _ => &["input", "text"],
+        Task::Embed | Task::Moderate => &["input", "text"],
     }
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn main_fields(task: Task) -> &'static [&'static str] {
 pub(crate) enum InputForm<'s> {
     /// An object with these fields, of which the first is the main one. `open` routes take others, too.
     Fields { main: &'static str, named: Vec<&'s str>, open: bool },
-    /// All fields of the request.
+    /// All fields of the request but those of the protocol: an object, or any value, is taken.
     Everything,
     /// The value of the main field.
     Main,
@@ -74,6 +74,7 @@ impl<'s> InputForm<'s> {
         match self {
             Self::Main => value,
             Self::Everything => {
+                let given = given.filter(|(name, _)| !PROTOCOL_FIELDS.contains(name));
                 let mut input: Map = given.map(|(name, value)| (name.to_owned(), value.clone())).collect();
                 input.insert(main_fields(task)[0], value);
                 Value::Map(input)
@@ -82,13 +83,13 @@ impl<'s> InputForm<'s> {
                 let (mut input, mut extra) = (Map::new(), Map::new());
                 input.insert(*main, value);
                 for (name, value) in given {
-                    let other = SAME
+                    let other = ALIASES
                         .iter()
                         .find(|same| same.contains(&name))
                         .map(|[old, new]| if name == *old { *new } else { *old });
                     match [Some(name), other].into_iter().flatten().find(|name| named.contains(name)) {
                         Some(known) => _ = input.insert(known, value.clone()),
-                        None if OF_THE_API.contains(&name) => {}
+                        None if PROTOCOL_FIELDS.contains(&name) => {}
                         None if *open => _ = input.insert(name, value.clone()),
                         None => _ = extra.insert(name, value.clone()),
                     }
@@ -154,8 +155,8 @@ mod tests {
         let list = json!({ "$ref": "#/$defs/Messages", "$defs": { "Messages": { "type": "array" } } });
         assert_eq!(chat(list), json!([1]));
         let everything = chat(json!({}));
-        assert_eq!((&everything["messages"], &everything["model"]), (&json!([1]), &json!("m")));
-        assert_eq!(everything.get("stop"), None);
+        let all = json!({ "temperature": 0.5, "max_completion_tokens": 7, "mood": "good", "messages": [1] });
+        assert_eq!(everything, all);
     }
 
     #[test]

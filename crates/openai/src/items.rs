@@ -1,4 +1,4 @@
-//! Requests of many items: each is a call with its own permit and queue entry, so that it is batched with all others.
+//! Requests of many items: each item is a call of its own, so that it is batched with those of other requests.
 //!
 //! The first failure fails the request and cancels its other calls.
 
@@ -11,17 +11,20 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use crate::error::invalid;
 use crate::request::ModelRequest;
 
+/// The most items of one request: as many as OpenAI's API takes.
+pub(crate) const MAX_ITEMS: usize = 2048;
+
 /// The most items of one request that run at a time: several batches, and no queue that others cannot enter.
 const MAX_RUNNING: usize = 256;
 
 /// The memory of an item: its permit, its queue entry, its future.
 const ITEM_BYTES: usize = 2048;
 
-/// The outcomes of all entries, in their order, and the times of the slowest. `input_of` makes the input of an entry as
-/// it begins, of which `shared_bytes` are copies of what all of them have.
+/// The outcomes of all items, in their order, and the times of the slowest. `input_of` makes the input of an item as its
+/// call begins, of which `shared_bytes` are copies of what all of them have.
 pub(crate) async fn run(
     request: &ModelRequest<'_>,
-    entries: Vec<Value>,
+    items: Vec<Value>,
     shared_bytes: usize,
     input_of: impl Fn(Value) -> Value + Send,
 ) -> Result<(Vec<Value>, Timing), ApiError> {
@@ -29,14 +32,23 @@ pub(crate) async fn run(
         let message = format!("model `{}` answers with a stream, and this endpoint needs one output", request.model);
         return Err(invalid(message));
     }
-    request.take_calls(entries.len())?;
-    let running = entries.len().min(MAX_RUNNING);
+    request.take_calls(items.len())?;
+    let (calls, running) = (items.len(), items.len().min(MAX_RUNNING));
     request.budget().charge(running.saturating_mul(shared_bytes.saturating_add(ITEM_BYTES)))?;
     // Boxed, so that moving many of them moves pointers.
-    let runs = entries.into_iter().map(|entry| Box::pin(run_item(request, input_of(entry))));
-    let outcomes: Vec<(Value, Timing)> = stream::iter(runs).buffered(MAX_RUNNING).try_collect().await?;
+    let runs = items.into_iter().map(|item| Box::pin(run_item(request, input_of(item))));
+    let outcomes = stream::iter(runs).buffered(MAX_RUNNING).try_collect().await;
+    let outcomes: Vec<(Value, Timing)> = outcomes.map_err(|error| request.error_of(calls, error))?;
     let slowest = outcomes.iter().map(|(_, timing)| *timing).max_by_key(Timing::total).unwrap_or_default();
     Ok((outcomes.into_iter().map(|(value, _)| value).collect(), slowest))
+}
+
+/// Refuses a list of none or of too many.
+pub(crate) fn check_count(name: &str, count: usize) -> Result<(), ApiError> {
+    if (1..=MAX_ITEMS).contains(&count) {
+        return Ok(());
+    }
+    Err(invalid(format!("`{name}` must have 1 to {MAX_ITEMS} items, not {count}")))
 }
 
 async fn run_item(request: &ModelRequest<'_>, input: Value) -> Result<(Value, Timing), ApiError> {

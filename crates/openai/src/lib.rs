@@ -11,8 +11,11 @@
 //!
 //! The protocol translates: it has no queue, no retry and no default of its own. A route gets the fields that its
 //! schema names (`input`), and answers with a text, texts, or an object with more (`reply`). Unknown fields are never
-//! refused. Errors are `{"error": {"message", "type", "param", "code"}}` with the edge's statuses, except that a body of
-//! another type is 400 (`error`).
+//! refused. Errors are `{"error": {"message", "type", "param", "code"}}` with the edge's statuses, except that a body
+//! which does not fit the route's type is 400 instead of 422 (`error`).
+//!
+//! The wire is that of OpenAI's API as its Python library 3.57 reads it; reranking, which it has not, is as Jina's and
+//! Cohere's first version have it.
 
 mod document;
 mod embed;
@@ -74,8 +77,8 @@ impl OpenAiProtocol {
             Endpoint::Models => Ok(Json(models::list(context.client, self.created)).into_response()),
             Endpoint::Model(id) => {
                 let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
-                let route = models::any(context.client, &id)?;
-                Ok(Json(models::object(&route, self.created)).into_response())
+                let (route, task) = models::any(context.client, &id)?;
+                Ok(Json(models::object(&route, task, self.created)).into_response())
             }
             Endpoint::Call(task) => {
                 let request = ModelRequest::read(context, task, request).await?;
@@ -85,21 +88,18 @@ impl OpenAiProtocol {
                     Task::Chat | Task::Complete => Box::pin(generate::generate(request)).await,
                     Task::Embed => Box::pin(embed::embed(request)).await,
                     Task::Rerank => Box::pin(rank::rerank(request)).await,
-                    _ => Box::pin(rank::moderate(request)).await,
+                    Task::Moderate => Box::pin(rank::moderate(request)).await,
                 };
                 answer.map_err(|error| error.about(&route))
             }
             Endpoint::Missing(what) => {
                 Err(ApiError::new(ErrorKind::NotFound, format!("this server does not offer {what}")))
             }
-            Endpoint::Unknown => Err(ApiError::new(ErrorKind::NotFound, format!("there is no `{}`", shown(path)))),
+            Endpoint::Unknown => {
+                Err(ApiError::new(ErrorKind::NotFound, format!("there is no `{}`", models::shown(path))))
+            }
         }
     }
-}
-
-/// A client's text, shortened.
-fn shown(text: &str) -> String {
-    text.chars().take(64).collect()
 }
 
 impl Protocol for OpenAiProtocol {

@@ -34,31 +34,31 @@ pub(crate) fn now() -> u64 {
 }
 
 pub(crate) fn list(client: &LocalClient, created: u64) -> ModelList {
-    let data = client.routes().iter().filter_map(|route| object(route, created)).collect();
-    ModelList { object: "list", data }
+    let routes = client.routes();
+    let models = routes.iter().filter_map(|route| Some(object(route, route.task()?, created)));
+    ModelList { object: "list", data: models.collect() }
 }
 
-pub(crate) fn object(route: &Route, created: u64) -> Option<ModelObject> {
-    let task = route.task().filter(|_| !route.is_private())?.as_str();
-    Some(ModelObject { id: id_of(route).to_owned(), object: "model", created, owned_by: "callboard", task })
+pub(crate) fn object(route: &Route, task: Task, created: u64) -> ModelObject {
+    ModelObject { id: id_of(route).to_owned(), object: "model", created, owned_by: "callboard", task: task.as_str() }
 }
 
 /// The model of this id, whatever its task.
-pub(crate) fn any(client: &LocalClient, id: &str) -> Result<Arc<Route>, ApiError> {
-    let route = id.starts_with(|first: char| first != '/' && first != '@').then(|| client.route(&format!("/{id}")));
-    route.flatten().filter(|route| route.task().is_some()).ok_or_else(|| unknown(client, id))
+pub(crate) fn any(client: &LocalClient, id: &str) -> Result<(Arc<Route>, Task), ApiError> {
+    // A route that only this process calls begins with `@`.
+    let is_id = id.starts_with(|first: char| first != '/' && first != '@');
+    let route = is_id.then(|| client.route(&format!("/{id}"))).flatten();
+    route.and_then(|route| route.task().map(|task| (route, task))).ok_or_else(|| unknown(client, id))
 }
 
 /// The model of this id for this task.
 pub(crate) fn find(client: &LocalClient, id: &str, task: Task) -> Result<Arc<Route>, ApiError> {
-    let route = any(client, id)?;
-    match route.task() {
-        Some(own) if own == task => Ok(route),
-        Some(own) => {
-            Err(no_model(format!("model `{}` is called at {}, not at {}", shown(id), path_of(own), path_of(task))))
-        }
-        None => Err(unknown(client, id)),
+    let (route, own) = any(client, id)?;
+    if own == task {
+        return Ok(route);
     }
+    let (own, asked) = (path_of(own), path_of(task));
+    Err(no_model(format!("model `{}` is called at {own}, not at {asked}", shown(id))))
 }
 
 fn unknown(client: &LocalClient, id: &str) -> ApiError {
@@ -76,6 +76,6 @@ pub(crate) fn id_of(route: &Route) -> &str {
 }
 
 /// A client's text, shortened.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().take(64).collect()
 }

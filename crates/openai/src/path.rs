@@ -71,7 +71,7 @@ pub(crate) fn path_of(task: Task) -> &'static str {
         Task::Complete => "/v1/completions",
         Task::Embed => "/v1/embeddings",
         Task::Rerank => "/v1/rerank",
-        _ => "/v1/moderations",
+        Task::Moderate => "/v1/moderations",
     }
 }
 

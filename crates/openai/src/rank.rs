@@ -14,9 +14,6 @@ use crate::items;
 use crate::request::ModelRequest;
 use crate::respond;
 
-/// The most documents or texts of one request.
-const MAX_ENTRIES: usize = 2048;
-
 #[derive(Serialize)]
 struct Ranking<'a> {
     id: &'a str,
@@ -57,9 +54,9 @@ pub(crate) async fn rerank(mut request: ModelRequest<'_>) -> Result<Response, Ap
         form.input(Task::Rerank, query.clone(), &fields)
     };
     request.budget().charge(documents.iter().map(String::len).sum())?;
-    let entries = documents.iter().cloned().map(Value::Str).collect();
+    let items = documents.iter().cloned().map(Value::Str).collect();
     // The fields are copied twice for a moment.
-    let (answers, slowest) = items::run(&request, entries, shared.saturating_mul(2), input_of).await?;
+    let (answers, slowest) = items::run(&request, items, shared.saturating_mul(2), input_of).await?;
     let score = |answer: &Value| {
         let number =
             answer.as_f64().or_else(|| answer.get("relevance_score").or_else(|| answer.get("score"))?.as_f64());
@@ -93,12 +90,12 @@ struct Moderation<'a> {
 
 /// Answers `POST /v1/moderations`.
 pub(crate) async fn moderate(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
-    let texts = texts("input", request.take("input")?)?;
+    let inputs = texts("input", request.take("input")?)?;
     let route = Arc::clone(&request.route);
     let form = InputForm::of(Task::Moderate, route.input().schema());
     let input_of = |text| form.input(Task::Moderate, text, &request.fields);
-    let entries = texts.into_iter().map(Value::Str).collect();
-    let (answers, slowest) = items::run(&request, entries, request.shared_bytes(&form), input_of).await?;
+    let items = inputs.into_iter().map(Value::Str).collect();
+    let (answers, slowest) = items::run(&request, items, request.shared_bytes(&form), input_of).await?;
     let read = |answer| verdict(request.route.name(), answer);
     let results: Vec<Map> = answers.into_iter().map(read).collect::<Result<_, _>>()?;
     let (model, id) = (request.model.clone(), format!("modr-{}", request.context.id.as_str()));
@@ -106,7 +103,7 @@ pub(crate) async fn moderate(mut request: ModelRequest<'_>) -> Result<Response, 
     Ok(items::timed(respond::json(&request, 0, write).await?, &slowest))
 }
 
-/// Whether a text is flagged; else scores or answers by category, of which one that is true flags it.
+/// The verdict on a text: whether it is flagged, or an answer for each category; without `flagged` a true one flags it.
 fn verdict(route: &str, answer: Value) -> Result<Map, ApiError> {
     let mut verdict = match answer {
         Value::Bool(flagged) => Map::from_iter([("flagged", Value::Bool(flagged))]),
@@ -136,9 +133,9 @@ fn texts(name: &str, value: Value) -> Result<Vec<String>, ApiError> {
         other => Err(invalid(format!("`{name}` must be texts, or objects with a `text`, not {}", other.kind()))),
     };
     match value {
-        Value::List(entries) if (1..=MAX_ENTRIES).contains(&entries.len()) => entries.into_iter().map(text).collect(),
-        Value::List(entries) => {
-            Err(invalid(format!("`{name}` must have 1 to {MAX_ENTRIES} entries, not {}", entries.len())))
+        Value::List(items) => {
+            items::check_count(name, items.len())?;
+            items.into_iter().map(text).collect()
         }
         one => Ok(vec![text(one)?]),
     }

@@ -1,7 +1,8 @@
 //! One request to a model, as an outline: its body is read and decoded, then its model is looked up.
 //!
-//! The body names the model, so that it is read before any route is known: its bytes are held on an account of their
-//! own, within the limits of every body. Its calls take their permits afterwards, as any others.
+//! The body names the model, so it is read before the route is known: its bytes are held on an account of their own,
+//! within the largest limit of any route. Then the limit of its own route holds, and its calls take their permits as any
+//! others.
 
 use std::sync::Arc;
 
@@ -43,17 +44,19 @@ impl<'a> ModelRequest<'a> {
         let ProtocolRequest { head: parts, body } = request;
         let head = RequestHead::read(&parts.headers)?;
         let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
-        let announced = announced_length(&*body, config.max_body_bytes)?;
+        let max_bytes = config.largest_body_bytes();
+        let announced = announced_length(&*body, max_bytes)?;
         let limits = client.edge().limits();
         let longest = head.timeout.unwrap_or(limits.default_timeout).min(limits.max_timeout);
         let pace = config.body_pace(Deadline::after(start, longest));
         let mut arrival = UnroutedBody::new(client);
         let bytes = {
-            let limits = BodyLimits { max_bytes: config.max_body_bytes, pace };
+            let limits = BodyLimits { max_bytes, pace };
             let mut body = IncomingBody::new(body, announced, &mut arrival, limits)?.decoded(head.coding);
             body.collect_aligned_at(0).await?
         };
         let account = arrival.into_account();
+        let length = bytes.len() as u64;
         let budget = client.edge().codec_budget(Arc::clone(&account) as _, Deadline::after(start, longest));
         let decode = config.decode.clone();
         let read = move |bytes: &bytes::Bytes| Ok::<_, ApiError>(Value::decode(Format::Json, bytes, &decode)?);
@@ -67,6 +70,10 @@ impl<'a> ModelRequest<'a> {
             None => return Err(invalid("`model` is required: `GET /v1/models` lists the models")),
         };
         let route = models::find(client, &model, task)?;
+        let own_limit = config.max_body_bytes_of(route.name());
+        if length > own_limit {
+            return Err(ApiError::body_too_large(own_limit).about(route.name()));
+        }
         let deadline = Deadline::after(start, client.edge().timeout_of(&route, head.timeout));
         let request = (&parts.uri, &parts.headers, &parts.extensions);
         let options = context.call_options(&route, request, deadline, head.priority)?;
@@ -78,7 +85,7 @@ impl<'a> ModelRequest<'a> {
         self.context.client.edge().codec_budget(Arc::clone(&self.account) as _, self.deadline)
     }
 
-    /// Takes the permit of one call with this input. Further calls count against the limit of the key by themselves.
+    /// Takes the permit of one call with this input.
     pub(crate) async fn admit(&self, input: Value) -> Result<(Admission, Payload), ApiError> {
         let admission = self.context.client.edge().admit(&self.route, 0)?;
         callboard_http::protocol::from_value(&self.budget(), admission, &self.route, input).await
@@ -102,6 +109,12 @@ impl<'a> ModelRequest<'a> {
         let refused =
             || invalid(format!("`{name}` must be a whole number from {} to {}", bounds.start(), bounds.end()));
         count.map(Some).ok_or_else(refused)
+    }
+
+    /// What an error of one of `calls` says of the request: others may have run, and would run again.
+    pub(crate) fn error_of(&self, calls: usize, error: ApiError) -> ApiError {
+        let may_repeat = calls == 1 || self.context.client.edge().may_run_again(&self.route);
+        if may_repeat { error } else { error.of_calls_that_ran() }
     }
 
     /// Whether this field is true.

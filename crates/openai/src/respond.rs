@@ -1,12 +1,12 @@
 //! Writes answers as JSON, at the expense of their request.
 
+use callboard_core::ErrorKind;
 use callboard_http::axum::body::Body;
 use callboard_http::axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::ApiError;
 use serde::Serialize;
 
-use crate::error::invalid;
 use crate::reply::Usage;
 use crate::request::ModelRequest;
 
@@ -30,7 +30,8 @@ impl From<Usage> for UsageJson {
 
 /// The JSON of an answer.
 pub(crate) fn written(answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
-    serde_json::to_vec(answer).map_err(|error| invalid(format!("the answer cannot be written as JSON: {error}")))
+    let unwritten = |error| format!("the answer cannot be written as JSON: {error}");
+    serde_json::to_vec(answer).map_err(|error| ApiError::new(ErrorKind::Internal, unwritten(error)))
 }
 
 /// The response that `write` writes from this many bytes: off the runtime if they are many.

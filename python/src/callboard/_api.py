@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from callboard._auth import Caller, Request
 from callboard._options import (
+    Task,
     affinity_of,
     check_names,
     device_of,
@@ -36,7 +37,6 @@ from callboard._options import (
 from callboard._response import Declared, declared
 
 Contract = Literal["at_most_once", "idempotent", "pure"]
-Task = Literal["chat", "complete", "embed", "rerank", "moderate"]
 CONTRACTS = ("at_most_once", "idempotent", "pure")
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])

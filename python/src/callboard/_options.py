@@ -6,7 +6,7 @@ import difflib
 import numbers
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _MAX_TIMEOUT_MS = 10**12
@@ -198,13 +198,14 @@ def methods_of(methods: Any) -> tuple[str, ...]:
     return found
 
 
-_TASKS = ("chat", "complete", "embed", "rerank", "moderate")
+Task = Literal["chat", "complete", "embed", "rerank", "moderate"]
 
 
 def task_of(task: Any) -> str | None:
-    if task is not None and task not in _TASKS:
-        hint = did_you_mean(task, _TASKS) if isinstance(task, str) else ""
-        raise ValueError(f"openai={task!r}{hint}; there are {', '.join(_TASKS)}")
+    tasks = get_args(Task)
+    if task is not None and task not in tasks:
+        hint = did_you_mean(task, tasks) if isinstance(task, str) else ""
+        raise ValueError(f"openai={task!r}{hint}; there are {', '.join(tasks)}")
     return task if task is None else str(task)
 
 

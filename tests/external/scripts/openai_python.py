@@ -6,6 +6,7 @@ import pathlib
 import sys
 import time
 
+import httpx2
 import openai
 
 example, trouble, runs = sys.argv[1:]
@@ -109,12 +110,19 @@ def others(client):
 
 async def overload(base):
     """A full queue is 429, which the client waits for and repeats: all are answered in the end."""
-    client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=10)
+    statuses = []
+
+    async def note_status(response):
+        statuses.append(response.status_code)
+
+    http_client = httpx2.AsyncClient(event_hooks={"response": [note_status]})
+    client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=10, http_client=http_client)
     calls = [
         client.embeddings.create(model="slow", input="x" * length, encoding_format="float") for length in range(1, 7)
     ]
     lengths = [answer.data[0].embedding[0] for answer in await asyncio.gather(*calls)]
     assert lengths == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert 429 in statuses, statuses
 
 
 client = openai.OpenAI(base_url=example, api_key="none")

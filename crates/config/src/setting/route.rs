@@ -23,13 +23,17 @@ pub(crate) static PRIORITY_FORM: OneOf<Priority> =
 pub(crate) static HEADERS_FORM: HeaderNames = HeaderNames;
 pub(crate) static QUERY_FORM: QueryNames = QueryNames;
 pub(crate) static METHODS_FORM: Methods = Methods;
-pub(crate) static OPENAI_FORM: Optional<OneOf<Task>> = Optional(OneOf(&[
-    ("chat", Task::Chat),
-    ("complete", Task::Complete),
-    ("embed", Task::Embed),
-    ("rerank", Task::Rerank),
-    ("moderate", Task::Moderate),
-]));
+pub(crate) static OPENAI_FORM: Optional<OneOf<Task>> = Optional(OneOf(&TASKS));
+
+const TASKS: [(&str, Task); Task::ALL.len()] = {
+    let mut words = [("", Task::Chat); Task::ALL.len()];
+    let mut index = 0;
+    while index < words.len() {
+        words[index] = (Task::ALL[index].as_str(), Task::ALL[index]);
+        index += 1;
+    }
+    words
+};
 
 /// The limit of all bodies, for one route.
 pub(crate) fn max_body_bytes_form() -> &'static Bytes {

@@ -34,7 +34,7 @@ pub use request_argument::{RequestArgument, RequestPlace};
 pub use rollout::{RevisionDescription, Rollout, RolloutDescription, RolloutState};
 pub use route::{RequestFields, Route};
 pub use spec::{RouteData, RouteSpec, check_route_name};
-pub use task::{Task, UnknownTask};
+pub use task::Task;
 
 pub(crate) use actor::{RouterActor, RouterArgs};
 pub(crate) use deployed_stage::DeployedStage;

@@ -339,7 +339,8 @@ impl HttpConfig {
     }
 
     /// The largest body of any route.
-    pub(crate) fn largest_body_bytes(&self) -> u64 {
+    #[must_use]
+    pub fn largest_body_bytes(&self) -> u64 {
         self.max_body_bytes_by_route.values().copied().fold(self.max_body_bytes, u64::max)
     }
 

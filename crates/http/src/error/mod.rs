@@ -112,6 +112,13 @@ impl ApiError {
         self
     }
 
+    /// The same error of a request of several calls, of which some may have run: it may not be sent again.
+    #[must_use]
+    pub fn of_calls_that_ran(mut self) -> Self {
+        self.0.is_retryable = false;
+        self
+    }
+
     /// The same error, logged with this route.
     #[must_use]
     pub fn about(mut self, route: &str) -> Self {

@@ -1,4 +1,5 @@
-//! Reads a body within its limits of size, pace and time, and admits its call when the body begins.
+//! Reads a body within its limits of size, pace and time, and admits its call when the body begins, if its route is known
+//! by then.
 //!
 //! A call holds no permit before the first byte of its body: a head costs its sender nothing. Bytes are then charged to
 //! the call as they arrive. An announced length is only compared with the free bytes, so that a call without room is
@@ -96,8 +97,7 @@ impl Arrival for PendingAdmission<'_> {
     }
 }
 
-/// A body that names its route itself: its bytes are held on an account of their own, and its calls take their permits
-/// when it was read.
+/// The account of a body that names its route itself: its calls take their permits when it was read.
 #[derive(Debug)]
 pub struct UnroutedBody<'a> {
     client: &'a LocalClient,
@@ -140,12 +140,13 @@ impl Arrival for UnroutedBody<'_> {
     }
 }
 
-/// What a body is charged to while it arrives.
+/// What a body is charged to while it arrives: a call of a known route, or an account until its route is known. It is
+/// asked for [room](Self::check_room) once, before the first byte; a failed [`charge`](Self::charge) ends the body.
 pub trait Arrival {
-    /// The node.
+    /// The client of the node that reads the body.
     fn client(&self) -> &LocalClient;
 
-    /// Whether there is room for a body of this length. Takes none.
+    /// Whether there is room for a body of this length. Holds none of it afterwards.
     ///
     /// # Errors
     ///

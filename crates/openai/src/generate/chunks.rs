@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
+use callboard_core::{Deadline, LocalClient};
 use callboard_http::axum::body::Body;
 use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use callboard_http::axum::response::Response;
@@ -17,11 +18,11 @@ use futures_util::stream::{SelectAll, select_all};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 
-use super::{Choice, Piece, Style};
+use super::{AnswerHead, Choice, Piece};
 use crate::error;
 use crate::reply::Usage;
 use crate::request::ModelRequest;
-use crate::respond::UsageJson;
+use crate::respond::{self, UsageJson};
 
 #[derive(Serialize)]
 struct Chunk<'a> {
@@ -57,11 +58,13 @@ type Pieces = Pin<Box<dyn Stream<Item = Result<Piece, ApiError>> + Send>>;
 /// One stream of events.
 struct Events {
     pieces: SelectAll<Pieces>,
-    style: Style,
-    /// The choices whose role was sent.
-    begun: Vec<bool>,
+    head: AnswerHead,
+    /// Whether the role of each choice was sent.
+    has_role: Vec<bool>,
     usage: Vec<Usage>,
-    has_usage: bool,
+    wants_usage: bool,
+    client: LocalClient,
+    deadline: Deadline,
     request_id: RequestId,
     route: String,
     heartbeat: Heartbeat,
@@ -74,19 +77,21 @@ struct Events {
 
 pub(super) async fn respond(
     request: ModelRequest<'_>,
-    style: Style,
+    head: AnswerHead,
     choices: Vec<Choice>,
-    has_usage: bool,
+    wants_usage: bool,
 ) -> Result<Response, ApiError> {
-    let RequestContext { config, metrics, id, span, start, .. } = request.context;
+    let RequestContext { client, config, metrics, id, span, start, .. } = request.context;
     let items = StreamedItems::default();
     let count = choices.len();
     let mut events = Events {
         pieces: select_all(choices.into_iter().map(pieces_of)),
-        style,
-        begun: vec![false; count],
+        head,
+        has_role: vec![false; count],
         usage: vec![Usage::default(); count],
-        has_usage,
+        wants_usage,
+        client: client.clone(),
+        deadline: request.deadline,
         request_id: id.clone(),
         route: request.route.name().to_owned(),
         heartbeat: Heartbeat::new(config.stream_heartbeat),
@@ -95,7 +100,7 @@ pub(super) async fn respond(
         _span: span.cloned(),
     };
     // The first event decides the status.
-    let first_event = events.next().await.transpose()?;
+    let first_event = events.next().await.transpose().map_err(|error| request.error_of(count, error))?;
     events.abandon_guard = Some(AbandonGuard::new(metrics.requests.abandoned.clone()));
     let rest = stream::unfold(Some(events), async |events| {
         let mut events = events?;
@@ -137,47 +142,49 @@ impl Events {
         };
         self.heartbeat.sent();
         self.items.count();
-        Some(piece.map(|piece| self.event(&piece)))
+        Some(piece.and_then(|piece| self.event(&piece)))
     }
 
-    fn event(&mut self, piece: &Piece) -> Bytes {
+    /// The chunks of a piece, at the expense of an account of their own until they are sent.
+    fn event(&mut self, piece: &Piece) -> Result<Bytes, ApiError> {
         let Piece { index, reply, end } = piece;
         self.usage[*index] = reply.usage.or(self.usage[*index]);
-        let role = (!std::mem::replace(&mut self.begun[*index], true)).then_some("assistant");
+        let role = (!std::mem::replace(&mut self.has_role[*index], true)).then_some("assistant");
         let (logprobs, text) = (reply.logprobs.as_ref(), &*reply.content);
         // The end has a chunk of its own: clients take `finish_reason` from a chunk without text.
         let mut event = Vec::new();
         let none = Map::new();
-        if !reply.is_empty() || (role.is_some() && self.style.is_chat) {
+        if !reply.is_empty() || (role.is_some() && self.head.is_chat) {
             let content = Some(text).filter(|text| !text.is_empty() || role.is_some());
-            event.extend(self.chunk(if self.style.is_chat {
+            event.extend(self.chunk(if self.head.is_chat {
                 let delta = Delta { role, content, more: &reply.more };
                 ChunkChoice::Chat { index: *index, delta, logprobs, finish_reason: None }
             } else {
                 ChunkChoice::Text { index: *index, text, logprobs, finish_reason: None }
-            }));
+            })?);
         }
         if let Some(end) = end {
-            event.extend(self.chunk(if self.style.is_chat {
+            event.extend(self.chunk(if self.head.is_chat {
                 let delta = Delta { role: None, content: None, more: &none };
                 ChunkChoice::Chat { index: *index, delta, logprobs: None, finish_reason: Some(end) }
             } else {
                 ChunkChoice::Text { index: *index, text: "", logprobs: None, finish_reason: Some(end) }
-            }));
+            })?);
         }
-        event.into()
+        let edge = self.client.edge();
+        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
+        budget.settle(event.len())?;
+        Ok(budget.charged(event.into()))
     }
 
-    fn chunk(&self, choice: ChunkChoice<'_>) -> Vec<u8> {
-        self.written(vec![choice], self.has_usage.then_some(None))
+    fn chunk(&self, choice: ChunkChoice<'_>) -> Result<Vec<u8>, ApiError> {
+        self.written(vec![choice], self.wants_usage.then_some(None))
     }
 
-    fn written(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<Option<UsageJson>>) -> Vec<u8> {
-        let Style { is_chat, id, created, model } = &self.style;
+    fn written(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<Option<UsageJson>>) -> Result<Vec<u8>, ApiError> {
+        let AnswerHead { is_chat, id, created, model } = &self.head;
         let object = if *is_chat { "chat.completion.chunk" } else { "text_completion" };
-        // Values of a call were written as JSON or read from it.
-        let json = serde_json::to_vec(&Chunk { id, object, created: *created, model, choices, usage });
-        event(&json.unwrap_or_default())
+        Ok(event(&respond::written(&Chunk { id, object, created: *created, model, choices, usage })?))
     }
 
     /// The last events of a stream whose choices have all ended.
@@ -185,8 +192,9 @@ impl Events {
         self.abandon_guard.iter_mut().for_each(AbandonGuard::ended);
         let usage = self.usage.iter().fold(Usage::default(), |sum, usage| sum.with(*usage));
         let mut last = Vec::new();
-        if self.has_usage && usage.is_known() {
-            last = self.written(Vec::new(), Some(Some(usage.into())));
+        if self.wants_usage && usage.is_known() {
+            // Numbers can always be written.
+            last = self.written(Vec::new(), Some(Some(usage.into()))).unwrap_or_default();
         }
         last.extend_from_slice(b"data: [DONE]\n\n");
         last.into()

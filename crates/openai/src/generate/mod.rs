@@ -39,7 +39,7 @@ const CALL_BYTES: usize = 4096;
 /// Answers `POST /v1/chat/completions` and `POST /v1/completions`.
 pub(crate) async fn generate(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
     let is_streamed = request.is_set("stream")?;
-    let has_usage = match request.fields.get("stream_options") {
+    let wants_usage = match request.fields.get("stream_options") {
         Some(options) => options.get("include_usage") == Some(&Value::Bool(true)),
         None => false,
     };
@@ -48,24 +48,24 @@ pub(crate) async fn generate(mut request: ModelRequest<'_>) -> Result<Response, 
         request.fields.insert("stop", stops.iter().cloned().map(Value::Str).collect::<Vec<_>>());
     }
     let choices = choices(&request, stops).await?;
-    let style = Style::new(&request);
+    let head = AnswerHead::new(&request);
     if is_streamed {
-        chunks::respond(request, style, choices, has_usage).await
+        chunks::respond(request, head, choices, wants_usage).await
     } else {
-        whole(request, &style, choices).await
+        whole(request, &head, choices).await
     }
 }
 
-/// The names of one answer.
+/// What all parts of one answer begin with.
 #[derive(Clone, Debug)]
-struct Style {
+struct AnswerHead {
     is_chat: bool,
     id: String,
     created: u64,
     model: String,
 }
 
-impl Style {
+impl AnswerHead {
     fn new(request: &ModelRequest<'_>) -> Self {
         let is_chat = request.task == Task::Chat;
         let prefix = if is_chat { "chatcmpl" } else { "cmpl" };
@@ -239,7 +239,7 @@ struct Message<'a> {
 }
 
 /// Waits for all choices and answers with them.
-async fn whole(request: ModelRequest<'_>, style: &Style, choices: Vec<Choice>) -> Result<Response, ApiError> {
+async fn whole(request: ModelRequest<'_>, head: &AnswerHead, choices: Vec<Choice>) -> Result<Response, ApiError> {
     let budget = request.budget();
     let collect = async |mut choice: Choice| {
         let mut whole = Reply::default();
@@ -252,14 +252,16 @@ async fn whole(request: ModelRequest<'_>, style: &Style, choices: Vec<Choice>) -
             }
         }
     };
-    let ended = try_join_all(choices.into_iter().map(|choice| Box::pin(collect(choice)))).await?;
+    let calls = choices.len();
+    let ended = try_join_all(choices.into_iter().map(|choice| Box::pin(collect(choice)))).await;
+    let ended = ended.map_err(|error| request.error_of(calls, error))?;
     let usage = ended.iter().fold(Usage::default(), |usage, (reply, _)| usage.with(reply.usage));
     let bytes = ended.iter().map(|(reply, _)| reply.content.len()).sum();
-    let style = style.clone();
+    let head = head.clone();
     let write = move || {
-        let choices = ended.iter().enumerate().map(|(index, (reply, end))| choice_json(&style, index, reply, end));
-        let object = if style.is_chat { "chat.completion" } else { "text_completion" };
-        let (id, created, model) = (&*style.id, style.created, &*style.model);
+        let choices = ended.iter().enumerate().map(|(index, (reply, end))| choice_json(&head, index, reply, end));
+        let object = if head.is_chat { "chat.completion" } else { "text_completion" };
+        let (id, created, model) = (&*head.id, head.created, &*head.model);
         let usage = usage.is_known().then(|| usage.into());
         respond::written(&Answer { id, object, created, model, choices: choices.collect(), usage })
     };
@@ -268,9 +270,9 @@ async fn whole(request: ModelRequest<'_>, style: &Style, choices: Vec<Choice>) -
     Ok(response)
 }
 
-fn choice_json<'a>(style: &Style, index: usize, reply: &'a Reply, finish_reason: &'a str) -> ChoiceJson<'a> {
+fn choice_json<'a>(head: &AnswerHead, index: usize, reply: &'a Reply, finish_reason: &'a str) -> ChoiceJson<'a> {
     let logprobs = reply.logprobs.as_ref();
-    if !style.is_chat {
+    if !head.is_chat {
         return ChoiceJson::Text { index, text: &reply.content, logprobs, finish_reason };
     }
     // The text beside tool calls is null, unless there is one.

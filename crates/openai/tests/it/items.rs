@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use callboard_codec::Value as Input;
-use callboard_core::{App, Batch, RouteSpec, Stage, Task};
+use callboard_core::{App, Batch, Contract, RouteSpec, Stage, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,7 +15,8 @@ fn lengths() -> RouteSpec {
         let together = texts.len() as f32;
         texts.iter().map(|text| Ok(vec![text.len() as f32, together])).collect()
     });
-    let lengths = lengths.max_batch_size(8).max_delay(std::time::Duration::from_millis(200));
+    // A full batch does not wait.
+    let lengths = lengths.max_batch_size(3).max_delay(std::time::Duration::from_secs(30));
     RouteSpec::new("/lengths", lengths).task(Task::Embed)
 }
 
@@ -27,13 +28,27 @@ async fn entries_of_one_request_are_one_batch() {
     let data = list["data"].as_array().unwrap();
     let first: Vec<_> = data.iter().map(|entry| (entry["index"].as_u64(), entry["embedding"][0].as_f64())).collect();
     assert_eq!(first, [(Some(0), Some(1.0)), (Some(1), Some(2.0)), (Some(2), Some(3.0))]);
-    assert!(data.iter().all(|entry| entry["embedding"][1].as_f64() > Some(1.0)), "{data:?}");
+    assert!(data.iter().all(|entry| entry["embedding"][1] == 3.0), "{data:?}");
     assert_eq!((list["object"].as_str(), &list["usage"]["total_tokens"]), (Some("list"), &json!(0)));
 
-    let body = json!({ "model": "lengths", "input": "four", "encoding_format": "base64" });
+    let body = json!({ "model": "lengths", "input": ["four", "b", "c"], "encoding_format": "base64" });
     let list = served.post("/v1/embeddings", &body).await.ok();
     let bytes = base64::engine::general_purpose::STANDARD.decode(list["data"][0]["embedding"].as_str().unwrap());
     assert_eq!(bytes.unwrap()[..4], 4f32.to_le_bytes());
+}
+
+#[tokio::test]
+async fn a_request_of_which_some_items_ran_is_not_repeated_unless_they_may() {
+    for contract in [Contract::AtMostOnce, Contract::Pure] {
+        let strict = Stage::each("strict", |text: &String| Ok(vec![text.len() as f64]));
+        let route = RouteSpec::new("/strict", strict.contract(contract)).task(Task::Embed).max_in_flight(1);
+        let served = Served::start(App::new().mount(route)).await;
+        // The first runs, and the second finds no room.
+        let refused = served.post("/v1/embeddings", &json!({ "model": "strict", "input": ["a", "b"] })).await;
+        refused.refused(429, "rate_limit_exceeded");
+        let retry = refused.headers.get("x-should-retry").map(|value| value.to_str().unwrap());
+        assert_eq!(retry, (!contract.may_run_again()).then_some("false"), "{contract}");
+    }
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

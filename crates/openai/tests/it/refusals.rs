@@ -92,6 +92,11 @@ async fn a_body_has_the_limits_of_every_body() {
     let body = json!({ "model": "echo", "prompt": "a".repeat(1000) });
     served.post("/v1/completions", &body).await.refused(413, "body_too_large");
     assert_eq!(served.node.client().edge().charged_bytes(), 0);
+    // That of the route holds as well, once the route is known.
+    let limits = [("/echo".to_owned(), 100)].into_iter().collect();
+    let config = HttpConfig { max_body_bytes_by_route: limits, ..HttpConfig::default() };
+    let strict = Served::with(app(), config).await;
+    strict.post("/v1/completions", &body).await.refused(413, "body_too_large");
     let deep = format!("{}{}", "[".repeat(400), "]".repeat(400));
     served.send("POST", "/v1/completions", deep).await.refused(400, "decode_limit_exceeded");
 }
