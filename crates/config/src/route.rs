@@ -170,6 +170,11 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.query = section.read(QUERY, &QUERY_FORM)?.unwrap_or(route.query);
     route.methods = section.read(METHODS, &METHODS_FORM)?.unwrap_or(route.methods);
     route.task = section.read(OPENAI, &OPENAI_FORM)?.unwrap_or(route.task);
+    if route.task.value.is_some() && (route.path.value.contains('{') || !is_posted(&route.methods.value)) {
+        let place = section.get(OPENAI).map_or_else(|| section.place(), |entry| entry.place());
+        let message = "a model is called by `POST` and its name: remove the parameters of the path, or `methods`";
+        return Err(ConfigError::Rejected { place, message: message.to_owned() });
+    }
     route.rollout = rollout::read(&section)?;
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());
@@ -177,6 +182,11 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
     }
     Ok(RoutePlan { summary: summary.map(|summary| summary.value), examples, ..route })
+}
+
+/// Whether `POST` calls a route of these methods.
+fn is_posted(methods: &[String]) -> bool {
+    methods.is_empty() || methods.iter().any(|method| method == "POST")
 }
 
 /// Whether a route may have this path, by the rules of core and of the HTTP edge. Checked here, so that every command

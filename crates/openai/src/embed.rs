@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use callboard_codec::Value;
-use callboard_core::Task;
+use callboard_core::{ErrorKind, Task};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::ApiError;
 use serde::{Serialize, Serializer};
@@ -16,8 +16,8 @@ use crate::items;
 use crate::request::ModelRequest;
 use crate::respond;
 
-/// A number as text, with its comma.
-const BYTES_PER_NUMBER: usize = 14;
+/// The most memory of the answer per byte of a number: its copy, and its text with a comma, of four bytes.
+const TEXT_PER_BYTE: usize = 5;
 
 #[derive(Serialize)]
 struct EmbeddingList<'a> {
@@ -76,14 +76,15 @@ pub(crate) async fn embed(mut request: ModelRequest<'_>) -> Result<Response, Api
     }
     let inputs = inputs(request.take("input")?)?;
     let input_of = |input| form.input(Task::Embed, input, &request.fields);
-    let (answers, slowest) = items::run(&request, inputs, request.shared_bytes(&form), input_of).await?;
+    let has_tokens = inputs.iter().any(|input| matches!(input, Value::List(_)));
+    let run = items::run(&request, inputs, request.shared_bytes(&form), input_of).await;
+    let (answers, slowest) = run.map_err(|error| if has_tokens { of_tokens(error) } else { error })?;
 
-    let read = |answer: &Value| embedding(request.route.name(), answer);
-    let embeddings: Vec<Embedding> = answers.iter().map(read).collect::<Result<_, _>>()?;
-    drop(answers);
-    let numbers: usize = embeddings.iter().map(|embedding| embedding.numbers.len()).sum();
+    let bytes = answers.iter().map(Value::resident_bytes).fold(0, usize::saturating_add);
     let model = request.model.clone();
     let write = move || {
+        let read = |answer: &Value| embedding(route.name(), answer);
+        let embeddings: Vec<Embedding> = answers.iter().map(read).collect::<Result<_, _>>()?;
         let tokens = embeddings.iter().filter_map(|embedding| embedding.tokens).fold(0, u64::saturating_add);
         let data = embeddings.iter().enumerate().map(|(index, embedding)| {
             let embedding = Numbers { numbers: &embedding.numbers, is_base64 };
@@ -92,7 +93,7 @@ pub(crate) async fn embed(mut request: ModelRequest<'_>) -> Result<Response, Api
         let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
         respond::written(&EmbeddingList { object: "list", data: data.collect(), model: &model, usage })
     };
-    let response = respond::json(&request, numbers.saturating_mul(BYTES_PER_NUMBER), write).await?;
+    let response = respond::json(&request, bytes.saturating_mul(TEXT_PER_BYTE), write).await?;
     Ok(items::timed(response, &slowest))
 }
 
@@ -104,6 +105,16 @@ fn inputs(input: Value) -> Result<Vec<Value>, ApiError> {
         Value::List(items) => items::check_count("input", items.len()).map(|()| items),
         other => Err(invalid(format!("`input` must be a text or a list, not {}", other.kind()))),
     }
+}
+
+/// A model of texts refuses token ids, which LangChain sends by default.
+fn of_tokens(error: ApiError) -> ApiError {
+    if error.kind() != ErrorKind::InvalidInput {
+        return error;
+    }
+    let hint =
+        "the input is token ids: if the model takes texts, send texts (LangChain: check_embedding_ctx_length=False)";
+    invalid(format!("{}; {hint}", error.message()))
 }
 
 struct Embedding {
@@ -120,7 +131,7 @@ fn embedding(route: &str, answer: &Value) -> Result<Embedding, ApiError> {
         }
         numbers => (numbers, None),
     };
-    let bad = || bad_answer(route, answer.kind(), "a list or a vector of numbers");
+    let bad = || bad_answer(route, answer.kind(), "a list or a vector of finite numbers");
     // One row of a matrix is a vector to some models.
     let numbers = match numbers {
         Value::Tensor(tensor) if tensor.shape().len() == 2 && tensor.shape()[0] == 1 => {
@@ -129,5 +140,6 @@ fn embedding(route: &str, answer: &Value) -> Result<Embedding, ApiError> {
         }
         numbers => numbers.deserialize::<Vec<f32>>(),
     };
-    Ok(Embedding { numbers: numbers.map_err(|_| bad())?, tokens })
+    let numbers = numbers.map_err(|_| bad())?;
+    if numbers.iter().all(|number| number.is_finite()) { Ok(Embedding { numbers, tokens }) } else { Err(bad()) }
 }

@@ -60,7 +60,7 @@ fn type_and_code(error: &ApiError) -> (&'static str, Option<&str>) {
         403 => ("permission_error", own),
         404 => ("invalid_request_error", own.or(Some("not_found"))),
         429 => ("rate_limit_error", Some("rate_limit_exceeded")),
-        status if status < 500 => ("invalid_request_error", own),
+        status if status < 500 => ("invalid_request_error", own.or(Some("invalid_input"))),
         _ => ("server_error", own.or_else(|| Some(error.kind().as_str()))),
     }
 }

@@ -61,45 +61,51 @@ impl<'s> InputForm<'s> {
     /// Whether the route gets this field of a request.
     pub(crate) fn takes(&self, field: &str) -> bool {
         match self {
-            Self::Fields { named, open, .. } => *open || named.contains(&field) || named.contains(&EXTRA),
-            Self::Everything => true,
+            Self::Fields { named, open, .. } => {
+                let is_own = PROTOCOL_FIELDS.contains(&field);
+                self.name_of(field).is_some() || !is_own && (*open || named.contains(&EXTRA))
+            }
+            Self::Everything => !PROTOCOL_FIELDS.contains(&field),
             Self::Main => false,
         }
     }
 
-    /// The input with this value of the main field, and the other fields of the request.
+    /// The name that the route has for a field: its own, or the other one of two that are the same.
+    fn name_of<'n>(&self, field: &'n str) -> Option<&'n str> {
+        let Self::Fields { named, .. } = self else { return None };
+        let same = ALIASES.iter().find(|same| same.contains(&field));
+        let other = same.map(|[old, new]| if field == *old { *new } else { *old });
+        [Some(field), other].into_iter().flatten().find(|name| named.contains(name))
+    }
+
+    /// The input with this value of the main field, and what the route takes of the other fields.
     pub(crate) fn input(&self, task: Task, value: Value, fields: &Map) -> Value {
-        let is_main = |name: &str| main_fields(task)[0] == name;
+        let is_main = |name: &str| main_fields(task).contains(&name);
         let given = fields.iter().filter(|(name, value)| !is_main(name) && !matches!(value, Value::Null));
+        let given = given.filter(|(name, _)| self.takes(name));
+        let mut input = Map::new();
         match self {
-            Self::Main => value,
+            Self::Main => return value,
             Self::Everything => {
-                let given = given.filter(|(name, _)| !PROTOCOL_FIELDS.contains(name));
-                let mut input: Map = given.map(|(name, value)| (name.to_owned(), value.clone())).collect();
+                input.extend(given.map(|(name, value)| (name.to_owned(), value.clone())));
                 input.insert(main_fields(task)[0], value);
-                Value::Map(input)
             }
-            Self::Fields { main, named, open } => {
-                let (mut input, mut extra) = (Map::new(), Map::new());
+            Self::Fields { main, open, .. } => {
                 input.insert(*main, value);
+                let mut extra = Map::new();
                 for (name, value) in given {
-                    let other = ALIASES
-                        .iter()
-                        .find(|same| same.contains(&name))
-                        .map(|[old, new]| if name == *old { *new } else { *old });
-                    match [Some(name), other].into_iter().flatten().find(|name| named.contains(name)) {
+                    match self.name_of(name) {
                         Some(known) => _ = input.insert(known, value.clone()),
-                        None if PROTOCOL_FIELDS.contains(&name) => {}
                         None if *open => _ = input.insert(name, value.clone()),
                         None => _ = extra.insert(name, value.clone()),
                     }
                 }
-                if named.contains(&EXTRA) && !extra.is_empty() {
+                if !extra.is_empty() {
                     input.insert(EXTRA, extra);
                 }
-                Value::Map(input)
             }
         }
+        Value::Map(input)
     }
 }
 
@@ -160,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_called_as_the_route_calls_it() {
-        let asked = fields(json!({ "model": "m", "input": ["a", "b"], "dimensions": 3 }));
+    fn an_item_is_called_as_the_route_calls_it() {
+        let asked = fields(json!({ "model": "m", "input": ["a", "b"], "text": "other", "dimensions": 3 }));
         for (schema, expected) in [
             (json!({ "type": "string" }), json!("a")),
             (json!({}), json!("a")),

@@ -33,11 +33,13 @@ pub(crate) async fn run(
         return Err(invalid(message));
     }
     request.take_calls(items.len())?;
-    let (calls, running) = (items.len(), items.len().min(MAX_RUNNING));
+    // The items of a request do not take each other's places.
+    let most = request.route.max_in_flight().map_or(MAX_RUNNING, |most| most.get().min(MAX_RUNNING));
+    let (calls, running) = (items.len(), items.len().min(most));
     request.budget().charge(running.saturating_mul(shared_bytes.saturating_add(ITEM_BYTES)))?;
     // Boxed, so that moving many of them moves pointers.
     let runs = items.into_iter().map(|item| Box::pin(run_item(request, input_of(item))));
-    let outcomes = stream::iter(runs).buffered(MAX_RUNNING).try_collect().await;
+    let outcomes = stream::iter(runs).buffered(most).try_collect().await;
     let outcomes: Vec<(Value, Timing)> = outcomes.map_err(|error| request.error_of(calls, error))?;
     let slowest = outcomes.iter().map(|(_, timing)| *timing).max_by_key(Timing::total).unwrap_or_default();
     Ok((outcomes.into_iter().map(|(value, _)| value).collect(), slowest))

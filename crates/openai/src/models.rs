@@ -47,7 +47,10 @@ pub(crate) fn object(route: &Route, task: Task, created: u64) -> ModelObject {
 pub(crate) fn any(client: &LocalClient, id: &str) -> Result<(Arc<Route>, Task), ApiError> {
     // A route that only this process calls begins with `@`.
     let is_id = id.starts_with(|first: char| first != '/' && first != '@');
-    let route = is_id.then(|| client.route(&format!("/{id}"))).flatten();
+    let name = format!("/{id}");
+    let route = is_id.then(|| client.route(&name)).flatten();
+    // Not one whose name has parameters.
+    let route = route.filter(|route| route.name() == name);
     route.and_then(|route| route.task().map(|task| (route, task))).ok_or_else(|| unknown(client, id))
 }
 

@@ -49,14 +49,15 @@ pub(crate) async fn rerank(mut request: ModelRequest<'_>) -> Result<Response, Ap
     }
     let shared = request.shared_bytes(&form).saturating_add(query.resident_bytes());
     let input_of = |document| {
-        let mut fields = request.fields.clone();
-        fields.insert("document", document);
-        form.input(Task::Rerank, query.clone(), &fields)
+        let mut input = form.input(Task::Rerank, query.clone(), &request.fields);
+        if let Value::Map(fields) = &mut input {
+            fields.insert("document", document);
+        }
+        input
     };
     request.budget().charge(documents.iter().map(String::len).sum())?;
     let items = documents.iter().cloned().map(Value::Str).collect();
-    // The fields are copied twice for a moment.
-    let (answers, slowest) = items::run(&request, items, shared.saturating_mul(2), input_of).await?;
+    let (answers, slowest) = items::run(&request, items, shared, input_of).await?;
     let score = |answer: &Value| {
         let number =
             answer.as_f64().or_else(|| answer.get("relevance_score").or_else(|| answer.get("score"))?.as_f64());
@@ -99,8 +100,9 @@ pub(crate) async fn moderate(mut request: ModelRequest<'_>) -> Result<Response, 
     let read = |answer| verdict(request.route.name(), answer);
     let results: Vec<Map> = answers.into_iter().map(read).collect::<Result<_, _>>()?;
     let (model, id) = (request.model.clone(), format!("modr-{}", request.context.id.as_str()));
+    let bytes = results.iter().flat_map(Map::values).map(Value::resident_bytes).fold(0, usize::saturating_add);
     let write = move || respond::written(&Moderation { id: &id, model: &model, results: &results });
-    Ok(items::timed(respond::json(&request, 0, write).await?, &slowest))
+    Ok(items::timed(respond::json(&request, bytes, write).await?, &slowest))
 }
 
 /// The verdict on a text: whether it is flagged, or an answer for each category; without `flagged` a true one flags it.

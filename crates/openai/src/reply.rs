@@ -59,9 +59,6 @@ impl Reply {
         reply.logprobs = map.remove("logprobs").filter(|logprobs| !matches!(logprobs, Value::Null));
         map.remove("role");
         reply.more = map.into_iter().filter(|(_, value)| !matches!(value, Value::Null)).collect();
-        if let Some(calls) = reply.more.get_mut(TOOL_CALLS) {
-            number(calls);
-        }
         Ok(reply)
     }
 
@@ -79,6 +76,26 @@ impl Reply {
                 (_, value) => _ = self.more.insert(name, value),
             }
         }
+    }
+
+    /// Gives each piece of a tool call its `index`, by which clients join them: one with an `id` begins the next call, of
+    /// which `begun` counts those of the answer, and one without continues the last.
+    pub(crate) fn number_tool_calls(&mut self, begun: &mut i64) {
+        let Some(Value::List(calls)) = self.more.get_mut(TOOL_CALLS) else { return };
+        for call in calls {
+            let Value::Map(call) = call else { continue };
+            let own = call.get("index").and_then(Value::as_i64);
+            let is_new = call.contains_key("id") || *begun == 0;
+            let index = own.unwrap_or(if is_new { *begun } else { *begun - 1 });
+            *begun = (*begun).max(index.saturating_add(1));
+            call.insert("index", index);
+        }
+    }
+
+    /// The memory of its text and of all else.
+    pub(crate) fn bytes(&self) -> usize {
+        let more = self.more.values().chain(&self.logprobs).map(Value::resident_bytes);
+        more.fold(self.content.len(), usize::saturating_add)
     }
 
     pub(crate) fn has_tool_calls(&self) -> bool {
@@ -113,18 +130,6 @@ impl Usage {
 
     pub(crate) fn is_known(self) -> bool {
         self != Self::default()
-    }
-}
-
-/// Every piece of a tool call has its `index`, by which clients join them.
-fn number(calls: &mut Value) {
-    let Value::List(calls) = calls else { return };
-    for (index, call) in calls.iter_mut().enumerate() {
-        if let Value::Map(call) = call
-            && !call.contains_key("index")
-        {
-            call.insert("index", i64::try_from(index).unwrap_or(i64::MAX));
-        }
     }
 }
 
@@ -178,14 +183,24 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_tool_calls_join_to_the_whole_call() {
-        let mut whole =
-            read(json!({ "tool_calls": [{ "id": "a", "function": { "name": "f", "arguments": "{\"x\"" } }] }));
-        whole.join(read(json!({ "content": "t", "tool_calls": [{ "function": { "arguments": ":1}" } }] })));
-        whole.join(read(json!({ "tool_calls": [{ "index": 1, "id": "b" }] })));
+    fn pieces_of_tool_calls_join_to_the_whole_calls() {
+        let pieces = [
+            json!({ "tool_calls": [{ "id": "a", "function": { "name": "f", "arguments": "{\"x\"" } }] }),
+            json!({ "content": "t", "tool_calls": [{ "function": { "arguments": ":1}" } }] }),
+            json!({ "tool_calls": [{ "id": "b", "function": { "arguments": "{" } }] }),
+            json!({ "tool_calls": [{ "function": { "arguments": "}" } }, { "id": "c" }] }),
+            json!({ "tool_calls": [{ "index": 0, "function": { "arguments": " " } }] }),
+        ];
+        let (mut whole, mut begun) = (Reply::default(), 0);
+        for piece in pieces {
+            let mut piece = read(piece);
+            piece.number_tool_calls(&mut begun);
+            whole.join(piece);
+        }
         let calls = serde_json::to_value(&whole.more).unwrap();
-        let first = json!({ "id": "a", "function": { "name": "f", "arguments": "{\"x\":1}" }, "index": 0 });
-        assert_eq!(calls["tool_calls"], json!([first, { "index": 1, "id": "b" }]));
+        let first = json!({ "id": "a", "function": { "name": "f", "arguments": "{\"x\":1} " }, "index": 0 });
+        let second = json!({ "id": "b", "function": { "arguments": "{}" }, "index": 1 });
+        assert_eq!(calls["tool_calls"], json!([first, second, { "id": "c", "index": 2 }]));
         assert!(whole.has_tool_calls());
         assert_eq!(whole.content, "t");
     }

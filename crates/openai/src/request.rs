@@ -15,8 +15,22 @@ use callboard_http::protocol::{
 };
 
 use crate::error::invalid;
-use crate::input::InputForm;
+use crate::input::{InputForm, main_fields};
 use crate::models;
+
+/// The fields that this crate reads, beside the main fields of the tasks.
+const OF_REQUESTS: [&str; 10] = [
+    "dimensions",
+    "documents",
+    "encoding_format",
+    "n",
+    "return_documents",
+    "stop",
+    "stream",
+    "stream_options",
+    "top_n",
+    "model",
+];
 
 /// A request that was read.
 pub(crate) struct ModelRequest<'a> {
@@ -25,7 +39,7 @@ pub(crate) struct ModelRequest<'a> {
     pub(crate) route: Arc<Route>,
     /// The name that the client has sent.
     pub(crate) model: String,
-    /// All fields, as they were sent.
+    /// The fields that the route or this crate takes, as they were sent.
     pub(crate) fields: Map,
     pub(crate) options: CallOptions,
     pub(crate) deadline: Deadline,
@@ -43,6 +57,7 @@ impl<'a> ModelRequest<'a> {
         let RequestContext { client, config, start, .. } = context;
         let ProtocolRequest { head: parts, body } = request;
         let head = RequestHead::read(&parts.headers)?;
+        head.check_json()?;
         let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
         let max_bytes = config.largest_body_bytes();
         let announced = announced_length(&*body, max_bytes)?;
@@ -74,6 +89,10 @@ impl<'a> ModelRequest<'a> {
         if length > own_limit {
             return Err(ApiError::body_too_large(own_limit).about(route.name()));
         }
+        // What the route does not take is not carried along.
+        let form = InputForm::of(task, route.input().schema());
+        let is_kept = |name: &str| form.takes(name) || OF_REQUESTS.contains(&name) || main_fields(task).contains(&name);
+        let fields = fields.into_iter().filter(|(name, _)| is_kept(name)).collect();
         let deadline = Deadline::after(start, client.edge().timeout_of(&route, head.timeout));
         let request = (&parts.uri, &parts.headers, &parts.extensions);
         let options = context.call_options(&route, request, deadline, head.priority)?;
@@ -134,7 +153,8 @@ impl<'a> ModelRequest<'a> {
 
     /// The memory of what a call takes of the fields that all calls of the request have.
     pub(crate) fn shared_bytes(&self, form: &InputForm<'_>) -> usize {
-        let taken = self.fields.iter().filter(|(name, _)| form.takes(name));
+        let is_main = |name: &str| main_fields(self.task).contains(&name);
+        let taken = self.fields.iter().filter(|(name, _)| form.takes(name) && !is_main(name));
         taken.map(|(name, value)| name.len().saturating_add(value.resident_bytes())).fold(0, usize::saturating_add)
     }
 

@@ -2,11 +2,13 @@
 //!
 //! The end of the text so far is held back while it may be the beginning of a sequence.
 
+use std::sync::Arc;
+
 /// The text of one choice on its way to the client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StopFilter {
     /// None is empty.
-    stops: Vec<String>,
+    stops: Arc<[String]>,
     /// Shorter than the longest sequence.
     held: String,
 }
@@ -21,7 +23,7 @@ pub(crate) enum Passed {
 }
 
 impl StopFilter {
-    pub(crate) fn new(stops: Vec<String>) -> Self {
+    pub(crate) fn new(stops: Arc<[String]>) -> Self {
         Self { stops, held: String::new() }
     }
 
@@ -54,7 +56,7 @@ fn first_stop(text: &str, stops: &[String]) -> Option<(usize, usize)> {
 
 /// The length of the longest end of `text` that `stop` begins with.
 fn begun(text: &str, stop: &str) -> usize {
-    let ends = stop.char_indices().map(|(at, _)| at).skip(1).filter(|at| *at <= text.len());
+    let ends = stop.char_indices().map(|(at, _)| at).skip(1).take_while(|at| *at <= text.len());
     ends.filter(|at| text.as_bytes().ends_with(&stop.as_bytes()[..*at])).max().unwrap_or_default()
 }
 
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     fn through(stops: &[String], pieces: &[String]) -> (String, bool) {
-        let mut filter = StopFilter::new(stops.to_vec());
+        let mut filter = StopFilter::new(stops.into());
         let mut sent = String::new();
         for piece in pieces {
             match filter.push(piece.clone()) {
@@ -78,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_stop_is_sent_at_once() {
-        let mut filter = StopFilter::new(vec!["\n\n".to_owned()]);
+        let mut filter = StopFilter::new([String::from("\n\n")].into());
         assert_eq!(filter.push("one\ntwo".to_owned()), Passed::Text("one\ntwo".to_owned()));
         assert_eq!(filter.push("three\n".to_owned()), Passed::Text("three".to_owned()));
         assert_eq!(filter.push("four".to_owned()), Passed::Text("\nfour".to_owned()));

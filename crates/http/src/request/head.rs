@@ -62,6 +62,21 @@ impl<'a> RequestHead<'a> {
         Self::read_lines(headers.iter().filter(|(name, _)| is_read(name.as_str())))
     }
 
+    /// Refuses a body that does not say that it is JSON: a page of another site can send such a body without asking
+    /// first.
+    ///
+    /// # Errors
+    ///
+    /// 415.
+    pub fn check_json(&self) -> Result<(), ApiError> {
+        let content_type = self.content_type.map(|value| value.to_str().unwrap_or_default());
+        let essence = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+        if essence.eq_ignore_ascii_case("application/json") {
+            return Ok(());
+        }
+        Err(ApiError::unsupported_media_type(content_type, "application/json"))
+    }
+
     fn read_lines(lines: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>) -> Result<Self, ApiError> {
         let mut head = Self::default();
         let mut grpc_timeout = None;

@@ -142,49 +142,27 @@ impl Events {
         };
         self.heartbeat.sent();
         self.items.count();
-        Some(piece.and_then(|piece| self.event(&piece)))
+        match piece {
+            Ok(piece) => Some(self.event(piece).await),
+            Err(error) => Some(Err(error)),
+        }
     }
 
-    /// The chunks of a piece, at the expense of an account of their own until they are sent.
-    fn event(&mut self, piece: &Piece) -> Result<Bytes, ApiError> {
-        let Piece { index, reply, end } = piece;
-        self.usage[*index] = reply.usage.or(self.usage[*index]);
-        let role = (!std::mem::replace(&mut self.has_role[*index], true)).then_some("assistant");
-        let (logprobs, text) = (reply.logprobs.as_ref(), &*reply.content);
-        // The end has a chunk of its own: clients take `finish_reason` from a chunk without text.
-        let mut event = Vec::new();
-        let none = Map::new();
-        if !reply.is_empty() || (role.is_some() && self.head.is_chat) {
-            let content = Some(text).filter(|text| !text.is_empty() || role.is_some());
-            event.extend(self.chunk(if self.head.is_chat {
-                let delta = Delta { role, content, more: &reply.more };
-                ChunkChoice::Chat { index: *index, delta, logprobs, finish_reason: None }
-            } else {
-                ChunkChoice::Text { index: *index, text, logprobs, finish_reason: None }
-            })?);
-        }
-        if let Some(end) = end {
-            event.extend(self.chunk(if self.head.is_chat {
-                let delta = Delta { role: None, content: None, more: &none };
-                ChunkChoice::Chat { index: *index, delta, logprobs: None, finish_reason: Some(end) }
-            } else {
-                ChunkChoice::Text { index: *index, text: "", logprobs: None, finish_reason: Some(end) }
-            })?);
-        }
+    /// The chunks of a piece, at the expense of an account of their own until they are sent. Large ones are written off
+    /// the runtime.
+    async fn event(&mut self, piece: Piece) -> Result<Bytes, ApiError> {
+        let usage = &mut self.usage[piece.index];
+        *usage = piece.reply.usage.or(*usage);
+        let is_first = !std::mem::replace(&mut self.has_role[piece.index], true);
         let edge = self.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
-        budget.settle(event.len())?;
-        Ok(budget.charged(event.into()))
-    }
-
-    fn chunk(&self, choice: ChunkChoice<'_>) -> Result<Vec<u8>, ApiError> {
-        self.written(vec![choice], self.wants_usage.then_some(None))
-    }
-
-    fn written(&self, choices: Vec<ChunkChoice<'_>>, usage: Option<Option<UsageJson>>) -> Result<Vec<u8>, ApiError> {
-        let AnswerHead { is_chat, id, created, model } = &self.head;
-        let object = if *is_chat { "chat.completion.chunk" } else { "text_completion" };
-        Ok(event(&respond::written(&Chunk { id, object, created: *created, model, choices, usage })?))
+        let bytes = piece.reply.bytes();
+        budget.charge_outcome(bytes)?;
+        let (head, wants_usage) = (self.head.clone(), self.wants_usage);
+        let write = move || chunks_of(&head, &piece, is_first, wants_usage);
+        let written = budget.run_outcome(bytes, write).await??;
+        budget.settle(written.len())?;
+        Ok(budget.charged(written.into()))
     }
 
     /// The last events of a stream whose choices have all ended.
@@ -194,7 +172,7 @@ impl Events {
         let mut last = Vec::new();
         if self.wants_usage && usage.is_known() {
             // Numbers can always be written.
-            last = self.written(Vec::new(), Some(Some(usage.into()))).unwrap_or_default();
+            last = chunk(&self.head, Vec::new(), Some(Some(usage.into()))).unwrap_or_default();
         }
         last.extend_from_slice(b"data: [DONE]\n\n");
         last.into()
@@ -206,6 +184,46 @@ impl Events {
         self.abandon_guard.iter_mut().for_each(AbandonGuard::ended);
         event(&error::body(error)).into()
     }
+}
+
+/// The chunk of a piece, if there is anything in it, and the one of its end: clients take `finish_reason` from a chunk
+/// without text.
+fn chunks_of(head: &AnswerHead, piece: &Piece, is_first: bool, wants_usage: bool) -> Result<Vec<u8>, ApiError> {
+    let Piece { index, reply, end } = piece;
+    let (index, logprobs, text) = (*index, reply.logprobs.as_ref(), &*reply.content);
+    let (mut choices, none) = (Vec::new(), Map::new());
+    if !reply.is_empty() || (is_first && head.is_chat) {
+        choices.push(if head.is_chat {
+            let content = Some(text).filter(|text| !text.is_empty() || is_first);
+            let delta = Delta { role: is_first.then_some("assistant"), content, more: &reply.more };
+            ChunkChoice::Chat { index, delta, logprobs, finish_reason: None }
+        } else {
+            ChunkChoice::Text { index, text, logprobs, finish_reason: None }
+        });
+    }
+    if let Some(end) = end {
+        choices.push(if head.is_chat {
+            let delta = Delta { role: None, content: None, more: &none };
+            ChunkChoice::Chat { index, delta, logprobs: None, finish_reason: Some(end) }
+        } else {
+            ChunkChoice::Text { index, text: "", logprobs: None, finish_reason: Some(end) }
+        });
+    }
+    let mut written = Vec::new();
+    for choice in choices {
+        written.extend(chunk(head, vec![choice], wants_usage.then_some(None))?);
+    }
+    Ok(written)
+}
+
+fn chunk(
+    head: &AnswerHead,
+    choices: Vec<ChunkChoice<'_>>,
+    usage: Option<Option<UsageJson>>,
+) -> Result<Vec<u8>, ApiError> {
+    let AnswerHead { is_chat, id, created, model } = head;
+    let object = if *is_chat { "chat.completion.chunk" } else { "text_completion" };
+    Ok(event(&respond::written(&Chunk { id, object, created: *created, model, choices, usage })?))
 }
 
 /// JSON has no line breaks outside of texts, where they are escaped.

@@ -15,7 +15,7 @@ use callboard_codec::{Payload, Value};
 use callboard_core::edge::{LARGE_BYTES, PayloadReplies};
 use callboard_core::{Deadline, LocalClient, Task};
 use callboard_http::axum::response::Response;
-use callboard_http::protocol::{ApiError, EdgeLife, SERVER_TIMING, caught_within, next_reply, total};
+use callboard_http::protocol::{ApiError, EdgeLife, HeldBytes, SERVER_TIMING, caught_within, next_reply, total};
 use futures_util::future::try_join_all;
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
@@ -31,7 +31,9 @@ use crate::stop::{Passed, StopFilter};
 /// The most choices of one request: each is a call of its own.
 const MAX_CHOICES: u64 = 128;
 
+/// The most stop sequences, and the most bytes of each: every piece of a text is compared with all of them.
 const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 256;
 
 /// The memory of a call: its permit, its queue entry, its future.
 const CALL_BYTES: usize = 4096;
@@ -47,7 +49,7 @@ pub(crate) async fn generate(mut request: ModelRequest<'_>) -> Result<Response, 
     if !stops.is_empty() {
         request.fields.insert("stop", stops.iter().cloned().map(Value::Str).collect::<Vec<_>>());
     }
-    let choices = choices(&request, stops).await?;
+    let choices = choices(&request, stops.into()).await?;
     let head = AnswerHead::new(&request);
     if is_streamed {
         chunks::respond(request, head, choices, wants_usage).await
@@ -75,7 +77,7 @@ impl AnswerHead {
 }
 
 /// Starts the calls of all choices.
-async fn choices(request: &ModelRequest<'_>, stops: Vec<String>) -> Result<Vec<Choice>, ApiError> {
+async fn choices(request: &ModelRequest<'_>, stops: Arc<[String]>) -> Result<Vec<Choice>, ApiError> {
     let n = request.count("n", 1..=MAX_CHOICES)?.unwrap_or(1);
     let prompts = prompts(request)?;
     let count = (prompts.len() as u64).saturating_mul(n);
@@ -92,19 +94,22 @@ async fn choices(request: &ModelRequest<'_>, stops: Vec<String>) -> Result<Vec<C
         panics: request.context.metrics.requests.panics.clone(),
     };
     let mut choices = Vec::new();
+    let shared_bytes = request.shared_bytes(&form).saturating_add(CALL_BYTES);
     for prompt in prompts {
-        let input = form.input(request.task, prompt.clone(), &request.fields);
+        let bytes = prompt.resident_bytes().saturating_add(shared_bytes);
         for of_prompt in 0..n {
-            budget.charge(input.resident_bytes().saturating_add(CALL_BYTES))?;
-            let (admission, payload) = request.admit(input.clone()).await?;
+            budget.charge(bytes)?;
+            let input = form.input(request.task, prompt.clone(), &request.fields);
+            let (admission, payload) = request.admit(input).await?;
             choices.push(Choice {
                 index: choices.len(),
                 replies: edge.submit_streaming(admission, payload, request.options.clone()),
                 life: Arc::clone(request.context.life),
                 reader: reader.clone(),
-                filter: StopFilter::new(stops.clone()),
+                filter: StopFilter::new(Arc::clone(&stops)),
                 finish_reason: None,
-                has_tool_calls: false,
+                tool_calls: 0,
+                _account: Arc::clone(&request.account),
                 counts_prompt: of_prompt == 0,
             });
         }
@@ -128,9 +133,10 @@ fn prompts<'r>(request: &'r ModelRequest<'_>) -> Result<Vec<&'r Value>, ApiError
 }
 
 fn stops(request: &ModelRequest<'_>) -> Result<Vec<String>, ApiError> {
-    let refused = || invalid(format!("`stop` must be a text or up to {MAX_STOPS} texts, none of them empty"));
+    let rule = format!("a text or up to {MAX_STOPS} texts, each of 1 to {MAX_STOP_BYTES} bytes");
+    let refused = || invalid(format!("`stop` must be {rule}"));
     let text = |value: &Value| match value {
-        Value::Str(text) if !text.is_empty() => Ok(text.clone()),
+        Value::Str(text) if (1..=MAX_STOP_BYTES).contains(&text.len()) => Ok(text.clone()),
         _ => Err(refused()),
     };
     match request.fields.get("stop") {
@@ -149,7 +155,10 @@ struct Choice {
     reader: ReplyReader,
     filter: StopFilter,
     finish_reason: Option<String>,
-    has_tool_calls: bool,
+    /// The number of its tool calls until now.
+    tool_calls: i64,
+    /// Pays for its input, as long as its call may wait.
+    _account: Arc<HeldBytes>,
     /// Whether the tokens of its prompt count: those of a prompt with several choices count once.
     counts_prompt: bool,
 }
@@ -167,7 +176,7 @@ impl Choice {
         loop {
             let Some(payload) = next_reply(&mut self.replies, &self.life).await else {
                 let reply = Reply { content: self.filter.finish(), ..Reply::default() };
-                let natural = if self.has_tool_calls { "tool_calls" } else { "stop" };
+                let natural = if self.tool_calls > 0 { "tool_calls" } else { "stop" };
                 let end = self.finish_reason.take().unwrap_or_else(|| natural.to_owned());
                 return Ok(Piece { index: self.index, reply, end: Some(end) });
             };
@@ -175,7 +184,7 @@ impl Choice {
             if !self.counts_prompt {
                 reply.usage.prompt_tokens = None;
             }
-            self.has_tool_calls |= reply.has_tool_calls();
+            reply.number_tool_calls(&mut self.tool_calls);
             self.finish_reason = reply.finish_reason.take().or_else(|| self.finish_reason.take());
             let (content, is_stopped) = match self.filter.push(std::mem::take(&mut reply.content)) {
                 Passed::Text(content) => (content, false),
@@ -245,7 +254,7 @@ async fn whole(request: ModelRequest<'_>, head: &AnswerHead, choices: Vec<Choice
         let mut whole = Reply::default();
         loop {
             let piece = choice.next().await?;
-            budget.charge_outcome(piece.reply.content.len())?;
+            budget.charge_outcome(piece.reply.bytes())?;
             whole.join(piece.reply);
             if let Some(end) = piece.end {
                 return Ok::<_, ApiError>((whole, end));
@@ -256,7 +265,7 @@ async fn whole(request: ModelRequest<'_>, head: &AnswerHead, choices: Vec<Choice
     let ended = try_join_all(choices.into_iter().map(|choice| Box::pin(collect(choice)))).await;
     let ended = ended.map_err(|error| request.error_of(calls, error))?;
     let usage = ended.iter().fold(Usage::default(), |usage, (reply, _)| usage.with(reply.usage));
-    let bytes = ended.iter().map(|(reply, _)| reply.content.len()).sum();
+    let bytes = ended.iter().map(|(reply, _)| reply.bytes()).fold(0, usize::saturating_add);
     let head = head.clone();
     let write = move || {
         let choices = ended.iter().enumerate().map(|(index, (reply, end))| choice_json(&head, index, reply, end));

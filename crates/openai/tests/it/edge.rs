@@ -71,9 +71,18 @@ impl Served {
         self.send("GET", path, String::new()).await
     }
 
+    /// Asks for a completion with a body of another media type.
+    pub(crate) async fn send_as(&self, content_type: &str, body: &'static str) -> Answer {
+        self.request("POST", "/v1/completions", content_type, body.into()).await
+    }
+
     pub(crate) async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Answer {
-        let request =
-            Request::builder().method(method).uri(path).header("host", "localhost").body(body.into()).unwrap();
+        self.request(method, path, "application/json", body.into()).await
+    }
+
+    async fn request(&self, method: &str, path: &str, content_type: &str, body: Body) -> Answer {
+        let request = Request::builder().method(method).uri(path).header("host", "localhost");
+        let request = request.header("content-type", content_type).body(body).unwrap();
         let response = self.edge.clone().call(request).await.unwrap();
         let (head, body) = response.into_parts();
         let text = String::from_utf8(to_bytes(body, 1 << 24).await.unwrap().to_vec()).unwrap();

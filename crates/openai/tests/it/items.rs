@@ -41,14 +41,22 @@ async fn entries_of_one_request_are_one_batch() {
 async fn a_request_of_which_some_items_ran_is_not_repeated_unless_they_may() {
     for contract in [Contract::AtMostOnce, Contract::Pure] {
         let strict = Stage::each("strict", |text: &String| Ok(vec![text.len() as f64]));
-        let route = RouteSpec::new("/strict", strict.contract(contract)).task(Task::Embed).max_in_flight(1);
+        let route = RouteSpec::new("/strict", strict.contract(contract).queue(1)).task(Task::Embed);
         let served = Served::start(App::new().mount(route)).await;
-        // The first runs, and the second finds no room.
+        // The first runs, and the second finds no room in the queue.
         let refused = served.post("/v1/embeddings", &json!({ "model": "strict", "input": ["a", "b"] })).await;
         refused.refused(429, "rate_limit_exceeded");
         let retry = refused.headers.get("x-should-retry").map(|value| value.to_str().unwrap());
         assert_eq!(retry, (!contract.may_run_again()).then_some("false"), "{contract}");
     }
+}
+
+#[tokio::test]
+async fn a_route_with_a_limit_serves_more_items_than_that() {
+    let one = Stage::each("one", |text: &String| Ok(vec![text.len() as f64]));
+    let served = Served::start(App::new().mount(RouteSpec::new("/one", one).task(Task::Embed).max_in_flight(2))).await;
+    let body = json!({ "model": "one", "input": vec!["a"; 50] });
+    assert_eq!(served.post("/v1/embeddings", &body).await.ok()["data"].as_array().unwrap().len(), 50);
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]
@@ -74,7 +82,8 @@ async fn token_ids_and_dimensions_reach_a_route_that_takes_them() {
         "model `lengths` has a fixed number of dimensions: leave out `dimensions`"
     );
     let refused = served.post("/v1/embeddings", &json!({ "model": "lengths", "input": [[1]] })).await;
-    refused.refused(400, "schema_mismatch");
+    let message = refused.refused(400, "invalid_value");
+    assert!(message.contains("check_embedding_ctx_length=False"), "{message}");
 }
 
 #[derive(Serialize, Deserialize, JsonSchema)]

@@ -70,14 +70,17 @@ async fn every_mistake_names_its_field() {
         (with("n", json!(129)), "`n` must be a whole number from 1 to 128"),
         (with("n", json!("two")), "`n` must be a whole number from 1 to 128"),
         (with("stream", json!(1)), "`stream` must be true or false, not int"),
-        (with("stop", json!("")), "`stop` must be a text or up to 16 texts, none of them empty"),
-        (with("stop", json!(vec!["a"; 17])), "`stop` must be a text or up to 16 texts, none of them empty"),
+        (with("stop", json!("")), "`stop` must be a text or up to 16 texts, each of 1 to 256 bytes"),
+        (with("stop", json!(vec!["a"; 17])), "`stop` must be a text or up to 16 texts, each of 1 to 256 bytes"),
+        (with("stop", json!("a".repeat(257))), "`stop` must be a text or up to 16 texts, each of 1 to 256 bytes"),
         (with("prompt", json!(vec!["a"; 129])), "129 prompts with `n` = 1 are more than 128 choices"),
     ] {
         assert_eq!(served.post("/v1/completions", &body).await.refused(400, "invalid_value"), message);
     }
     served.send("POST", "/v1/completions", "{").await.refused(400, "malformed_body");
     served.send("POST", "/v1/completions", "").await.refused(400, "malformed_body");
+    let form = served.send_as("application/x-www-form-urlencoded", "{}").await;
+    assert!(form.refused(415, "unsupported_media_type").contains("for JSON add"), "{form:?}");
     served.send("GET", "/v1/completions", "").await.refused(405, "method_not_allowed");
     served.send("POST", "/v1/models", "").await.refused(405, "method_not_allowed");
     let missing = served.post("/v1/images/generations", &json!({})).await;
