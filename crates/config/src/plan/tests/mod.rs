@@ -7,6 +7,8 @@ mod remote;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use callboard_core::Task;
+
 use crate::*;
 
 const DIGITS: &str = r#"
@@ -196,6 +198,23 @@ fn a_missing_key_of_a_kind_names_the_stage() {
 #[test]
 fn a_file_without_stages_or_routes_says_what_to_add() {
     assert_eq!(plan("").unwrap_err(), "dir/callboard.toml:1: `stage` is missing: expected at least one [[stage]]");
+}
+
+#[test]
+fn a_route_has_a_task_that_a_call_by_its_name_can_do() {
+    let path = "path = \"/digits\"";
+    let with = |line: &str| DIGITS.replacen(path, &format!("{path}\n{line}"), 1);
+    assert_eq!(plan(&with("openai = \"embed\"")).unwrap().routes[0].task.value, Some(Task::Embed));
+    assert_eq!(plan(DIGITS).unwrap().routes[0].task.value, None);
+    let tasks = "expected one of \"chat\", \"complete\", \"embed\", \"rerank\", \"moderate\"";
+    let refused = plan(&with("openai = \"draw\"")).unwrap_err();
+    assert!(refused.contains(tasks), "{refused}");
+    let get = with("openai = \"embed\"\nmethods = [\"GET\"]");
+    let parameter = get.replacen(path, "path = \"/digits/{kind}\"", 1).replace("methods = [\"GET\"]", "");
+    for text in [get, parameter] {
+        let refused = plan(&text).unwrap_err();
+        assert!(refused.contains("a model is called by `POST` and its name"), "{refused}");
+    }
 }
 
 #[test]
