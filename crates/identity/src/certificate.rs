@@ -4,7 +4,8 @@
 //! `operator.callboard` is the role, `issuer.callboard` marks a node that has the authority's key,
 //! `NAME.name.callboard` and `ID.member.callboard` identify the member. The extended key usage keeps clients and
 //! operators from serving. `SECONDS.life.callboard` is the life of the member's certificates, in one that ends earlier
-//! because its issuer's does.
+//! because its issuer's does. `ID.via.callboard` is an issuer that has signed an earlier certificate of the member, which
+//! a removal of that issuer excludes as well: its holder may have made that certificate up.
 //!
 //! An issuer's own certificate is of a certification authority that may sign members and no further authority. Its
 //! subject has the issuer's name and its id, which each certificate that it signs names as its issuer: verification
@@ -30,6 +31,10 @@ pub const ISSUER_NAME: &str = "issuer.callboard";
 const MEMBER_NAME: &str = ".name.callboard";
 const MEMBER_ID: &str = ".member.callboard";
 const LIFE: &str = ".life.callboard";
+const VIA: &str = ".via.callboard";
+
+/// The most earlier issuers in a certificate: of more, those that have signed longest ago are left out.
+const MAX_VIA: usize = 16;
 
 /// The tolerated difference of two machines' clocks. Beyond it a certificate is refused as not yet valid.
 const CLOCK_SKEW: Duration = Duration::from_secs(60);
@@ -128,6 +133,8 @@ pub struct Member {
     pub life: Duration,
     /// The id of the issuer that signed the certificate; empty if the root did.
     pub issuer: String,
+    /// The ids of other issuers that have signed earlier certificates of this member, the last one at the end.
+    pub via: Vec<String>,
 }
 
 /// The certificate of an issuer: an authority below the root of its cluster.
@@ -192,7 +199,29 @@ impl Member {
         let validity = validity(&parsed);
         let life = part(LIFE).parse().map_or_else(|_| validity.life(), Duration::from_secs);
         let issuer = issuer_id(parsed.issuer()).unwrap_or_default();
-        Some(Self { role, name: part(MEMBER_NAME), id: part(MEMBER_ID), validity, life, issuer })
+        let via = names
+            .iter()
+            .filter_map(|name| name.strip_suffix(VIA))
+            .filter(|id| id.len() == 16)
+            .take(MAX_VIA)
+            .map(str::to_owned)
+            .collect();
+        Some(Self { role, name: part(MEMBER_NAME), id: part(MEMBER_ID), validity, life, issuer, via })
+    }
+
+    /// The issuers through which this certificate came: a removal of one of them excludes it.
+    pub(crate) fn issuers(&self) -> impl Iterator<Item = &String> {
+        [&self.issuer].into_iter().chain(&self.via).filter(|id| !id.is_empty())
+    }
+
+    /// The earlier issuers of a certificate that renews this one, signed by another issuer. What this one says may be
+    /// made up by its issuer, so that is the last to be left out.
+    pub(crate) fn via_to(&self, issuer: &str) -> Vec<String> {
+        let is_other = |id: &&String| !id.is_empty() && **id != issuer;
+        let earlier = self.via.iter().filter(|id| **id != self.issuer).chain([&self.issuer]).filter(is_other);
+        let mut via: Vec<_> = earlier.cloned().collect();
+        via.drain(..via.len().saturating_sub(MAX_VIA));
+        via
     }
 
     /// The certificate to be signed.
@@ -208,6 +237,7 @@ impl Member {
         if self.life.as_secs() != self.validity.life().as_secs() {
             names.push(format!("{}{LIFE}", self.life.as_secs()));
         }
+        names.extend(self.via.iter().map(|id| format!("{id}{VIA}")));
         let mut params = CertificateParams::new(names)?;
         let called = if self.name.is_empty() { "Callboard" } else { &self.name };
         params.distinguished_name.push(DnType::CommonName, called);
@@ -271,7 +301,8 @@ mod tests {
             let validity = Validity::from_now(now, Duration::from_secs(7200));
             for life in [7200, 86_400].map(Duration::from_secs) {
                 let (name, id, issuer) = ("left".to_owned(), "0a1b".to_owned(), String::new());
-                let member = Member { role, name, id, validity, life, issuer };
+                let member =
+                    Member { role, name, id, validity, life, issuer, via: vec!["0123456789abcdef".to_owned()] };
                 let key = rcgen::KeyPair::generate().unwrap();
                 let certificate = member.params(false).unwrap().self_signed(&key).unwrap();
                 assert_eq!(Member::from_certificate(certificate.der()), Some(member));

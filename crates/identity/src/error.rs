@@ -134,6 +134,24 @@ pub enum IdentityError {
         /// The directory.
         path: PathBuf,
     },
+    /// The issuer's certificate ends so soon that a renewal would gain nothing. Remedy: as of one that has ended.
+    #[error("the certificate of the issuer in {} ends, and what it signs no later: have the root sign another one", path.display())]
+    EndingIssuer {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// An issuer does not exclude itself. Remedy: another issuer does.
+    #[error("{id} is this issuer itself: remove it at another issuer, with that one's directory")]
+    OwnId {
+        /// The id or name.
+        id: String,
+    },
+    /// The directory is that of a member. Remedy: another directory for the issuer.
+    #[error("{} holds the identity of a member: name another directory for the issuer", path.display())]
+    MemberDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Only the root signs the certificates of issuers. Remedy: its directory.
     #[error("{} is of an issuer, and only the root of the cluster signs issuers: name its directory", path.display())]
     NoRoot {

@@ -423,6 +423,102 @@ fn the_members_of_a_removed_issuer_are_refused_everywhere() {
     assert!(matches!(denied(lab.authority.renew(Some(third), key.as_bytes(), now)), JoinDenied::RemovedMember(_)));
 }
 
+/// A thief signs what it likes, and renews it at another issuer before the removal.
+#[test]
+fn what_a_stolen_issuer_has_signed_is_refused_also_after_renewals_elsewhere() {
+    let lab = Lab::new("laundered");
+    let [left, right] =
+        ["left", "right"].map(|name| issuer(&lab.authority, &lab.directory.join(name), name, MONTH).unwrap());
+    let (now, key) = (SystemTime::now(), certificate_request().unwrap().1);
+    let third = lab.admit_at(&left, &left.token(&TokenSpec::default()).unwrap(), "third", &key, now).unwrap();
+    let (stolen, longest) = (third.issuer.clone(), Duration::from_secs(90 * 24 * 3600));
+    let validity = third.validity;
+    let via = (0..16).map(|n| format!("{n:016x}")).collect();
+    let mut member_of = Member { life: Duration::from_secs(u64::MAX), via, ..third };
+    right.remember(&member_of, false, now).unwrap();
+    for authority in [&right, &lab.authority, &right, &lab.authority] {
+        let presented = Member { validity, ..member_of };
+        member_of = member(&authority.renew(Some(presented), key.as_bytes(), now).unwrap());
+        assert!(member_of.life <= longest, "{:?}", member_of.life);
+        assert_ne!(member_of.issuer, stolen);
+    }
+    assert!(lab.authority.remove(&stolen).unwrap());
+    assert!(lab.authority.removed(now).unwrap().excludes(&member_of));
+    assert!(matches!(denied(lab.authority.renew(Some(member_of), key.as_bytes(), now)), JoinDenied::RemovedMember(_)));
+    // A record of any life can be removed.
+    let path = lab.directory.join("right/members/third");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace(&longest.as_secs().to_string(), &u64::MAX.to_string())).unwrap();
+    assert!(right.remove("third").unwrap());
+    // An issuer does not exclude itself.
+    for own in ["right".to_owned(), right.issuer().unwrap().unwrap().id] {
+        assert!(matches!(right.remove(&own), Err(IdentityError::OwnId { .. })), "{own}");
+    }
+}
+
+#[test]
+fn an_issuer_that_ends_leaves_renewals_to_one_that_lives() {
+    let (lab, brief) = (Lab::new("ending"), Duration::from_secs(600));
+    let left = issuer(&lab.authority, &lab.directory.join("left"), "left", brief).unwrap();
+    let right = issuer(&lab.authority, &lab.directory.join("right"), "right", MONTH).unwrap();
+    let (now, key) = (SystemTime::now(), certificate_request().unwrap().1);
+    let third = lab.admit_at(&left, &left.token(&TokenSpec::default()).unwrap(), "third", &key, now).unwrap();
+    let later = now + Duration::from_secs(500);
+    let outcome = left.renew(Some(third.clone()), key.as_bytes(), later);
+    assert!(matches!(denied(outcome), JoinDenied::EndingIssuer));
+    let renewed = member(&right.renew(Some(third), key.as_bytes(), later).unwrap());
+    assert_eq!(renewed.validity.life(), TokenSpec::DEFAULT_CERTIFICATE_LIFE);
+    // Its own node does not ask itself again and again for ever shorter certificates.
+    let ends = left.issuer().unwrap().unwrap().validity.not_after;
+    let error = left.issue_own(TokenSpec::DEFAULT_CERTIFICATE_LIFE, ends).unwrap_err();
+    assert!(matches!(error, IdentityError::EndingIssuer { .. }), "{error}");
+}
+
+#[test]
+fn the_directory_of_a_member_does_not_become_that_of_an_issuer() {
+    let lab = Lab::new("member-issuer");
+    let directory = lab.join(&lab.token(|_| {}), "left");
+    let error = Authority::request_issuer(&directory).unwrap_err();
+    assert!(matches!(error, IdentityError::MemberDirectory { .. }), "{error}");
+    assert_eq!(Identity::open(&directory).unwrap().name(), "left");
+}
+
+/// An issuer of an earlier start, with a later clock, has signed a list that other nodes hold.
+#[cfg(feature = "testing")]
+#[test]
+fn an_issuer_whose_clock_was_set_back_signs_again() {
+    let lab = Lab::new("set-back");
+    let own = Identity::from_authority(lab.authority.clone()).unwrap();
+    let mut signed = None;
+    own.add_removed(None, crate::RemovedMembers::new([("0123456789abcdef".to_owned(), u64::MAX)]));
+    own.sign_list(&mut signed).unwrap();
+    let version = |own: &Identity| own.watch_lists().borrow().values().map(|list| list.version).max().unwrap();
+    let first = version(&own);
+    own.sign_list(&mut signed).unwrap();
+    assert_eq!(version(&own), first, "nothing is new");
+    let earlier = own.signed_list(first + 1_000_000, &["fedcba9876543210"]).unwrap();
+    assert!(own.take_list(&earlier).unwrap());
+    let mut removed = own.watch_removed();
+    assert!(removed.borrow_and_update().contains("fedcba9876543210"));
+    own.sign_list(&mut signed).unwrap();
+    assert_eq!(version(&own), first + 1_000_001);
+}
+
+/// A later list of an issuer takes the place of its earlier one, and of nothing else.
+#[cfg(feature = "testing")]
+#[test]
+fn each_issuer_contributes_one_list() {
+    let lab = Lab::new("contributions");
+    let left = issuer(&lab.authority, &lab.directory.join("left"), "left", MONTH).unwrap();
+    let [own, left] = [lab.authority.clone(), left].map(|authority| Identity::from_authority(authority).unwrap());
+    let [honest, one, other] = ["0123456789abcdef", "fedcba9876543210", "1111111111111111"];
+    assert!(own.take_list(&own.signed_list(1, &[honest]).unwrap()).unwrap());
+    assert!(own.take_list(&left.signed_list(1, &[one]).unwrap()).unwrap());
+    assert!(own.take_list(&left.signed_list(2, &[other]).unwrap()).unwrap());
+    let removed = own.watch_removed().borrow().clone();
+    assert!(removed.contains(honest) && removed.contains(other) && !removed.contains(one));
+}
+
 /// Its name stands for its id, which is unknown.
 #[test]
 fn a_member_that_was_removed_with_a_damaged_record_gets_no_further_certificate() {

@@ -58,6 +58,7 @@ words! {
         NameTaken => "name_taken",
         BadName => "bad_name",
         RemovedMember => "removed_member",
+        EndingIssuer => "ending_issuer",
         AuthorityFailed => "authority_failed",
     }
 }
@@ -103,7 +104,7 @@ impl RefusalReason {
 
     /// Whether the refused side may succeed later, or at another address.
     pub(crate) fn is_transient(self) -> bool {
-        matches!(self, Self::Busy | Self::TooMany | Self::AuthorityFailed | Self::HelloTimeout)
+        matches!(self, Self::Busy | Self::TooMany | Self::EndingIssuer | Self::AuthorityFailed | Self::HelloTimeout)
     }
 
     /// Advice for the refused side; empty if there is none.
@@ -187,6 +188,7 @@ impl From<&JoinDenied> for RefusalReason {
             JoinDenied::ReplayedToken => Self::ReplayedToken,
             JoinDenied::InvalidRequest(_) => Self::BadRequest,
             JoinDenied::InvalidName(_) => Self::BadName,
+            JoinDenied::EndingIssuer => Self::EndingIssuer,
             JoinDenied::NameTaken(_) => Self::NameTaken,
             JoinDenied::OtherRole(_) => Self::OtherRole,
             JoinDenied::RemovedMember(_) => Self::RemovedMember,

@@ -284,9 +284,17 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<(), CliError> {
         ClusterArgs::Status(args) => run_status(args),
         ClusterArgs::Drain(args) => run_drain(args),
         ClusterArgs::Remove { directory, name } => {
-            let removed = open(directory)?.remove(name).map_err(|error| failed("not removed", &error))?;
+            let authority = open(directory)?;
+            let list = authority.members().map_err(|error| failed("not removed", &error))?;
+            let is_known = list.members.iter().any(|member| member.name == *name || member.id == *name);
+            let removed = authority.remove(name).map_err(|error| failed("not removed", &error))?;
             if !removed {
                 return Err(CliError::Failed(format!("there is no member `{name}`")));
+            }
+            // A damaged record is removed by its name.
+            if !is_known && list.damaged.is_empty() {
+                output::note(format_args!("no member of this id is known here; the id is excluded"));
+                return Ok(());
             }
             output::note(format_args!("{name} is given no further certificate; nodes refuse the one it has"));
             Ok(())

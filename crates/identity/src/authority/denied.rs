@@ -41,6 +41,9 @@ pub enum JoinDenied {
     /// A renewal came without the certificate to renew.
     #[error("a renewal needs the certificate that is to be renewed: join with a token")]
     NoCertificate,
+    /// The issuer's certificate ends, so that a renewal here would gain nothing.
+    #[error("the certificate of this issuer ends, and what it signs ends no later: another issuer renews for longer")]
+    EndingIssuer,
     /// The authority's own files failed.
     #[error("the authority failed; its own log says why")]
     Failed(#[from] IdentityError),

@@ -24,6 +24,7 @@ use crate::error::{IdentityError, unusable};
 use crate::files::{
     check_directory, check_writable, claim_private_file, make_directory, read, read_private, replace_private_file,
 };
+use crate::identity::IDENTITY;
 use crate::tls::verify_node;
 
 /// The certificates of an authority: that of the root, and before it the issuer's own, unless this is the root.
@@ -84,6 +85,14 @@ impl AuthorityChain {
         }
         validity
     }
+
+    /// A validity for the renewal of a certificate that ends then. `None`: because the issuer's certificate ends, the new
+    /// one would end no later, while another issuer may give more.
+    pub(super) fn later_validity(&self, now: SystemTime, life: Duration, ends: SystemTime) -> Option<Validity> {
+        let validity = self.validity(now, life);
+        let is_cut = self.issuer.is_some() && validity.not_after < now + life;
+        (!is_cut || validity.not_after > ends).then_some(validity)
+    }
 }
 
 impl Authority {
@@ -92,9 +101,13 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// A directory with the key of a cluster's root, or that cannot be used.
+    /// A directory with the key of a cluster's root or a member's identity, or that cannot be used.
     pub fn request_issuer(directory: &Path) -> Result<String, IdentityError> {
         let path = directory.join(KEY);
+        // A key would make the directory of a member that of an authority.
+        if directory.join(IDENTITY).exists() {
+            return Err(IdentityError::MemberDirectory { path: directory.to_owned() });
+        }
         if path.exists() {
             let key = read_key(directory)?;
             refuse_root(directory, &key)?;
@@ -175,6 +188,7 @@ impl Authority {
             validity: parsed.validity(now, MIN_LIFE),
             life: MIN_LIFE,
             issuer: issuer.id.clone(),
+            via: Vec::new(),
         };
         let signed = member.params(true).map_err(unusable)?;
         let signer = rcgen::Issuer::from_ca_cert_der(parsed.signer(), &key).map_err(unusable)?;

@@ -5,6 +5,7 @@
 //! key under one name, and stays spent when the member is removed. Expired tokens are removed when the next one is
 //! made. A record that cannot be read affects only itself.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::MAX_LIFE;
-use super::removed::RemovedMembers;
+use super::removed::{MAX_KNOWN, REMOVED_MARGIN, RemovedMembers, latest_end};
 use crate::certificate::{Member, Role};
 use crate::clock::seconds;
 use crate::error::{IdentityError, failed};
@@ -23,9 +24,6 @@ use crate::files::{claim_private_file, private_directory, read_private, remove_p
 
 /// The most uses of a token: with more it would be a public service.
 pub(super) const MAX_USES: u32 = 1_000;
-
-/// How long a removed member is remembered after its last certificate expires.
-const REMOVED_MARGIN: Duration = Duration::from_secs(3600);
 
 /// The holder of a use whose member was removed: neither a key nor a name.
 const NO_HOLDER: &str = "removed";
@@ -89,6 +87,9 @@ pub(super) struct MemberStore {
     /// not be read, by its name and an ending.
     removed: PathBuf,
 }
+
+/// Follows the end in the file of a removal that another issuer has ordered.
+const HEARD: &str = " heard";
 
 /// Ends the name of such a file. An id has no dot.
 const BY_NAME: &str = ".name";
@@ -184,7 +185,8 @@ impl MemberStore {
         let path = self.members.join(name);
         // An id without a record here.
         if !path.exists() && is_id(name) {
-            self.take_over(&RemovedMembers::new([(name.to_owned(), end_of_life(0, now))]), now)?;
+            self.add_removed(name, end_of_life(0, now), "")?;
+            self.forget(&[name])?;
             return Ok(true);
         }
         if !path.exists() {
@@ -193,9 +195,9 @@ impl MemberStore {
         // First, so that the member is refused from now on. The id in a damaged record is unknown.
         match self.member(name) {
             Ok(Some(record)) if is_id(&record.id) => {
-                self.add_removed(&record.id, end_of_life(record.certificate_life, now))?;
+                self.add_removed(&record.id, end_of_life(record.certificate_life, now), "")?;
             }
-            _ => self.add_removed(&format!("{name}{BY_NAME}"), end_of_life(0, now))?,
+            _ => self.add_removed(&format!("{name}{BY_NAME}"), end_of_life(0, now), "")?,
         }
         for file in names(&self.tokens)?.iter().filter(|file| file.contains('.')) {
             let path = self.tokens.join(file);
@@ -207,53 +209,66 @@ impl MemberStore {
         remove_private_file(&path).map_err(|source| failed(&path, source))
     }
 
-    fn add_removed(&self, file: &str, until: u64) -> Result<(), IdentityError> {
+    fn add_removed(&self, file: &str, until: u64, whose: &str) -> Result<(), IdentityError> {
         private_directory(&self.removed).map_err(|source| failed(&self.removed, source))?;
-        replace_private_file(&self.removed.join(file), &until.to_string())
+        replace_private_file(&self.removed.join(file), &format!("{until}{whose}"))
     }
 
     /// Whether the member was removed here. A name that was removed without its id may have joined again since: then it
     /// has a record.
     pub(super) fn is_removed(&self, member: &Member) -> bool {
         let is_there = |file: &str| self.removed.join(file).exists();
-        let by_id = [&member.id, &member.issuer].into_iter().any(|id| is_id(id) && is_there(id));
+        let by_id = [&member.id].into_iter().chain(member.issuers()).any(|id| is_id(id) && is_there(id));
         let by_name = || is_there(&format!("{}{BY_NAME}", member.name)) && !self.members.join(&member.name).exists();
         by_id || by_name()
     }
 
-    /// Adds removals that another issuer has ordered, and forgets those members. Returns how many were new.
+    /// Adds removals that another issuer has ordered, while there is room, and forgets those members. Returns how many
+    /// were new.
     pub(super) fn take_over(&self, removed: &RemovedMembers, now: SystemTime) -> Result<usize, IdentityError> {
         let known = self.removed(now)?;
-        let news: Vec<_> = removed.iter().filter(|(id, _)| is_id(id) && !known.contains(id)).collect();
+        let news = removed.iter().filter(|(id, _)| is_id(id) && !known.contains(id));
+        let news: Vec<_> = news.take(MAX_KNOWN.saturating_sub(known.iter().count())).collect();
         if news.is_empty() {
             return Ok(0);
         }
-        news.iter().try_for_each(|(id, until)| self.add_removed(id, **until))?;
+        news.iter().try_for_each(|(id, until)| self.add_removed(id, (**until).min(latest_end(now)), HEARD))?;
+        self.forget(&news.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>())?;
+        Ok(news.len())
+    }
+
+    /// Removes the records of these ids.
+    fn forget(&self, ids: &[&str]) -> Result<(), IdentityError> {
         for (name, record) in self.members()?.0 {
-            if news.iter().any(|(id, _)| **id == record.id) {
+            if ids.contains(&record.id.as_str()) {
                 let path = self.members.join(&name);
                 remove_private_file(&path).map_err(|source| failed(&path, source))?;
             }
         }
-        Ok(news.len())
+        Ok(())
     }
 
     /// The removed members whose certificates are still valid. Others are forgotten.
     pub(super) fn removed(&self, now: SystemTime) -> Result<RemovedMembers, IdentityError> {
-        let mut removed = Vec::new();
+        let (mut removed, mut own) = (Vec::new(), BTreeSet::new());
         for id in names(&self.removed)? {
             let path = self.removed.join(&id);
             // The file stands for a removed member, also if it cannot be read.
-            let until = read_private(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
+            let text = read_private(&path).unwrap_or_default();
+            let (end, is_own) = text.strip_suffix(HEARD).map_or((text.as_str(), true), |end| (end, false));
+            let until = end.trim().parse().unwrap_or(u64::MAX);
             if until > seconds(now) {
                 if is_id(&id) {
+                    if is_own {
+                        own.insert(id.clone());
+                    }
                     removed.push((id, until));
                 }
             } else {
                 let _ = remove_private_file(&path);
             }
         }
-        Ok(RemovedMembers::new(removed))
+        Ok(RemovedMembers::new(removed).current(now).with_own(own))
     }
 
     /// Every member, sorted by name, and the errors of records that cannot be read.
@@ -299,7 +314,8 @@ pub(super) fn is_expired(token: &TokenRecord, now: SystemTime) -> bool {
 fn end_of_life(certificate_life: u64, now: SystemTime) -> u64 {
     let life = match certificate_life {
         0 => MAX_LIFE,
-        seconds => Duration::from_secs(seconds),
+        // A record may be of a certificate that another issuer has made up.
+        seconds => Duration::from_secs(seconds).min(MAX_LIFE),
     };
     seconds(now + life + REMOVED_MARGIN)
 }

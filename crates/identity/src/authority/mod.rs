@@ -250,8 +250,12 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// A list that cannot be written.
+    /// The own name or id, or a list that cannot be written.
     pub fn remove(&self, name: &str) -> Result<bool, IdentityError> {
+        let (own, id) = self.own_name()?;
+        if name == own || name == id {
+            return Err(IdentityError::OwnId { id: name.to_owned() });
+        }
         if is_label(name) { self.0.store.remove_member(name, SystemTime::now()) } else { Ok(false) }
     }
 
@@ -271,7 +275,7 @@ impl Authority {
         if !is_label(&member.name) || member.name == own || member.name == OWN_NAME {
             return Ok(());
         }
-        let mut member = member.clone();
+        let mut member = Member { life: member.life.min(MAX_LIFE), ..member.clone() };
         if is_issuer {
             // As long as an issuer's certificate may be valid.
             (member.id, member.life) = (member.issuer.clone(), MAX_LIFE);
@@ -327,13 +331,20 @@ impl Authority {
     }
 
     /// A certificate for the node that holds the authority, with its key; and the certificates up to the root.
-    pub(crate) fn issue_own(&self, life: Duration) -> Result<(Vec<CertificateDer<'static>>, KeyPair), IdentityError> {
+    /// An error if it would end no later than the last one.
+    pub(crate) fn issue_own(
+        &self,
+        life: Duration,
+        ends: SystemTime,
+    ) -> Result<(Vec<CertificateDer<'static>>, KeyPair), IdentityError> {
         let (chain, now) = (self.chain()?, SystemTime::now());
         let (name, id) = chain.own_name();
         let (name, id, issuer) = (name.to_owned(), id.to_owned(), chain.issuer_id().to_owned());
-        let validity = chain.validity(now, life);
+        let path = || self.0.directory.clone();
+        let validity =
+            chain.later_validity(now, life, ends).ok_or_else(|| IdentityError::EndingIssuer { path: path() })?;
         if validity.left(now).is_zero() {
-            return Err(IdentityError::EndedIssuer { path: self.0.directory.clone() });
+            return Err(IdentityError::EndedIssuer { path: path() });
         }
         if let Some((issuer, _)) = chain.issuer.as_ref().filter(|(issuer, _)| issuer.is_due(now)) {
             let left = issuer.validity.left(now);
@@ -342,7 +353,7 @@ impl Authority {
                 "this issuer's certificate ends: have the root sign another one (callboard cluster issuer)"
             );
         }
-        let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer };
+        let member = Member { role: Role::Node, name, id, validity, life, issuer, via: Vec::new() };
         let (certificate, key) = self.issue(&member, true)?;
         let issuer = chain.issuer.map(|(_, certificate)| certificate);
         Ok(([certificate].into_iter().chain(issuer).chain([chain.root]).collect(), key))
@@ -371,7 +382,9 @@ impl Authority {
         let name = member_name(joining, &token, &joined_with)?;
         let role = role(&token.role, &self.0.store.token_path(joining.token))?;
         let id = self.claim(joining, &token, &name, joined_with, now)?;
-        self.sign(request, (role, name, id), Duration::from_secs(token.certificate_life), now)
+        let (life, chain) = (Duration::from_secs(token.certificate_life), self.chain()?);
+        let (validity, issuer) = (chain.validity(now, life), chain.issuer_id().to_owned());
+        self.sign(request, &Member { role, name, id, validity, life, issuer, via: Vec::new() }, &chain, now)
     }
 
     /// The token of the request: of this cluster, proven, and usable now.
@@ -451,24 +464,25 @@ impl Authority {
             Some(_) => {}
             None => _ = self.0.store.claim_name(&member.name, &MemberRecord::of(&member, now))?,
         }
-        self.sign(read_request(request)?, (member.role, member.name, member.id), member.life, now)
+        let (chain, life) = (self.chain()?, member.life.min(MAX_LIFE));
+        let validity = chain.later_validity(now, life, member.validity.not_after).ok_or(JoinDenied::EndingIssuer)?;
+        let (issuer, via) = (chain.issuer_id().to_owned(), member.via_to(chain.issuer_id()));
+        self.sign(read_request(request)?, &Member { validity, life, issuer, via, ..member }, &chain, now)
     }
 
     /// Uses only the key of the request: the authority decides the content of the certificate.
     fn sign(
         &self,
         request: CertificateSigningRequestParams,
-        (role, name, id): (Role, String, String),
-        life: Duration,
+        member: &Member,
+        chain: &AuthorityChain,
         now: SystemTime,
     ) -> Result<String, JoinDenied> {
-        let chain = self.chain()?;
-        let (validity, issuer) = (chain.validity(now, life), chain.issuer_id().to_owned());
-        if validity.left(now).is_zero() {
+        if member.validity.left(now).is_zero() {
             return Err(IdentityError::EndedIssuer { path: self.0.directory.clone() }.into());
         }
-        let params = Member { role, name, id, validity, life, issuer }.params(false).map_err(unusable)?;
-        let certificate = params.signed_by(&request.public_key, &self.signer(&chain)?).map_err(unusable)?;
+        let params = member.params(false).map_err(unusable)?;
+        let certificate = params.signed_by(&request.public_key, &self.signer(chain)?).map_err(unusable)?;
         Ok(certificate.pem() + &chain.pem)
     }
 }

@@ -1,77 +1,112 @@
 //! The list of removed members whose certificates are still valid, and its text form.
 
-use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
+use super::MAX_LIFE;
 use crate::certificate::Member;
 use crate::clock::seconds;
 
 /// The longest list as text: some 9,000 members removed within the life of a certificate.
 pub const MAX_LIST_BYTES: usize = 256 << 10;
 
-/// The most entries that a node knows: as many as the longest text has. Threat: an issuer that signs without end.
-const MAX_KNOWN: usize = 9_000;
+/// The most entries that are added up: as many as the longest text has. Threat: an issuer that lists without end.
+pub(super) const MAX_KNOWN: usize = 9_000;
+
+/// How long a removed member is remembered after its last certificate expires.
+pub(super) const REMOVED_MARGIN: Duration = Duration::from_secs(3600);
+
+/// The latest end of an entry: no certificate is valid for longer. Threat: an issuer whose entries never end.
+pub(super) fn latest_end(now: SystemTime) -> u64 {
+    seconds(now + MAX_LIFE + REMOVED_MARGIN)
+}
 
 /// The ids of removed members, with the second since 1970 at which the last of their certificates expires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RemovedMembers(BTreeMap<String, u64>);
+pub struct RemovedMembers {
+    ids: BTreeMap<String, u64>,
+    /// Those of them that this issuer has removed itself: where there is no room for all, these come first.
+    own: BTreeSet<String>,
+}
 
 impl RemovedMembers {
     pub(crate) fn new(ids: impl IntoIterator<Item = (String, u64)>) -> Self {
-        Self(ids.into_iter().collect())
+        Self { ids: ids.into_iter().collect(), own: BTreeSet::new() }
     }
 
-    /// The entries that expire last, as many as this; of ids of another form none.
-    pub(crate) fn latest(&self, most: usize) -> Vec<(u64, u64)> {
-        let number = |(id, until): (&String, &u64)| Some((u64::from_str_radix(id, 16).ok()?, *until));
-        let mut entries: Vec<_> = self.0.iter().filter_map(number).collect();
-        entries.sort_by_key(|(_, until)| std::cmp::Reverse(*until));
-        entries.truncate(most);
+    /// The same, of which this issuer has removed these itself.
+    pub(super) fn with_own(self, own: BTreeSet<String>) -> Self {
+        Self { own, ..self }
+    }
+
+    /// The entries of the issuer's own, then those that expire last.
+    fn by_weight(&self) -> Vec<(&String, &u64)> {
+        let mut entries: Vec<_> = self.ids.iter().collect();
+        entries.sort_by_key(|(id, until)| std::cmp::Reverse((self.own.contains(*id), **until)));
         entries
     }
 
-    /// The entries of both that have not expired: of too many, those that expire last.
+    /// The entries of most weight, as many as this; of ids of another form none.
+    pub(crate) fn latest(&self, most: usize) -> Vec<(u64, u64)> {
+        let number = |(id, until): (&String, &u64)| Some((u64::from_str_radix(id, 16).ok()?, *until));
+        self.by_weight().into_iter().filter_map(number).take(most).collect()
+    }
+
+    /// Without the entries that have expired, none of which ends later than any certificate.
+    pub(crate) fn current(mut self, now: SystemTime) -> Self {
+        let latest = latest_end(now);
+        self.ids.values_mut().for_each(|until| *until = (*until).min(latest));
+        self.ids.retain(|_, until| *until > seconds(now));
+        self.own.retain(|id| self.ids.contains_key(id));
+        self
+    }
+
+    /// Adds the entries of another list: its issuer's own, and further ones while there is room.
+    pub(crate) fn add(&mut self, other: &Self, most: usize) {
+        for (id, until) in other.by_weight() {
+            let is_own = other.own.contains(id);
+            if let Some(known) = self.ids.get_mut(id) {
+                *known = (*known).max(*until);
+            } else if is_own || self.ids.len() < most {
+                self.ids.insert(id.clone(), *until);
+            }
+            if is_own {
+                self.own.insert(id.clone());
+            }
+        }
+    }
+
+    /// The current entries of both.
     pub(crate) fn union(&self, other: &Self, now: SystemTime) -> Self {
-        let now = seconds(now);
-        let mut all = self.0.clone();
-        for (id, until) in &other.0 {
-            let known = all.entry(id.clone()).or_default();
-            *known = (*known).max(*until);
-        }
-        all.retain(|_, until| *until > now);
-        while all.len() > MAX_KNOWN {
-            let first = all.iter().min_by_key(|(_, until)| **until).map(|(id, _)| id.clone());
-            first.and_then(|id| all.remove(&id));
-        }
-        Self(all)
+        let mut all = self.clone().current(now);
+        all.add(&other.clone().current(now), MAX_KNOWN);
+        all
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ids.is_empty()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &u64)> {
-        self.0.iter()
+        self.ids.iter()
     }
 
     /// Whether the member of this id was removed.
     #[must_use]
     pub fn contains(&self, id: &str) -> bool {
-        self.0.contains_key(id)
+        self.ids.contains_key(id)
     }
 
-    /// Whether this member was removed, or the issuer of its certificate.
+    /// Whether this member was removed, or an issuer through which its certificate came.
     #[must_use]
     pub fn excludes(&self, member: &Member) -> bool {
-        self.contains(&member.id) || (!member.issuer.is_empty() && self.contains(&member.issuer))
+        self.contains(&member.id) || member.issuers().any(|id| self.contains(id))
     }
 
-    /// One line for each member. If the text would be too long, members whose certificates expire first are left out.
+    /// One line for each member. If the text would be too long, those of least weight are left out.
     pub(crate) fn to_text(&self) -> String {
-        let mut ids: Vec<_> = self.0.iter().collect();
-        ids.sort_by(|(_, one), (_, other)| other.cmp(one));
         let mut text = String::new();
-        for (id, until) in ids {
+        for (id, until) in self.by_weight() {
             let line = format!("{id} {until}\n");
             if text.len() + line.len() > MAX_LIST_BYTES {
                 break;
@@ -83,16 +118,13 @@ impl RemovedMembers {
 
     /// Reads the text; entries that have expired are left out. `None`: the text is no list.
     pub(crate) fn from_text(text: &str, now: SystemTime) -> Option<Self> {
-        let now = seconds(now);
         let mut ids = BTreeMap::new();
         for line in text.lines() {
             let (id, until) = line.split_once(' ')?;
             let until: u64 = until.parse().ok()?;
-            if until > now {
-                ids.insert(id.to_owned(), until);
-            }
+            ids.insert(id.to_owned(), until);
         }
-        Some(Self(ids))
+        Some(Self::new(ids).current(now))
     }
 }
 
@@ -124,8 +156,25 @@ mod tests {
         assert_eq!(all.union(&one, now), all, "an old list changes nothing");
         let many = RemovedMembers::new((0..MAX_KNOWN as u64 + 9).map(|n| (format!("{n:016x}"), 10_000 + n)));
         let kept = RemovedMembers::default().union(&many, now);
-        assert_eq!(kept.0.len(), MAX_KNOWN);
+        assert_eq!(kept.ids.len(), MAX_KNOWN);
         assert!(!kept.contains(&format!("{:016x}", 8)) && kept.contains(&format!("{:016x}", 9)));
+    }
+
+    /// An issuer that lists what it likes takes no place from what is known, and from what this issuer has removed.
+    #[test]
+    fn entries_without_end_evict_nothing_and_end_with_the_longest_certificate() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        let honest = RemovedMembers::new([("a".to_owned(), 2_000)]);
+        let mut known = honest.clone();
+        for version in 0..3 {
+            let entry = |n| (format!("{:016x}", version * 1_500 + n), u64::MAX);
+            known.add(&RemovedMembers::new((0..1_500).map(entry)).current(now), 1_000);
+        }
+        assert!(known.contains("a") && known.ids.len() == 1_000);
+        assert!(known.clone().current(now + MAX_LIFE + REMOVED_MARGIN).is_empty());
+        let own = known.with_own(BTreeSet::from(["a".to_owned()]));
+        assert!(own.to_text().starts_with("a 2000\n"));
+        assert_eq!(own.latest(1), [(0xa, 2_000)]);
     }
 
     #[test]
@@ -133,7 +182,8 @@ mod tests {
         let all = (0..20_000).map(|n| (format!("{n:016x}"), 10_000_000 + n));
         let text = RemovedMembers::new(all).to_text();
         assert!(text.len() <= MAX_LIST_BYTES && text.len() > MAX_LIST_BYTES - 64);
-        let read = RemovedMembers::from_text(&text, SystemTime::UNIX_EPOCH).unwrap();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(9_000_000);
+        let read = RemovedMembers::from_text(&text, now).unwrap();
         assert!(read.contains(&format!("{:016x}", 19_999)) && !read.contains(&format!("{:016x}", 0)));
     }
 }

@@ -74,7 +74,7 @@ fn issue(authority_key: KeyPair) -> Result<PresentedCertificate, IdentityError> 
     let defaults = CertificateParams::default();
     let validity = Validity { not_before: defaults.not_before.into(), not_after: defaults.not_after.into() };
     let (name, id, issuer) = (String::new(), String::new(), String::new());
-    let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer };
+    let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer, via: Vec::new() };
     let key = KeyPair::generate().map_err(unusable)?;
     let params = member.params(false).map_err(unusable)?;
     let certificate = params.signed_by(&key, &Issuer::new(authority(), authority_key)).map_err(unusable)?;

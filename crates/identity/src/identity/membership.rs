@@ -28,7 +28,7 @@ use crate::error::{IdentityError, unusable};
 use crate::files::{check_directory, check_writable, read, read_private, replace_private_file};
 use crate::text::with_sources;
 
-const IDENTITY: &str = "identity.pem";
+pub(crate) const IDENTITY: &str = "identity.pem";
 const SECRET: &str = "secret";
 const ISSUERS: &str = "issuers";
 
@@ -94,7 +94,12 @@ fn damaged(path: PathBuf, reason: impl ToString) -> IdentityError {
 
 /// Issues the own certificate. The chain includes the root's, because joining processes know only its pin.
 pub(super) fn issue_own(authority: &Authority) -> Result<PresentedCertificate, IdentityError> {
-    let (chain, key) = authority.issue_own(TokenSpec::DEFAULT_CERTIFICATE_LIFE)?;
+    issue_own_after(authority, SystemTime::UNIX_EPOCH)
+}
+
+/// Renews the own certificate, of which the last one ends then.
+pub(super) fn issue_own_after(authority: &Authority, ends: SystemTime) -> Result<PresentedCertificate, IdentityError> {
+    let (chain, key) = authority.issue_own(TokenSpec::DEFAULT_CERTIFICATE_LIFE, ends)?;
     PresentedCertificate::try_new(chain, &key.serialize_der())
 }
 

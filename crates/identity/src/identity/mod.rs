@@ -10,8 +10,8 @@ mod testing;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -23,8 +23,9 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
-pub(crate) use self::membership::Membership;
+pub(crate) use self::membership::{IDENTITY, Membership};
 pub use self::membership::{MemberChain, certificate_request, prepare_member, read_chain, save_member};
+use self::removals::HeardRemovals;
 pub use self::removals::{HeldList, HeldLists, keep_removals};
 pub use self::renewal::{IssuerClient, keep_renewed};
 use crate::authority::{Authority, RemovedMembers};
@@ -51,6 +52,8 @@ struct Inner {
     clock: Clock,
     /// The removed members known to this process.
     removed: watch::Sender<Arc<RemovedMembers>>,
+    /// What of them is from which source.
+    heard: Mutex<HeardRemovals>,
     /// The lists of issuers from which it knows them, to be passed on.
     lists: watch::Sender<HeldLists>,
     /// The certificate of this issuer.
@@ -118,6 +121,7 @@ impl Identity {
             origin,
             clock,
             removed: watch::Sender::default(),
+            heard: Mutex::default(),
             lists: watch::Sender::default(),
             issuer: ArcSwapOption::empty(),
             renewing: tokio::sync::Mutex::default(),

@@ -11,7 +11,7 @@
 //! outlives the issuer that has ordered it. What a node knows is the union of all it has learnt, until it expires.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
@@ -29,7 +29,7 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The pause before a node asks again after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// The most lists that are passed on, one for each issuer. Lists of further issuers count here all the same.
+/// The most lists that are passed on, one for each issuer. Lists of further issuers are added to what was asked for.
 const MAX_LISTS: usize = 64;
 
 /// A signed list that was verified, to be passed on.
@@ -43,6 +43,29 @@ pub struct HeldList {
     /// When nobody accepts it any more.
     pub(super) ends: SystemTime,
 }
+
+/// What is known, by its source, so that no issuer can take the room of another one.
+#[derive(Debug, Default)]
+pub(super) struct HeardRemovals {
+    /// What this issuer's directory has, or what was asked for: it is added up.
+    asked: RemovedMembers,
+    /// The newest list of each issuer.
+    signed: BTreeMap<String, RemovedMembers>,
+}
+
+impl HeardRemovals {
+    /// All current entries.
+    fn all(&mut self, now: SystemTime) -> RemovedMembers {
+        self.signed.values_mut().for_each(|list| *list = std::mem::take(list).current(now));
+        self.signed.retain(|_, list| !list.is_empty());
+        let mut all = self.asked.clone().current(now);
+        self.signed.values().for_each(|list| all.add(list, usize::MAX));
+        all
+    }
+}
+
+/// What an issuer has signed last: the list, the end of its certificate, and the version.
+type LastSigned = Option<(RemovedMembers, SystemTime, u64)>;
 
 /// The newest list of each issuer, by the id of the issuer; empty for the root.
 pub type HeldLists = Arc<BTreeMap<String, HeldList>>;
@@ -90,7 +113,7 @@ impl Identity {
             return Err(InvalidRemovals::Signer("it was removed".to_owned()));
         }
         list.verify(Arc::clone(&self.0.authorities), self.clock().now())?;
-        self.add_removed(&list.removed);
+        self.add_removed(Some(&signer.issuer), list.removed);
         let ends = signer.validity.not_after;
         self.hold(signer.issuer, HeldList { version: list.version, bytes: bytes.into(), ends });
         Ok(true)
@@ -120,10 +143,18 @@ impl Identity {
         });
     }
 
-    fn add_removed(&self, more: &RemovedMembers) {
+    /// Adds what an issuer has signed, in place of its earlier list; or what was read or asked for.
+    pub(crate) fn add_removed(&self, signer: Option<&str>, more: RemovedMembers) {
         let now = self.clock().now();
+        let mut heard = self.0.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_room = |id: &&str| heard.signed.contains_key(*id) || heard.signed.len() < MAX_LISTS;
+        match signer.filter(has_room) {
+            Some(id) => _ = heard.signed.insert(id.to_owned(), more),
+            None => heard.asked = heard.asked.union(&more, now),
+        }
+        let all = heard.all(now);
+        // While it is locked, so that a later list is not replaced by an earlier one.
         self.0.removed.send_if_modified(|known| {
-            let all = known.union(more, now);
             let has_changed = **known != all;
             if has_changed {
                 *known = Arc::new(all);
@@ -132,20 +163,20 @@ impl Identity {
         });
     }
 
-    /// Signs what this issuer knows, unless that is what it has signed last with this certificate.
-    fn sign_list(&self, signed: &mut Option<(RemovedMembers, SystemTime)>) -> Result<(), IdentityError> {
+    /// Signs what this issuer knows, unless that is what it has signed last with this certificate, and the newest list.
+    pub(crate) fn sign_list(&self, signed: &mut LastSigned) -> Result<(), IdentityError> {
         let (removed, presented) = (self.0.removed.borrow().as_ref().clone(), self.0.presented.load_full());
         let (ends, issuer) = (presented.member.validity.not_after, presented.member.issuer.clone());
-        if removed.is_empty() || signed.as_ref() == Some(&(removed.clone(), ends)) {
+        // Others may have a newer list of this issuer, if its clock was set back.
+        let held = self.0.lists.borrow().get(&issuer).map_or(0, |held| held.version);
+        if removed.is_empty() || signed.as_ref() == Some(&(removed.clone(), ends, held)) {
             return Ok(());
         }
-        // Others may have a newer list of this issuer, if its clock was set back.
-        let held = self.0.lists.borrow().get(&issuer).map_or(0, |held| held.version.saturating_add(1));
         let now = self.clock().now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let version = u64::try_from(now).unwrap_or(u64::MAX).max(held);
+        let version = u64::try_from(now).unwrap_or(u64::MAX).max(held.saturating_add(1));
         let bytes = SignedRemovals::sign(version, &removed, &presented.key)?.into();
         self.hold(issuer, HeldList { version, bytes, ends });
-        *signed = Some((removed, ends));
+        *signed = Some((removed, ends, version));
         Ok(())
     }
 
@@ -187,7 +218,7 @@ pub async fn keep_removals(identity: Identity, issuers: impl IssuerClient, every
     while let Some(read) = identity.read_removed(&issuers).await {
         let is_issuer = identity.authority().is_some();
         let read = read.and_then(|removed| {
-            identity.add_removed(&removed);
+            identity.add_removed(None, removed);
             if is_issuer { identity.sign_list(&mut signed).map_err(Into::into) } else { Ok(()) }
         });
         identity.drop_ended_lists();

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use super::membership::{certificate_request, issue_own};
+use super::membership::{certificate_request, issue_own_after};
 use super::{Identity, Origin, PresentedCertificate};
 use crate::address::QuicUrl;
 use crate::certificate::Validity;
@@ -58,10 +58,11 @@ pub(super) fn is_overdue(validity: &Validity, now: SystemTime) -> bool {
     now >= due(validity, 0.0)
 }
 
-/// The pause after a number of failures.
-fn pause_after_failure(validity: &Validity, failures: u32) -> Duration {
-    let first = (validity.life() / 200).clamp(Duration::from_millis(50), FIRST_PAUSE);
-    let longest = (validity.life() / 20).clamp(first, LONGEST_PAUSE);
+/// The pause after a number of failures, for the life that the member's certificates have unless that of their issuer
+/// ends: the last ones before that end are short.
+fn pause_after_failure(life: Duration, failures: u32) -> Duration {
+    let first = (life / 200).clamp(Duration::from_millis(50), FIRST_PAUSE);
+    let longest = (life / 20).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     (first * 2_u32.saturating_pow(failures.min(16))).min(longest)
 }
 
@@ -101,7 +102,7 @@ pub async fn keep_renewed(identity: Identity, issuers: impl IssuerClient) {
             Err(error) => {
                 let left = identity.time_left();
                 tracing::warn!(?left, "the certificate was not renewed: {}", with_sources(&*error));
-                let pause = pause_after_failure(&validity, failures);
+                let pause = pause_after_failure(identity.intended_life(), failures);
                 tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
                 failures += 1;
             }
@@ -110,6 +111,10 @@ pub async fn keep_renewed(identity: Identity, issuers: impl IssuerClient) {
 }
 
 impl Identity {
+    fn intended_life(&self) -> Duration {
+        self.0.presented.load().member.life
+    }
+
     async fn renew_once(&self, issuers: &impl IssuerClient) -> Result<(), BoxError> {
         let next = self.next_presented(issuers).await;
         let presented = next.inspect_err(|_| _ = self.0.renewals_failed.fetch_add(1, Ordering::Relaxed))?;
@@ -125,8 +130,8 @@ impl Identity {
         match &self.0.origin {
             Origin::Development(_) => Err(IdentityError::Unusable("it is not renewed".into()).into()),
             Origin::Authority(authority) => {
-                let authority = authority.clone();
-                Ok(run_blocking(move || issue_own(&authority)).await?)
+                let (authority, ends) = (authority.clone(), self.validity().not_after);
+                Ok(run_blocking(move || issue_own_after(&authority, ends)).await?)
             }
             Origin::Member(membership) => {
                 // Another process of this member may have renewed it.
@@ -170,11 +175,11 @@ mod tests {
 
     #[test]
     fn pauses_between_attempts_grow_up_to_a_part_of_the_life() {
-        let validity =
-            Validity::from_now(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30), Duration::from_secs(3600));
-        assert_eq!(pause_after_failure(&validity, 0), Duration::from_secs(1));
-        assert_eq!(pause_after_failure(&validity, 3), Duration::from_secs(8));
-        assert_eq!(pause_after_failure(&validity, 40), Duration::from_secs(180));
+        let pause = |life: u64, failures| pause_after_failure(Duration::from_secs(life), failures).as_secs_f64();
+        assert_eq!([0, 3, 40].map(|failures| pause(3600, failures)), [1.0, 8.0, 180.0]);
+        assert_eq!(pause(24 * 3600, 40), 300.0);
+        // Also of a short life no flood.
+        assert_eq!([0, 40].map(|failures| pause(2, failures)), [0.05, 1.0]);
     }
 
     #[test]

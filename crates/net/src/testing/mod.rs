@@ -379,7 +379,7 @@ pub fn ahead(identity: &Identity, by: Duration) -> Identity {
 pub fn issued(authority: &Authority, role: Role, name: &str, from: SystemTime, until: SystemTime) -> Identity {
     let validity = Validity { not_before: from, not_after: until };
     let (id, issuer) = ("0".to_owned(), String::new());
-    let member = Member { role, name: name.to_owned(), id, validity, life: validity.life(), issuer };
+    let member = Member { role, name: name.to_owned(), id, validity, life: validity.life(), issuer, via: Vec::new() };
     Identity::issued(authority, &member).expect("the authority issues")
 }
 
@@ -393,7 +393,7 @@ pub fn issued_below(authority: &Authority, name: &str, is_authority: bool) -> Id
     let (not_before, hour) = (SystemTime::now(), Duration::from_secs(3600));
     let validity = Validity { not_before, not_after: not_before + hour };
     let (id, issuer, name) = ("0".to_owned(), String::new(), name.to_owned());
-    let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer };
+    let member = Member { role: Role::Node, name, id, validity, life: validity.life(), issuer, via: Vec::new() };
     Identity::issued_below(authority, &member, is_authority).expect("the authority issues")
 }
 
