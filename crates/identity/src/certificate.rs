@@ -4,8 +4,8 @@
 //! `operator.callboard` is the role, `issuer.callboard` marks a node that has the authority's key,
 //! `NAME.name.callboard` and `ID.member.callboard` identify the member. The extended key usage keeps clients and
 //! operators from serving. `SECONDS.life.callboard` is the life of the member's certificates, in one that ends earlier
-//! because its issuer's does. `ID.via.callboard` is an issuer that has signed an earlier certificate of the member, which
-//! a removal of that issuer excludes as well: its holder may have made that certificate up.
+//! because its issuer's does. `ID.via.callboard` is an issuer that has signed an earlier certificate of the member: a
+//! removal of that issuer excludes this one as well, because its holder may have made that one up.
 //!
 //! An issuer's own certificate is of a certification authority that may sign members and no further authority. Its
 //! subject has the issuer's name and its id, which each certificate that it signs names as its issuer: verification

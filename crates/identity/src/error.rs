@@ -135,7 +135,10 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The issuer's certificate ends so soon that a renewal would gain nothing. Remedy: as of one that has ended.
-    #[error("the certificate of the issuer in {} ends, and what it signs no later: have the root sign another one", path.display())]
+    #[error(
+        "the certificate of the issuer in {} ends, and what it signs no later: have the root sign another one",
+        path.display()
+    )]
     EndingIssuer {
         /// The directory.
         path: PathBuf,

@@ -86,8 +86,8 @@ impl AuthorityChain {
         validity
     }
 
-    /// A validity for the renewal of a certificate that ends then. `None`: because the issuer's certificate ends, the new
-    /// one would end no later, while another issuer may give more.
+    /// A validity for the renewal of a certificate that ends then. `None`: because the issuer's certificate ends, the
+    /// new one would end no later, while another issuer may give more.
     pub(super) fn later_validity(&self, now: SystemTime, life: Duration, ends: SystemTime) -> Option<Validity> {
         let validity = self.validity(now, life);
         let is_cut = self.issuer.is_some() && validity.not_after < now + life;

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Numbers are big-endian. The signature (ECDSA, P-256, SHA-256) is of `callboard removed 1` and all bytes before its
-//! length, by the key of the first certificate. Of two lists of an issuer the higher version counts. An entry is never
-//! taken back, so lists are merged by their union, in any order.
+//! length, by the key of the first certificate. Of two lists of an issuer the higher version counts; the lists of
+//! several issuers count side by side.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -8,7 +8,8 @@
 //!   and those that have missed the rest.
 //!
 //! The node of an issuer reads its directory every second, and adds what it has heard from the others, so a removal
-//! outlives the issuer that has ordered it. What a node knows is the union of all it has learnt, until it expires.
+//! outlives the issuer that has ordered it. What a node knows is the union of the newest list of each issuer, and of
+//! what it has asked for, until it expires.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
