@@ -17,6 +17,9 @@ pub(crate) use crate::access::check_directory;
 use crate::access::{open_private, open_public};
 use crate::error::{IdentityError, failed};
 
+/// The file that makes a directory that of a member.
+pub(crate) const IDENTITY: &str = "identity.pem";
+
 /// Reads a file that only this user may read, in a directory that only this user may change. Root may do both.
 pub(crate) fn read_private(path: &Path) -> Result<String, IdentityError> {
     let text = io::read_to_string(open_private(path)?).map_err(|source| failed(path, source))?;

@@ -22,9 +22,9 @@ use super::{Authority, CERTIFICATE, KEY, MAX_LIFE, MIN_LIFE, OWN_NAME};
 use crate::certificate::{ISSUER_NAME, IssuerCertificate, Member, Role, Validity, has_public_key, is_label, pin};
 use crate::error::{IdentityError, unusable};
 use crate::files::{
-    check_directory, check_writable, claim_private_file, make_directory, read, read_private, replace_private_file,
+    IDENTITY, check_directory, check_writable, claim_private_file, make_directory, read, read_private,
+    replace_private_file,
 };
-use crate::identity::IDENTITY;
 use crate::tls::verify_node;
 
 /// The certificates of an authority: that of the root, and before it the issuer's own, unless this is the root.

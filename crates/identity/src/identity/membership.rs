@@ -25,10 +25,9 @@ use crate::address::QuicUrl;
 use crate::authority::{Authority, KEY, TokenSpec};
 use crate::certificate::{Member, cluster_name, pin};
 use crate::error::{IdentityError, unusable};
-use crate::files::{check_directory, check_writable, read, read_private, replace_private_file};
+use crate::files::{IDENTITY, check_directory, check_writable, read, read_private, replace_private_file};
 use crate::text::with_sources;
 
-pub(crate) const IDENTITY: &str = "identity.pem";
 const SECRET: &str = "secret";
 const ISSUERS: &str = "issuers";
 

@@ -23,7 +23,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
-pub(crate) use self::membership::{IDENTITY, Membership};
+pub(crate) use self::membership::Membership;
 pub use self::membership::{MemberChain, certificate_request, prepare_member, read_chain, save_member};
 use self::removals::HeardRemovals;
 pub use self::removals::{HeldList, HeldLists, keep_removals};
