@@ -231,11 +231,21 @@ impl ActorList {
         self.next += 1;
     }
 
+    /// Its key, unless a later actor has the name.
+    fn key(&self, status: &Arc<ActorStatus>) -> Option<u64> {
+        let key = *self.by_name.get(status.name())?;
+        self.entries.get(&key).filter(|entry| Arc::ptr_eq(&entry.status, status)).map(|_| key)
+    }
+
+    fn unpublish(&mut self, status: &Arc<ActorStatus>) {
+        if self.key(status).is_some() {
+            self.published.remove(status.name());
+        }
+    }
+
     fn remove(&mut self, status: &Arc<ActorStatus>) {
-        let Some(key) = self.by_name.get(status.name()) else { return };
-        // A later actor may have the name.
-        if self.entries.get(key).is_some_and(|entry| Arc::ptr_eq(&entry.status, status)) {
-            self.entries.remove(key);
+        if let Some(key) = self.key(status) {
+            self.entries.remove(&key);
             self.by_name.remove(status.name());
             self.published.remove(status.name());
         }
@@ -276,6 +286,11 @@ impl Directory {
 
     pub(super) fn remove(&self, status: &Arc<ActorStatus>) {
         self.listed.lock().remove(status);
+    }
+
+    /// This actor has ended, while its group lives on: other nodes and this one look for its name elsewhere.
+    pub(super) fn unpublish(&self, status: &Arc<ActorStatus>) {
+        self.listed.lock().unpublish(status);
     }
 
     /// This actor has failed: its name is free.

@@ -316,6 +316,7 @@ impl GroupState {
         let child = self.child(index);
         child.status.enter(state, clock::now(), Some(why));
         (child.set_over)();
+        self.directory.unpublish(&child.status);
         // A needed one stays listed, as the reason why its node is not ready.
         if state == ActorState::Failed && !child.status.is_needed() {
             self.directory.remove_failed(&child.status);

@@ -195,11 +195,14 @@ impl<M: Send + 'static> ActorRef<M> {
     ///
     /// The message itself, if the mailbox is full or the actor is not up. It was not handled.
     pub fn tell(&self, message: M) -> Result<(), TellError<M>> {
-        let put = self.put(message, None, None);
-        if matches!(put, Err(TellError::Full(_))) {
-            self.0.status.refused();
-        }
-        put
+        self.put(message, None, None).map_err(|unsent| match unsent {
+            Unsent::Full(message) => {
+                self.0.status.refused();
+                TellError::Full(message)
+            }
+            Unsent::Down(message, _) => TellError::Down(message),
+            Unsent::Over(message) => TellError::Over(message),
+        })
     }
 
     /// Sends with `place`, or with a free place in the mailbox.
@@ -208,16 +211,16 @@ impl<M: Send + 'static> ActorRef<M> {
         message: M,
         way_back: Option<ReturnPort<M>>,
         place: Option<OwnedSemaphorePermit>,
-    ) -> Result<(), TellError<M>> {
+    ) -> Result<(), Unsent<M>> {
         let actor = match &*self.0.target.borrow() {
             Target::Up(actor) => actor.clone(),
-            Target::Down => return Err(TellError::Down(message)),
-            Target::Over => return Err(TellError::Over(message)),
+            Target::Down => return Err(Unsent::Down(message, place)),
+            Target::Over => return Err(Unsent::Over(message)),
         };
         let Some(place) = place.or_else(|| Arc::clone(&self.0.places).try_acquire_owned().ok()) else {
-            return Err(TellError::Full(message));
+            return Err(Unsent::Full(message));
         };
-        self.0.send(&actor, message, way_back, place).map_err(|(message, _)| TellError::Down(message))
+        self.0.send(&actor, message, way_back, place).map_err(|(message, place)| Unsent::Down(message, place))
     }
 
     /// Sends a message with a port for its answer, and waits for the answer: a [`Duration`](std::time::Duration) from
@@ -266,12 +269,15 @@ impl<M: Send + 'static> ActorRef<M> {
             target.borrow_and_update();
             message = match self.put(message, None, place.take()) {
                 Ok(()) => return Ok(()),
-                Err(TellError::Full(_)) => {
+                Err(Unsent::Full(_)) => {
                     self.0.status.refused();
                     return Err(AskError::Full);
                 }
-                Err(TellError::Over(_)) => return Err(AskError::Over),
-                Err(TellError::Down(message)) => message,
+                Err(Unsent::Over(_)) => return Err(AskError::Over),
+                Err(Unsent::Down(message, kept)) => {
+                    place = kept;
+                    message
+                }
             };
             until_changed(&mut target, deadline).await?;
         }
@@ -285,31 +291,28 @@ impl<M: Send + 'static> ActorRef<M> {
         mut place: Option<OwnedSemaphorePermit>,
     ) -> Result<T, AskError> {
         let mut target = self.0.target.subscribe();
-        // A message that had a place in an earlier life waits for a place in this life.
-        let mut had_a_place = false;
         loop {
             target.borrow_and_update();
             let (way_back, back) = oneshot::channel();
             message = match self.put(message, Some(way_back), place.take()) {
                 Ok(()) => match until_taken(back, deadline).await? {
+                    // It had a place in a life that has ended. It waits for the next life with a place again, ahead of
+                    // new messages, so that the mailbox has a bound while the actor is down.
                     Some(message) => {
-                        had_a_place = true;
+                        let free = Arc::clone(&self.0.places).acquire_owned();
+                        let free = tokio::time::timeout_at(deadline.instant(), free).await;
+                        place = free.map_err(|_| AskError::DeadlineExceeded { taken: false })?.ok();
                         message
                     }
                     None => break,
                 },
-                Err(TellError::Full(message)) if had_a_place => {
-                    let free = Arc::clone(&self.0.places).acquire_owned();
-                    let free = tokio::time::timeout_at(deadline.instant(), free).await;
-                    place = free.map_err(|_| AskError::DeadlineExceeded { taken: false })?.ok();
-                    message
-                }
-                Err(TellError::Full(_)) => {
+                Err(Unsent::Full(_)) => {
                     self.0.status.refused();
                     return Err(AskError::Full);
                 }
-                Err(TellError::Over(_)) => return Err(AskError::Over),
-                Err(TellError::Down(message)) => {
+                Err(Unsent::Over(_)) => return Err(AskError::Over),
+                Err(Unsent::Down(message, kept)) => {
+                    place = kept;
                     until_changed(&mut target, deadline).await?;
                     message
                 }
@@ -347,6 +350,14 @@ impl<M> fmt::Debug for ActorRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ActorRef").field(&self.0.status.name()).finish()
     }
+}
+
+/// A message that was not sent, and why.
+enum Unsent<M> {
+    Full(M),
+    /// With its place, if it has one: it is kept for the next life.
+    Down(M, Option<OwnedSemaphorePermit>),
+    Over(M),
 }
 
 /// Waits for the next change of the receiver. Its sender lives: the reference that waits holds the mailbox.

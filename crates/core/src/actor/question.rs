@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use callboard_codec::{Data, DecodeError, EnvelopeDecoder, Payload};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::directory::ActorStatus;
 use super::mailbox::{ActorRef, ReplyPort};
@@ -120,12 +120,23 @@ pub(super) fn owned<T: Data>(payload: Payload) -> Result<T, String> {
 pub(crate) struct PublishedActor {
     status: Arc<ActorStatus>,
     accepted: Vec<AcceptedQuestion>,
+    /// Half of the places: questions that arrive slowly leave the others to complete ones and to this node.
+    arriving: Arc<Semaphore>,
+}
+
+/// A place in the mailbox for a question that has still to arrive, and one of the few for such questions.
+pub(crate) struct ReservedPlace {
+    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) arriving: OwnedSemaphorePermit,
 }
 
 impl PublishedActor {
     /// `None` for an actor that accepts nothing.
     pub(super) fn of(status: &Arc<ActorStatus>, accepted: Vec<AcceptedQuestion>) -> Option<Arc<Self>> {
-        (!accepted.is_empty()).then(|| Arc::new(Self { status: Arc::clone(status), accepted }))
+        (!accepted.is_empty()).then(|| {
+            let arriving = Arc::new(Semaphore::new(status.capacity().div_ceil(2)));
+            Arc::new(Self { status: Arc::clone(status), accepted, arriving })
+        })
     }
 
     /// The question of this name; of two the first.
@@ -143,8 +154,10 @@ impl PublishedActor {
     }
 
     /// Takes a place in the mailbox for a question that has still to arrive.
-    pub(crate) fn reserve(&self) -> Result<OwnedSemaphorePermit, AskError> {
-        self.status.reserve()
+    pub(crate) fn reserve(&self) -> Result<ReservedPlace, AskError> {
+        let arriving = Arc::clone(&self.arriving).try_acquire_owned();
+        let arriving = arriving.inspect_err(|_| self.status.refused()).map_err(|_| AskError::Full)?;
+        Ok(ReservedPlace { place: self.status.reserve()?, arriving })
     }
 }
 

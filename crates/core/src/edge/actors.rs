@@ -7,7 +7,7 @@ use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::calls::EdgeHandle;
-use crate::actor::{PublishedActor, QuestionForm, QuestionOrder};
+use crate::actor::{PublishedActor, QuestionForm, QuestionOrder, ReservedPlace};
 use crate::call::CallOptions;
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError};
@@ -20,6 +20,8 @@ pub struct QuestionAdmission {
     form: QuestionForm,
     read: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     place: OwnedSemaphorePermit,
+    /// Until the question is complete.
+    arriving: Option<OwnedSemaphorePermit>,
     /// Pays for its bytes.
     held: Arc<HeldBytes>,
 }
@@ -32,6 +34,11 @@ impl QuestionAdmission {
     /// `Overloaded` when the node's bytes are all taken. The admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.held.grow(bytes)
+    }
+
+    /// The question is complete: it does not count any more among those that arrive, which have half of the places.
+    pub fn arrived(&mut self) {
+        self.arriving = None;
     }
 
     /// The account of the question, for what is decoded and encoded for it.
@@ -57,11 +64,12 @@ impl QuestionAdmission {
     ///
     /// If the future is dropped, a question that waits is not handled.
     pub async fn deliver(
-        self,
+        mut self,
         question: Payload,
         deadline: Deadline,
         options: CallOptions,
     ) -> Result<Payload, CallError> {
+        self.arrived();
         let accepted = self.actor.find(&self.name, self.form).map_err(AskError::into_answer)?;
         let order = QuestionOrder { deadline, options, place: Some(self.place) };
         (accepted.deliver)(question, order).await.map_err(AskError::into_answer)
@@ -81,7 +89,8 @@ impl EdgeHandle<'_> {
         self.0.shared.directory.published_names()
     }
 
-    /// Takes a place in the mailbox of an actor before the `bytes` of a question are read.
+    /// Takes a place in the mailbox of an actor before the `bytes` of a question are read. Questions that are not
+    /// complete have at most half of the places, rounded up: more are refused as if the mailbox were full.
     ///
     /// # Errors
     ///
@@ -100,12 +109,13 @@ impl EdgeHandle<'_> {
             let found = self.0.shared.directory.published(actor);
             let actor = found.ok_or_else(|| AskError::Unreachable { reason: reason() })?;
             let read = actor.find(question, form)?.read;
-            let place = actor.reserve()?;
-            Ok((actor, read, place))
+            let reserved = actor.reserve()?;
+            Ok((actor, read, reserved))
         };
-        let (actor, read, place) = admitted().map_err(AskError::into_answer)?;
+        let (actor, read, ReservedPlace { place, arriving }) = admitted().map_err(AskError::into_answer)?;
         let held = Arc::new(self.held_bytes());
         held.grow(bytes)?;
-        Ok(QuestionAdmission { actor, name: question.to_owned(), form, read, place, held })
+        let (name, arriving) = (question.to_owned(), Some(arriving));
+        Ok(QuestionAdmission { actor, name, form, read, place, arriving, held })
     }
 }

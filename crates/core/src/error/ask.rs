@@ -115,15 +115,17 @@ impl AskError {
     /// The error of a question that went to another node: an answer, or what the network says of it.
     pub(crate) fn from_answer(answer: CallError) -> Self {
         let (was_taken, mut parts) = (answer.was_started(), answer.into_parts());
+        // A failure has any type that its actor chose, so its question was taken, and it is no lost worker.
+        let is_lost = parts.kind == ErrorKind::WorkerFailed;
         match parts.error_type.as_deref() {
-            Some(Self::FULL) => Self::Full,
-            Some(Self::OVER) => Self::Over,
-            Some(Self::LOST) => Self::Lost,
-            Some(Self::CRASHED) => {
+            Some(Self::FULL) if !was_taken => Self::Full,
+            Some(Self::OVER) if !was_taken => Self::Over,
+            Some(Self::LOST) if is_lost => Self::Lost,
+            Some(Self::CRASHED) if is_lost => {
                 let actor = parts.stage.as_ref().map_or("", StageName::as_str).to_owned();
                 Self::Crashed { actor, reason: parts.message }
             }
-            Some(Self::NOT_ACCEPTED) => Self::NotAccepted { reason: parts.message },
+            Some(Self::NOT_ACCEPTED) if !was_taken => Self::NotAccepted { reason: parts.message },
             _ if parts.kind == ErrorKind::DeadlineExceeded => Self::DeadlineExceeded { taken: was_taken },
             _ if parts.reason == Some(ErrorReason::ConnectionLost) => Self::Lost,
             _ if was_taken => {
@@ -170,6 +172,13 @@ mod tests {
             Failure::new("no").with_status(402).with_type("Poor"),
             Failure::overloaded("later").with_retry_after(after),
             Failure::invalid_input("wrong"),
+            // An actor may choose the words of the other errors.
+            Failure::new("full").with_type(AskError::FULL),
+            Failure::overloaded("full").with_type(AskError::FULL),
+            Failure::new("over").with_type(AskError::OVER),
+            Failure::new("lost").with_type(AskError::LOST),
+            Failure::new("crashed").with_type(AskError::CRASHED),
+            Failure::invalid_input("not accepted").with_type(AskError::NOT_ACCEPTED),
         ] {
             let before = CallError::from(AskError::Failed(failure.clone()));
             let answer = AskError::Failed(failure).into_answer();

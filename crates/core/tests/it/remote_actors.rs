@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_core::actor::{
-    Actor, ActorContext, ActorError, ActorSpec, AskError, Question, RemoteRef, ReplyPort, RestartPolicy,
+    Actor, ActorContext, ActorError, ActorGroup, ActorSpec, ActorState, AskError, Question, RemoteRef, ReplyPort,
+    RestartPolicy, RestartStrategy,
 };
 use callboard_core::testing::{TestApp, TestPeer};
 use callboard_core::{App, CallContext, CallOptions, ErrorKind, Failure, Instant, Node, Stage};
@@ -256,6 +257,73 @@ async fn an_actor_that_has_ended_is_gone_from_the_directory_and_its_name_is_free
         }
         assert!(matches!(remote.ask(SECOND, PayOut(1)).await, Err(AskError::Unreachable { .. })));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_actor_that_has_ended_in_its_group_is_looked_for_on_other_nodes() {
+    let gate = Arc::new(Semaphore::new(0));
+    let peer = TestPeer::start(TestApp::new(App::new().actor(account("account", 8, &gate)))).await.unwrap();
+    let group = ActorGroup::new("group", RestartStrategy::OneForOne)
+        .actor(account("account", 8, &gate))
+        .actor(account("other", 8, &gate));
+    let node = TestApp::new(App::new().actors(group)).start().await.unwrap();
+    node.handle().join(peer).unwrap();
+    let remote = node.remote_actor("account");
+    assert_eq!(remote.ask(SECOND, PayOut(9)).await.unwrap(), 1, "its own node is preferred");
+    let own = node.actor::<Order>("account").unwrap();
+    own.stop();
+    while node.describe().actors[0].state != ActorState::Ended {
+        tokio::time::sleep(SECOND).await;
+    }
+    assert_eq!(node.client().edge().published_actors(), ["other"]);
+    assert_eq!(remote.ask(SECOND, PayOut(0)).await.unwrap(), 10, "the other lives");
+    assert!(node.actor::<Order>("account").is_some(), "its group lives, and has its name");
+}
+
+/// Less than the wait before an actor starts again after its second crash.
+const SOON: Duration = Duration::from_millis(1);
+
+#[tokio::test(start_paused = true)]
+async fn the_mailbox_has_its_bound_while_its_actor_is_down() {
+    hide_panics();
+    let Both { remote, .. } = &both(2).await;
+    for _ in 0..2 {
+        remote.ask(SECOND, Crash()).await.unwrap_err();
+        tokio::time::sleep(SOON).await;
+    }
+    let asks = tokio::join!(
+        remote.ask(10 * SECOND, PayOut(1)),
+        remote.tell(10 * SECOND, PayIn(2)),
+        remote.ask(10 * SECOND, PayOut(1)),
+        remote.tell(10 * SECOND, PayIn(2)),
+    );
+    assert!(matches!(asks, (Ok(9 | 11), Ok(()), Err(AskError::Full), Err(AskError::Full))), "{asks:?}");
+
+    // One question waits when the actor crashes, and has its place again before the others come.
+    let later = async {
+        tokio::time::sleep(SOON).await;
+        tokio::join!(remote.ask(10 * SECOND, PayOut(1)), remote.ask(10 * SECOND, PayOut(1)))
+    };
+    let (crash, waiting, later) = tokio::join!(remote.ask(SECOND, Crash()), remote.ask(10 * SECOND, PayOut(0)), later);
+    assert!(matches!(crash, Err(AskError::Crashed { .. })), "{crash:?}");
+    waiting.unwrap();
+    assert!(matches!(later, (Ok(_), Err(AskError::Full))), "{later:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_that_arrive_have_half_of_the_mailbox() {
+    let both = both(4).await;
+    let client = both.node.client();
+    let admit = || client.edge().admit_question("here", "pay_out", false, 1);
+    let mut arriving = [admit().unwrap(), admit().unwrap()];
+    assert_eq!(admit().unwrap_err().error_type(), Some("actor_full"));
+    // The other half is for this node, and for questions that have arrived.
+    both.local.tell(SECOND, PayIn(1)).await.unwrap();
+    arriving[0].arrived();
+    let third = admit().unwrap();
+    assert_eq!(admit().unwrap_err().error_type(), Some("actor_full"));
+    drop((arriving, third));
+    admit().unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -419,14 +419,18 @@ impl CallTarget {
                     EntryOutcome { entry, outcome: answered(&node, deadline, ran).await, queued: queue.len() }
                 })
             }
-            Self::Actor(admission) => Box::pin(async move {
-                let answer = match input.payload(&node, admission).await {
-                    Ok((admission, question)) => admission.deliver(question, deadline, options).await,
-                    Err(error) => Err(error),
-                };
-                let reply = answer.map(|answer| StageReply::new(Reply::new(answer, Timing::default()), 0));
-                EntryOutcome { entry, outcome: answered(&node, deadline, reply).await, queued: 0 }
-            }),
+            Self::Actor(mut admission) => {
+                // Now, because later calls may be admitted before the future runs.
+                admission.arrived();
+                Box::pin(async move {
+                    let answer = match input.payload(&node, admission).await {
+                        Ok((admission, question)) => admission.deliver(question, deadline, options).await,
+                        Err(error) => Err(error),
+                    };
+                    let reply = answer.map(|answer| StageReply::new(Reply::new(answer, Timing::default()), 0));
+                    EntryOutcome { entry, outcome: answered(&node, deadline, reply).await, queued: 0 }
+                })
+            }
         }
     }
 }
