@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use callboard::codec::{DataFrame, Tensor};
 use callboard::prelude::*;
+use callboard::{RouteSpec, Task};
 use futures_util::stream::{self, Stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@ use callboard_net::testing::{RawPeer, cutter};
 use callboard_net::{Identity, Role};
 use serde::{Deserialize, Serialize};
 
-use crate::common::{LONG, Member, ServingNode, patient, peer};
+use crate::common::{LONG, Member, ServingNode, patient, peer, until};
 use crate::lab::{Lab, hello, serve_app};
 
 /// Adds numbers, and keeps the ports of those who wait.
@@ -278,8 +278,9 @@ async fn garbage_is_refused_and_takes_no_place_of_the_mailbox() {
     let mut pieces = frames("desk", "echo", body(Echo(vec![1; 4_000])));
     pieces[1].truncate(2_000);
     let begun = peer.begin(pieces).await;
-    let full = async { while refusal(&peer, frames("desk", "sum", body(Sum()))).await.0 != "overloaded" {} };
-    tokio::time::timeout(LONG, full).await.expect("the place is reserved before the body has arrived");
+    until(|| served.node.describe().actors[0].waiting == 1).await;
+    let full = refusal(&peer, frames("desk", "sum", body(Sum()))).await;
+    assert_eq!(full.0, "overloaded", "the place is reserved before the body has arrived");
     drop(begun);
     let free = async {
         while peer.exchange(frames("desk", "sum", body(Sum()))).await.unwrap()[0].0.kind != FrameKind::Done {}
