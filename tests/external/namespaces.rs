@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -22,6 +23,8 @@ const LONGEST: Duration = Duration::from_secs(3);
 /// A switch, and a namespace for each node: node `n` has the address 10.0.0.n.
 struct Network {
     nodes: usize,
+    /// The next one has the same names. Released after the namespaces are gone.
+    _only: MutexGuard<'static, ()>,
 }
 
 impl Network {
@@ -29,7 +32,8 @@ impl Network {
     fn of(nodes: usize) -> Option<Self> {
         NAMESPACES.if_required(|| {
             run(Command::new("nft").arg("--version"))?;
-            let network = Self { nodes };
+            static ONLY: Mutex<()> = Mutex::new(());
+            let network = Self { nodes, _only: ONLY.lock().unwrap_or_else(PoisonError::into_inner) };
             network.make()?;
             Ok(network)
         })
