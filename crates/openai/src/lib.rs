@@ -1,4 +1,4 @@
-//! OpenAI's API over HTTP, under `/v1`: its clients call routes that have a [`Task`](callboard_core::Task) as models.
+//! OpenAI's API over HTTP, under `/v1`: its clients call routes that have a [`Task`] as models.
 //!
 //! ```text
 //!  GET  /v1/models[/{id}]         the routes with a task; an id is the route without the leading slash

@@ -99,7 +99,7 @@ impl SignedRemovals {
         Ok(bytes)
     }
 
-    /// Reads a list. Nothing in it is true before [`verify`](Self::verify).
+    /// Reads a list. Nothing in it is true before its signature is verified.
     ///
     /// # Errors
     ///
