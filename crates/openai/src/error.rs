@@ -135,7 +135,9 @@ mod tests {
     #[test]
     fn a_mistake_has_status_400_and_names_its_code() {
         let (status, body, retry) = answered(invalid("`n` must be from 1 to 128"));
-        let expected = json!({ "message": "`n` must be from 1 to 128", "type": "invalid_request_error", "param": null, "code": "invalid_value" });
+        let message = "`n` must be from 1 to 128";
+        let expected =
+            json!({ "message": message, "type": "invalid_request_error", "param": null, "code": "invalid_value" });
         assert_eq!((status, &body["error"], retry), (400, &expected, None));
         assert_eq!(answered(no_model("there is no model `x`".to_owned())).0, 404);
     }

@@ -112,8 +112,8 @@ fn verdict(route: &str, answer: Value) -> Result<Map, ApiError> {
         Value::Map(map) => map,
         other => return Err(bad_answer(route, other.kind(), "true, false or an object with `flagged`")),
     };
-    let any = |name: &str| matches!(verdict.get(name), Some(Value::Map(each)) if each.values().any(|is| *is == Value::Bool(true)));
-    let flagged = any("categories");
+    let is_true = |value: &Value| *value == Value::Bool(true);
+    let flagged = matches!(verdict.get("categories"), Some(Value::Map(each)) if each.values().any(is_true));
     for (name, value) in
         [("flagged", Value::Bool(flagged)), ("categories", Map::new().into()), ("category_scores", Map::new().into())]
     {

@@ -26,7 +26,7 @@ pub trait Question: Data {
     /// Its name, by which the other node knows it. An actor accepts a name once.
     const NAME: &'static str;
 
-    /// The type of its answer; `()` for one that is only [told](super::ActorSpec::accepts_tell).
+    /// The type of its answer, which is `()` if nobody [waits for it](super::ActorSpec::accepts_tell).
     type Answer: Data;
 }
 

@@ -1,5 +1,5 @@
-//! Reads a body within its limits of size, pace and time, and admits its call when the body begins, if its route is known
-//! by then.
+//! Reads a body within its limits of size, pace and time, and admits its call when the body begins, if its route is
+//! known by then.
 //!
 //! A call holds no permit before the first byte of its body: a head costs its sender nothing. Bytes are then charged to
 //! the call as they arrive. An announced length is only compared with the free bytes, so that a call without room is
