@@ -269,17 +269,24 @@ impl<M: Send + 'static> ActorRef<M> {
             target.borrow_and_update();
             message = match self.put(message, None, place.take()) {
                 Ok(()) => return Ok(()),
-                Err(Unsent::Full(_)) => {
-                    self.0.status.refused();
-                    return Err(AskError::Full);
-                }
-                Err(Unsent::Over(_)) => return Err(AskError::Over),
-                Err(Unsent::Down(message, kept)) => {
-                    place = kept;
-                    message
-                }
+                Err(unsent) => self.kept(unsent, &mut place)?,
             };
             until_changed(&mut target, deadline).await?;
+        }
+    }
+
+    /// The message of an actor that is down, which waits for the next life with its place; else why nobody takes it.
+    fn kept(&self, unsent: Unsent<M>, place: &mut Option<OwnedSemaphorePermit>) -> Result<M, AskError> {
+        match unsent {
+            Unsent::Full(_) => {
+                self.0.status.refused();
+                Err(AskError::Full)
+            }
+            Unsent::Over(_) => Err(AskError::Over),
+            Unsent::Down(message, kept) => {
+                *place = kept;
+                Ok(message)
+            }
         }
     }
 
@@ -306,13 +313,8 @@ impl<M: Send + 'static> ActorRef<M> {
                     }
                     None => break,
                 },
-                Err(Unsent::Full(_)) => {
-                    self.0.status.refused();
-                    return Err(AskError::Full);
-                }
-                Err(Unsent::Over(_)) => return Err(AskError::Over),
-                Err(Unsent::Down(message, kept)) => {
-                    place = kept;
+                Err(unsent) => {
+                    let message = self.kept(unsent, &mut place)?;
                     until_changed(&mut target, deadline).await?;
                     message
                 }
