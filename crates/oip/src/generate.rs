@@ -3,11 +3,9 @@
 //! Keys of the body that are inputs of the model are its inputs; `id` is returned; other keys, and the members of
 //! `parameters`, are parameters. A response has the model's name and version, and each output by its name.
 //!
-//! `generate_stream` answers with server-sent events, one for each output of the call. An error before the first event
-//! has its status; a later error is the last event `{"error": …}`. A silence is broken by a comment, also at the
-//! beginning. A client that leaves cancels the call; a slow client is waited for.
+//! `generate_stream` answers with [server-sent events](events), one for each output of the call. An error before the
+//! first event has its status; a later error is the last event `{"error": …}`. A client that leaves cancels the call.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,14 +13,13 @@ use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, LARGE_BYTES, PayloadReplies};
 use callboard_core::{CallOptions, Deadline, LocalClient};
 use callboard_http::axum::body::Body;
-use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use callboard_http::axum::http::header::{CONTENT_TYPE, HeaderValue};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    AbandonGuard, ApiError, EdgeLife, HEARTBEAT, Heartbeat, ProtocolRequest, RequestContext, RequestId, SERVER_TIMING,
-    StreamedItems, caught_within, decode_value, first, from_value, next_reply, one_line, total,
+    ApiError, EdgeLife, EventSource, ProtocolRequest, RequestContext, SERVER_TIMING, caught_within, decode_value,
+    event_bytes, events, from_value, next_reply, total,
 };
-use callboard_telemetry::RequestSpan;
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 
@@ -93,92 +90,36 @@ fn several(model: &Model, how_many: &str) -> Refusal {
 /// Answers `POST …/generate_stream`.
 pub(crate) async fn generate_stream(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let GenerateCall { writer, admission, payload, options } = prepare(call, request).await?;
-    let RequestContext { client, config, metrics, life, id: request_id, span, .. } = call.context;
+    let RequestContext { client, life, .. } = call.context;
     let admitted_at = admission.admitted_at();
-    let items = StreamedItems::default();
-    let mut stream_state = GenerateStream {
-        replies: client.edge().submit_streaming(admission, payload, options),
-        life: Arc::clone(life),
-        writer,
-        request_id: request_id.clone(),
-        route: call.route.name().to_owned(),
-        heartbeat: Heartbeat::new(config.stream_heartbeat),
-        abandon_guard: None,
-        items: items.clone(),
-        _span: span.cloned(),
-    };
-    // The first event decides the status.
-    let first_event = stream_state.next().await.transpose()?;
+    let replies = client.edge().submit_streaming(admission, payload, options);
+    let source = GenerateEvents { replies, life: Arc::clone(life), writer };
+    let response = events(&call.context, call.route.name(), admitted_at, source).await?;
     call.model.inferred();
-    stream_state.abandon_guard = Some(AbandonGuard::new(metrics.requests.abandoned.clone()));
-    let rest = stream::unfold(Some(stream_state), async |stream_state| {
-        let mut stream_state = stream_state?;
-        match stream_state.next().await {
-            Some(Ok(event)) => Some((event, Some(stream_state))),
-            Some(Err(error)) => Some((stream_state.failed(&error), None)),
-            None => {
-                stream_state.ended();
-                None
-            }
-        }
-    });
-    let events = stream::iter(first_event).chain(rest).map(Ok::<_, Infallible>);
-    let mut response = Response::new(Body::from_stream(events));
-    response.extensions_mut().insert(items);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(SERVER_TIMING, first(admitted_at.elapsed()));
-    // Otherwise nginx and similar proxies buffer a page of events before they send any.
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)
 }
 
-/// One stream of events.
-struct GenerateStream {
+/// Each output of a call is an event.
+struct GenerateEvents {
     replies: PayloadReplies,
     life: Arc<EdgeLife>,
     writer: AnswerWriter,
-    request_id: RequestId,
-    route: String,
-    heartbeat: Heartbeat,
-    /// `None` before the stream begins: until then the edge counts a client that leaves.
-    abandon_guard: Option<AbandonGuard>,
-    items: StreamedItems,
-    /// Ends with the stream.
-    _span: Option<Arc<RequestSpan>>,
 }
 
-impl GenerateStream {
-    /// The next event, or a comment after a silence.
-    async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
-        let payload = tokio::select! {
-            biased;
-            payload = next_reply(&mut self.replies, &self.life) => payload?,
-            () = self.heartbeat.silence() => return Some(Ok(HEARTBEAT)),
-        };
-        self.heartbeat.sent();
-        self.items.count();
-        Some(match payload {
-            Ok(payload) => self.writer.write(payload, |json| event(&json)).await,
-            Err(error) => Err(error),
-        })
+impl EventSource for GenerateEvents {
+    type Item = Payload;
+
+    async fn next(&mut self) -> Option<Result<Payload, ApiError>> {
+        next_reply(&mut self.replies, &self.life).await
     }
 
-    /// The last event of a stream that failed.
+    async fn event(&mut self, payload: Payload) -> Result<Bytes, ApiError> {
+        self.writer.write(payload, |json| event_bytes(&json).into()).await
+    }
+
     fn failed(&mut self, error: &ApiError) -> Bytes {
-        error.log(self.request_id.as_str(), Some(&self.route));
-        self.ended();
-        event(&error_response::body(error))
+        event_bytes(&error_response::body(error)).into()
     }
-
-    fn ended(&mut self) {
-        self.abandon_guard.iter_mut().for_each(AbandonGuard::ended);
-    }
-}
-
-fn event(json: &[u8]) -> Bytes {
-    [b"data: ", &*one_line(json), b"\n\n"].concat().into()
 }
 
 async fn prepare(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<GenerateCall, ApiError> {

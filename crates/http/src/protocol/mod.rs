@@ -96,7 +96,7 @@ pub use crate::request::short::short_body;
 pub use crate::request_id::RequestId;
 pub use crate::respond::compress_response::compressed;
 pub use crate::respond::compressor::compress_off_thread;
-pub use crate::respond::stream::{AbandonGuard, HEARTBEAT, Heartbeat, next_reply, one_line};
+pub use crate::respond::stream::{AbandonGuard, EventSource, event_bytes, events, next_reply};
 pub use crate::respond::{ResponseCompression, body_of_parts};
 pub use crate::runtime::shutdown::ShutdownSignal;
 pub use crate::upgrade::{EdgeLife, Upgrade, UpgradedSocket};

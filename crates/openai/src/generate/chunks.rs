@@ -1,19 +1,13 @@
 //! Choices as server-sent events: chunks as they come, then the end of each choice, the usage and `[DONE]`.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
 use callboard_core::{Deadline, LocalClient};
-use callboard_http::axum::body::Body;
-use callboard_http::axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use callboard_http::axum::response::Response;
-use callboard_http::protocol::{
-    AbandonGuard, ApiError, HEARTBEAT, Heartbeat, RequestContext, RequestId, SERVER_TIMING, StreamedItems, first,
-};
-use callboard_telemetry::RequestSpan;
+use callboard_http::protocol::{ApiError, EventSource, event_bytes, events};
 use futures_util::stream::{SelectAll, select_all};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
@@ -55,8 +49,8 @@ struct Delta<'a> {
 
 type Pieces = Pin<Box<dyn Stream<Item = Result<Piece, ApiError>> + Send>>;
 
-/// One stream of events.
-struct Events {
+/// The chunks of the choices.
+struct Chunks {
     pieces: SelectAll<Pieces>,
     head: AnswerHead,
     /// Whether the role of each choice was sent.
@@ -65,14 +59,6 @@ struct Events {
     wants_usage: bool,
     client: LocalClient,
     deadline: Deadline,
-    request_id: RequestId,
-    route: String,
-    heartbeat: Heartbeat,
-    /// `None` before the stream begins: until then the edge counts a client that leaves.
-    abandon_guard: Option<AbandonGuard>,
-    items: StreamedItems,
-    /// Ends with the stream.
-    _span: Option<Arc<RequestSpan>>,
 }
 
 pub(super) async fn respond(
@@ -81,45 +67,18 @@ pub(super) async fn respond(
     choices: Vec<Choice>,
     wants_usage: bool,
 ) -> Result<Response, ApiError> {
-    let RequestContext { client, config, metrics, id, span, start, .. } = request.context;
-    let items = StreamedItems::default();
     let count = choices.len();
-    let mut events = Events {
+    let chunks = Chunks {
         pieces: select_all(choices.into_iter().map(pieces_of)),
         head,
         has_role: vec![false; count],
         usage: vec![Usage::default(); count],
         wants_usage,
-        client: client.clone(),
+        client: request.context.client.clone(),
         deadline: request.deadline,
-        request_id: id.clone(),
-        route: request.route.name().to_owned(),
-        heartbeat: Heartbeat::new(config.stream_heartbeat),
-        abandon_guard: None,
-        items: items.clone(),
-        _span: span.cloned(),
     };
-    // The first event decides the status.
-    let first_event = events.next().await.transpose().map_err(|error| request.error_of(count, error))?;
-    events.abandon_guard = Some(AbandonGuard::new(metrics.requests.abandoned.clone()));
-    let rest = stream::unfold(Some(events), async |events| {
-        let mut events = events?;
-        match events.next().await {
-            Some(Ok(event)) => Some((event, Some(events))),
-            Some(Err(error)) => Some((events.failed(&error), None)),
-            None => Some((events.ended(), None)),
-        }
-    });
-    let body = stream::iter(first_event).chain(rest).map(Ok::<_, Infallible>);
-    let mut response = Response::new(Body::from_stream(body));
-    response.extensions_mut().insert(items);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(SERVER_TIMING, first(start.elapsed()));
-    // Otherwise nginx and similar proxies buffer a page of events before they send any.
-    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    Ok(response)
+    let response = events(&request.context, request.route.name(), request.context.start, chunks).await;
+    response.map_err(|error| request.error_of(count, error))
 }
 
 /// The pieces of a choice, which is dropped with the last one.
@@ -132,20 +91,11 @@ fn pieces_of(choice: Choice) -> Pieces {
     }))
 }
 
-impl Events {
-    /// The next event, or a comment after a silence; `None` after the last choice.
-    async fn next(&mut self) -> Option<Result<Bytes, ApiError>> {
-        let piece = tokio::select! {
-            biased;
-            piece = self.pieces.next() => piece?,
-            () = self.heartbeat.silence() => return Some(Ok(HEARTBEAT)),
-        };
-        self.heartbeat.sent();
-        self.items.count();
-        match piece {
-            Ok(piece) => Some(self.event(piece).await),
-            Err(error) => Some(Err(error)),
-        }
+impl EventSource for Chunks {
+    type Item = Piece;
+
+    async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
+        self.pieces.next().await
     }
 
     /// The chunks of a piece, at the expense of an account of their own until they are sent. Large ones are written off
@@ -165,9 +115,7 @@ impl Events {
         Ok(budget.charged(written.into()))
     }
 
-    /// The last events of a stream whose choices have all ended.
-    fn ended(&mut self) -> Bytes {
-        self.abandon_guard.iter_mut().for_each(AbandonGuard::ended);
+    fn end(&mut self) -> Option<Bytes> {
         let usage = self.usage.iter().fold(Usage::default(), |sum, usage| sum.with(*usage));
         let mut last = Vec::new();
         if self.wants_usage && usage.is_known() {
@@ -175,14 +123,11 @@ impl Events {
             last = chunk(&self.head, Vec::new(), Some(Some(usage.into()))).unwrap_or_default();
         }
         last.extend_from_slice(b"data: [DONE]\n\n");
-        last.into()
+        Some(last.into())
     }
 
-    /// The last event of a stream that failed.
     fn failed(&mut self, error: &ApiError) -> Bytes {
-        error.log(self.request_id.as_str(), Some(&self.route));
-        self.abandon_guard.iter_mut().for_each(AbandonGuard::ended);
-        event(&error::body(error)).into()
+        event_bytes(&error::body(error)).into()
     }
 }
 
@@ -223,10 +168,5 @@ fn chunk(
 ) -> Result<Vec<u8>, ApiError> {
     let AnswerHead { is_chat, id, created, model } = head;
     let object = if *is_chat { "chat.completion.chunk" } else { "text_completion" };
-    Ok(event(&respond::written(&Chunk { id, object, created: *created, model, choices, usage })?))
-}
-
-/// JSON has no line breaks outside of texts, where they are escaped.
-fn event(json: &[u8]) -> Vec<u8> {
-    [b"data: ", json, b"\n\n"].concat()
+    Ok(event_bytes(&respond::written(&Chunk { id, object, created: *created, model, choices, usage })?))
 }

@@ -204,7 +204,7 @@ fn write(frame: Frame, out: &mut SendBuffer) {
 /// The same JSON on one line. A type that brings its own text (`serde_json`'s `RawValue`) may have line breaks, which
 /// mean nothing in JSON but would end a line or an event.
 #[must_use]
-pub fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn one_line(json: &[u8]) -> Cow<'_, [u8]> {
     if !json.contains(&b'\n') && !json.contains(&b'\r') {
         return json.into();
     }

@@ -8,11 +8,11 @@ use callboard_core::Instant;
 use tokio::time::Sleep;
 
 /// A comment, which readers of events ignore.
-pub const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
+pub(crate) const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Breaks long silences, so that neither client nor proxy takes the connection for dead.
 #[derive(Debug)]
-pub struct Heartbeat {
+pub(crate) struct Heartbeat {
     every: Duration,
     /// When something was last sent. The timer moves when it fires, not with each item.
     last: Instant,
@@ -22,17 +22,17 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Sends a comment after each such silence.
     #[must_use]
-    pub fn new(every: Duration) -> Self {
+    pub(crate) fn new(every: Duration) -> Self {
         Self { every, last: Instant::now(), timer: None }
     }
 
     /// Something was sent.
-    pub fn sent(&mut self) {
+    pub(crate) fn sent(&mut self) {
         self.last = Instant::now();
     }
 
     /// Completes after a silence.
-    pub async fn silence(&mut self) {
+    pub(crate) async fn silence(&mut self) {
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.every)));
         loop {
             timer.as_mut().await;

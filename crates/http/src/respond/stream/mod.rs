@@ -11,6 +11,7 @@
 //! * **Cancelled:** dropping the body, as hyper does when the client leaves, cancels the call; the request counts as
 //!   abandoned.
 
+mod events;
 mod form;
 mod heartbeat;
 mod send_buffer;
@@ -33,10 +34,10 @@ use thiserror::Error;
 
 pub(crate) use self::form::StreamForm;
 
-pub use self::form::one_line;
-pub use self::heartbeat::{HEARTBEAT, Heartbeat};
+pub use self::events::{EventSource, event_bytes, events};
 
-use self::form::{EncodedItem, StreamWriter};
+use self::form::{EncodedItem, StreamWriter, one_line};
+use self::heartbeat::{HEARTBEAT, Heartbeat};
 use self::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
