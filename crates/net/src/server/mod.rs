@@ -70,8 +70,9 @@ const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a shutdown checks whether the node's own calls, which may call peers, are finished.
 const OWN_CALLS_POLL: Duration = Duration::from_millis(5);
 
-/// The longest wait until the members know of the drain, and how often that is looked at.
-const MEMBERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest wait until the members know of the drain, and how often that is looked at. A member asks for a report
+/// once a second.
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
 const MEMBERS_POLL: Duration = Duration::from_millis(10);
 
 /// How long the last packets of a shutdown may take.
