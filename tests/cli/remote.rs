@@ -67,9 +67,10 @@ fn a_gateway_answers_while_a_worker_runs_and_is_not_ready_without_one() {
     assert_eq!(json(&bad.body)["details"]["fields"][0]["path"], "$.image");
 
     first.signal("KILL");
-    // A request meets the lost connection first, and says that.
+    // A request that meets the lost connection waits for another node, until its deadline.
+    let impatient = format!("{PNG}\r\nx-request-timeout-ms: 500");
     let no_node = "no node can be reached that runs the stage `decode`";
-    let lost = request_until(&gateway, PNG, &seven, |answer| answer.body.contains(no_node));
+    let lost = request_until(&gateway, &impatient, &seven, |answer| answer.body.contains(no_node));
     let problem = json(&lost.body);
     assert_eq!((lost.status, &problem["kind"], &problem["stage"]), (503, &"unavailable".into(), &"decode".into()));
     assert!(lost.head.contains("\r\nretry-after: 1\r\n"), "{lost:?}");
