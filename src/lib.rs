@@ -193,6 +193,7 @@ pub mod server {
 /// The HTTP edge.
 #[cfg(feature = "http")]
 pub mod http {
+    pub use callboard_grpc::GrpcProtocol;
     pub use callboard_http::*;
     pub use callboard_oip::InferenceProtocol;
     pub use callboard_openai::OpenAiProtocol;

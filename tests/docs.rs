@@ -211,6 +211,8 @@ fn errors_lists_every_kind_with_its_status_and_retryability() {
     for (cells, row) in rows.iter().zip(ErrorKind::TABLE) {
         assert!(cells[1].contains(&row.http_status.to_string()), "{row:?}: {} on the page", cells[1]);
         assert_eq!(cells[2].starts_with("yes"), row.is_retryable, "{row:?}: {} on the page", cells[2]);
+        let grpc = cells[3].split(' ').next();
+        assert_eq!(grpc, Some(&*row.grpc_status.to_string()), "{row:?}: {} on the page", cells[3]);
     }
 }
 

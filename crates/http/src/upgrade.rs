@@ -79,6 +79,27 @@ impl EdgeLife {
         Self { aborting, withdrawn, ending, permits, max_upgrades }
     }
 
+    /// Drives work of a response that has begun, at most until the node ends.
+    ///
+    /// # Errors
+    ///
+    /// 503 when calls in progress are aborted.
+    pub async fn unless_aborted<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
+        self.aborting.unless_begun(pin!(work)).await.ok_or_else(ApiError::ending)
+    }
+
+    /// Waits for a further call of a request, at most until callers are to use another node.
+    ///
+    /// # Errors
+    ///
+    /// 503, of a call that was not started.
+    pub async fn unless_withdrawn<T>(&self, work: impl Future<Output = T>) -> Result<T, ApiError> {
+        if self.withdrawn.has_begun() {
+            return Err(ApiError::withdrawn());
+        }
+        self.withdrawn.unless_begun(pin!(work)).await.ok_or_else(ApiError::withdrawn)
+    }
+
     /// Takes the permit of an upgraded connection.
     pub(crate) fn upgrade(self: &Arc<Self>, name: &'static str) -> Result<Upgrade, ApiError> {
         let permit = Arc::clone(&self.permits).try_acquire_owned();

@@ -12,11 +12,13 @@ use super::error::Refusal;
 
 /// Elements with their type and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Array {
-    pub(crate) datatype: Datatype,
-    pub(crate) shape: Vec<usize>,
-    /// In the binary form of the protocol.
-    pub(crate) data: Bytes,
+pub struct Array {
+    /// The type of the elements.
+    pub datatype: Datatype,
+    /// The length of each axis.
+    pub shape: Vec<usize>,
+    /// The elements in the binary form of the protocol.
+    pub data: Bytes,
 }
 
 /// The bytes of the length before each element of `BYTES`.
@@ -78,7 +80,7 @@ impl Array {
     }
 
     /// The elements of `BYTES`, shared.
-    pub(crate) fn elements(&self) -> impl Iterator<Item = Bytes> {
+    pub fn elements(&self) -> impl Iterator<Item = Bytes> {
         ByteElements(self.data.clone()).map_while(Result::ok)
     }
 
@@ -150,7 +152,7 @@ pub(crate) fn from_base64(name: &str, data: &Bytes) -> Result<Bytes, Refusal> {
 }
 
 /// Appends an element with its length.
-pub(crate) fn push_element(data: &mut BytesMut, element: &[u8]) {
+pub fn push_element(data: &mut BytesMut, element: &[u8]) {
     // The limits of bodies are far below.
     data.put_u32_le(u32::try_from(element.len()).unwrap_or(u32::MAX));
     data.extend_from_slice(element);

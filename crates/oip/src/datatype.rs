@@ -4,7 +4,7 @@ use callboard_codec::DType;
 
 /// An element type of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Datatype {
+pub enum Datatype {
     /// Elements of one size.
     Number(DType),
     /// Elements of any length: `BYTES`.
@@ -35,11 +35,15 @@ impl Datatype {
         TABLE.iter().map(|row| row.0).find(|datatype| *datatype == Self::Number(dtype))
     }
 
-    pub(crate) fn parse(name: &str) -> Option<Self> {
+    /// The type of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// The protocol's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         self.row().1
     }
 
@@ -48,7 +52,8 @@ impl Datatype {
     }
 
     /// The bytes of one element, if all have the same size.
-    pub(crate) fn size_bytes(self) -> Option<usize> {
+    #[must_use]
+    pub fn size_bytes(self) -> Option<usize> {
         match self {
             Self::Number(dtype) => Some(dtype.size_bytes()),
             Self::Bytes => None,

@@ -8,7 +8,7 @@ use callboard_http::protocol::ApiError;
 
 /// A request that is refused: 400, or 501 for a feature that is not offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub struct Refusal {
     message: String,
     is_unsupported: bool,
 }
@@ -17,11 +17,15 @@ pub(crate) struct Refusal {
 const MAX_SHOWN_CHARS: usize = 64;
 
 impl Refusal {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
+    /// 400 with this message.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), is_unsupported: false }
     }
 
-    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
+    /// 501: a feature that is not offered.
+    #[must_use]
+    pub fn unsupported(message: impl Into<String>) -> Self {
         Self { message: message.into(), is_unsupported: true }
     }
 
@@ -37,7 +41,9 @@ impl Refusal {
         Self::new(format!("input '{}' got unexpected byte size {got}, expecting {expected} bytes", shown(name)))
     }
 
-    pub(crate) fn wrong_count(name: &str, expected: usize, got: usize) -> Self {
+    /// 400: an input has another number of elements than its shape says.
+    #[must_use]
+    pub fn wrong_count(name: &str, expected: usize, got: usize) -> Self {
         let elements = if got == 1 { "element" } else { "elements" };
         Self::new(format!("unexpected size for input '{}': {got} {elements}, expecting {expected}", shown(name)))
     }
@@ -82,6 +88,7 @@ impl From<Refusal> for ApiError {
 }
 
 /// A client's text, shortened.
-pub(crate) fn shown(text: &str) -> String {
+#[must_use]
+pub fn shown(text: &str) -> String {
     text.chars().take(MAX_SHOWN_CHARS).collect()
 }

@@ -15,7 +15,7 @@ use super::error::Refusal;
 use super::parameters::Parameters;
 
 /// The most inputs, and requested outputs, of one request: more than any model has.
-const MAX_TENSORS: usize = 1024;
+pub const MAX_TENSORS: usize = 1024;
 
 /// The JSON of `POST …/infer`.
 #[derive(Debug, serde::Deserialize)]

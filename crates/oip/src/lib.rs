@@ -32,10 +32,12 @@ mod infer;
 mod metadata;
 mod model;
 mod parameters;
+pub mod parts;
 mod path;
 mod repository;
 mod request;
 mod response;
+mod run;
 mod signature;
 mod statistics;
 
@@ -57,7 +59,7 @@ use serde_json::{Value, json};
 
 use self::error::Refusal;
 use self::infer::ModelCall;
-use self::model::Models;
+use self::model::{Model, Models};
 use self::path::{Action, Endpoint, RepositoryAction};
 use self::repository::ModelChange;
 
@@ -87,6 +89,52 @@ impl InferenceProtocol {
     /// Loads models from this repository, and lists those that it could load. Another repository is ignored.
     pub fn load_from(&self, repository: Arc<dyn ModelRepository>) {
         let _ = self.repository.set(repository);
+    }
+
+    /// The model of this name and, if requested, version, with its route.
+    ///
+    /// # Errors
+    ///
+    /// There is no such model, or no such version of it.
+    pub fn model(
+        &self,
+        client: &LocalClient,
+        name: &str,
+        version: Option<u64>,
+    ) -> Result<(Arc<Route>, Arc<Model>), ApiError> {
+        self.models.find(client, name, version)
+    }
+
+    /// All models with their routes.
+    #[must_use]
+    pub fn models(&self, client: &LocalClient) -> Vec<(Arc<Route>, Arc<Model>)> {
+        self.models.all(client)
+    }
+
+    /// The models with their states, as a list in JSON.
+    #[must_use]
+    pub fn index(&self, client: &LocalClient, only_ready: bool) -> Value {
+        let repository = self.repository.get().map(|repository| &**repository);
+        json!(repository::index(client, &self.models, repository, only_ready))
+    }
+
+    /// Loads or unloads a model. `parameters` are those of the request, each with whether it is true or false;
+    /// `may_change` says whether this client may do so.
+    ///
+    /// # Errors
+    ///
+    /// The client may not, a parameter is not offered, or the change fails.
+    pub async fn change(
+        &self,
+        name: &str,
+        load: bool,
+        parameters: impl IntoIterator<Item = (&str, bool)>,
+        may_change: bool,
+    ) -> Result<(), ApiError> {
+        let repository = self.repository.get().map(|repository| &**repository);
+        let change = ModelChange::try_new(name.to_owned(), load, repository.filter(|_| may_change))?;
+        change.check_parameters(parameters)?;
+        change.apply().await.map(drop)
     }
 
     async fn answer(&self, context: RequestContext<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
@@ -200,8 +248,8 @@ impl ModelView<'_> {
         let Self { client, models, repository, may_change, config } = self;
         match action {
             RepositoryAction::Index => {
-                let body = small_body(request, config).await?;
-                Ok(Json(repository::index(client, models, repository, &body)?).into_response())
+                let only_ready = repository::asks_for_ready(&small_body(request, config).await?)?;
+                Ok(Json(repository::index(client, models, repository, only_ready)).into_response())
             }
             RepositoryAction::Change { name, load } => {
                 let change = ModelChange::try_new(name, load, repository.filter(|_| may_change))?;

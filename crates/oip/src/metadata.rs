@@ -42,11 +42,15 @@ struct TensorConfig<'a> {
     dims: Vec<i64>,
 }
 
-pub(crate) fn server() -> Json {
+/// What a client reads about the server.
+#[must_use]
+pub fn server() -> Json {
     json!({ "name": PLATFORM, "version": env!("CARGO_PKG_VERSION"), "extensions": EXTENSIONS })
 }
 
-pub(crate) fn model(client: &LocalClient, model: &Model) -> Json {
+/// What a client reads about a model: its versions and arrays.
+#[must_use]
+pub fn model(client: &LocalClient, model: &Model) -> Json {
     let versions = versions(client, &model.name, model.version);
     let versions: Vec<String> = versions.iter().map(u64::to_string).collect();
     // The outputs have the axis of items exactly if the inputs do.
@@ -67,7 +71,8 @@ pub(crate) fn model(client: &LocalClient, model: &Model) -> Json {
 }
 
 /// The model's configuration, as far as the protocol has words for it.
-pub(crate) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json {
+#[must_use]
+pub fn config(client: &LocalClient, route: &Route, model: &Model) -> Json {
     let tensors = |signature: &Signature| {
         let tensor = |field: &Field| {
             let dims = full_shape(false, field);
@@ -102,7 +107,8 @@ pub(crate) fn config(client: &LocalClient, route: &Route, model: &Model) -> Json
 }
 
 /// Why a model does not take calls, if so: a stage of its own, or the node.
-pub(crate) fn unready(health: &Health, route: &Route) -> Option<String> {
+#[must_use]
+pub fn unready(health: &Health, route: &Route) -> Option<String> {
     if !health.live {
         return Some("the node has ended".to_owned());
     }

@@ -19,7 +19,7 @@ use callboard_http::protocol::ApiError;
 
 /// One revision of a route.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub struct Model {
     pub(crate) name: String,
     pub(crate) version: u64,
     pub(crate) inputs: Signature,
@@ -46,17 +46,38 @@ impl Model {
         }
     }
 
+    /// The name: that of the route, without the leading slash.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The name of an output.
+    #[must_use]
+    pub fn output_name(&self, index: usize) -> &str {
+        self.outputs.fields.get(index).map_or("", |field| &field.name)
+    }
+
     /// Whether a request may have many items, along a first axis of every array.
-    pub(crate) fn is_batched(&self) -> bool {
+    #[must_use]
+    pub fn is_batched(&self) -> bool {
         self.inputs.stackable
     }
 
     /// Whether elements of its inputs are converted one by one: texts and documents.
-    pub(crate) fn takes_elements(&self) -> bool {
+    #[must_use]
+    pub fn takes_elements(&self) -> bool {
         self.inputs.has_elements()
     }
 
-    pub(crate) fn inferred(&self) {
+    /// Notes that a call of this protocol has succeeded.
+    pub fn inferred(&self) {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.last_inference.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }

@@ -23,12 +23,14 @@ enum ParameterValue<'a> {
 
 /// The known parameters.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Parameters {
+pub struct Parameters {
     /// Outputs are binary unless they say otherwise.
     pub(crate) binary_data_output: Option<bool>,
     pub(crate) binary_data_size: Option<usize>,
     pub(crate) binary_data: Option<bool>,
     pub(crate) classification: Option<usize>,
+    /// Whether a stream ends with an empty response, if the last output has left before its end is known.
+    pub(crate) wants_final_response: bool,
     /// Elements of `BYTES` in JSON are base64, as MLServer's clients say by `content_type`.
     pub(crate) is_base64: bool,
     priority: Option<Priority>,
@@ -43,24 +45,35 @@ const MAX_SEQUENCE_ID_BYTES: usize = 128;
 
 impl Parameters {
     /// The parameters, or the first invalid one.
-    pub(crate) fn checked(self) -> Result<Self, Refusal> {
+    ///
+    /// # Errors
+    ///
+    /// That of the first invalid one.
+    pub fn checked(self) -> Result<Self, Refusal> {
         match self.refusal {
             Some(refusal) => Err(refusal),
             None => Ok(self),
         }
     }
 
+    /// Whether a stream ends with an empty response, if the last output has left before its end is known.
+    #[must_use]
+    pub fn wants_final_response(&self) -> bool {
+        self.wants_final_response
+    }
+
     /// Adds priority, session and deadline to the options of a call. The earliest deadline and the lowest priority win:
     /// a caller may have a highest one.
-    pub(crate) fn apply(&self, options: CallOptions, admission: &Admission) -> CallOptions {
+    #[must_use]
+    pub fn apply(&self, options: CallOptions, admission: &Admission) -> CallOptions {
         let options = self.priority.into_iter().fold(options, CallOptions::with_priority_at_most);
         let deadline = self.timeout.map(|timeout| Deadline::after(admission.admitted_at(), timeout));
         let options = deadline.into_iter().fold(options, CallOptions::with_deadline);
         self.session.iter().fold(options, |options, session| options.with_session_key(session.as_str()))
     }
 
-    /// Takes one parameter from a value.
-    pub(crate) fn take(&mut self, key: &str, value: &Value) {
+    /// Takes one parameter from a value. An invalid one is reported when the request is complete.
+    pub fn take(&mut self, key: &str, value: &Value) {
         let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
         let scalar = match value {
             Value::Bool(value) => ParameterValue::Bool(*value),
@@ -97,7 +110,7 @@ impl Parameters {
                 return Err(Refusal::unsupported("shared memory is not supported; send the data"));
             }
             "content_type" => self.is_base64 = matches!(value, ParameterValue::Text(kind) if kind == "base64"),
-            "triton_enable_empty_final_response" => {}
+            "triton_enable_empty_final_response" => self.wants_final_response = flag(key, value)?,
             reserved if reserved.starts_with("triton_") => {
                 let message = format!("parameter '{}': names that begin with 'triton_' are reserved", shown(reserved));
                 return Err(Refusal::new(message));

@@ -26,6 +26,11 @@ struct IndexRequest {
     ready: bool,
 }
 
+/// Whether the body of a request for the index asks for ready models only.
+pub(crate) fn asks_for_ready(body: &Bytes) -> Result<bool, Refusal> {
+    read::<IndexRequest>(body).map(|request| request.ready)
+}
+
 #[derive(Serialize)]
 pub(crate) struct ListedModel {
     name: String,
@@ -40,9 +45,8 @@ pub(crate) fn index(
     client: &LocalClient,
     models: &Models,
     repository: Option<&dyn ModelRepository>,
-    body: &Bytes,
-) -> Result<Vec<ListedModel>, Refusal> {
-    let request: IndexRequest = read(body)?;
+    only_ready: bool,
+) -> Vec<ListedModel> {
     let health = client.health();
     let mut served = models.all(client);
     // The route of a model without a version is one of its versions.
@@ -67,7 +71,7 @@ pub(crate) fn index(
         let is_served = served.iter().any(|(_, served)| served.name == model.name);
         ListedModel::unserved(model, is_served)
     });
-    Ok(listed.chain(unserved).filter(|model| !request.ready || model.state == READY).collect())
+    listed.chain(unserved).filter(|model| !only_ready || model.state == READY).collect()
 }
 
 const READY: &str = "READY";
@@ -124,10 +128,20 @@ impl<'a> ModelChange<'a> {
         }
     }
 
-    /// Checks the body. No parameter may change what is loaded: the configuration decides.
+    /// Checks the body.
     pub(crate) fn check(&self, body: &Bytes) -> Result<(), Refusal> {
         let request: ChangeRequest = read(body)?;
-        match request.parameters.iter().find(|(key, value)| self.load || *key != DEPENDENTS || !value.is_boolean()) {
+        self.check_parameters(request.parameters.iter().map(|(key, value)| (key.as_str(), value.is_boolean())))
+    }
+
+    /// Checks the parameters, each with whether it is true or false. None may change what is loaded: the configuration
+    /// decides.
+    pub(crate) fn check_parameters<'k>(
+        &self,
+        parameters: impl IntoIterator<Item = (&'k str, bool)>,
+    ) -> Result<(), Refusal> {
+        let refused = |(key, is_bool): &(&str, bool)| self.load || *key != DEPENDENTS || !is_bool;
+        match parameters.into_iter().find(refused) {
             None => Ok(()),
             Some((key, _)) => Err(self.refusal(format_args!(
                 "parameter '{}' is not supported: the server's configuration defines the model",

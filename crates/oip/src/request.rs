@@ -10,6 +10,7 @@ use callboard_codec::DecodeLimits;
 use callboard_http::axum::http::HeaderMap;
 
 use super::array::{self, Array, push_element};
+use super::classes;
 use super::data;
 use super::datatype::Datatype;
 use super::error::{Refusal, shown};
@@ -68,23 +69,143 @@ impl BodyLayout {
 
 /// A parsed request.
 #[derive(Debug)]
-pub(crate) struct InferRequest {
-    pub(crate) id: Option<String>,
-    pub(crate) parameters: Parameters,
+pub struct InferRequest {
+    /// The client's own name for it.
+    pub id: Option<String>,
+    /// Its parameters.
+    pub parameters: Parameters,
     /// One per input of the model; `None` if it was not sent.
-    pub(crate) inputs: Vec<Option<Array>>,
-    pub(crate) outputs: Vec<RequestedOutput>,
+    pub inputs: Vec<Option<Array>>,
+    /// The outputs of its answer, in their order.
+    pub outputs: Vec<RequestedOutput>,
     /// The number of items: the first axis of all arrays, if the model has one.
-    pub(crate) rows: usize,
+    pub rows: usize,
 }
 
+/// An output that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RequestedOutput {
+pub struct RequestedOutput {
     /// The index of the model's output.
-    pub(crate) index: usize,
-    pub(crate) is_binary: bool,
+    pub index: usize,
+    /// Over HTTP, whether its elements follow the JSON.
+    pub is_binary: bool,
     /// The number of best classes, instead of the array.
-    pub(crate) classes: Option<usize>,
+    pub classes: Option<usize>,
+}
+
+impl RequestedOutput {
+    /// The array that answers it: the output of the model, shared, or its best classes.
+    ///
+    /// # Errors
+    ///
+    /// The output has no classes.
+    pub fn array(&self, model: &Model, outputs: &[Array]) -> Result<Array, Refusal> {
+        let array = &outputs[self.index];
+        match self.classes {
+            None => Ok(array.clone()),
+            Some(classes) => classes::classify(model.output_name(self.index), array, classes, model.is_batched()),
+        }
+    }
+}
+
+/// The inputs of a request, as a transport reads them one by one.
+#[derive(Debug)]
+pub struct InputReader<'m> {
+    model: &'m Model,
+    inputs: Vec<Option<Array>>,
+    max_elements: usize,
+}
+
+/// An input whose head was checked, and whose elements are read next.
+#[derive(Clone, Copy, Debug)]
+pub struct InputSlot<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The type of its elements.
+    pub datatype: Datatype,
+    /// Their number, by its shape. At most `max_elements` of `BYTES`; numbers may be announced without a bound.
+    pub count: usize,
+}
+
+impl<'m> InputReader<'m> {
+    /// No inputs yet. An input of `BYTES` has at most `max_elements`.
+    #[must_use]
+    pub fn new(model: &'m Model, max_elements: usize) -> Self {
+        Self { model, inputs: vec![None; model.inputs.fields.len()], max_elements }
+    }
+
+    /// Takes an input. `data` gives its packed elements.
+    ///
+    /// # Errors
+    ///
+    /// The model has no such input, or the array does not fit it.
+    pub fn push(
+        &mut self,
+        name: &str,
+        datatype: &str,
+        shape: Vec<usize>,
+        data: impl FnOnce(InputSlot<'_>) -> Result<Bytes, Refusal>,
+    ) -> Result<(), Refusal> {
+        let Self { model, inputs, max_elements } = self;
+        let (index, field) =
+            model.inputs.field(name).ok_or_else(|| Refusal::unknown_input(name, &model.name, &model.inputs.names()))?;
+        if inputs[index].is_some() {
+            return Err(Refusal::new(format!("input '{}' is given twice", field.name)));
+        }
+        let datatype = datatype_of(model, field, datatype)?;
+        let shape = without_axis_of_a_scalar(model, field, shape);
+        check_shape(model, field, &shape)?;
+        let count = array::count(&field.name, &shape)?;
+        if datatype == Datatype::Bytes && count > *max_elements {
+            return Err(Refusal::too_many_elements(&field.name, count, *max_elements));
+        }
+        let data = data(InputSlot { name: &field.name, datatype, count })?;
+        inputs[index] = Some(Array::try_new(&field.name, datatype, shape, data, *max_elements)?);
+        Ok(())
+    }
+
+    /// The request with these inputs. Without `outputs` it asks for all of them.
+    ///
+    /// # Errors
+    ///
+    /// An input is missing, an output is unknown, or a parameter is invalid.
+    pub fn finish<N: AsRef<str>>(
+        self,
+        id: Option<String>,
+        parameters: Parameters,
+        outputs: impl IntoIterator<Item = (N, Parameters)>,
+    ) -> Result<InferRequest, Refusal> {
+        let Self { model, inputs, .. } = self;
+        check_all_there(model, &inputs)?;
+        let parameters = parameters.checked()?;
+        let mut requested: Vec<RequestedOutput> = Vec::new();
+        for (name, own) in outputs {
+            let next = requested_output(model, &parameters, name.as_ref(), own)?;
+            if requested.iter().any(|other| other.index == next.index) {
+                return Err(Refusal::new(format!("output '{}' is requested twice", shown(name.as_ref()))));
+            }
+            requested.push(next);
+        }
+        if requested.is_empty() {
+            requested = all_outputs(model, parameters.binary_data_output.unwrap_or(false));
+        }
+        let rows = rows_of(model, &inputs)?;
+        let id = id.filter(|id| !id.is_empty());
+        Ok(InferRequest { id, parameters, inputs, outputs: requested, rows })
+    }
+}
+
+fn datatype_of(model: &Model, field: &Field, datatype: &str) -> Result<Datatype, Refusal> {
+    let parsed = Datatype::parse(datatype).filter(|datatype| *datatype == field.datatype);
+    parsed.ok_or_else(|| {
+        Refusal::new(format!(
+            "inference input '{}' data-type is '{}', but model '{}' expects '{}'",
+            field.name,
+            shown(datatype),
+            model.name,
+            field.datatype.name()
+        ))
+    })
 }
 
 impl InferRequest {
@@ -104,16 +225,11 @@ impl InferRequest {
 
     fn from_parts(model: &Model, json: &Bytes, mut binary: Bytes, limits: &DecodeLimits) -> Result<Self, Refusal> {
         let head = InferHead::parse(json)?;
-        let mut inputs: Vec<Option<Array>> = vec![None; model.inputs.fields.len()];
+        let mut inputs = InputReader::new(model, limits.max_elements);
         for input in &head.inputs.0 {
-            let (index, field) = model
-                .inputs
-                .field(&input.name)
-                .ok_or_else(|| Refusal::unknown_input(&input.name, &model.name, &model.inputs.names()))?;
-            if inputs[index].is_some() {
-                return Err(Refusal::new(format!("input '{}' is given twice", field.name)));
-            }
-            inputs[index] = Some(read_input(model, field, input, &mut binary, limits.max_elements)?);
+            let shape = input.shape.0.iter().map(|axis| axis.0).collect();
+            let data = |slot: InputSlot<'_>| read_data(model, slot, input, &mut binary);
+            inputs.push(&input.name, &input.datatype, shape, data)?;
         }
         if !binary.is_empty() {
             return Err(Refusal::new(format!(
@@ -122,25 +238,9 @@ impl InferRequest {
                 binary.len()
             )));
         }
-        check_all_there(model, &inputs)?;
-        let parameters = head.parameters.checked()?;
-        let outputs = match head.outputs {
-            Some(outputs) if !outputs.0.is_empty() => {
-                let mut requested: Vec<RequestedOutput> = Vec::with_capacity(outputs.0.len());
-                for output in outputs.0 {
-                    let next = requested_output(model, &parameters, &output.name, output.parameters)?;
-                    if requested.iter().any(|other| other.index == next.index) {
-                        return Err(Refusal::new(format!("output '{}' is requested twice", shown(&output.name))));
-                    }
-                    requested.push(next);
-                }
-                requested
-            }
-            _ => all_outputs(model, parameters.binary_data_output.unwrap_or(false)),
-        };
-        let id = head.id.map(Cow::into_owned).filter(|id| !id.is_empty());
-        let rows = rows_of(model, &inputs)?;
-        Ok(Self { id, parameters, inputs, outputs, rows })
+        let outputs = head.outputs.map(|outputs| outputs.0).unwrap_or_default();
+        let outputs = outputs.into_iter().map(|output| (output.name, output.parameters));
+        inputs.finish(head.id.map(Cow::into_owned), head.parameters, outputs)
     }
 
     /// The body is the only input, as one item. Its shape has to follow from its size and the model.
@@ -190,60 +290,32 @@ fn rows_of(model: &Model, inputs: &[Option<Array>]) -> Result<usize, Refusal> {
     }
 }
 
-fn read_input(
-    model: &Model,
-    field: &Field,
-    input: &InputJson<'_>,
-    binary: &mut Bytes,
-    max_elements: usize,
-) -> Result<Array, Refusal> {
-    let datatype =
-        Datatype::parse(&input.datatype).filter(|datatype| *datatype == field.datatype).ok_or_else(|| {
-            Refusal::new(format!(
-                "inference input '{}' data-type is '{}', but model '{}' expects '{}'",
-                field.name,
-                shown(&input.datatype),
-                model.name,
-                field.datatype.name()
-            ))
-        })?;
-    let shape: Vec<usize> = input.shape.0.iter().map(|axis| axis.0).collect();
-    let shape = without_axis_of_a_scalar(model, field, shape);
-    check_shape(model, field, &shape)?;
+/// The packed elements of an input, from the JSON or from the bytes after it.
+fn read_data(model: &Model, slot: InputSlot<'_>, input: &InputJson<'_>, binary: &mut Bytes) -> Result<Bytes, Refusal> {
+    let InputSlot { name, datatype, count } = slot;
     let parameters = input.parameters.clone().checked()?;
-    let data = match (parameters.binary_data_size, input.data) {
-        (Some(_), Some(_)) => {
-            let message = format!("input '{}' has both 'data' and 'binary_data_size'", field.name);
-            return Err(Refusal::new(message));
-        }
+    match (parameters.binary_data_size, input.data) {
+        (Some(_), Some(_)) => Err(Refusal::new(format!("input '{name}' has both 'data' and 'binary_data_size'"))),
         (Some(size), None) if size > binary.len() => {
             let missing = size - binary.len();
-            return Err(Refusal::new(format!(
-                "unexpected size for input '{}', expecting {missing} additional bytes for model '{}'",
-                field.name, model.name
-            )));
+            Err(Refusal::new(format!(
+                "unexpected size for input '{name}', expecting {missing} additional bytes for model '{}'",
+                model.name
+            )))
         }
-        (Some(size), None) => binary.split_to(size),
+        (Some(size), None) => Ok(binary.split_to(size)),
         (None, Some(raw)) => {
-            let count = array::count(&field.name, &shape)?;
-            if datatype == Datatype::Bytes && count > max_elements {
-                return Err(Refusal::too_many_elements(&field.name, count, max_elements));
-            }
-            let data = data::read(&field.name, datatype, count, raw)?;
+            let data = data::read(name, datatype, count, raw)?;
             match datatype {
-                Datatype::Bytes if parameters.is_base64 => array::from_base64(&field.name, &data)?,
-                _ => data,
+                Datatype::Bytes if parameters.is_base64 => array::from_base64(name, &data),
+                _ => Ok(data),
             }
         }
-        (None, None) => {
-            return Err(Refusal::new(format!(
-                "input '{}' has no data: must specify valid 'Infer-Header-Content-Length' in request header and \
-                 'binary_data_size' when passing inputs in binary data format",
-                field.name
-            )));
-        }
-    };
-    Array::try_new(&field.name, datatype, shape, data, max_elements)
+        (None, None) => Err(Refusal::new(format!(
+            "input '{name}' has no data: must specify valid 'Infer-Header-Content-Length' in request header and \
+             'binary_data_size' when passing inputs in binary data format"
+        ))),
+    }
 }
 
 fn check_all_there(model: &Model, inputs: &[Option<Array>]) -> Result<(), Refusal> {

@@ -10,7 +10,6 @@ use callboard_http::protocol::{
 use serde::Serialize;
 
 use super::array::Array;
-use super::classes;
 use super::data;
 use super::error::Refusal;
 use super::model::Model;
@@ -61,15 +60,8 @@ impl InferResponse {
             if position > 0 {
                 written.json.push(b',');
             }
-            let array = &outputs[requested.index];
-            let name = &model.outputs.fields[requested.index].name;
-            match requested.classes {
-                Some(classes) => {
-                    let classified = classes::classify(name, array, classes, model.is_batched())?;
-                    written.push(name, &classified, requested.is_binary)?;
-                }
-                None => written.push(name, array, requested.is_binary)?,
-            }
+            let array = requested.array(model, outputs)?;
+            written.push(model.output_name(requested.index), &array, requested.is_binary)?;
         }
         written.json.extend_from_slice(b"]}");
         Ok(written)

@@ -7,6 +7,7 @@
 use callboard_core::description::{RouteStatistics, StageStatistics};
 use callboard_core::edge::Route;
 use serde::Serialize;
+use serde_json::{Value as Json, json};
 
 use super::model::Model;
 
@@ -50,6 +51,12 @@ impl TimedCount {
     fn new(count: u64, time: std::time::Duration) -> Self {
         Self { count, ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX) }
     }
+}
+
+/// The statistics of a model, as JSON.
+#[must_use]
+pub fn statistics(route: &Route, model: &Model) -> Json {
+    json!(model_statistics(route, model))
 }
 
 pub(crate) fn model_statistics(route: &Route, model: &Model) -> ModelStatistics {

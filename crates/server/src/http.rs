@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use callboard_core::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture};
 use callboard_core::{App, Drained, LocalClient, Node, NodeHandle, StartError};
+use callboard_grpc::GrpcProtocol;
 use callboard_http::protocol::{Protocol, Protocols};
 use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, HttpServeError, ModelRepository};
 use callboard_oip::InferenceProtocol;
@@ -25,7 +26,8 @@ pub fn own_protocols() -> Protocols {
 
 /// The list that a new protocol joins.
 fn protocols_of_all(inference: &Arc<InferenceProtocol>) -> Vec<Arc<dyn Protocol>> {
-    vec![Arc::clone(inference) as Arc<_>, Arc::new(OpenAiProtocol::new())]
+    let grpc = GrpcProtocol::new(Arc::clone(inference));
+    vec![Arc::clone(inference) as Arc<_>, Arc::new(OpenAiProtocol::new()), Arc::new(grpc)]
 }
 
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.

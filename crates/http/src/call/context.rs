@@ -48,7 +48,20 @@ pub struct RequestContext<'a> {
     pub key_holder: Option<&'a KeyHolder>,
 }
 
-impl RequestContext<'_> {
+/// What calls say of the request that makes them.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOrigin<'a> {
+    /// The id of the request.
+    pub id: &'a RequestId,
+    /// The recorder of the calls, if they have one.
+    pub recorder: Option<&'a Recorder>,
+    /// Whether the client may have named a trace.
+    pub has_trace: bool,
+    /// The owner of the API key, or the caller that the app has named, if one is required.
+    pub key_holder: Option<&'a KeyHolder>,
+}
+
+impl CallOrigin<'_> {
     /// The options of a call with this deadline and priority.
     ///
     /// # Errors
@@ -68,7 +81,7 @@ impl RequestContext<'_> {
 
     /// The same options with the parts of the request for the code of the route: its id, its caller, its trace, and the
     /// fields that the route reads.
-    pub(crate) fn with_request(
+    fn with_request(
         self,
         options: CallOptions,
         route: &Route,
@@ -91,6 +104,40 @@ impl RequestContext<'_> {
             None => Ok(options),
             Some(fields) => request_fields::add(options, fields, request),
         }
+    }
+}
+
+impl<'a> RequestContext<'a> {
+    /// What its calls say of the request.
+    #[must_use]
+    pub fn origin(self) -> CallOrigin<'a> {
+        let Self { id, recorder, has_trace, key_holder, .. } = self;
+        CallOrigin { id, recorder, has_trace, key_holder }
+    }
+
+    /// The options of a call with this deadline and priority.
+    ///
+    /// # Errors
+    ///
+    /// As [`CallOrigin::call_options`].
+    pub fn call_options(
+        self,
+        route: &Route,
+        request: RequestParts<'_>,
+        deadline: Deadline,
+        priority: Option<Priority>,
+    ) -> Result<CallOptions, ApiError> {
+        self.origin().call_options(route, request, deadline, priority)
+    }
+
+    /// These options with the parts of the request for the code of the route.
+    pub(crate) fn with_request(
+        self,
+        options: CallOptions,
+        route: &Route,
+        request: RequestParts<'_>,
+    ) -> Result<CallOptions, ApiError> {
+        self.origin().with_request(options, route, request)
     }
 
     /// The upgrade that a request asks for, if it is one of `names` (in lowercase); of several the client's first

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, CodecBudget, Route};
 
-pub use self::context::RequestContext;
+pub use self::context::{CallOrigin, RequestContext};
 use self::functions::CallStyle;
 use crate::config::HttpConfig;
 use crate::error::ApiError;

@@ -125,6 +125,11 @@ impl HttpEdge {
                             let unread = unread_body(&request);
                             (Ok(functions::stream::answer(context(node), route, style, request.map(Body::new))), unread)
                         }
+                        Destination::Protocol(node, protocol) if protocol.takes_bodies() => {
+                            let unread = unread_body(&request);
+                            let mut answer = protocol.exchange(context(node), request.map(Body::new));
+                            (edge.unless_aborted(pin!(contain_future(answer.as_mut())), is_polled).await, unread)
+                        }
                         Destination::Protocol(node, protocol) => {
                             let (head, body) = request.into_parts();
                             let mut body = BoxedErrors(body);

@@ -33,7 +33,8 @@ pub struct Claims {
     /// Upgrades of connections, such as `websocket`: a request that is not `POST` and asks a route for one of them
     /// belongs to the protocol. At its own paths it offers [upgrades](crate::protocol::RequestContext::upgrade) itself.
     pub upgrades: &'static [&'static str],
-    /// Those of the paths that need no key, such as `/v2/health`, each with all paths below.
+    /// Those of the paths that need no key, such as `/v2/health`, each with all paths below. A body of another
+    /// protocol's media type needs one there.
     pub open_paths: &'static [&'static str],
 }
 
@@ -119,7 +120,7 @@ impl Protocols {
     /// The owner of a path that no route may have: the name of a protocol, or that of the edge for its own pages.
     #[must_use]
     pub fn owner_of(&self, path: &str) -> Option<&str> {
-        let claimed = self.claimant(path).map(|protocol| protocol.name());
+        let claimed = self.claimant(path).and_then(|index| self.protocol(index)).map(|protocol| protocol.name());
         claimed.or_else(|| self.is_reserved(path).then_some(EDGE))
     }
 
@@ -147,36 +148,39 @@ impl Protocols {
 
     /// Whether this request needs no key.
     pub(crate) fn admits_all<B>(&self, request: &Request<B>) -> bool {
-        self.is_open(request.uri().path()) && self.reader(request.headers()).is_none()
+        let path = request.uri().path();
+        self.is_open(path) && self.reader(request.headers()).is_none_or(|reader| self.claimant(path) == Some(reader))
     }
 
     /// The protocol of a request that is not for a route.
     pub(crate) fn find(&self, path: &str, headers: &HeaderMap) -> Option<&dyn Protocol> {
-        self.reader(headers).or_else(|| self.claimant(path))
+        self.protocol(self.reader(headers).or_else(|| self.claimant(path))?)
     }
 
     /// The protocol of an upgrade that a request asks a route for.
     pub(crate) fn upgrading<B>(&self, request: &Request<B>) -> Option<&dyn Protocol> {
         let claim = |asked: &str| self.0.upgrades.iter().find(|(claimed, _)| asked.eq_ignore_ascii_case(claimed));
         let (_, index) = upgrade::asked(request.headers(), request.extensions()).find_map(claim)?;
-        self.0.protocols.get(*index).map(|protocol| &**protocol)
+        self.protocol(*index)
     }
 
-    /// The protocol that claims this path.
-    fn claimant(&self, path: &str) -> Option<&dyn Protocol> {
-        let (_, index) = self.0.paths.iter().find(|(claimed, _)| is_below(path, claimed))?;
-        self.0.protocols.get(*index).map(|protocol| &**protocol)
+    fn protocol(&self, index: usize) -> Option<&dyn Protocol> {
+        self.0.protocols.get(index).map(|protocol| &**protocol)
     }
 
-    /// The protocol that claims the media type of the body.
-    fn reader(&self, headers: &HeaderMap) -> Option<&dyn Protocol> {
-        let List { protocols, content_types, .. } = &*self.0;
+    /// The index of the protocol that claims this path.
+    fn claimant(&self, path: &str) -> Option<usize> {
+        self.0.paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index)
+    }
+
+    /// The index of the protocol that claims the media type of the body.
+    fn reader(&self, headers: &HeaderMap) -> Option<usize> {
+        let List { content_types, .. } = &*self.0;
         if content_types.is_empty() {
             return None;
         }
         let media = headers.get(CONTENT_TYPE)?.to_str().ok()?;
-        let (_, index) = content_types.iter().find(|(claimed, _)| is_media(media, claimed))?;
-        protocols.get(*index).map(|protocol| &**protocol)
+        content_types.iter().find(|(claimed, _)| is_media(media, claimed)).map(|(_, index)| *index)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &dyn Protocol> {

@@ -62,7 +62,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::body::HttpBody;
+use axum::body::{Body, HttpBody};
+use axum::http::Request;
 use axum::http::request::Parts;
 use axum::response::Response;
 use bytes::Bytes;
@@ -76,7 +77,7 @@ use crate::config::HttpConfig;
 
 pub use self::list::{Claims, ProtocolError, Protocols, ReservedRoute};
 
-pub use crate::call::RequestContext;
+pub use crate::call::{CallOrigin, RequestContext};
 pub use crate::error::ApiError;
 pub use crate::error::catch_panic::caught_within;
 pub use crate::guard::{KeyHolder, OverLimit};
@@ -88,7 +89,8 @@ pub use crate::observe::stream_log::StreamedItems;
 pub use crate::request::body::{
     Arrival, BodyLimits, IncomingBody, PendingAdmission, RequestBody, UnroutedBody, announced_length,
 };
-pub use crate::request::coding::{Compressibility, ContentCoding};
+pub use crate::request::body_buffer::BodyBuffer;
+pub use crate::request::coding::{Compressibility, ContentCoding, unpacked};
 pub use crate::request::head::RequestHead;
 pub use crate::request::payload::{decode_value, from_value};
 pub use crate::request::request_fields::RequestParts;
@@ -143,6 +145,17 @@ pub trait Protocol: fmt::Debug + Send + Sync + 'static {
 
     /// Answers a request that it [claims](Self::claims).
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a>;
+
+    /// Whether it takes the bodies of its requests, for responses that begin before their request has ended. Then
+    /// [`exchange`](Self::exchange) answers in place of [`answer`](Self::answer).
+    fn takes_bodies(&self) -> bool {
+        false
+    }
+
+    /// Answers a request whose body it [takes](Self::takes_bodies). The response may read on in it.
+    fn exchange<'a>(&'a self, _context: RequestContext<'a>, _request: Request<Body>) -> ProtocolAnswer<'a> {
+        Box::pin(async { Err(ApiError::new(ErrorKind::Internal, "this protocol takes no bodies")) })
+    }
 
     /// Renders an error as the clients of the protocol expect it.
     fn error_response(&self, error: ApiError) -> Response;

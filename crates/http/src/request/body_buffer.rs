@@ -20,7 +20,7 @@ const SMALL_BODY: usize = 64 * 1024;
 
 /// A body whose pieces are being joined.
 #[derive(Debug)]
-pub(crate) struct BodyBuffer {
+pub struct BodyBuffer {
     announced: Option<usize>,
     received: usize,
     pieces: Vec<Bytes>,
@@ -32,18 +32,20 @@ pub(crate) struct BodyBuffer {
 
 impl BodyBuffer {
     /// A body with this first piece.
-    pub(crate) fn new(announced: Option<u64>, first: Bytes) -> Self {
+    #[must_use]
+    pub fn new(announced: Option<u64>, first: Bytes) -> Self {
         Self::aligned_at(0, announced, first)
     }
 
     /// A body with this first piece, whose byte at `aligned_at` is aligned.
-    pub(crate) fn aligned_at(aligned_at: usize, announced: Option<u64>, first: Bytes) -> Self {
+    #[must_use]
+    pub fn aligned_at(aligned_at: usize, announced: Option<u64>, first: Bytes) -> Self {
         let announced = announced.and_then(|bytes| usize::try_from(bytes).ok());
         Self { announced, received: first.len(), pieces: vec![first], small: Vec::new(), buffer: None, aligned_at }
     }
 
     /// Takes the next piece.
-    pub(crate) async fn push(&mut self, piece: Bytes) {
+    pub async fn push(&mut self, piece: Bytes) {
         if self.buffer.is_none()
             && let Some(all) = self.announced
             && self.received < all
@@ -59,18 +61,20 @@ impl BodyBuffer {
     }
 
     /// The bytes received so far.
-    pub(crate) fn received(&self) -> u64 {
+    #[must_use]
+    pub fn received(&self) -> u64 {
         self.received as u64
     }
 
     /// Bytes that [`finish`](Self::finish) copies while it still holds the pieces.
-    pub(crate) fn copies_at_end(&self) -> u64 {
+    #[must_use]
+    pub fn copies_at_end(&self) -> u64 {
         let is_whole = self.buffer.is_some() || self.small.is_empty() && self.pieces.len() == 1;
         if is_whole { 0 } else { self.received as u64 }
     }
 
     /// The whole body.
-    pub(crate) async fn finish(mut self) -> Bytes {
+    pub async fn finish(mut self) -> Bytes {
         if let Some(buffer) = self.buffer {
             return buffer.into_bytes();
         }

@@ -11,7 +11,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -145,13 +144,8 @@ impl FrameReader {
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
-        // First, also for a client that always has more.
         let life = Arc::clone(&self.life);
-        if life.withdrawn.has_begun() {
-            return Err(ApiError::withdrawn());
-        }
-        let begins = life.withdrawn.unless_begun(pin!(self.begins())).await;
-        if !begins.ok_or_else(ApiError::withdrawn)?? {
+        if !life.unless_withdrawn(self.begins()).await?? {
             return Ok(None);
         }
         self.count().await?;

@@ -4,10 +4,12 @@
 //! it and it is worth the work: a long text, or a response that the client prefers compressed.
 
 mod decompressor;
+mod message;
 
 use axum::http::header::HeaderValue;
 
 pub(crate) use self::decompressor::{Decompressor, MAX_WINDOW_BYTES};
+pub use self::message::unpacked;
 
 use crate::error::ApiError;
 

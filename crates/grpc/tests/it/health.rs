@@ -1,0 +1,51 @@
+//! `grpc.health.v1.Health`.
+
+use callboard_core::{App, Stage};
+use callboard_http::ApiKeys;
+
+use crate::client::{Server, config};
+use crate::messages::{Named, State};
+
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
+const SERVING: i32 = 1;
+const NOT_SERVING: i32 = 2;
+const SERVICE_UNKNOWN: i32 = 3;
+
+fn app() -> App {
+    App::new().route("/double", Stage::each("double", |number: &f64| Ok(number * 2.0)))
+}
+
+fn service(name: &str) -> Named {
+    Named { name: name.to_owned(), version: String::new() }
+}
+
+#[tokio::test]
+async fn services_and_models_are_checked_without_a_key() {
+    let keys = ApiKeys::parse("web a-key-that-nobody-guesses").unwrap();
+    let server = Server::with(app(), config(|config| config.api_keys = Some(keys))).await;
+    let client = server.connect().await;
+    for name in ["", "readiness", "liveness", "inference.GRPCInferenceService", "grpc.health.v1.Health", "double"] {
+        assert_eq!(client.call(CHECK, &service(name)).await.message::<State>().state, SERVING, "{name}");
+    }
+    client.call(CHECK, &service("triple")).await.refused(5);
+    assert!(client.ask("ModelReady", &service("double")).await.refused(16).contains("key"));
+}
+
+#[tokio::test]
+async fn a_watcher_sees_the_drain_and_its_end() {
+    let server = Server::start(app()).await;
+    let client = server.connect().await;
+    let mut watch = client.open(WATCH);
+    watch.send(&service("")).await;
+    watch.close();
+    assert_eq!(watch.next::<State>().await.unwrap().state, SERVING);
+    let mut unknown = client.open(WATCH);
+    unknown.send(&service("triple")).await;
+    unknown.close();
+    assert_eq!(unknown.next::<State>().await.unwrap().state, SERVICE_UNKNOWN);
+    server.node.withdraw();
+    assert_eq!(watch.next::<State>().await.unwrap().state, NOT_SERVING);
+    server.edge.withdraw();
+    assert_eq!(watch.status().await.0, 14);
+}
