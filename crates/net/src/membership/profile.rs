@@ -11,7 +11,7 @@ use foca::{Config, PeriodicParams};
 /// dead, although it may only pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MembershipProfile {
-    /// For round trips of up to 100 ms: all know of a death after 2.5 s in half of all cases, after 3.5 s in nineteen of
+    /// For round trips of up to 100 ms: all know of a death after 2.2 s in half of all cases, after 3 s in nineteen of
     /// twenty. A pause of up to 1.5 s is no death.
     #[default]
     Near,
@@ -32,7 +32,7 @@ const REMOVE_DOWN_AFTER: Duration = Duration::from_secs(24 * 3600);
 impl MembershipProfile {
     /// The time between two probes of one node.
     pub(super) fn probe_period(self) -> Duration {
-        self.scaled(500)
+        self.scaled(300)
     }
 
     /// How long a suspected member has to answer.

@@ -39,7 +39,7 @@ fn deaths(nodes: usize, quiet: Duration) {
         late += usize::from(first > secs(3.5));
     });
     println!("{nodes} nodes: {late} of {} deaths were known to nobody after 3.5 s", 3 * SEEDS);
-    assert!(late <= 2, "{late} of {}", 3 * SEEDS);
+    assert!(late <= 1, "{late} of {}", 3 * SEEDS);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn three_hundred_nodes_join_bear_silence_and_agree_after_a_partition() {
 }
 
 /// Each node has a report, and ten of these change in each second.
-fn costs_of_changes(nodes: usize) {
+fn costs_of_changes(nodes: usize, most: f64) {
     each(|seed, loss| {
         let (mut sim, lasting) = (Sim::reporting(nodes, seed, Loss::Delayed(loss)), 10);
         for change in 0..lasting * 10 {
@@ -105,26 +105,26 @@ fn costs_of_changes(nodes: usize) {
         }
         let kilobytes = sim.bytes as f64 / nodes as f64 / lasting as f64 / 1e3;
         println!("{nodes} nodes, seed {seed}, loss {loss}: {kilobytes:.2} kB/s with ten changes a second");
-        assert!(kilobytes <= 15.0, "seed {seed}, loss {loss}: {kilobytes} kB/s");
+        assert!(kilobytes <= most, "seed {seed}, loss {loss}: {kilobytes} kB/s");
         assert_eq!((sim.false_deaths, sim.renewals()), (0, 0), "seed {seed}, loss {loss}");
     });
 }
 
 #[test]
-fn ten_changes_a_second_among_ten_cost_at_most_fifteen_kilobytes_a_second() {
-    costs_of_changes(10);
+fn ten_changes_a_second_among_ten_cost_at_most_seventeen_kilobytes_a_second() {
+    costs_of_changes(10, 17.0);
 }
 
 #[test]
 #[ignore = "minutes: run it in a release build"]
 fn ten_changes_a_second_among_three_hundred_cost_at_most_fifteen_kilobytes_a_second() {
-    costs_of_changes(300);
+    costs_of_changes(300, 15.0);
 }
 
 /// How the times of two hundred deaths spread.
 #[test]
 #[ignore = "minutes: run it in a release build"]
-fn nineteen_of_twenty_deaths_are_known_to_somebody_within_four_seconds() {
+fn nineteen_of_twenty_deaths_are_known_to_somebody_within_three_seconds() {
     for nodes in [10, 30, 100] {
         for loss in STREAMS {
             let mut times = Vec::new();
@@ -143,7 +143,7 @@ fn nineteen_of_twenty_deaths_are_known_to_somebody_within_four_seconds() {
             times.sort();
             let (half, most, late) = (times[100], times[190], times.iter().filter(|time| **time > secs(3.5)).count());
             println!("{nodes} nodes, loss {loss}: half {half:.2?}, 95 % {most:.2?}, {late} of 200 after 3.5 s");
-            assert!(half <= secs(2.7) && most <= secs(4.0), "{half:?}, {most:?}");
+            assert!(half <= secs(2.3) && most <= secs(3.0) && late <= 3, "{half:?}, {most:?}");
         }
     }
 }

@@ -31,8 +31,8 @@ pub(super) fn seed() -> u64 {
 }
 
 /// A dead member is probed by one member in each period on average, so that its discovery has an exponential tail: 19 of
-/// 20 deaths are known within 3.5 s, and one of ten thousand after this.
-pub(super) const LONGEST: Duration = Duration::from_secs(7);
+/// 20 deaths are known within 3 s, and one of ten thousand after this.
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 /// The promises about deaths, for a cluster of this size.
 fn deaths(count: usize, quiet: Duration) {
@@ -92,7 +92,7 @@ fn three_hundred_nodes_join_through_one_seed_and_learn_of_deaths() {
 
 /// The figures of the documentation. Its seeds are fixed, because the tail of a hundred random deaths differs.
 #[test]
-fn half_of_all_deaths_are_known_within_two_and_a_half_seconds_and_nineteen_of_twenty_within_three_and_a_half() {
+fn half_of_all_deaths_are_known_within_a_little_over_two_seconds_and_nineteen_of_twenty_within_three() {
     let mut times: Vec<_> = (0..100)
         .map(|seed| {
             let mut sim = Sim::joined(10, seed, Loss::Delayed(0.0));
@@ -105,7 +105,7 @@ fn half_of_all_deaths_are_known_within_two_and_a_half_seconds_and_nineteen_of_tw
         .collect();
     times.sort();
     println!("half within {:.2?}, 19 of 20 within {:.2?}, all within {:.2?}", times[49], times[94], times[99]);
-    assert!(times[49] <= secs(2.5) && times[94] <= secs(3.5) && times[99] <= LONGEST, "{times:.2?}");
+    assert!(times[49] <= secs(2.2) && times[94] <= secs(3.0) && times[99] <= LONGEST, "{times:.2?}");
 }
 
 #[test]
