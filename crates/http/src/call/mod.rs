@@ -3,6 +3,7 @@
 //! Dropping the future, as hyper does when the client leaves, cancels the call at any point.
 
 mod context;
+pub(crate) mod events;
 pub(crate) mod functions;
 
 use std::borrow::Cow;

@@ -77,6 +77,7 @@ use crate::config::HttpConfig;
 
 pub use self::list::{Claims, ProtocolError, Protocols, ReservedRoute};
 
+pub use crate::call::events::{EventSource, event_bytes, events};
 pub use crate::call::{CallOrigin, RequestContext};
 pub use crate::error::ApiError;
 pub use crate::error::catch_panic::caught_within;
@@ -98,7 +99,7 @@ pub use crate::request::short::short_body;
 pub use crate::request_id::RequestId;
 pub use crate::respond::compress_response::compressed;
 pub use crate::respond::compressor::compress_off_thread;
-pub use crate::respond::stream::{AbandonGuard, EventSource, event_bytes, events, next_reply};
+pub use crate::respond::stream::{AbandonGuard, next_reply};
 pub use crate::respond::{ResponseCompression, body_of_parts};
 pub use crate::runtime::shutdown::ShutdownSignal;
 pub use crate::upgrade::{EdgeLife, Upgrade, UpgradedSocket};

@@ -11,7 +11,6 @@
 //! * **Cancelled:** dropping the body, as hyper does when the client leaves, cancels the call; the request counts as
 //!   abandoned.
 
-mod events;
 mod form;
 mod heartbeat;
 mod send_buffer;
@@ -32,12 +31,10 @@ use futures_util::{FutureExt as _, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use thiserror::Error;
 
-pub(crate) use self::form::StreamForm;
+pub(crate) use self::form::{StreamForm, one_line};
+pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
 
-pub use self::events::{EventSource, event_bytes, events};
-
-use self::form::{EncodedItem, StreamWriter, one_line};
-use self::heartbeat::{HEARTBEAT, Heartbeat};
+use self::form::{EncodedItem, StreamWriter};
 use self::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
@@ -136,7 +133,7 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
 #[error("the stream ended with an error")]
 pub(crate) struct BrokenStream;
 
-const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+pub(crate) const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The response body of one stream.
 struct ReplyStreamBody {

@@ -16,12 +16,12 @@ use callboard_core::Instant;
 use callboard_telemetry::RequestSpan;
 use futures_util::{StreamExt, stream};
 
-use super::{AbandonGuard, HEARTBEAT, Heartbeat, X_ACCEL_BUFFERING, one_line};
-use crate::call::RequestContext;
+use super::RequestContext;
 use crate::error::ApiError;
 use crate::observe::server_timing::{SERVER_TIMING, first};
 use crate::observe::stream_log::StreamedItems;
 use crate::request_id::RequestId;
+use crate::respond::stream::{AbandonGuard, HEARTBEAT, Heartbeat, X_ACCEL_BUFFERING, one_line};
 
 /// Where a protocol's events come from.
 pub trait EventSource: Send + 'static {
