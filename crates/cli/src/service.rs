@@ -138,6 +138,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
         compress_from_bytes: compress_from.unwrap_or(usize::MAX),
         error_traces: settings.error_traces.value,
         explain_requests: settings.explain_requests.value,
+        open_load: settings.open_load.value,
         model_control: settings.model_control.value,
         shutdown_grace: settings.drain.value,
         ..HttpConfig::default()

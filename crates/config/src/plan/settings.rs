@@ -20,8 +20,9 @@ use crate::setting::{
     CLUSTER, COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS,
     FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS,
     MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT,
-    MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT,
-    RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
+    MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OPEN_LOAD, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC,
+    QUIC_IDLE_TIMEOUT, RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
+    WATCH,
 };
 use crate::source::{Source, Sourced};
 #[cfg(feature = "process")]
@@ -66,6 +67,8 @@ setting_values! {
         quic: Option<SocketAddr> = QUIC;
         /// Whether a request may ask for its timeline.
         explain_requests: bool = EXPLAIN_REQUESTS;
+        /// Whether `/metrics/load` needs no key.
+        open_load: bool = OPEN_LOAD;
         /// Whether clients may load and unload models.
         model_control: bool = MODEL_CONTROL;
         /// Other nodes.

@@ -155,6 +155,9 @@ settings! {
     /// On: a timeline says no more than `/metrics`, which the same listener serves.
     EXPLAIN_REQUESTS: Flag = Flag, key "http.explain_requests", flag "explain-requests",
         value "true|false", default "true", "Whether requests may ask for their timeline";
+    /// Off: it says how busy the node is.
+    OPEN_LOAD: Flag = Flag, key "http.open_load", flag "open-load",
+        value "true|false", default "false", "Whether /metrics/load needs no key";
     /// Off: a client that may call a model should not be able to unload one.
     MODEL_CONTROL: Flag = Flag, key "http.model_control", flag "model-control",
         value "true|false", default "false", "Whether clients may load and unload models";

@@ -11,7 +11,7 @@ use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
 use crate::gateway::{HeldBytes, Limits, PendingBody};
-use crate::metrics::CacheUse;
+use crate::metrics::{CacheUse, NodeLoad};
 use crate::node::RouteDescription;
 use crate::offload::CodecBudget;
 use crate::router::{Admission, Route};
@@ -209,6 +209,12 @@ impl<'a> EdgeHandle<'a> {
         read: impl FnOnce(Result<PayloadReplies, CallError>) -> Reading + Send + 'static,
     ) -> StartedCall {
         self.0.start_replies(route, payload, options, read)
+    }
+
+    /// How much the node has to do.
+    #[must_use]
+    pub fn load(self) -> NodeLoad {
+        self.0.shared.load()
     }
 
     /// The page of the node's metrics with those of this edge, in the text format of OpenMetrics.

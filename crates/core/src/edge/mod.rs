@@ -30,6 +30,7 @@ pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts, RETRY_AFTER};
 pub use crate::gateway::{HeldBytes, PendingBody};
 pub use crate::id::CallId;
+pub use crate::metrics::NodeLoad;
 pub use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime, run_without_node};
 pub use crate::router::{Admission, RequestArgument, RequestFields, RequestPlace, Route, RouteData, nearest};
 pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};

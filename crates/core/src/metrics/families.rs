@@ -13,8 +13,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{
-    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, ProcessUsage,
-    ReplicaState, RolloutMetrics, RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
+    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, NodeLoad,
+    ProcessUsage, ReplicaState, RolloutMetrics, RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
 };
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
@@ -57,6 +57,10 @@ families! {
             "request_failed_seconds", "Admission to outcome, all other calls, in sum";
         in_flight: Gauge = "in_flight", "Admitted calls without an outcome yet";
         in_flight_bytes: Gauge = "in_flight_bytes", "Payload bytes of the calls in flight";
+        all_queued: Gauge = "queued", "Entries that wait in the queues of all stages";
+        running: Gauge = "running", "Admitted calls beyond those that wait in queues";
+        saturation: Gauge<f64, AtomicU64> =
+            "saturation", "How full the fullest bound is, from 0 to 1: calls, bytes, or the queue of a stage";
         refused: Family<Labels, Counter> = "refused", "Calls that the gateway refused, by reason";
         rollout_calls: Family<Labels, Counter> =
             "rollout_calls", "Calls that a rollout judged, by revision and outcome";
@@ -408,8 +412,8 @@ impl NodeMetrics {
     /// The text that Prometheus scrapes. `processes` are those of replicas, with stage and index.
     pub(crate) fn encode(
         &self,
-        in_flight: usize,
-        in_flight_bytes: u64,
+        (in_flight, in_flight_bytes): (usize, u64),
+        load: NodeLoad,
         processes: &[(StageName, usize, ProcessUsage)],
     ) -> String {
         // Of one reader at a time: the series of processes are those of this page.
@@ -417,6 +421,9 @@ impl NodeMetrics {
         self.set_processes(processes);
         self.families.in_flight.set(in_flight as i64);
         self.families.in_flight_bytes.set(in_flight_bytes as i64);
+        self.families.all_queued.set(load.queued as i64);
+        self.families.running.set(load.running as i64);
+        self.families.saturation.set(load.saturation);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &registry) {
             // Writing into a string does not fail; a metric that cannot be encoded is a defect, and is shown as one.
@@ -438,7 +445,7 @@ mod tests {
         };
         let metrics = NodeMetrics::new();
         let page = |processes: &[_]| {
-            let page = metrics.encode(0, 0, processes);
+            let page = metrics.encode((0, 0), NodeLoad::default(), processes);
             let value = |family: &str| {
                 let start = format!("callboard_replica_{family}{{stage=\"s\",replica=\"0\"}} ");
                 page.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
@@ -452,6 +459,6 @@ mod tests {
         assert_eq!(page(&[usage(2, 4)]), shown("15.0", Some(1 << 20)));
         assert_eq!(page(&[]), shown("15.0", None));
         metrics.forget_stage(&StageName::new("s"));
-        assert!(!metrics.encode(0, 0, &[]).contains("callboard_replica_cpu_seconds_total{"));
+        assert!(!metrics.encode((0, 0), NodeLoad::default(), &[]).contains("callboard_replica_cpu_seconds_total{"));
     }
 }

@@ -8,6 +8,7 @@ mod extra;
 mod families;
 mod handles;
 mod histogram;
+mod load;
 mod reported;
 mod statistics;
 mod usage;
@@ -21,6 +22,7 @@ pub(crate) use self::extra::ExtraFamilies;
 pub(crate) use self::families::NodeMetrics;
 pub(crate) use self::handles::{RolloutMetrics, RouteMetrics, StageMetrics};
 use self::histogram::PowerHistogram;
+pub use self::load::NodeLoad;
 pub(crate) use self::reported::ReportedFamilies;
 pub use self::reported::{ReportedSample, ReportedValue, SampleReporter};
 pub use self::statistics::{RouteStatistics, StageStatistics};
@@ -187,7 +189,7 @@ mod tests {
         let metrics = NodeMetrics::new();
         let stage = metrics.stage(&"stage".into());
         stage.released(ReleaseReason::Idle, 10_000);
-        let text = metrics.encode(0, 0, &[]);
+        let text = metrics.encode((0, 0), NodeLoad::default(), &[]);
         let infinite = "callboard_stage_batch_size_bucket{le=\"+Inf\",stage=\"stage\"} 1";
         assert!(text.contains(infinite), "{text}");
         assert!(!text.contains("e308"), "{text}");
@@ -204,7 +206,7 @@ mod tests {
             metrics.stage(&"steady".into()).released(ReleaseReason::Idle, 1);
             metrics.forget_stage(&"steady".into());
         }
-        let text = metrics.encode(0, 0, &[]);
+        let text = metrics.encode((0, 0), NodeLoad::default(), &[]);
         let has = |stage: &str| text.contains(&format!("callboard_stage_batch_size_count{{stage=\"{stage}\"}} 1\n"));
         assert!(text.contains("callboard_stage_batch_size_count{stage=\"steady\"} 200"), "{text}");
         assert_eq!((0..200).filter(|n| has(&format!("stage-{n}"))).count(), MAX_ENDED - 1);

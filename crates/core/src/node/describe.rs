@@ -389,7 +389,8 @@ impl NodeState {
             let cached = all().map(|pool| pool.cached_bytes()).sum();
             pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()), cached);
         }
-        self.metrics.encode(self.gateway.in_flight(), self.gateway.bytes(), &process_usages(&table))
+        let in_flight = (self.gateway.in_flight(), self.gateway.bytes());
+        self.metrics.encode(in_flight, self.load(), &process_usages(&table))
     }
 }
 

@@ -3,6 +3,7 @@
 mod blocking;
 mod describe;
 mod handle;
+mod load;
 mod report;
 mod root;
 mod start_error;

@@ -239,6 +239,12 @@ pub struct HttpConfig {
     /// both from strangers. *Cost*: for requests that ask, an allocation for each stage and up to 3 KiB of header.
     pub explain_requests: bool,
 
+    /// Whether `/metrics/load` needs no key. Default off: like `/metrics` it needs one where routes do.
+    ///
+    /// For load balancers that read it without credentials, such as an endpoint picker of Kubernetes. *Threat*:
+    /// strangers see how busy the node is.
+    pub open_load: bool,
+
     /// Whether clients may load and unload models of a protocol at this edge. Default off; the admin listener always
     /// allows it.
     ///
@@ -387,6 +393,7 @@ impl Default for HttpConfig {
             access_log: AccessLog::Off,
             error_traces: ErrorTraces::default(),
             explain_requests: true,
+            open_load: false,
             model_control: false,
             close_linger: Duration::from_secs(2),
             shutdown_linger: Duration::from_millis(500),

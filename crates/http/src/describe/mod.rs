@@ -5,6 +5,7 @@ mod docs;
 mod document;
 mod health;
 mod index;
+pub(crate) mod load;
 mod metrics;
 pub(crate) mod openapi;
 
@@ -92,6 +93,8 @@ fn machines() -> Router<PageState> {
         .route("/readyz", get(health::ready).options(health::ready))
         // For Prometheus.
         .route("/metrics", get(metrics_page))
+        // For load balancers and autoscalers, which read it many times a second.
+        .route(load::PATH, get(load_page))
 }
 
 /// The pages of an edge whose node is starting.
@@ -119,6 +122,10 @@ pub(crate) fn for_browsers(mut page: Response, policy: &'static str) -> Response
 async fn metrics_page(State(sources): State<PageState>, headers: HeaderMap) -> impl IntoResponse {
     let (client, counted) = (sources.client, sources.metrics);
     sources.metrics_page.get(move || counted.page(&client)).await.answer(&headers)
+}
+
+async fn load_page(State(sources): State<PageState>) -> impl IntoResponse {
+    load::page(sources.client.edge().load())
 }
 
 async fn openapi_page(State(sources): State<PageState>, uri: Uri) -> impl IntoResponse {

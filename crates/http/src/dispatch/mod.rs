@@ -106,8 +106,8 @@ impl HttpEdge {
         let (policy, loopback_guard) = (config.access_policy(), config.loopback_guard());
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics, info) = (RequestIds::new(), Arc::new(EdgeMetrics::new()), Arc::new(info));
-        let (node, tracer, protocols, life) =
-            (OnceLock::new(), OnceLock::new(), Protocols::try_new(protocols)?, Arc::new(EdgeLife::new(&config)));
+        let protocols = Protocols::try_new(protocols)?.with_open_page(config.open_load.then_some(describe::load::PATH));
+        let (node, tracer, life) = (OnceLock::new(), OnceLock::new(), Arc::new(EdgeLife::new(&config)));
         let state =
             EdgeState { config, info, ids, metrics, tls, policy, loopback_guard, life, node, tracer, protocols };
         Ok(Self(Arc::new(state)))

@@ -57,7 +57,7 @@ struct List {
     reserved: Vec<&'static str>,
     /// The first letters of these paths, as bits: most routes begin with another one.
     initials: u128,
-    /// The open paths of the protocols.
+    /// The open paths of the protocols, and a page of the edge that is open by its settings.
     open: Vec<&'static str>,
     /// The claimed paths and media types, each with the index of its protocol.
     paths: Claimed,
@@ -115,6 +115,14 @@ impl Protocols {
         let reserved: Vec<_> = RESERVED.into_iter().chain(paths.iter().map(|(path, _)| *path)).collect();
         let initials = reserved.iter().filter_map(|path| initial(path)).fold(0, |bits, bit| bits | bit);
         Ok(Self(Arc::new(List { protocols, reserved, initials, open, paths, content_types, upgrades })))
+    }
+
+    /// The same list, with this page of the edge open.
+    pub(crate) fn with_open_page(mut self, page: Option<&'static str>) -> Self {
+        if let Some(list) = Arc::get_mut(&mut self.0) {
+            list.open.extend(page);
+        }
+        self
     }
 
     /// The owner of a path that no route may have: the name of a protocol, or that of the edge for its own pages.

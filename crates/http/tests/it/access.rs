@@ -50,7 +50,13 @@ async fn health_and_documentation_need_no_key_but_metrics_do() {
     for open in ["/", "/livez", "/readyz", "/openapi.json", "/docs/"] {
         assert_eq!(server.get(open).await.status, 200, "{open}");
     }
-    for closed in ["/metrics", "/mirror", "/no-such-route"] {
+    for closed in ["/metrics", "/metrics/load", "/mirror", "/no-such-route"] {
+        assert_eq!(server.get(closed).await.status, 401, "{closed}");
+    }
+    // The load alone, where a picker reads it.
+    let server = Server::for_app(app(), with_keys(|c| c.open_load = true)).await;
+    assert_eq!(server.get("/metrics/load").await.status, 200);
+    for closed in ["/metrics", "/metrics/", "/mirror"] {
         assert_eq!(server.get(closed).await.status, 401, "{closed}");
     }
 }

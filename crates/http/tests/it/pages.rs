@@ -1,5 +1,6 @@
 //! The fixed pages: health, metrics, the OpenAPI document, the documentation, the index.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use callboard_codec::{DataType, RawBody, Value as CodecValue};
@@ -8,7 +9,7 @@ use callboard_http::{ApiInfo, HttpConfig, HttpEdge, serve_edge};
 use callboard_oip::InferenceProtocol;
 use serde_json::{Value, json};
 
-use crate::support::app::app;
+use crate::support::app::{Hold, app};
 use crate::support::{Raw, Server, bind};
 
 async fn server() -> Server {
@@ -65,6 +66,48 @@ async fn metrics_cover_the_node_and_the_edge() {
     assert!(page.header("content-type").unwrap().starts_with("application/openmetrics-text"));
     assert!(page.text().contains("# TYPE callboard_requests counter\n"), "{}", page.text());
     assert_eq!(page.text().matches("# EOF").count(), 1);
+}
+
+/// Each gauge is one series under the names of three kinds of servers, because a picker takes one of several.
+#[tokio::test]
+async fn the_load_is_a_short_page_of_single_gauges_that_agree_with_the_state() {
+    let (app, hold) = Hold::with_queue(4).split();
+    let server = Server::for_app(app, HttpConfig::default()).await;
+    let load = async || {
+        let page = server.get("/metrics/load").await;
+        assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+        assert!(page.body.len() < 1_024, "{}", page.text());
+        let lines = page.text().lines().filter(|line| !line.starts_with('#')).map(|line| line.split_once(' ').unwrap());
+        lines.map(|(name, value)| (name.to_owned(), value.parse::<f64>().unwrap())).collect::<BTreeMap<_, _>>()
+    };
+    let names = |queued: f64, running: f64, saturation: f64| {
+        let expected = [
+            ("callboard_queued", queued),
+            ("vllm:num_requests_waiting", queued),
+            ("nv_inference_pending_request_count", queued),
+            ("callboard_running", running),
+            ("vllm:num_requests_running", running),
+            ("nv_inference_exec_count", running),
+            ("callboard_saturation", saturation),
+            ("vllm:kv_cache_usage_perc", saturation),
+        ];
+        expected.map(|(name, value)| (name.to_owned(), value)).into_iter().collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(load().await, names(0.0, 0.0, 0.0));
+
+    let calls = (0..4).map(|_| server.post_json("/hold", "\"held\""));
+    let calling = futures_util::future::join_all(calls);
+    let looking = async {
+        hold.wait_until_held().await;
+        server.metric_becomes("callboard_queued", 3.0).await;
+        assert_eq!(load().await, names(3.0, 1.0, 0.75));
+        assert_eq!(server.metric("callboard_running").await, Some(1.0));
+        assert_eq!(server.metric("callboard_saturation").await, Some(0.75));
+        (0..4).for_each(|_| hold.release());
+    };
+    let (answers, ()) = futures_util::future::join(calling, looking).await;
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    assert_eq!(load().await, names(0.0, 0.0, 0.0));
 }
 
 #[tokio::test]

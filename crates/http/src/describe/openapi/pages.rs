@@ -12,7 +12,7 @@ type PageRow = (&'static str, &'static str, &'static str, (&'static str, Value))
 pub(super) fn operations(components: &mut Components) -> Map<String, Value> {
     let health = components.insert("Health", health_schema());
     let index = components.insert("ServiceIndex", index_schema());
-    let pages: [PageRow; 4] = [
+    let pages: [PageRow; 5] = [
         ("/livez", "live", "Whether the process answers", ("application/json", health.clone())),
         (
             "/readyz",
@@ -21,6 +21,12 @@ pub(super) fn operations(components: &mut Components) -> Map<String, Value> {
             ("application/json", health),
         ),
         ("/metrics", "metrics", "Metrics for Prometheus", (PROMETHEUS_TEXT, json!({ "type": "string" }))),
+        (
+            "/metrics/load",
+            "load",
+            "How much the node has to do, for load balancers",
+            (PROMETHEUS_TEXT, json!({ "type": "string" })),
+        ),
         ("/", "index", "The routes and pages of this service", ("application/json", index)),
     ];
     pages.into_iter().map(|page| (page.0.to_owned(), operation(page))).collect()
