@@ -12,6 +12,7 @@ mod browser;
 mod deploy;
 mod examples;
 mod generators;
+mod grpc;
 mod metrics;
 mod migrate;
 #[cfg(target_os = "linux")]

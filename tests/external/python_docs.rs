@@ -74,6 +74,12 @@ fn the_page_for_clients_of_openai_can_be_followed() {
 }
 
 #[test]
+fn the_page_for_clients_of_grpc_can_be_followed() {
+    let Some(python) = Python::with("grpc") else { return };
+    follow_with(&python, "docs/grpc.md");
+}
+
+#[test]
 fn an_evaluation_says_who_is_to_blame() {
     let Some(python) = python() else { return };
     let printed = in_python(&python, &["examples/relay/run.py", env!("CARGO_BIN_EXE_callboard")]);

@@ -50,13 +50,19 @@ fn tritonclient_unloads_and_loads_a_model() {
 }
 
 fn run(script: &str) {
-    let Some(python) = Python::with("tritonclient") else { return };
+    run_with("tritonclient", script);
+}
+
+/// Runs a script with these packages against the routes; returns its output if Python is required.
+pub(crate) fn run_with(requirements: &str, script: &str) -> Option<String> {
+    let python = Python::with(requirements)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     // The bytes before a tensor of 64 MiB count as well.
     let config = HttpConfig { max_body_bytes: 65 * 1024 * 1024, ..HttpConfig::default() };
     let server = runtime.block_on(callboard::Server::start(app(), "127.0.0.1:0", config)).unwrap();
-    python.run(script, &[&server.address().to_string()]);
+    let output = python.run(script, &[&server.address().to_string()]);
     runtime.block_on(async { drop(server) });
+    Some(output)
 }
 
 /// The routes of the scripts.

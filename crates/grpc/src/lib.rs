@@ -21,6 +21,8 @@
 
 mod answer;
 mod framing;
+#[cfg(any(test, feature = "fuzz"))]
+mod fuzz;
 mod health;
 mod inference;
 mod proto;
@@ -50,6 +52,10 @@ use self::inference::response::AnswerForm;
 use self::inference::streamed;
 use self::proto::inference::{ReadyResponse, RepositoryIndexRequest, ServerLiveResponse};
 use self::reader::{Message, MessageReader};
+
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub use self::fuzz::decode_infer_request;
 
 /// The paths of its services. No route may have one of them.
 const SERVICES: [&str; 2] = ["/inference.GRPCInferenceService", "/grpc.health.v1.Health"];

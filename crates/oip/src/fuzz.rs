@@ -34,7 +34,7 @@ pub fn decode_inference_request(input: &[u8]) {
         length => BodyLayout::Binary(length as usize),
     };
     let body = Bytes::copy_from_slice(body);
-    for model in [every(false), every(true), one(), typed()] {
+    for model in models() {
         match InferRequest::read(&model, form, &body, &DecodeLimits::default()) {
             Ok(request) => taken(&model, form, &body, &request),
             Err(refusal) => assert!(refusal.to_string().len() < 4096, "{refusal}"),
@@ -81,6 +81,13 @@ fn taken(model: &Model, form: BodyLayout, body: &Bytes, request: &InferRequest) 
             }
         }
     }
+}
+
+/// The models of the properties, also for other transports.
+#[allow(unreachable_pub, reason = "reachable with the feature `fuzz`")]
+#[must_use]
+pub fn models() -> [Model; 4] {
+    [every(false), every(true), one(), typed()]
 }
 
 /// A model that takes and gives an array of each datatype, in any shape.
@@ -175,7 +182,7 @@ mod tests {
                 length => BodyLayout::Binary(length as usize),
             };
             let body = Bytes::copy_from_slice(body);
-            [every(false), every(true), one(), typed()]
+            models()
                 .iter()
                 .any(|m| InferRequest::read(m, form, &body, &DecodeLimits::default()).is_ok())
         };

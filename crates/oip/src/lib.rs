@@ -65,7 +65,7 @@ use self::repository::ModelChange;
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
-pub use self::fuzz::decode_inference_request;
+pub use self::fuzz::{decode_inference_request, models};
 pub use callboard_http::{ModelRepository, RepositoryChange, RepositoryError};
 
 /// The methods of endpoints that read, and of those that act.
