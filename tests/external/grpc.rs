@@ -16,5 +16,5 @@ fn health_is_watched_across_a_drain_and_aio_streams() {
     let Some(python) = Python::with("grpc") else { return };
     let server = Server::start(callboard(["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0"]));
     let output = python.run("grpc_services.py", &[&server.address, &server.id().to_string()]);
-    assert_eq!(output.lines().collect::<Vec<_>>(), ["health", "aio", "drain"]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["health", "reflection", "aio", "drain"]);
 }

@@ -40,7 +40,10 @@ pub fn decode_infer_request(input: &[u8]) {
     match RequestMessage::read(message) {
         Ok(read) => {
             if let Ok(plain) = plain {
-                assert_eq!((&read.model, &read.version, &read.id), (&plain.model_name, &plain.model_version, &plain.id));
+                assert_eq!(
+                    (&read.model, &read.version, &read.id),
+                    (&plain.model_name, &plain.model_version, &plain.id)
+                );
             }
             for model in callboard_oip::models() {
                 match read.arrays(&model, &DecodeLimits::default()) {
@@ -94,7 +97,9 @@ fn taken(model: &Model, length: usize, request: ReadRequest) {
             }
         };
         assert_eq!(response.outputs.len(), answer.requested.len());
-        assert!(response.raw_output_contents.is_empty() || response.raw_output_contents.len() == response.outputs.len());
+        assert!(
+            response.raw_output_contents.is_empty() || response.raw_output_contents.len() == response.outputs.len()
+        );
     }
 }
 

@@ -3,6 +3,8 @@
 //! ```text
 //!  inference.GRPCInferenceService        models: Triton's and KServe's clients
 //!  grpc.health.v1.Health                 readiness of the server and of models, for Kubernetes and balancers
+//!  grpc.reflection.v1, v1alpha            how all of these are declared
+//!  callboard.v1.Inference                every route, whole or streamed, with a body in any form that it takes
 //! ```
 //!
 //! A request is gRPC by its content type, `application/grpc`, over HTTP/2 with prior knowledge or by ALPN. It passes
@@ -20,6 +22,7 @@
 //! default of its own.
 
 mod answer;
+mod descriptor;
 mod framing;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
@@ -27,6 +30,8 @@ mod health;
 mod inference;
 mod proto;
 mod reader;
+mod reflection;
+mod routes;
 mod status;
 mod stream;
 mod wire;
@@ -52,13 +57,20 @@ use self::inference::response::AnswerForm;
 use self::inference::streamed;
 use self::proto::inference::{ReadyResponse, RepositoryIndexRequest, ServerLiveResponse};
 use self::reader::{Message, MessageReader};
+use self::routes::RouteCall;
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use self::fuzz::decode_infer_request;
 
 /// The paths of its services. No route may have one of them.
-const SERVICES: [&str; 2] = ["/inference.GRPCInferenceService", "/grpc.health.v1.Health"];
+const SERVICES: [&str; 5] = [
+    "/inference.GRPCInferenceService",
+    "/grpc.health.v1.Health",
+    "/callboard.v1.Inference",
+    "/grpc.reflection.v1.ServerReflection",
+    "/grpc.reflection.v1alpha.ServerReflection",
+];
 
 /// Those of its methods that need no key: health.
 const OPEN: [&str; 3] = [
@@ -107,6 +119,12 @@ impl GrpcProtocol {
         match service {
             "inference.GRPCInferenceService" => call.inference(method).await,
             "grpc.health.v1.Health" => call.health(method).await,
+            "callboard.v1.Inference" => call.route(method).await,
+            "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection"
+                if method == "ServerReflectionInfo" =>
+            {
+                Ok(reflection::respond(context, call.reader(SHORT_BYTES)))
+            }
             _ => Err(unknown_method(path)),
         }
     }
@@ -123,6 +141,21 @@ struct GrpcCall<'a> {
 }
 
 impl GrpcCall<'_> {
+    async fn route(self, method: &str) -> Result<Response, ApiError> {
+        let Self { context, head, request, coding, .. } = self;
+        let is_streamed = match method {
+            "Call" => false,
+            "Stream" => true,
+            _ => return Err(unknown_method(head.uri.path())),
+        };
+        let message = self.reader(context.config.largest_body_bytes()).only().await?;
+        let call = RouteCall::read(context, head, request, coding, message)?;
+        let route = call.route.name().to_owned();
+        // Boxed, because they are large.
+        let answer = if is_streamed { Box::pin(call.stream()).await } else { Box::pin(call.call()).await };
+        answer.map_err(|error| error.about(&route))
+    }
+
     async fn health(self, method: &str) -> Result<Response, ApiError> {
         let (context, inference) = (self.context, &self.protocol.inference);
         match method {

@@ -182,9 +182,7 @@ mod tests {
                 length => BodyLayout::Binary(length as usize),
             };
             let body = Bytes::copy_from_slice(body);
-            models()
-                .iter()
-                .any(|m| InferRequest::read(m, form, &body, &DecodeLimits::default()).is_ok())
+            models().iter().any(|m| InferRequest::read(m, form, &body, &DecodeLimits::default()).is_ok())
         };
         assert!(seeds().iter().filter(|seed| is_taken(seed)).count() >= 6);
     }

@@ -1,6 +1,7 @@
-"""grpcio's own clients of health, across a drain; an asynchronous client of Triton; statuses of refusals."""
+"""grpcio's own clients of health, also across a drain, and of reflection; calls by a reflected schema; Triton's aio."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,9 @@ import threading
 import grpc
 import numpy as np
 import tritonclient.grpc.aio as triton
+from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 address, process = sys.argv[1], int(sys.argv[2])
 channel = grpc.insecure_channel(address)
@@ -29,6 +32,29 @@ try:
 except grpc.RpcError as error:
     assert error.code() == grpc.StatusCode.NOT_FOUND, error
 print("health")
+
+
+# A client that knows nothing but the names of the service and of its methods.
+reflected = ProtoReflectionDescriptorDatabase(channel)
+services = set(reflected.get_services())
+assert {"inference.GRPCInferenceService", "grpc.health.v1.Health", "callboard.v1.Inference"} <= services, services
+pool = descriptor_pool.DescriptorPool(reflected)
+methods = pool.FindServiceByName("callboard.v1.Inference").methods_by_name
+request_of, reply_of = (message_factory.GetMessageClass(methods["Call"].__getattribute__(of)) for of in ("input_type", "output_type"))
+call = channel.unary_unary(
+    "/callboard.v1.Inference/Call",
+    request_serializer=request_of.SerializeToString,
+    response_deserializer=reply_of.FromString,
+)
+body = json.dumps({"image": np.zeros((1, 8, 8)).tolist()}).encode()
+reply = call(request_of(route="/digits", body=body), timeout=20)
+assert reply.content_type == "application/json" and "logits" in json.loads(reply.body), reply
+try:
+    call(request_of(route="/digits", body=b"{}"), timeout=20)
+    raise AssertionError("there is no image")
+except grpc.RpcError as error:
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT and "image" in error.details(), error
+print("reflection")
 
 
 async def calls():

@@ -3,4 +3,5 @@
 pub(crate) mod config;
 pub(crate) mod health;
 pub(crate) mod inference;
+pub(crate) mod reflection;
 pub(crate) mod statistics;

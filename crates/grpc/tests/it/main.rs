@@ -8,5 +8,7 @@ mod framing;
 mod health;
 mod infer;
 mod messages;
+mod reflection;
 mod refusals;
+mod routes;
 mod streamed;

@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
+use axum::http::Request;
 use axum::http::request::Parts;
+use axum::response::Response;
 use callboard_core::edge::Route;
 use callboard_core::timeline::Recorder;
 use callboard_core::{CallOptions, Deadline, Instant, LocalClient, Priority};
 use callboard_telemetry::{RequestSpan, TraceContext};
 
+use super::call;
+use super::functions::CallStyle;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::guard::{KeyHolder, check_origin};
@@ -138,6 +143,15 @@ impl<'a> RequestContext<'a> {
         request: RequestParts<'_>,
     ) -> Result<CallOptions, ApiError> {
         self.origin().with_request(options, route, request)
+    }
+
+    /// Calls a route with this request, as a request to its path does. A protocol has its own way to name routes.
+    ///
+    /// # Errors
+    ///
+    /// The request is refused, or the call fails.
+    pub async fn call_route(self, route: &Arc<Route>, mut request: Request<Body>) -> Result<Response, ApiError> {
+        call(self, route, CallStyle::Route, &mut request).await
     }
 
     /// The upgrade that a request asks for, if it is one of `names` (in lowercase); of several the client's first
