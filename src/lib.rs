@@ -60,6 +60,8 @@
 //! below](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`node::RouteChange`] |
 //! | How do I run actors of my own? | [`actor::Actor`], [`actor::ActorSpec`], [`actor::ActorRef`] |
+//! | How do I keep one actor for each user, cart or device? | [`keyed::KeyedSpec`], [`keyed::Answers`],
+//! [`keyed::KeyedRef`] |
 //! | How do I ask an actor of another node? | [`actor::Question`], [`actor::RemoteRef`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
@@ -111,6 +113,7 @@
 //! | `otlp` | yes | spans to an OpenTelemetry collector |
 //! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
+//! | `state` | no | a file for the state of keyed actors: `RedbStore` |
 //! | `process` | yes | stages in child processes: Python services, and any program that speaks the worker protocol |
 //! | `tls` | yes | certificates on the HTTP edge; without it, a configuration that names one is an error at the start |
 //! | `zstd` | yes | zstd as a coding of bodies over HTTP, beside gzip and deflate |
@@ -176,7 +179,13 @@ pub mod codec {
     pub use callboard_codec::*;
 }
 
-pub use callboard_core::{actor, description, remote, testing, timeline};
+pub use callboard_core::{actor, description, keyed, remote, testing, timeline};
+
+/// Stores of keyed actors: [`RedbStore`](state::RedbStore), a file on this machine.
+#[cfg(feature = "state")]
+pub mod state {
+    pub use callboard_state::*;
+}
 
 /// What edges of a program call, and a node with such edges.
 pub mod edge {

@@ -18,9 +18,10 @@ use self::sources::{code_of, crates, identifiers, indentation, manifest, read, r
 type Rule = (&'static str, &'static str, &'static str);
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 20] = [
+const RULES: [Rule; 21] = [
     ("codec", "", "tokio ractor tracing axum hyper quinn rustls"),
     ("core", "codec", "axum hyper hyper-util tower quinn rustls serde_json"),
+    ("state", "core", "axum hyper quinn ractor"),
     ("identity", "codec", "axum hyper quinn ractor"),
     ("net", "codec core identity", "axum hyper ractor"),
     ("http-client", "", "axum quinn ractor"),
@@ -44,7 +45,7 @@ const RULES: [Rule; 20] = [
     ("cli", "bench codec config core http http-client models net process server", "axum hyper quinn ractor"),
     (
         "",
-        "cli codec config core grpc http http-client models net oip onnx openai process server stages",
+        "cli codec config core grpc http http-client models net oip onnx openai process server stages state",
         "axum hyper quinn ractor rten prost image",
     ),
 ];

@@ -179,6 +179,17 @@ impl Payload {
     }
 }
 
+impl Envelope {
+    /// The envelope of a value that is only borrowed: as [`Payload::to_envelope`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Payload::encode`].
+    pub fn of<T: Data>(value: &T) -> Result<Self, EncodeError> {
+        to_envelope(value)
+    }
+}
+
 /// Prints the type; the value need not be printable.
 impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

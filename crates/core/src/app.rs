@@ -6,6 +6,7 @@ use callboard_codec::{DataType, Value};
 
 use crate::actor::{ActorGroup, ActorSpec};
 use crate::gateway::Limits;
+use crate::keyed::{Keyed, KeyedSpec, KindStart};
 use crate::node::{BlockingNode, Node, StartError};
 use crate::pipeline::{IntoPipeline, IntoStreamPipeline};
 use crate::router::{RouteData, RouteSpec};
@@ -29,6 +30,7 @@ use crate::router::{RouteData, RouteSpec};
 pub struct App {
     routes: Vec<RouteSpec>,
     actors: Vec<ActorGroup>,
+    keyed: Vec<KindStart>,
     limits: Limits,
 }
 
@@ -117,6 +119,13 @@ impl App {
         self
     }
 
+    /// Starts a kind of keyed actors with the node, before its actors and stages; see
+    /// [`KeyedSpec`](crate::keyed::KeyedSpec).
+    pub fn keyed<K: Keyed>(mut self, kind: KeyedSpec<K>) -> Self {
+        self.keyed.push(kind.into());
+        self
+    }
+
     /// Sets the node's bounds.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -164,7 +173,7 @@ impl App {
     ///
     /// Outside a tokio runtime.
     pub async fn start_unless(self, cancelled: impl Future<Output = ()> + Send) -> Result<Node, StartError> {
-        Node::start(self.routes, self.actors, self.limits, cancelled).await
+        Node::start(self.routes, self.actors, self.keyed, self.limits, cancelled).await
     }
 }
 

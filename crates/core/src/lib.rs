@@ -56,6 +56,7 @@ mod gateway;
 mod host;
 mod id;
 pub mod isolation;
+pub mod keyed;
 pub mod log_limit;
 mod metrics;
 mod node;

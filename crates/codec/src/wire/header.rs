@@ -156,6 +156,9 @@ pub struct Ask {
     /// The message is only told: the answer says that it is in the mailbox.
     #[serde(skip_serializing_if = "is_default")]
     pub tell: bool,
+    /// The key, if the actor is a kind of keyed actors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// Facts of a caller and its request, for user code: names with their values, at most [`MAX_PAIRS`] of a kind.

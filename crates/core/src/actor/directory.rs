@@ -72,7 +72,7 @@ struct LifeStory {
 }
 
 impl ActorStatus {
-    pub(super) fn new(name: &str, capacity: usize) -> Self {
+    pub(crate) fn new(name: &str, capacity: usize) -> Self {
         let story = LifeStory { state: ActorState::Starting, since: None, restarts: 0, reasons: VecDeque::new() };
         Self {
             name: name.into(),
@@ -110,7 +110,7 @@ impl ActorStatus {
     }
 
     /// Takes a place in the mailbox for a message that has still to arrive.
-    pub(super) fn reserve(&self) -> Result<OwnedSemaphorePermit, AskError> {
+    pub(crate) fn reserve(&self) -> Result<OwnedSemaphorePermit, AskError> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.inspect_err(|_| self.refused()).map_err(|_| AskError::Full)
     }
@@ -124,7 +124,7 @@ impl ActorStatus {
         self.capacity.saturating_sub(self.places.available_permits())
     }
 
-    pub(super) fn refused(&self) {
+    pub(crate) fn refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -42,4 +42,6 @@ pub use directory::ActorState;
 pub(crate) use directory::{ActorStatus, Directory, SpawnActors};
 pub(crate) use group::{GroupActor, GroupArgs, GroupMessage};
 pub(crate) use mailbox::{AskFn, ask_step};
-pub(crate) use question::{PublishedActor, QuestionForm, QuestionOrder, ReservedPlace};
+pub(crate) use question::{
+    AcceptedQuestion, AnswerFuture, PublishedActor, QuestionForm, QuestionOrder, ReservedPlace, owned,
+};

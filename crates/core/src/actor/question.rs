@@ -43,10 +43,12 @@ pub(crate) struct QuestionOrder {
     pub(crate) options: CallOptions,
     /// Its place in the mailbox, if it is reserved.
     pub(crate) place: Option<OwnedSemaphorePermit>,
+    /// The key, if it is for a keyed actor.
+    pub(crate) key: Option<Arc<str>>,
 }
 
 /// The future of an answer.
-type AnswerFuture = Pin<Box<dyn Future<Output = Result<Payload, AskError>> + Send>>;
+pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Result<Payload, AskError>> + Send>>;
 
 /// A question that an actor accepts, without its types.
 pub(crate) struct AcceptedQuestion {
@@ -64,10 +66,10 @@ impl AcceptedQuestion {
         message: impl Fn(Q, ReplyPort<Q::Answer>, &CallOptions) -> M + Send + Sync + 'static,
     ) -> Self {
         let message = Arc::new(message);
-        Self::new::<Q>(QuestionForm::Ask, move |question, order| {
+        Self::of::<Q>(QuestionForm::Ask, move |question, order| {
             let (actor, message) = (actor.clone(), Arc::clone(&message));
             Box::pin(async move {
-                let (question, QuestionOrder { deadline, options, place }) = (question_of::<Q>(question)?, order);
+                let (question, QuestionOrder { deadline, options, place, .. }) = (question_of::<Q>(question)?, order);
                 let make = |port| made(|| message(question, port, &options));
                 actor.ask_with(place, deadline, make).await.map(Payload::new)
             })
@@ -79,7 +81,7 @@ impl AcceptedQuestion {
         message: impl Fn(Q) -> M + Send + Sync + 'static,
     ) -> Self {
         let message = Arc::new(message);
-        Self::new::<Q>(QuestionForm::Tell, move |question, QuestionOrder { deadline, place, .. }| {
+        Self::of::<Q>(QuestionForm::Tell, move |question, QuestionOrder { deadline, place, .. }| {
             let (actor, message) = (actor.clone(), Arc::clone(&message));
             Box::pin(async move {
                 if deadline.is_expired(clock::now()) {
@@ -91,7 +93,8 @@ impl AcceptedQuestion {
         })
     }
 
-    fn new<Q: Question>(
+    /// A question of this type, and how it is brought to whatever answers it.
+    pub(crate) fn of<Q: Question>(
         form: QuestionForm,
         deliver: impl Fn(Payload, QuestionOrder) -> AnswerFuture + Send + Sync + 'static,
     ) -> Self {
@@ -111,7 +114,7 @@ fn question_of<Q: Question>(payload: Payload) -> Result<Q, AskError> {
 }
 
 /// The value of a payload that nothing else holds, or the reason for which it is not a `T`.
-pub(super) fn owned<T: Data>(payload: Payload) -> Result<T, String> {
+pub(crate) fn owned<T: Data>(payload: Payload) -> Result<T, String> {
     let value = payload.into_arc::<T>().map_err(|error| error.to_string())?;
     Arc::into_inner(value).ok_or_else(|| "the value is shared".to_owned())
 }
@@ -133,10 +136,12 @@ pub(crate) struct ReservedPlace {
 impl PublishedActor {
     /// `None` for an actor that accepts nothing.
     pub(super) fn of(status: &Arc<ActorStatus>, accepted: Vec<AcceptedQuestion>) -> Option<Arc<Self>> {
-        (!accepted.is_empty()).then(|| {
-            let arriving = Arc::new(Semaphore::new(status.capacity().div_ceil(2)));
-            Arc::new(Self { status: Arc::clone(status), accepted, arriving })
-        })
+        (!accepted.is_empty()).then(|| Self::new(status, accepted))
+    }
+
+    pub(crate) fn new(status: &Arc<ActorStatus>, accepted: Vec<AcceptedQuestion>) -> Arc<Self> {
+        let arriving = Arc::new(Semaphore::new(status.capacity().div_ceil(2)));
+        Arc::new(Self { status: Arc::clone(status), accepted, arriving })
     }
 
     /// The question of this name; of two the first.

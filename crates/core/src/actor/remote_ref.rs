@@ -103,7 +103,7 @@ impl RemoteRef {
         let answer = match self.directory.published(&self.name) {
             Some(actor) => {
                 let accepted = actor.find(Q::NAME, form)?;
-                (accepted.deliver)(payload, QuestionOrder { deadline, options, place: None }).await?
+                (accepted.deliver)(payload, QuestionOrder { deadline, options, place: None, key: None }).await?
             }
             None => {
                 let question = RemoteQuestion {
@@ -113,6 +113,8 @@ impl RemoteRef {
                     payload,
                     options,
                     read: |decoder| decoder.finish_as::<A>().map(Payload::new),
+                    key: None,
+                    node: None,
                 };
                 self.send_away(deadline, question).await?
             }

@@ -38,6 +38,7 @@ use crate::clock::{self, Instant};
 use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
 use crate::error::{CallError, ErrorKind};
+use crate::keyed::KeyedRef;
 use crate::metrics::COUNTING;
 use crate::retry::RetryPolicy;
 use crate::router::{Admission, HeldRoute, Observation, Route, nearest};
@@ -86,6 +87,14 @@ impl LocalClient {
     pub fn remote_actor(&self, name: &str) -> RemoteRef {
         let NodeState { directory, router, .. } = &*self.shared;
         RemoteRef::new(name, Arc::clone(directory), router.cluster.clone(), self.outer.clone())
+    }
+
+    /// A reference to the keyed actors of this kind, on this node and on other nodes of the cluster. Those of a client
+    /// [within](Self::within) a call have that call's caller, tags and trace, and end at its deadline.
+    #[must_use]
+    pub fn keyed(&self, kind: &str) -> KeyedRef {
+        let NodeState { keyed, router, gateway, .. } = &*self.shared;
+        KeyedRef::new(kind, Arc::clone(keyed), Arc::clone(gateway), router.cluster.clone(), self.outer.clone())
     }
 
     /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded if the types are those of the

@@ -10,6 +10,7 @@ use crate::actor::Directory;
 use crate::gateway::Gateway;
 use crate::host::HostNode;
 use crate::id::{RouteIndex, RouteName};
+use crate::keyed::KeyedKinds;
 use crate::metrics::{ExtraFamilies, ReportedFamilies, SharedMetrics};
 use crate::router::Router;
 use crate::supervisor::Places;
@@ -21,6 +22,7 @@ pub(crate) struct NodeState {
     pub(crate) gateway: Arc<Gateway>,
     pub(crate) router: Arc<Router>,
     pub(crate) directory: Arc<Directory>,
+    pub(crate) keyed: Arc<KeyedKinds>,
     pub(crate) metrics: SharedMetrics,
     /// The metrics of its edges and its program.
     pub(crate) extra: ExtraFamilies,

@@ -12,12 +12,18 @@ use crate::call::CallOptions;
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError};
 use crate::gateway::HeldBytes;
+use crate::remote::KeyOwner;
+
+/// The most names of one node.
+const MAX_PUBLISHED: usize = 1_024;
 
 /// The right of another node to one question: a place in the mailbox of its actor. Dropping it frees the place.
 pub struct QuestionAdmission {
     actor: Arc<PublishedActor>,
     name: String,
     form: QuestionForm,
+    /// The key, of a keyed actor.
+    key: Option<Arc<str>>,
     read: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     place: OwnedSemaphorePermit,
     /// Until the question is complete.
@@ -71,7 +77,7 @@ impl QuestionAdmission {
     ) -> Result<Payload, CallError> {
         self.arrived();
         let accepted = self.actor.find(&self.name, self.form).map_err(AskError::into_answer)?;
-        let order = QuestionOrder { deadline, options, place: Some(self.place) };
+        let order = QuestionOrder { deadline, options, place: Some(self.place), key: self.key };
         (accepted.deliver)(question, order).await.map_err(AskError::into_answer)
     }
 }
@@ -83,14 +89,22 @@ impl fmt::Debug for QuestionAdmission {
 }
 
 impl EdgeHandle<'_> {
-    /// The names of the actors that accept questions, sorted: at most 1,024 of at most 128 bytes.
+    /// The names of the actors and kinds of keyed actors that accept questions, sorted: at most 1,024 of at most 128
+    /// bytes.
     #[must_use]
     pub fn published_actors(self) -> Vec<String> {
-        self.0.shared.directory.published_names()
+        let shared = &self.0.shared;
+        let mut names = shared.keyed.published_names();
+        names.extend(shared.directory.published_names());
+        names.sort_unstable();
+        names.dedup();
+        names.truncate(MAX_PUBLISHED);
+        names
     }
 
     /// Takes a place in the mailbox of an actor before the `bytes` of a question are read. Questions that are not
-    /// complete have at most half of the places, rounded up: more are refused as if the mailbox were full.
+    /// complete have at most half of the places, rounded up: more are refused as if the mailbox were full. With a
+    /// `key`, the actor is a kind of keyed actors, and a node that does not have the key by its own view refuses.
     ///
     /// # Errors
     ///
@@ -99,15 +113,18 @@ impl EdgeHandle<'_> {
     pub fn admit_question(
         self,
         actor: &str,
+        key: Option<&str>,
         question: &str,
         is_tell: bool,
         bytes: u64,
     ) -> Result<QuestionAdmission, CallError> {
         let form = if is_tell { QuestionForm::Tell } else { QuestionForm::Ask };
         let admitted = || {
-            let reason = || format!("this node publishes no actor `{actor}`");
-            let found = self.0.shared.directory.published(actor);
-            let actor = found.ok_or_else(|| AskError::Unreachable { reason: reason() })?;
+            let actor = match key {
+                None => self.0.shared.directory.published(actor),
+                Some(key) => self.published_kind(actor, key)?,
+            }
+            .ok_or_else(|| AskError::Unreachable { reason: format!("this node publishes no actor `{actor}`") })?;
             let read = actor.find(question, form)?.read;
             let reserved = actor.reserve()?;
             Ok((actor, read, reserved))
@@ -115,7 +132,17 @@ impl EdgeHandle<'_> {
         let (actor, read, ReservedPlace { place, arriving }) = admitted().map_err(AskError::into_answer)?;
         let held = Arc::new(self.held_bytes());
         held.grow(bytes)?;
-        let (name, arriving) = (question.to_owned(), Some(arriving));
-        Ok(QuestionAdmission { actor, name, form, read, place, arriving, held })
+        let (name, key, arriving) = (question.to_owned(), key.map(Arc::from), Some(arriving));
+        Ok(QuestionAdmission { actor, name, form, key, read, place, arriving, held })
+    }
+
+    /// The kind that is published under this name, if this node has the key.
+    fn published_kind(self, actor: &str, key: &str) -> Result<Option<Arc<PublishedActor>>, AskError> {
+        let shared = &self.0.shared;
+        let Some(running) = shared.keyed.published(actor) else { return Ok(None) };
+        match shared.keyed.owner(&shared.router.cluster, actor, key, shared.gateway.is_draining())? {
+            KeyOwner::This => Ok(Some(Arc::clone(&running.published))),
+            KeyOwner::Other(node) => Err(AskError::Moved { node: node.to_string() }),
+        }
     }
 }

@@ -51,6 +51,18 @@ pub enum AskError {
         /// What it does not accept.
         reason: String,
     },
+    /// Only of a [`KeyedRef`](crate::keyed::KeyedRef): the key moves, and the nodes do not agree on its owner. The
+    /// message was not handled: try again.
+    #[error("the key moves between nodes that do not agree on its owner")]
+    Fenced,
+    /// The key has moved to another node. Not handled. A [`KeyedRef`](crate::keyed::KeyedRef) follows it, and its user
+    /// never sees this.
+    #[doc(hidden)]
+    #[error("the key has moved to {}", if node.is_empty() { "another node" } else { node })]
+    Moved {
+        /// The node that has it by the view of the asked one; empty if that names none.
+        node: String,
+    },
 }
 
 impl AskError {
@@ -58,7 +70,12 @@ impl AskError {
     #[must_use]
     pub fn was_taken(&self) -> bool {
         match self {
-            Self::Full | Self::Over | Self::Unreachable { .. } | Self::NotAccepted { .. } => false,
+            Self::Full
+            | Self::Over
+            | Self::Unreachable { .. }
+            | Self::NotAccepted { .. }
+            | Self::Fenced
+            | Self::Moved { .. } => false,
             Self::DeadlineExceeded { taken } => *taken,
             Self::Lost | Self::Crashed { .. } | Self::Failed(_) => true,
         }
@@ -74,7 +91,9 @@ impl From<AskError> for CallError {
             AskError::Lost | AskError::Crashed { .. } => Self::new(ErrorKind::WorkerFailed, message),
             AskError::DeadlineExceeded { .. } => Self::new(ErrorKind::DeadlineExceeded, message).after_start(taken),
             AskError::Failed(failure) => Self::from_failure_outside(failure),
-            AskError::Unreachable { .. } => Self::unavailable(message, RETRY_AFTER),
+            AskError::Unreachable { .. } | AskError::Fenced | AskError::Moved { .. } => {
+                Self::unavailable(message, RETRY_AFTER)
+            }
             AskError::NotAccepted { .. } => Self::new(ErrorKind::InvalidInput, message),
         }
     }
@@ -88,6 +107,8 @@ impl AskError {
     const LOST: &str = "actor_lost";
     const CRASHED: &str = "actor_crashed";
     const NOT_ACCEPTED: &str = "actor_not_accepted";
+    const FENCED: &str = "actor_fenced";
+    const MOVED: &str = "actor_moved";
 
     /// This error as an answer, which [`from_answer`](Self::from_answer) reads.
     pub(crate) fn into_answer(self) -> CallError {
@@ -97,6 +118,8 @@ impl AskError {
             Self::Lost => (Self::LOST, None),
             Self::Crashed { reason, .. } => (Self::CRASHED, Some(reason.clone())),
             Self::NotAccepted { reason } => (Self::NOT_ACCEPTED, Some(reason.clone())),
+            Self::Fenced => (Self::FENCED, None),
+            Self::Moved { node } => (Self::MOVED, Some(node.clone())),
             Self::Failed(_) => return CallError::from(self).in_run(false),
             Self::DeadlineExceeded { .. } | Self::Unreachable { .. } => return self.into(),
         };
@@ -126,6 +149,8 @@ impl AskError {
                 Self::Crashed { actor, reason: parts.message }
             }
             Some(Self::NOT_ACCEPTED) if !was_taken => Self::NotAccepted { reason: parts.message },
+            Some(Self::FENCED) if !was_taken => Self::Fenced,
+            Some(Self::MOVED) if !was_taken => Self::Moved { node: parts.message },
             _ if parts.kind == ErrorKind::DeadlineExceeded => Self::DeadlineExceeded { taken: was_taken },
             _ if parts.reason == Some(ErrorReason::ConnectionLost) => Self::Lost,
             _ if was_taken => {
@@ -158,6 +183,9 @@ mod tests {
             AskError::DeadlineExceeded { taken: false },
             AskError::DeadlineExceeded { taken: true },
             AskError::NotAccepted { reason: text() },
+            AskError::Fenced,
+            AskError::Moved { node: text() },
+            AskError::Moved { node: String::new() },
         ] {
             let answer = error.clone().into_answer();
             assert_eq!(answer.was_started(), error.was_taken(), "{error:?}");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Description, Health};
 use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec, RemoteRef};
 use crate::client::{LocalClient, NodeState};
+use crate::keyed::{KeyContext, KeyedRef};
 use crate::metrics::Verdict;
 use crate::remote::RemoteStages;
 use crate::router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec};
@@ -107,6 +108,12 @@ impl NodeHandle {
     #[must_use]
     pub fn remote_actor(&self, name: &str) -> RemoteRef {
         self.client().remote_actor(name)
+    }
+
+    /// A reference to the keyed actors of this kind, on this node and on other nodes of the cluster.
+    #[must_use]
+    pub fn keyed(&self, kind: &str) -> KeyedRef {
+        self.client().keyed(kind)
     }
 
     /// Lets the stages of this node's calls run on other nodes as well, from now on, and lets references find the
@@ -256,6 +263,20 @@ pub struct AlreadyJoined;
 
 impl<A: Actor> ActorContext<A> {
     /// A client of the node's routes. During the first start they are not open yet.
+    #[must_use]
+    pub fn client(&self) -> LocalClient {
+        self.node().client()
+    }
+
+    /// The node.
+    #[must_use]
+    pub fn node(&self) -> NodeHandle {
+        NodeHandle::new(NodeState::of(&self.node))
+    }
+}
+
+impl KeyContext {
+    /// A client of the node's routes.
     #[must_use]
     pub fn client(&self) -> LocalClient {
         self.node().client()

@@ -23,6 +23,7 @@ use crate::containment::note_places;
 use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
 use crate::host::HostNode;
+use crate::keyed::{KeyedKinds, KindStart};
 use crate::metrics::{ExtraFamilies, NodeMetrics, ReportedFamilies, SharedMetrics};
 use crate::pool::BatcherMessage;
 use crate::router::{RouteChange, RouteSpec, Router, RouterMessage};
@@ -66,6 +67,7 @@ impl Node {
     pub(crate) async fn start(
         routes: Vec<RouteSpec>,
         actors: Vec<ActorGroup>,
+        keyed: Vec<KindStart>,
         limits: Limits,
         cancelled: impl Future<Output = ()> + Send,
     ) -> Result<Self, StartError> {
@@ -82,6 +84,7 @@ impl Node {
             router: Arc::new(Router::new()),
             places: Arc::new(Places::new(loaded)),
             directory: Arc::new(Directory::new()),
+            keyed: Arc::<KeyedKinds>::default(),
             metrics,
             extra,
             reported,
@@ -99,10 +102,10 @@ impl Node {
             Actor::spawn(None, RootActor, args).await.map_err(|error| StartError::Internal(error.to_string()))?;
         // Dropping the node ends the started parts at once.
         let node = Self { handle: NodeHandle { shared }, root };
-        let has_actors = !actors.is_empty();
+        let has_actors = !actors.is_empty() || !keyed.is_empty();
         let outcome = tokio::select! {
             biased;
-            outcome = node.start_parts(routes, actors) => outcome,
+            outcome = node.start_parts(routes, actors, keyed) => outcome,
             () = cancelled => Err(StartError::Cancelled),
         };
         match outcome {
@@ -117,7 +120,16 @@ impl Node {
         }
     }
 
-    async fn start_parts(&self, routes: Vec<RouteSpec>, actors: Vec<ActorGroup>) -> Result<(), StartError> {
+    async fn start_parts(
+        &self,
+        routes: Vec<RouteSpec>,
+        actors: Vec<ActorGroup>,
+        keyed: Vec<KindStart>,
+    ) -> Result<(), StartError> {
+        // First: actors may ask keys when they start. Nothing of a key runs before.
+        let shared = &self.handle.shared;
+        let host: Weak<dyn HostNode> = Arc::downgrade(shared) as Weak<dyn HostNode>;
+        shared.keyed.start(keyed, &host, shared.router.cluster.clone())?;
         // Before the stages: their workers may ask actors while they warm up.
         for group in actors {
             self.spawn_actors(group).await?;
@@ -188,6 +200,8 @@ impl Node {
         if self.root.cast(RootMessage::StopActors { stopped }).is_ok() {
             let _ = done.await;
         }
+        // Keys last: stages and actors may ask them until then.
+        self.handle.shared.keyed.stop().await;
     }
 
     /// Ends everything now. Calls in flight get `Unavailable` or `WorkerFailed`.

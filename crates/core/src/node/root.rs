@@ -162,6 +162,7 @@ impl NodeState {
     /// Marks the node as ended: its killed parts then answer for their batches.
     pub(super) fn end(&self) {
         self.alive.store(false, Ordering::Release);
+        self.keyed.abort();
         for stage in self.router.table().stages() {
             stage.pool.enter(StageState::Stopped, None);
         }

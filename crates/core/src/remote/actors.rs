@@ -16,6 +16,34 @@ pub trait RemoteActors: fmt::Debug + Send + Sync + 'static {
     /// Its error [is a refusal](crate::CallError::is_refusal) if the question was not handled. Dropping the future
     /// cancels the question where it is.
     fn ask(&self, question: RemoteQuestion) -> RemoteFuture<Payload>;
+
+    /// The node that has the keyed actor with this number, of those that publish its kind as `actor` and can be
+    /// reached: the one with the highest `splitmix64(name ^ place)`, where `name` is the
+    /// [`SessionKey`](crate::SessionKey) of its name. `is_here`: this node is one of them. `None` without any.
+    fn owner(&self, actor: &str, place: u64, is_here: bool) -> Option<KeyOwner> {
+        let _ = (actor, place);
+        is_here.then_some(KeyOwner::This)
+    }
+
+    /// A number of the other nodes that publish `actor` and can be reached, which changes with them. 0 without any.
+    fn view_of(&self, actor: &str) -> u64 {
+        let _ = actor;
+        0
+    }
+
+    /// The name of this node.
+    fn this_node(&self) -> Option<Arc<str>> {
+        None
+    }
+}
+
+/// The node of a keyed actor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyOwner {
+    /// The asking node itself.
+    This,
+    /// The node of this name.
+    Other(Arc<str>),
 }
 
 /// A question for an actor on another node.
@@ -34,4 +62,8 @@ pub struct RemoteQuestion {
     pub options: CallOptions,
     /// Reads the answer.
     pub read: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
+    /// The key, if the actor is a kind of keyed actors.
+    pub key: Option<Arc<str>>,
+    /// The only node that may get it.
+    pub node: Option<Arc<str>>,
 }

@@ -4,8 +4,10 @@ mod app;
 mod chance;
 mod peer;
 mod simulation;
+mod state_store;
 
 pub use app::TestApp;
 pub use chance::Chance;
 pub use peer::TestPeer;
 pub use simulation::{Simulation, SimulationRun};
+pub use state_store::{MemoryStore, check_state_store};

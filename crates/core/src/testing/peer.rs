@@ -220,7 +220,7 @@ impl RemoteActors for TestPeer {
     fn ask(&self, question: RemoteQuestion) -> RemoteFuture<Payload> {
         let peer = self.clone();
         Box::pin(async move {
-            let RemoteQuestion { actor, question, is_tell, payload, options, .. } = question;
+            let RemoteQuestion { actor, question, is_tell, payload, options, key, .. } = question;
             let edge = peer.0.node.client();
             let is_connected = peer.0.link.borrow().lost_at.is_none();
             if !is_connected || !edge.edge().published_actors().iter().any(|published| **published == *actor) {
@@ -228,7 +228,7 @@ impl RemoteActors for TestPeer {
             }
             let asking = async {
                 let bytes = payload.size_hint() as u64;
-                let admission = edge.edge().admit_question(&actor, question, is_tell, bytes)?;
+                let admission = edge.edge().admit_question(&actor, key.as_deref(), question, is_tell, bytes)?;
                 let (now, options) = (clock::now(), options_on_peer(&options));
                 let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::never(now));
                 transferred(&admission.deliver(transferred(&payload)?, deadline, options).await?)

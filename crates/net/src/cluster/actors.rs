@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use callboard_codec::Payload;
 use callboard_codec::wire::{Ask, Call};
-use callboard_core::remote::{RemoteActors, RemoteFuture, RemoteQuestion};
+use callboard_core::remote::{KeyOwner, RemoteActors, RemoteFuture, RemoteQuestion, splitmix64};
 use callboard_core::{CallError, ErrorKind, Instant};
 
 use super::dispatch::peer_outcome;
 use super::{Cluster, Inner};
-use crate::client::{CallFault, RoomPolicy, not_started, read_output};
+use crate::client::{CallFault, NodeConnection, RoomPolicy, not_started, read_output};
 use crate::metrics::PeerOutcome;
 use crate::{offload, wire};
 
@@ -18,23 +18,59 @@ impl RemoteActors for Cluster {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.ask(question).await })
     }
+
+    fn owner(&self, kind: &str, place: u64, is_here: bool) -> Option<KeyOwner> {
+        let inner = &self.inner;
+        let score = |key: u64| splitmix64(key ^ place);
+        let peers = inner.index.kind(kind);
+        let best = peers.iter().filter(|peer| peer.is_usable()).max_by_key(|peer| score(peer.member.key));
+        match best {
+            Some(peer) if !is_here || score(peer.member.key) > score(inner.key) => {
+                Some(KeyOwner::Other(Arc::clone(&peer.member.name)))
+            }
+            _ => is_here.then_some(KeyOwner::This),
+        }
+    }
+
+    fn view_of(&self, kind: &str) -> u64 {
+        let peers = self.inner.index.kind(kind);
+        let usable = peers.iter().filter(|peer| peer.is_usable());
+        usable.fold(0, |view, peer| view ^ splitmix64(peer.member.key))
+    }
+
+    fn this_node(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.inner.name))
+    }
 }
 
 impl Inner {
     async fn ask(&self, question: RemoteQuestion) -> Result<Payload, CallError> {
-        let node = self.index.actor(&question.actor).ok_or_else(|| self.no_actor(&question.actor))?;
+        let node = match &question.node {
+            None => self.index.actor(&question.actor).ok_or_else(|| self.no_actor(&question.actor))?,
+            Some(name) => self.node_of_kind(&question.actor, name)?,
+        };
         let envelope = offload::encode(&question.payload, None).await?.map_err(|error| {
             let message = format!("the question `{}` cannot be sent: {error}", question.question);
             CallError::new(ErrorKind::InvalidInput, message)
         })?;
         let (actor, name) = ((*question.actor).to_owned(), question.question.to_owned());
-        let ask = Ask { actor, question: name, tell: question.is_tell };
+        let key = question.key.as_deref().map(str::to_owned);
+        let ask = Ask { actor, question: name, tell: question.is_tell, key };
         let mut header = Call { ask: Some(Box::new(ask)), ..Call::default() };
         wire::put_options(&mut header, &question.options, Instant::now());
         let answered = node.call(&header, &envelope, self.reply_limits(), RoomPolicy::Wait).await;
         self.metrics.called(answered.as_ref().err().map_or(PeerOutcome::Answered, peer_outcome));
         let answer = answered.map_err(CallFault::into_error)?;
         read_output(answer.body, None, question.read).await
+    }
+
+    /// The peer of this name, which has the kind of keyed actors.
+    fn node_of_kind(&self, kind: &str, name: &str) -> Result<Arc<NodeConnection>, CallError> {
+        let peers = self.index.kind(kind);
+        let found = peers.iter().find(|peer| *peer.member.name == *name && peer.is_usable());
+        found.map(|peer| Arc::clone(&peer.connection)).ok_or_else(|| {
+            not_started(format_args!("the node `{name}` cannot be reached, or has no keyed actors `{kind}`"))
+        })
     }
 
     /// The error of a question without a node. It tells whether nodes are missing, or too old.

@@ -26,9 +26,26 @@ pub(super) struct StageIndex {
     stages: ArcSwap<HashMap<String, Arc<StagePeers>>>,
     /// Bounded by the actors that the peers publish.
     actors: RwLock<HashMap<String, Arc<NodeConnection>>>,
+    /// The peers of each kind of keyed actors. Bounded as the actors.
+    kinds: RwLock<HashMap<String, Arc<[KindPeer]>>>,
     /// Held while the index is made.
     making: Mutex<()>,
     members: Members,
+}
+
+/// A peer that has a kind of keyed actors.
+#[derive(Clone, Debug)]
+pub(super) struct KindPeer {
+    pub(super) member: Arc<KnownMember>,
+    pub(super) connection: Arc<NodeConnection>,
+}
+
+impl KindPeer {
+    /// Whether it may have keys. The keys of a silent peer go to others: it may be dead, and if it is not, the store
+    /// refuses what it saves.
+    pub(super) fn is_usable(&self) -> bool {
+        self.connection.is_usable() && !self.connection.link().is_silent()
+    }
 }
 
 /// The peers that offer one stage, by their form of answer.
@@ -69,6 +86,7 @@ impl StageIndex {
         let _making = self.making.lock();
         self.stages.store(Arc::default());
         self.actors.write().clear();
+        self.kinds.write().clear();
     }
 
     /// The peer that publishes this actor. Of several the same for all nodes that reach them.
@@ -85,6 +103,22 @@ impl StageIndex {
             actors.insert(actor.to_owned(), Arc::clone(&node));
             Some(node)
         })
+    }
+
+    /// The peers that publish a kind of keyed actors. Some may not be usable.
+    pub(super) fn kind(&self, kind: &str) -> Arc<[KindPeer]> {
+        if let Some(known) = self.kinds.read().get(kind) {
+            return Arc::clone(known);
+        }
+        // Held meanwhile, as for actors.
+        let mut kinds = self.kinds.write();
+        let peers = self.peers.load();
+        let publishing = peers.iter().filter_map(|peer| peer.connected()).filter(|(node, _)| node.offers_actor(kind));
+        let found: Arc<[_]> = publishing.map(|(connection, member)| KindPeer { member, connection }).collect();
+        if !found.is_empty() {
+            kinds.insert(kind.to_owned(), Arc::clone(&found));
+        }
+        found
     }
 
     /// The peers of a stage.

@@ -16,7 +16,8 @@ const MAX_REMEMBERED: usize = 1_024;
 /// One member: the name in its certificate, or one process under the development identity.
 #[derive(Debug)]
 pub(super) struct KnownMember {
-    /// Places its sessions. It follows from the name, so that all nodes agree.
+    pub(super) name: Arc<str>,
+    /// Places its sessions and its keyed actors. It follows from the name, so that all nodes agree.
     pub(super) key: u64,
     stages: Mutex<HashMap<String, Arc<StageStats>>>,
     open_breakers: Arc<AtomicUsize>,
@@ -55,7 +56,7 @@ impl Members {
         }
         let key = SessionKey::from(name).number();
         let open_breakers = Arc::clone(&self.open_breakers);
-        let member = Arc::new(KnownMember { key, stages: Mutex::default(), open_breakers });
+        let member = Arc::new(KnownMember { name: name.into(), key, stages: Mutex::default(), open_breakers });
         known.insert(name.to_owned(), Arc::clone(&member));
         member
     }

@@ -67,6 +67,9 @@ pub struct Cluster {
 #[derive(Debug)]
 struct Inner {
     own: Arc<OwnAddress>,
+    /// The name by which other nodes know this one, and its key.
+    name: Arc<str>,
+    key: u64,
     frames: FrameLimits,
     decode: DecodeLimits,
     index: Arc<StageIndex>,
@@ -88,7 +91,13 @@ impl Cluster {
     #[must_use]
     pub fn start(edge: &QuicEdge, view: Arc<dyn ClusterView>) -> Self {
         let index = Arc::<StageIndex>::default();
+        let transport = Arc::clone(edge.transport());
+        let (node, generation) = (edge.config().node.clone(), edge.generation());
+        let own = NodeInstance { member: transport.identity().name(), node: node.clone(), generation };
+        let name = own.known_name().unwrap_or_else(|| node.clone());
         let inner = Arc::new(Inner {
+            key: SessionKey::from(name.as_str()).number(),
+            name: name.into(),
             own: Arc::clone(edge.own_address()),
             frames: edge.config().frames.clone(),
             decode: edge.config().decode.clone(),
@@ -101,9 +110,6 @@ impl Cluster {
         });
         let views = view.watch();
         edge.introduce_to(Arc::clone(&view));
-        let transport = Arc::clone(edge.transport());
-        let (node, generation) = (edge.config().node.clone(), edge.generation());
-        let own = NodeInstance { member: transport.identity().name(), node: node.clone(), generation };
         let metrics = edge.peer_metrics().clone();
         let connector = PeerConnector {
             transport,

@@ -179,7 +179,8 @@ impl<'a> CallReceiver<'a> {
             _ if self.role != Role::Node => return Err(self.not_a_node()),
             (Some(ask), _) => {
                 let held = reservation.held();
-                let admission = node.edge().admit_question(&ask.actor, &ask.question, ask.tell, held)?;
+                let admission =
+                    node.edge().admit_question(&ask.actor, ask.key.as_deref(), &ask.question, ask.tell, held)?;
                 (CallTarget::Actor(admission), of_node())
             }
             (None, stages) if stages.len() <= MAX_STAGES => {

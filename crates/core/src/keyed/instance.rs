@@ -1,0 +1,307 @@
+//! The task of one active key: load, messages, saves, end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_codec::{Data, DecodeLimits, Envelope, EnvelopeDecoder};
+use tracing::{Instrument, Span, info_span};
+
+use super::Keyed;
+use super::context::KeyContext;
+use super::kind::{ActivePlace, Kind, ended};
+use super::letter::Delivery;
+use super::shards::{Slot, SlotOrder};
+use super::spec::SavePolicy;
+use super::store::{Fence, StateKey, StoreError};
+use super::stored::Stored;
+use crate::call::CallOptions;
+use crate::clock::{self, Instant};
+use crate::containment::{contain, contain_future, drop_contained};
+use crate::deadline::Deadline;
+use crate::error::{AskError, Failure};
+
+/// How long an idle key waits after a save that failed.
+const SAVE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs until the key is passive. While its instance crashes or is fenced, the next message makes the next one.
+pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
+    let (kind, slot) = (&*place.kind, &*place.slot);
+    loop {
+        match Live::load(kind, slot).await {
+            Ok(mut live) => {
+                if live.serve().await == End::Passive {
+                    return;
+                }
+            }
+            Err(reason) => {
+                let (kind, key) = (&*kind.name, &*slot.key);
+                tracing::warn!(parent: None, kind, key, reason, "a key could not be loaded");
+                slot.refuse_waiting(&AskError::Unreachable { reason });
+            }
+        }
+        match slot.order() {
+            SlotOrder::Stop => return,
+            // Another claim from here would end the instance of the new owner.
+            SlotOrder::Move => return slot.close(&moved()),
+            SlotOrder::None | SlotOrder::Passivate => {}
+        }
+        if slot.close_if_empty() {
+            return;
+        }
+    }
+}
+
+/// How an instance ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Saved, and its slot is closed.
+    Passive,
+    /// Dropped, with what it has not saved.
+    Dropped,
+}
+
+/// A loaded instance.
+struct Live<'a, K: Keyed> {
+    kind: &'a Kind<K>,
+    slot: &'a Slot<K>,
+    /// `None` once it is dropped.
+    instance: Option<K>,
+    context: KeyContext,
+    fence: Fence,
+    /// When its relaxed changes are saved.
+    save_at: Option<Instant>,
+    idle_at: Instant,
+}
+
+impl<K: Keyed> Drop for Live<'_, K> {
+    fn drop(&mut self) {
+        drop_contained(self.instance.take());
+    }
+}
+
+impl<'a, K: Keyed> Live<'a, K> {
+    /// Claims the key, and makes an instance of its state; else says why not.
+    async fn load(kind: &'a Kind<K>, slot: &'a Slot<K>) -> Result<Self, String> {
+        let node = kind.node.upgrade().ok_or("the node has ended")?;
+        let now = clock::now();
+        let deadline = Deadline::after(now, kind.settings.load_within);
+        let loading = async {
+            let state_key = StateKey { kind: &kind.name, key: &slot.key };
+            let owner = kind.owner();
+            let record = kind.store.claim(state_key, &owner).await.map_err(|error| error.to_string())?;
+            let context = KeyContext {
+                kind: Arc::clone(&kind.name),
+                key: Arc::clone(&slot.key),
+                epoch: record.epoch,
+                deadline,
+                options: CallOptions::new(),
+                node,
+            };
+            let stored = contain(|| stored_of::<K>(record.state)).map_err(|words| words.to_string())??;
+            let loading = async { (kind.load)(context.clone(), stored).await };
+            let loaded = contain_future(loading.instrument(span(&context))).await;
+            let loaded = loaded.map_err(|words| format!("the load hook panicked: {words}"))?;
+            let instance = loaded.map_err(|failure| format!("the load hook failed: {failure}"))?;
+            Ok::<_, String>((instance, context, Fence { epoch: record.epoch, version: record.version }))
+        };
+        let loaded = tokio::time::timeout_at(deadline.instant(), loading).await;
+        let (instance, context, fence) = loaded
+            .map_err(|_| format!("the load took longer than {:?} (load_within)", kind.settings.load_within))??;
+        let idle_at = clock::now() + kind.settings.idle_after;
+        Ok(Self { kind, slot, instance: Some(instance), context, fence, save_at: None, idle_at })
+    }
+
+    async fn serve(&mut self) -> End {
+        loop {
+            let end = match self.slot.order() {
+                SlotOrder::Stop => return self.leave(&ended()).await,
+                SlotOrder::Move => return self.leave(&moved()).await,
+                SlotOrder::None | SlotOrder::Passivate => match self.slot.next() {
+                    Some(delivery) => {
+                        self.slot.take_back_passivation();
+                        self.handle(*delivery).await
+                    }
+                    None => self.rest().await,
+                },
+            };
+            if let Some(end) = end {
+                return end;
+            }
+            // Also between messages that follow each other without a pause.
+            if self.save_at.is_some_and(|at| at <= clock::now())
+                && let Some(end) = self.save_relaxed().await
+            {
+                return end;
+            }
+        }
+    }
+
+    /// Waits for a message, an order, the next save, or the end of its time.
+    async fn rest(&mut self) -> Option<End> {
+        let now = clock::now();
+        if self.slot.order() == SlotOrder::Passivate || self.idle_at <= now {
+            return self.passivate().await;
+        }
+        let until = self.save_at.map_or(self.idle_at, |at| at.min(self.idle_at));
+        // Ready or not, the next turn looks.
+        let _ = tokio::time::timeout_at(until, self.slot.wake.notified()).await;
+        None
+    }
+
+    async fn handle(&mut self, mut delivery: Delivery<K>) -> Option<End> {
+        let question = delivery.open(clock::now())?;
+        self.context.deadline = delivery.deadline;
+        self.context.options = std::mem::take(&mut delivery.options);
+        let handler = Arc::clone(&delivery.handler);
+        let span = span(&self.context);
+        let instance = self.instance.as_mut()?;
+        let handling = async { handler(question, instance, &self.context).await };
+        let handling = contain_future(handling.instrument(span));
+        let handled = tokio::time::timeout(self.kind.settings.handle_within, handling).await;
+        self.idle_at = clock::now() + self.kind.settings.idle_after;
+        let answer = match handled {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(words)) => return Some(self.crashed(delivery, format!("panicked: {words}"))),
+            Err(_) => {
+                let limit = self.kind.settings.handle_within;
+                return Some(self.crashed(delivery, format!("took longer than {limit:?} (handle_within)")));
+            }
+        };
+        let has_changed = self.instance.as_mut().map(|instance| contain(|| instance.stored().has_changed()));
+        let end = match (has_changed, self.kind.settings.save) {
+            (Some(Err(words)), _) => return Some(self.crashed(delivery, format!("panicked: {words}"))),
+            (Some(Ok(true)), SavePolicy::Durable) => match self.save().await {
+                Ok(()) => None,
+                Err(error) => {
+                    self.say(&error);
+                    delivery.refuse(error.for_asker());
+                    return Some(End::Dropped);
+                }
+            },
+            (Some(Ok(true)), SavePolicy::Relaxed { every }) => {
+                self.save_at.get_or_insert_with(|| clock::now() + every);
+                None
+            }
+            (Some(Ok(false)) | None, _) => None,
+        };
+        if let Some(port) = delivery.port {
+            let _ = port.send(answer.map_err(AskError::Failed));
+        }
+        end
+    }
+
+    /// The message in hand fails, with the instance.
+    fn crashed(&mut self, delivery: Delivery<K>, reason: String) -> End {
+        let actor = format!("{}/{}", self.context.kind, self.context.key);
+        tracing::warn!(parent: None, actor, reason, "a keyed actor crashed, and is loaded again");
+        drop_contained(self.instance.take());
+        delivery.refuse(AskError::Crashed { actor, reason });
+        End::Dropped
+    }
+
+    /// Saves what has changed.
+    async fn save(&mut self) -> Result<(), SaveError> {
+        self.save_at = None;
+        let Some(instance) = &mut self.instance else { return Ok(()) };
+        let encoded = contain(|| instance.stored().has_changed().then(|| encode(instance.stored())).transpose());
+        let encoded = encoded.map_err(|words| SaveError::NotEncoded(format!("panicked: {words}")))?;
+        let Some(state) = encoded.map_err(SaveError::NotEncoded)? else { return Ok(()) };
+        let most = self.kind.settings.max_state_bytes;
+        if state.len() > most {
+            return Err(SaveError::TooLarge { bytes: state.len(), most });
+        }
+        let key = StateKey { kind: &self.kind.name, key: &self.slot.key };
+        self.fence.version = self.kind.store.save(key, self.fence, state).await.map_err(SaveError::Store)?;
+        contain(|| instance.stored().set_saved()).map_err(|words| SaveError::NotEncoded(words.to_string()))
+    }
+
+    async fn save_relaxed(&mut self) -> Option<End> {
+        let SavePolicy::Relaxed { every } = self.kind.settings.save else { return None };
+        let error = self.save().await.err()?;
+        self.say(&error);
+        if error.may_pass() {
+            self.save_at = Some(clock::now() + every.max(SAVE_AGAIN));
+            return None;
+        }
+        Some(End::Dropped)
+    }
+
+    /// Saves and ends, unless a message has arrived.
+    async fn passivate(&mut self) -> Option<End> {
+        if let Err(error) = self.save().await {
+            self.say(&error);
+            if !error.may_pass() {
+                return Some(End::Dropped);
+            }
+            self.slot.take_back_passivation();
+            (self.save_at, self.idle_at) = (None, clock::now() + SAVE_AGAIN);
+            return None;
+        }
+        if self.slot.close_if_empty() { Some(End::Passive) } else { None }
+    }
+
+    /// Saves and ends. The messages that wait get `error`.
+    async fn leave(&mut self, error: &AskError) -> End {
+        if let Err(error) = self.save().await {
+            self.say(&error);
+        }
+        self.slot.close(error);
+        End::Passive
+    }
+
+    fn say(&self, error: &SaveError) {
+        let (kind, key) = (&*self.kind.name, &*self.slot.key);
+        match error {
+            SaveError::Store(StoreError::Conflict) => {
+                tracing::warn!(parent: None, kind, key, "a key was claimed elsewhere: this instance is fenced and ends");
+            }
+            error => tracing::warn!(parent: None, kind, key, %error, "the state of a key was not saved"),
+        }
+    }
+}
+
+/// Why a state was not saved.
+#[derive(Debug, thiserror::Error)]
+enum SaveError {
+    #[error("the state cannot be encoded: {0}")]
+    NotEncoded(String),
+    #[error("the state has {bytes} bytes, more than {most} (max_state_bytes)")]
+    TooLarge { bytes: usize, most: usize },
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+impl SaveError {
+    /// Whether the same save may succeed later.
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Failed(_)))
+    }
+
+    fn for_asker(&self) -> AskError {
+        match self {
+            Self::NotEncoded(_) | Self::TooLarge { .. } => AskError::Failed(Failure::new(self.to_string())),
+            Self::Store(_) => AskError::Lost,
+        }
+    }
+}
+
+fn moved() -> AskError {
+    AskError::Moved { node: String::new() }
+}
+
+fn span(context: &KeyContext) -> Span {
+    info_span!(target: "callboard::actor", parent: None, "keyed", kind = context.kind(), key = context.key())
+}
+
+fn stored_of<K: Keyed>(state: Option<Bytes>) -> Result<Stored<K::State>, String> {
+    let Some(state) = state else { return Ok(Stored::fresh(K::State::default())) };
+    let limits = DecodeLimits { max_bytes: state.len(), ..DecodeLimits::default() };
+    let mut decoder = EnvelopeDecoder::new(&limits);
+    let read = decoder.push(state).and_then(|()| decoder.finish_as::<K::State>());
+    read.map(Stored::loaded).map_err(|error| format!("the saved state cannot be read: {error}"))
+}
+
+fn encode<S: Data>(state: &Stored<S>) -> Result<Bytes, String> {
+    Envelope::of(&**state).map(Envelope::into_bytes).map_err(|error| error.to_string())
+}

@@ -1,0 +1,407 @@
+//! A running kind: the way of a message to its key, and the supervisor of all keys.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::Keyed;
+use super::instance;
+use super::letter::{Delivery, Handler, Letter};
+use super::placement::{self, PUBLISHED_PREFIX};
+use super::shards::{Put, Shards, SlotOrder};
+use super::spec::{KeyedSettings, KeyedSpec, KindStart, LoadHook};
+use super::store::StateStore;
+use crate::actor::{ActorError, ActorStatus, AnswerFuture, PublishedActor, QuestionForm, QuestionOrder};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::error::AskError;
+use crate::host::HostNode;
+use crate::remote::{Cluster, KeyOwner};
+
+/// The longest key.
+pub(super) const MAX_KEY_BYTES: usize = 512;
+
+/// How often a message looks for an idle key whose place it can have.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often a kind compares its active keys with the nodes of the cluster.
+const VIEW_EVERY: Duration = Duration::from_millis(250);
+
+/// The most keys that are moved each time: 1,000 in a second.
+const MOVES_AT_ONCE: usize = 250;
+
+/// A running kind.
+pub(super) struct Kind<K: Keyed> {
+    pub(super) name: Arc<str>,
+    pub(super) settings: KeyedSettings,
+    pub(super) store: Arc<dyn StateStore>,
+    pub(super) load: Box<LoadHook<K>>,
+    handlers: BTreeMap<&'static str, Arc<Handler<K>>>,
+    shards: Shards<K>,
+    /// The places of active keys.
+    active: Arc<Semaphore>,
+    /// Its mailbox is the messages that wait for all keys.
+    status: Arc<ActorStatus>,
+    pub(super) node: Weak<dyn HostNode>,
+    cluster: Cluster,
+    runtime: Handle,
+}
+
+/// The place of an active key, which ends with its task.
+pub(super) struct ActivePlace<K: Keyed> {
+    pub(super) kind: Arc<Kind<K>>,
+    pub(super) slot: Arc<super::shards::Slot<K>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<K: Keyed> Drop for ActivePlace<K> {
+    fn drop(&mut self) {
+        self.slot.close(&ended());
+        self.kind.shards.remove(&self.slot);
+    }
+}
+
+/// The error of a message that a node does not handle any more.
+pub(super) fn ended() -> AskError {
+    AskError::Unreachable { reason: "the node is ending".to_owned() }
+}
+
+impl<K: Keyed> Kind<K> {
+    pub(super) fn new(spec: KeyedSpec<K>, node: Weak<dyn HostNode>, cluster: Cluster) -> Self {
+        let KeyedSpec { name, settings, store, load, handlers, .. } = spec;
+        let status = ActorStatus::new(&placement::published_name(&name), settings.max_waiting);
+        Self {
+            active: Arc::new(Semaphore::new(settings.max_active)),
+            status: Arc::new(status),
+            shards: Shards::new(),
+            runtime: Handle::current(),
+            name,
+            settings,
+            store,
+            load,
+            handlers,
+            node,
+            cluster,
+        }
+    }
+
+    /// Who claims its keys, for people.
+    pub(super) fn owner(&self) -> String {
+        let actors = self.cluster.stages().and_then(|stages| stages.actors());
+        let name = actors.and_then(|actors| actors.this_node()).map(|name| name.to_string());
+        name.unwrap_or_else(|| format!("process {}", std::process::id()))
+    }
+
+    pub(super) fn status(&self) -> &Arc<ActorStatus> {
+        &self.status
+    }
+
+    /// Brings a letter to the instance of its key. The answer of a message that is told is that it waits there.
+    pub(super) fn send(
+        self: Arc<Self>,
+        question: &str,
+        letter: Arc<Letter>,
+        form: QuestionForm,
+        order: QuestionOrder,
+    ) -> AnswerFuture {
+        let handler = self.handlers.get(question).cloned().ok_or_else(|| AskError::NotAccepted {
+            reason: format!("keyed actors `{}` accept no `{question}`", self.name),
+        });
+        Box::pin(async move {
+            let handler = handler?;
+            let QuestionOrder { deadline, options, place, key } = order;
+            let key = key.ok_or_else(|| self.no_key())?;
+            check_key(&key)?;
+            let place = place.map_or_else(|| self.status.reserve(), Ok)?;
+            if form == QuestionForm::Tell {
+                let delivery = Delivery::new(letter, handler, None, deadline, options, place);
+                self.put(key, Box::new(delivery), deadline).await?;
+                return Ok(callboard_codec::Payload::new(()));
+            }
+            let (port, answer) = oneshot::channel();
+            let delivery = Delivery::new(Arc::clone(&letter), handler, Some(port), deadline, options, place);
+            self.put(key, Box::new(delivery), deadline).await?;
+            match tokio::time::timeout_at(deadline.instant(), answer).await {
+                Ok(Ok(answer)) => answer,
+                // The task of the key was ended.
+                Ok(Err(_)) if letter.take().is_some() => Err(ended()),
+                Ok(Err(_)) => Err(AskError::Lost),
+                Err(_) => Err(AskError::DeadlineExceeded { taken: letter.take().is_none() }),
+            }
+        })
+    }
+
+    fn no_key(&self) -> AskError {
+        AskError::NotAccepted { reason: format!("a question to the keyed actors `{}` needs a key", self.name) }
+    }
+
+    async fn put(
+        self: &Arc<Self>,
+        key: Arc<str>,
+        delivery: Box<Delivery<K>>,
+        deadline: Deadline,
+    ) -> Result<(), AskError> {
+        let mailbox = self.settings.mailbox;
+        let delivery = match self.shards.put(&key, delivery, mailbox, clock::now()) {
+            Put::Done => return Ok(()),
+            Put::Full => return Err(self.full()),
+            Put::Passive(delivery) => delivery,
+        };
+        let place = self.active_place(&key, deadline).await?;
+        let spawn = |slot: &Arc<super::shards::Slot<K>>| {
+            let place = ActivePlace { kind: Arc::clone(self), slot: Arc::clone(slot), _place: place };
+            self.runtime.spawn(instance::run(place)).abort_handle()
+        };
+        match self.shards.put_or_add(key, delivery, mailbox, clock::now(), spawn) {
+            Put::Done => Ok(()),
+            Put::Full => Err(self.full()),
+            Put::Passive(_) => Err(ended()),
+        }
+    }
+
+    fn full(&self) -> AskError {
+        self.status.refused();
+        AskError::Full
+    }
+
+    /// A place among the active keys. If none is free, an idle key is asked to end.
+    async fn active_place(&self, key: &str, deadline: Deadline) -> Result<OwnedSemaphorePermit, AskError> {
+        loop {
+            if self.shards.is_over() {
+                return Err(ended());
+            }
+            if let Ok(place) = Arc::clone(&self.active).try_acquire_owned() {
+                return Ok(place);
+            }
+            self.shards.passivate_one(key);
+            let until = deadline.instant().min(clock::now() + LOOK_EVERY);
+            if let Ok(Ok(place)) = tokio::time::timeout_at(until, Arc::clone(&self.active).acquire_owned()).await {
+                return Ok(place);
+            }
+            if deadline.is_expired(clock::now()) {
+                let reason =
+                    format!("all {} active keys of `{}` have work (max_active)", self.settings.max_active, self.name);
+                return Err(AskError::Unreachable { reason });
+            }
+        }
+    }
+}
+
+pub(super) fn check_key(key: &str) -> Result<(), AskError> {
+    if key.len() <= MAX_KEY_BYTES {
+        return Ok(());
+    }
+    Err(AskError::NotAccepted { reason: format!("the key has {} bytes, more than {MAX_KEY_BYTES}", key.len()) })
+}
+
+/// The future of a stop.
+pub(crate) type StopFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// A running kind without its type.
+pub(crate) trait AnyKind: Send + Sync {
+    /// Brings a letter to the instance of its key.
+    fn send(
+        self: Arc<Self>,
+        question: &str,
+        letter: Arc<Letter>,
+        form: QuestionForm,
+        order: QuestionOrder,
+    ) -> AnswerFuture;
+
+    /// Where its state is.
+    fn store(&self) -> &Arc<dyn StateStore>;
+
+    /// The count of active keys.
+    fn active(&self) -> usize;
+
+    /// Ends the keys that `is_here` denies, a bounded number at once. False if there are more.
+    fn move_away(&self, is_here: &dyn Fn(&str) -> bool) -> bool;
+
+    /// Saves and ends all keys.
+    fn stop(&self) -> StopFuture<'_>;
+
+    /// Ends all keys at once.
+    fn abort(&self);
+}
+
+impl<K: Keyed> AnyKind for Kind<K> {
+    fn send(
+        self: Arc<Self>,
+        question: &str,
+        letter: Arc<Letter>,
+        form: QuestionForm,
+        order: QuestionOrder,
+    ) -> AnswerFuture {
+        Self::send(self, question, letter, form, order)
+    }
+
+    fn store(&self) -> &Arc<dyn StateStore> {
+        &self.store
+    }
+
+    fn active(&self) -> usize {
+        self.settings.max_active - self.active.available_permits()
+    }
+
+    fn move_away(&self, is_here: &dyn Fn(&str) -> bool) -> bool {
+        let mut moved = 0;
+        self.shards.for_each(|slot| {
+            if moved < MOVES_AT_ONCE && slot.order() != SlotOrder::Move && !is_here(&slot.key) {
+                moved += 1;
+                slot.give(SlotOrder::Move);
+            }
+        });
+        moved < MOVES_AT_ONCE
+    }
+
+    fn stop(&self) -> StopFuture<'_> {
+        Box::pin(async move {
+            self.shards.stop();
+            let all = u32::try_from(self.settings.max_active).unwrap_or(u32::MAX);
+            let ended = tokio::time::timeout(self.settings.stop_within, self.active.acquire_many(all)).await;
+            if ended.is_err() {
+                let (count, kind) = (self.shards.abort(), &*self.name);
+                tracing::error!(parent: None, kind, count, "keys were ended before they had saved (stop_within)");
+            }
+        })
+    }
+
+    fn abort(&self) {
+        self.shards.abort();
+    }
+}
+
+/// The kinds of a node.
+#[derive(Default)]
+pub(crate) struct KeyedKinds {
+    kinds: OnceLock<BTreeMap<Arc<str>, RunningKind>>,
+}
+
+/// A kind, and what other nodes can find of it.
+#[derive(Clone)]
+pub(crate) struct RunningKind {
+    pub(crate) kind: Arc<dyn AnyKind>,
+    pub(crate) published: Arc<PublishedActor>,
+}
+
+impl KeyedKinds {
+    /// Starts the kinds of an app, and the supervisor that moves their keys. Once for each node.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        specs: Vec<KindStart>,
+        node: &Weak<dyn HostNode>,
+        cluster: Cluster,
+    ) -> Result<(), ActorError> {
+        let mut kinds = BTreeMap::new();
+        for spec in specs {
+            let name = Arc::clone(&spec.name);
+            if name.len() > MAX_NAME_BYTES {
+                return Err(ActorError::LongName { name: name.to_string(), limit: MAX_NAME_BYTES });
+            }
+            let (kind, published) = spec.start(Weak::clone(node), cluster.clone());
+            if kinds.insert(Arc::clone(&name), RunningKind { kind, published }).is_some() {
+                return Err(ActorError::NameTaken { name: name.to_string() });
+            }
+        }
+        if kinds.is_empty() {
+            return Ok(());
+        }
+        let _ = self.kinds.set(kinds);
+        tokio::spawn(supervise(Arc::downgrade(self), cluster));
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, kind: &str) -> Option<&RunningKind> {
+        self.kinds.get()?.get(kind)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&Arc<str>, &RunningKind)> {
+        self.kinds.get().into_iter().flatten()
+    }
+
+    /// The names under which other nodes find the kinds, sorted.
+    pub(crate) fn published_names(&self) -> Vec<String> {
+        self.all().map(|(name, _)| placement::published_name(name)).collect()
+    }
+
+    /// The kind that other nodes find under this name.
+    pub(crate) fn published(&self, name: &str) -> Option<&RunningKind> {
+        self.get(name.strip_prefix(PUBLISHED_PREFIX)?)
+    }
+
+    /// The node that has the key of a kind, which is published under this name, by the view of this node. One that
+    /// drains gives its keys away, if another node takes them.
+    pub(crate) fn owner(
+        &self,
+        cluster: &Cluster,
+        published: &str,
+        key: &str,
+        is_draining: bool,
+    ) -> Result<KeyOwner, AskError> {
+        let kind = published.strip_prefix(PUBLISHED_PREFIX).unwrap_or(published);
+        let has_kind = self.get(kind).is_some();
+        let others = cluster.stages().and_then(|stages| stages.actors());
+        let place = || placement::place_of(kind, key);
+        let owner = others.and_then(|others| others.owner(published, place(), has_kind && !is_draining));
+        owner.or_else(|| has_kind.then_some(KeyOwner::This)).ok_or_else(|| AskError::Unreachable {
+            reason: format!("no node can be reached that has the keyed actors `{kind}`"),
+        })
+    }
+
+    /// Saves and ends all keys.
+    pub(crate) async fn stop(&self) {
+        for (_, running) in self.all() {
+            running.kind.stop().await;
+        }
+    }
+
+    /// Ends all keys at once.
+    pub(crate) fn abort(&self) {
+        self.all().for_each(|(_, running)| running.kind.abort());
+    }
+}
+
+const MAX_NAME_BYTES: usize = 96;
+
+/// Moves the keys that another node should have, whenever the nodes have changed.
+async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
+    let mut views: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+    let mut has_warned = false;
+    loop {
+        tokio::time::sleep(VIEW_EVERY).await;
+        let Some(kinds) = kinds.upgrade() else { return };
+        let Some(actors) = cluster.stages().and_then(|stages| stages.actors()) else { continue };
+        for (name, running) in kinds.all() {
+            let published = placement::published_name(name);
+            let view = actors.view_of(&published);
+            if view != 0 && !has_warned && running.kind.store().is_local() {
+                has_warned = true;
+                tracing::warn!(
+                    parent: None,
+                    kind = &**name,
+                    "other nodes have these keyed actors, and their store is on this machine: a key that moves does \
+                     not find its state there (use a shared store)"
+                );
+            }
+            if views.get(name) == Some(&view) {
+                continue;
+            }
+            let is_here = |key: &str| placement::is_here(actors, &published, placement::place_of(name, key));
+            if running.kind.move_away(&is_here) {
+                views.insert(Arc::clone(name), view);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for KeyedKinds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let active = self.all().map(|(name, running)| (name, running.kind.active()));
+        f.debug_map().entries(active).finish()
+    }
+}

@@ -1,0 +1,24 @@
+//! Which node has a key: the highest score of its name among the nodes that have the kind (rendezvous hashing: Thaler
+//! and Ravishankar, "Using name-based mappings to increase hit rates", 1998). It follows from names, never from
+//! addresses, so nodes with the same view agree, and a node that leaves moves its own keys only.
+
+use crate::call::SessionKey;
+use crate::remote::{KeyOwner, RemoteActors, splitmix64};
+
+/// Kinds have names of their own beside those of actors.
+pub(super) const PUBLISHED_PREFIX: &str = "keyed:";
+
+/// The name under which other nodes find a kind.
+pub(super) fn published_name(kind: &str) -> String {
+    format!("{PUBLISHED_PREFIX}{kind}")
+}
+
+/// The number of a key, which decides its node.
+pub(super) fn place_of(kind: &str, key: &str) -> u64 {
+    splitmix64(SessionKey::new(key).number() ^ splitmix64(SessionKey::new(kind).number()))
+}
+
+/// Whether this node has the key, by its own view. It has the kind.
+pub(super) fn is_here(actors: &dyn RemoteActors, published: &str, place: u64) -> bool {
+    !matches!(actors.owner(published, place, true), Some(KeyOwner::Other(_)))
+}

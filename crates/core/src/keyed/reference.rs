@@ -1,0 +1,211 @@
+//! A reference to the keyed actors of one kind, wherever they run.
+
+use std::fmt;
+use std::sync::Arc;
+
+use callboard_codec::{Data, Payload};
+
+use super::kind::{KeyedKinds, check_key, ended};
+use super::letter::Letter;
+use super::placement;
+use crate::actor::{Question, QuestionForm, QuestionOrder, owned};
+use crate::call::{CallOptions, Origin, OuterCall};
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::error::{AskError, Failure};
+use crate::gateway::Gateway;
+use crate::remote::{Cluster, KeyOwner, RemoteQuestion};
+
+/// How often a question follows its key to another node.
+const MAX_HOPS: usize = 2;
+
+/// A reference to the keyed actors of one kind, on this node and on other nodes of the cluster. Cloning it is cheap.
+///
+/// It is made by [`NodeHandle::keyed`](crate::NodeHandle::keyed), and in the code of a stage by
+/// [`LocalClient::keyed`](crate::LocalClient::keyed). The node of a key follows from its name and the names of the nodes
+/// that have the kind, so all nodes with the same view agree.
+///
+/// # What is promised
+///
+/// A question is handled at most once, and the questions of a key one after another.
+/// [`AskError::was_taken`] says whether it may have been handled.
+///
+/// | when | error |
+/// |---|---|
+/// | no reachable node has the kind; the node ends; all active keys have work | `Unreachable`: not handled |
+/// | the key cannot be loaded, or its store fails before the message is taken | `Unreachable`: not handled |
+/// | the key is too long, or the kind does not accept the question | `NotAccepted`: not handled |
+/// | the mailbox of the key, or of the kind, is full | `Full`: not handled |
+/// | the key moves between nodes that do not agree on its owner | `Fenced`: not handled |
+/// | the handler panics or takes too long | `Crashed`: its changes are not saved |
+/// | the save of its changes fails; a later instance has claimed the key; the connection is lost | `Lost`: it may have had an effect |
+/// | the handler returns a failure, or the state is too large | `Failed` |
+/// | the deadline passes | `DeadlineExceeded`, which says whether it was taken |
+#[derive(Clone)]
+pub struct KeyedRef {
+    kind: Arc<str>,
+    published: Arc<str>,
+    kinds: Arc<KeyedKinds>,
+    gateway: Arc<Gateway>,
+    cluster: Cluster,
+    /// The call for which it asks.
+    outer: Option<Arc<OuterCall>>,
+}
+
+impl KeyedRef {
+    pub(crate) fn new(
+        kind: &str,
+        kinds: Arc<KeyedKinds>,
+        gateway: Arc<Gateway>,
+        cluster: Cluster,
+        outer: Option<Arc<OuterCall>>,
+    ) -> Self {
+        let published = placement::published_name(kind).into();
+        Self { kind: kind.into(), published, kinds, gateway, cluster, outer }
+    }
+
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Asks the instance of `key`, which is loaded if it is not active, and waits for the answer: a
+    /// [`Duration`](std::time::Duration) from now, until a [`Deadline`], or as [`CallOptions`] say, which may also name
+    /// a caller. Options without a deadline wait for [30 s](Deadline::DEFAULT_TIMEOUT).
+    ///
+    /// # Errors
+    ///
+    /// See [`KeyedRef`] and [`AskError`].
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, a question that waits is not handled. One that was taken is handled to its end.
+    pub async fn ask<Q: Question>(
+        &self,
+        key: &str,
+        within: impl Into<CallOptions>,
+        question: Q,
+    ) -> Result<Q::Answer, AskError> {
+        self.send::<Q, Q::Answer>(key, QuestionForm::Ask, within.into(), question).await
+    }
+
+    /// Puts a message into the mailbox of `key`, and returns when it is there. Nobody learns whether it is handled: it
+    /// is lost if the key cannot be loaded, moves, or its node is killed.
+    ///
+    /// # Errors
+    ///
+    /// See [`KeyedRef`] and [`AskError`].
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, the message may be handled or not.
+    pub async fn tell<Q: Question>(
+        &self,
+        key: &str,
+        within: impl Into<CallOptions>,
+        question: Q,
+    ) -> Result<(), AskError> {
+        self.send::<Q, ()>(key, QuestionForm::Tell, within.into(), question).await
+    }
+
+    async fn send<Q: Question, A: Data>(
+        &self,
+        key: &str,
+        form: QuestionForm,
+        options: CallOptions,
+        question: Q,
+    ) -> Result<A, AskError> {
+        check_key(key)?;
+        let now = clock::now();
+        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
+        let deadline = self.outer.as_ref().map_or(deadline, |outer| deadline.min(outer.flight.deadline));
+        let origin = Origin::from_options(&options, self.outer.as_ref());
+        let recorder = origin.as_ref().and_then(|origin| origin.recorder.clone());
+        let options = recorder.into_iter().fold(options, CallOptions::with_recorder);
+        let options = options.with_origin(origin).with_deadline(deadline);
+        let read = |decoder: callboard_codec::EnvelopeDecoder| decoder.finish_as::<A>().map(Payload::new);
+        let asked = Asked { key: key.into(), question: Q::NAME, form, deadline, options, read };
+        let answer = self.follow(&asked, Payload::new(question)).await?;
+        owned(answer).map_err(|reason| AskError::Failed(Failure::new(format!("the answer cannot be read: {reason}"))))
+    }
+
+    /// Asks the owner of the key, and the next one if that says that the key has moved.
+    async fn follow(&self, asked: &Asked, mut question: Payload) -> Result<Payload, AskError> {
+        let mut told = None;
+        for _ in 0..=MAX_HOPS {
+            let owner = match told.take() {
+                Some(node) => self.named(node),
+                None => self.owner(&asked.key)?,
+            };
+            let answer = match owner {
+                KeyOwner::This => {
+                    let letter = Letter::new(question);
+                    let answer = self.ask_here(asked, Arc::clone(&letter)).await;
+                    let Err(AskError::Moved { .. }) = &answer else { return answer };
+                    // It was not handled, so the question is still there.
+                    let Some(unread) = letter.take() else { return Err(AskError::Lost) };
+                    question = unread;
+                    answer
+                }
+                KeyOwner::Other(node) => self.ask_away(asked, question.clone(), node).await,
+            };
+            match answer {
+                Err(AskError::Moved { node }) => told = Some(node).filter(|node| !node.is_empty()),
+                answer => return answer,
+            }
+        }
+        Err(AskError::Fenced)
+    }
+
+    /// The node that has the key, by the view of this one.
+    fn owner(&self, key: &str) -> Result<KeyOwner, AskError> {
+        self.kinds.owner(&self.cluster, &self.published, key, self.gateway.is_draining())
+    }
+
+    fn named(&self, node: String) -> KeyOwner {
+        let actors = self.cluster.stages().and_then(|stages| stages.actors());
+        let is_this = actors.and_then(|actors| actors.this_node()).is_some_and(|this| *this == *node);
+        if is_this { KeyOwner::This } else { KeyOwner::Other(node.into()) }
+    }
+
+    async fn ask_here(&self, asked: &Asked, letter: Arc<Letter>) -> Result<Payload, AskError> {
+        let Some(running) = self.kinds.get(&self.kind) else { return Err(ended()) };
+        let (key, options) = (Some(Arc::clone(&asked.key)), asked.options.clone());
+        let order = QuestionOrder { deadline: asked.deadline, options, place: None, key };
+        Arc::clone(&running.kind).send(asked.question, letter, asked.form, order).await
+    }
+
+    async fn ask_away(&self, asked: &Asked, payload: Payload, node: Arc<str>) -> Result<Payload, AskError> {
+        let Some(actors) = self.cluster.stages().and_then(|stages| stages.actors()) else { return Err(ended()) };
+        let question = RemoteQuestion {
+            actor: Arc::clone(&self.published),
+            question: asked.question,
+            is_tell: asked.form == QuestionForm::Tell,
+            payload,
+            options: asked.options.clone(),
+            read: asked.read,
+            key: Some(Arc::clone(&asked.key)),
+            node: Some(node),
+        };
+        let answer = tokio::time::timeout_at(asked.deadline.instant(), actors.ask(question)).await;
+        // The other node may have handed the message to the instance a moment ago.
+        answer.map_err(|_| AskError::DeadlineExceeded { taken: true })?.map_err(AskError::from_answer)
+    }
+}
+
+/// What is the same for each node that a question reaches.
+struct Asked {
+    key: Arc<str>,
+    question: &'static str,
+    form: QuestionForm,
+    deadline: Deadline,
+    options: CallOptions,
+    read: fn(callboard_codec::EnvelopeDecoder) -> Result<Payload, callboard_codec::DecodeError>,
+}
+
+impl fmt::Debug for KeyedRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeyedRef").field(&self.kind).finish()
+    }
+}

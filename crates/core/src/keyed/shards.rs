@@ -1,0 +1,276 @@
+//! The active keys of a kind, and the mailbox of each.
+//!
+//! A message finds its slot, or makes it, under the lock of one shard. A slot that ends is closed first and removed
+//! then: a message that finds it closed makes the next one, so none is lost between two instances of a key.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use super::letter::Delivery;
+use crate::call::SessionKey;
+use crate::clock::Instant;
+use crate::error::AskError;
+
+/// Enough that 64 threads seldom meet.
+const SHARDS: usize = 64;
+
+/// The slots of one shard at which a search for an idle key looks.
+const LOOKS: usize = 16;
+
+/// What an instance is asked to do by its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum SlotOrder {
+    None,
+    /// Save and end, once no message waits: another key needs the place.
+    Passivate,
+    /// Save and end, and send waiting messages to the new owner.
+    Move,
+    /// Save and end: the node stops.
+    Stop,
+}
+
+/// One active key.
+pub(super) struct Slot<K> {
+    pub(super) key: Arc<str>,
+    mail: Mutex<Mail<K>>,
+    /// Notified of a message or an order.
+    pub(super) wake: Notify,
+    order: AtomicU8,
+    /// Whether it had a message since the last search for an idle key.
+    is_touched: AtomicBool,
+    task: OnceLock<AbortHandle>,
+}
+
+struct Mail<K> {
+    // Boxed: an idle mailbox keeps the room of a few places.
+    waiting: VecDeque<Box<Delivery<K>>>,
+    is_closed: bool,
+}
+
+/// What became of a message.
+pub(super) enum Put<K> {
+    Done,
+    /// The mailbox is full.
+    Full,
+    /// The key is not active.
+    Passive(Box<Delivery<K>>),
+}
+
+impl<K> Slot<K> {
+    pub(super) fn new(key: Arc<str>, first: Box<Delivery<K>>) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            mail: Mutex::new(Mail { waiting: VecDeque::from([first]), is_closed: false }),
+            wake: Notify::new(),
+            order: AtomicU8::new(SlotOrder::None as u8),
+            is_touched: AtomicBool::new(true),
+            task: OnceLock::new(),
+        })
+    }
+
+    fn put(&self, delivery: Box<Delivery<K>>, mailbox: usize, now: Instant) -> Put<K> {
+        {
+            let mut mail = self.mail.lock();
+            if mail.is_closed {
+                return Put::Passive(delivery);
+            }
+            if mail.waiting.len() >= mailbox {
+                // Those that nobody waits for have no place.
+                mail.waiting.retain(|waiting| waiting.is_wanted(now));
+                if mail.waiting.len() >= mailbox {
+                    return Put::Full;
+                }
+            }
+            mail.waiting.push_back(delivery);
+        }
+        self.is_touched.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+        Put::Done
+    }
+
+    pub(super) fn next(&self) -> Option<Box<Delivery<K>>> {
+        self.mail.lock().waiting.pop_front()
+    }
+
+    /// Closes it if no message waits.
+    pub(super) fn close_if_empty(&self) -> bool {
+        let mut mail = self.mail.lock();
+        mail.is_closed = mail.is_closed || mail.waiting.is_empty();
+        mail.is_closed
+    }
+
+    /// Closes it. The messages that wait are not handled.
+    pub(super) fn close(&self, error: &AskError) {
+        let waiting = {
+            let mut mail = self.mail.lock();
+            mail.is_closed = true;
+            std::mem::take(&mut mail.waiting)
+        };
+        waiting.into_iter().for_each(|delivery| delivery.refuse(error.clone()));
+    }
+
+    /// Fails the messages that wait. It stays open.
+    pub(super) fn refuse_waiting(&self, error: &AskError) {
+        let waiting = std::mem::take(&mut self.mail.lock().waiting);
+        waiting.into_iter().for_each(|delivery| delivery.refuse(error.clone()));
+    }
+
+    pub(super) fn order(&self) -> SlotOrder {
+        match self.order.load(Ordering::Acquire) {
+            order if order == SlotOrder::Passivate as u8 => SlotOrder::Passivate,
+            order if order == SlotOrder::Move as u8 => SlotOrder::Move,
+            order if order == SlotOrder::Stop as u8 => SlotOrder::Stop,
+            _ => SlotOrder::None,
+        }
+    }
+
+    /// Gives an order. A later one is never weaker.
+    pub(super) fn give(&self, order: SlotOrder) {
+        self.order.fetch_max(order as u8, Ordering::AcqRel);
+        self.wake.notify_one();
+    }
+
+    /// The key got a message after all.
+    pub(super) fn take_back_passivation(&self) {
+        let (from, to) = (SlotOrder::Passivate as u8, SlotOrder::None as u8);
+        let _ = self.order.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// All active keys.
+pub(super) struct Shards<K> {
+    shards: Vec<Mutex<Shard<K>>>,
+    is_over: AtomicBool,
+}
+
+struct Shard<K> {
+    slots: HashMap<Arc<str>, Arc<Slot<K>>>,
+    /// The slots in the order of the search for idle keys, with some that have ended.
+    clock: VecDeque<Arc<Slot<K>>>,
+}
+
+impl<K> Shards<K> {
+    pub(super) fn new() -> Self {
+        let shard = || Mutex::new(Shard { slots: HashMap::new(), clock: VecDeque::new() });
+        Self { shards: (0..SHARDS).map(|_| shard()).collect(), is_over: AtomicBool::new(false) }
+    }
+
+    fn position(key: &str) -> usize {
+        // The remainder is below the number of shards.
+        (SessionKey::new(key).number() % SHARDS as u64) as usize
+    }
+
+    /// Puts a message into the mailbox of its key, if that is active.
+    pub(super) fn put(&self, key: &str, delivery: Box<Delivery<K>>, mailbox: usize, now: Instant) -> Put<K> {
+        let found = self.shards[Self::position(key)].lock().slots.get(key).cloned();
+        match found {
+            Some(slot) => slot.put(delivery, mailbox, now),
+            None => Put::Passive(delivery),
+        }
+    }
+
+    /// The same, or makes its slot, which `spawn` starts. `Passive` only once all is over.
+    pub(super) fn put_or_add(
+        &self,
+        key: Arc<str>,
+        delivery: Box<Delivery<K>>,
+        mailbox: usize,
+        now: Instant,
+        spawn: impl FnOnce(&Arc<Slot<K>>) -> AbortHandle,
+    ) -> Put<K> {
+        let mut shard = self.shards[Self::position(&key)].lock();
+        if self.is_over.load(Ordering::Acquire) {
+            return Put::Passive(delivery);
+        }
+        let delivery = match shard.slots.get(&key) {
+            None => delivery,
+            Some(slot) => match slot.put(delivery, mailbox, now) {
+                Put::Passive(delivery) => delivery,
+                put => return put,
+            },
+        };
+        let slot = Slot::new(Arc::clone(&key), delivery);
+        let _ = slot.task.set(spawn(&slot));
+        shard.clock.push_back(Arc::clone(&slot));
+        shard.slots.insert(key, slot);
+        Put::Done
+    }
+
+    /// Removes a slot that has ended.
+    pub(super) fn remove(&self, slot: &Arc<Slot<K>>) {
+        let mut shard = self.shards[Self::position(&slot.key)].lock();
+        if shard.slots.get(&slot.key).is_some_and(|found| Arc::ptr_eq(found, slot)) {
+            shard.slots.remove(&slot.key);
+        }
+        if shard.clock.len() > 2 * shard.slots.len() + LOOKS {
+            shard.clock.retain(|slot| !slot.mail.lock().is_closed);
+            shard.clock.shrink_to(LOOKS);
+        }
+    }
+
+    /// Asks a key that had no message for long to end. False if none is found: a second chance, as in a clock.
+    pub(super) fn passivate_one(&self, near: &str) -> bool {
+        let first = Self::position(near);
+        (0..2 * SHARDS).any(|step| self.shards[(first + step) % SHARDS].lock().passivate_one())
+    }
+
+    /// Calls `see` for each active key.
+    pub(super) fn for_each(&self, mut see: impl FnMut(&Arc<Slot<K>>)) {
+        for shard in &self.shards {
+            let slots: Vec<_> = shard.lock().clock.iter().cloned().collect();
+            slots.iter().filter(|slot| !slot.mail.lock().is_closed).for_each(&mut see);
+        }
+    }
+
+    /// From now on no key becomes active, and each active one gets this order.
+    pub(super) fn stop(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.for_each(|slot| slot.give(SlotOrder::Stop));
+    }
+
+    /// Ends all at once. Returns how many there were.
+    pub(super) fn abort(&self) -> usize {
+        self.is_over.store(true, Ordering::Release);
+        let mut count = 0;
+        self.for_each(|slot| {
+            count += 1;
+            slot.task.get().inspect(|task| task.abort());
+        });
+        count
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+}
+
+impl<K> Shard<K> {
+    fn passivate_one(&mut self) -> bool {
+        for _ in 0..self.clock.len().min(LOOKS) {
+            let Some(slot) = self.clock.pop_front() else { return false };
+            let (is_closed, is_busy) = {
+                let mail = slot.mail.lock();
+                (mail.is_closed, !mail.waiting.is_empty())
+            };
+            if is_closed {
+                continue;
+            }
+            let is_idle =
+                !is_busy && !slot.is_touched.swap(false, Ordering::Relaxed) && slot.order() == SlotOrder::None;
+            if is_idle {
+                slot.give(SlotOrder::Passivate);
+            }
+            self.clock.push_back(slot);
+            if is_idle {
+                return true;
+            }
+        }
+        false
+    }
+}

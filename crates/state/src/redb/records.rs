@@ -1,0 +1,149 @@
+//! The tables, and the transaction of several operations.
+//!
+//! Epochs and states are in two tables, so that a claim does not write the state again. A transaction of claims alone is
+//! not flushed to the disk: if the process ends and the claims are forgotten, so are the instances that made them.
+
+use ::redb::{Database, Durability, ReadableTable, Table, TableDefinition, WriteTransaction};
+use bytes::Bytes;
+use callboard_core::keyed::{Fence, StateKey, StoreError, StoredState};
+use tokio::sync::oneshot;
+
+use super::Order;
+
+/// Kind and key to epoch and owner.
+const EPOCHS: TableDefinition<'static, (&str, &str), (u64, &str)> = TableDefinition::new("epochs");
+
+/// Kind and key to version and state.
+const STATES: TableDefinition<'static, (&str, &str), (u64, &[u8])> = TableDefinition::new("states");
+
+pub(super) type Record = StoredState;
+
+/// Kind and key.
+#[derive(Debug)]
+pub(super) struct Name {
+    kind: String,
+    key: String,
+}
+
+impl Name {
+    pub(super) fn of(key: StateKey<'_>) -> Self {
+        Self { kind: key.kind.to_owned(), key: key.key.to_owned() }
+    }
+
+    fn parts(&self) -> (&str, &str) {
+        (&self.kind, &self.key)
+    }
+}
+
+/// Makes the tables of a new file.
+pub(super) fn make_tables(database: &Database) -> Result<(), String> {
+    let make = || {
+        let transaction = database.begin_write()?;
+        transaction.open_table(EPOCHS)?;
+        transaction.open_table(STATES)?;
+        transaction.commit()?;
+        Ok::<_, ::redb::Error>(())
+    };
+    make().map_err(|error| error.to_string())
+}
+
+/// An outcome that is told once the transaction is on the disk.
+enum Outcome {
+    Claimed(oneshot::Sender<Result<Record, StoreError>>, Record),
+    Loaded(oneshot::Sender<Result<Option<Record>, StoreError>>, Option<Record>),
+    Saved(oneshot::Sender<Result<u64, StoreError>>, Result<u64, StoreError>),
+}
+
+impl Outcome {
+    fn tell(self, failure: Option<&StoreError>) {
+        let failed = |error: &StoreError| error.clone();
+        // A closed port is an asker that left.
+        match self {
+            Self::Claimed(done, record) => drop(done.send(failure.map_or(Ok(record), |error| Err(failed(error))))),
+            Self::Loaded(done, record) => drop(done.send(failure.map_or(Ok(record), |error| Err(failed(error))))),
+            Self::Saved(done, saved) => drop(done.send(failure.map_or(saved, |error| Err(failed(error))))),
+        }
+    }
+}
+
+/// Carries out the operations in their order, in one transaction, and tells their outcomes.
+pub(super) fn carry_out(database: &Database, orders: &mut Vec<Order>) {
+    let mut outcomes = Vec::with_capacity(orders.len());
+    let carried_out = transact(database, orders, &mut outcomes);
+    let failure = carried_out.err().map(|error| StoreError::Failed(error.to_string()));
+    if let Some(error) = &failure {
+        tracing::error!(parent: None, %error, "the file of keyed actors cannot be written");
+    }
+    // Those that an error left behind: their ports are closed.
+    orders.clear();
+    outcomes.into_iter().for_each(|outcome| outcome.tell(failure.as_ref()));
+}
+
+fn transact(database: &Database, orders: &mut Vec<Order>, outcomes: &mut Vec<Outcome>) -> Result<(), ::redb::Error> {
+    let mut transaction = database.begin_write()?;
+    let saves = orders.iter().any(|order| matches!(order, Order::Save { .. }));
+    let durability = if saves { Durability::Immediate } else { Durability::None };
+    transaction.set_durability(durability)?;
+    {
+        let mut tables = Tables::open(&transaction)?;
+        for order in orders.drain(..) {
+            outcomes.push(tables.apply(order)?);
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+struct Tables<'t> {
+    epochs: Table<'t, (&'static str, &'static str), (u64, &'static str)>,
+    states: Table<'t, (&'static str, &'static str), (u64, &'static [u8])>,
+}
+
+impl<'t> Tables<'t> {
+    fn open(transaction: &'t WriteTransaction) -> Result<Self, ::redb::Error> {
+        Ok(Self { epochs: transaction.open_table(EPOCHS)?, states: transaction.open_table(STATES)? })
+    }
+
+    fn apply(&mut self, order: Order) -> Result<Outcome, ::redb::Error> {
+        Ok(match order {
+            Order::Claim { name, owner, done } => {
+                let epoch = self.epoch(&name)?.unwrap_or(0) + 1;
+                self.epochs.insert(name.parts(), (epoch, owner.as_str()))?;
+                let (version, state) = self.state(&name)?;
+                Outcome::Claimed(done, StoredState { epoch, version, state, owner })
+            }
+            Order::Load { name, done } => Outcome::Loaded(done, self.record(&name)?),
+            Order::Save { name, fence, state, done } => Outcome::Saved(done, self.save(&name, fence, &state)?),
+        })
+    }
+
+    fn epoch(&self, name: &Name) -> Result<Option<u64>, ::redb::Error> {
+        Ok(self.epochs.get(name.parts())?.map(|found| found.value().0))
+    }
+
+    fn state(&self, name: &Name) -> Result<(u64, Option<Bytes>), ::redb::Error> {
+        let found = self.states.get(name.parts())?;
+        Ok(found.map_or((0, None), |found| {
+            let (version, state) = found.value();
+            (version, Some(Bytes::copy_from_slice(state)))
+        }))
+    }
+
+    fn record(&self, name: &Name) -> Result<Option<Record>, ::redb::Error> {
+        let found = self.epochs.get(name.parts())?;
+        let Some((epoch, owner)) = found.map(|found| (found.value().0, found.value().1.to_owned())) else {
+            return Ok(None);
+        };
+        let (version, state) = self.state(name)?;
+        Ok(Some(StoredState { epoch, version, state, owner }))
+    }
+
+    fn save(&mut self, name: &Name, fence: Fence, state: &[u8]) -> Result<Result<u64, StoreError>, ::redb::Error> {
+        let version = self.states.get(name.parts())?.map_or(0, |found| found.value().0);
+        if self.epoch(name)? != Some(fence.epoch) || version != fence.version {
+            return Ok(Err(StoreError::Conflict));
+        }
+        self.states.insert(name.parts(), (version + 1, state))?;
+        Ok(Ok(version + 1))
+    }
+}
