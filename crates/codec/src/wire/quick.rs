@@ -41,6 +41,7 @@ fn ask(reader: &mut HeaderReader<'_>) -> Option<Ask> {
             b"actor" => ask.actor = value.text()?.to_owned(),
             b"question" => ask.question = value.text()?.to_owned(),
             b"tell" => ask.tell = value.flag()?,
+            b"key" => ask.key = Some(value.text()?.to_owned()),
             _ => return None,
         }
         Some(())
@@ -235,8 +236,8 @@ mod tests {
     }
 
     fn asks() -> impl Strategy<Value = Option<Box<Ask>>> {
-        let asks = (".{0,40}", ".{0,40}", any::<bool>());
-        prop::option::of(asks.prop_map(|(actor, question, tell)| Box::new(Ask { actor, question, tell })))
+        let asks = (".{0,40}", ".{0,40}", any::<bool>(), prop::option::of(".{0,40}"));
+        prop::option::of(asks.prop_map(|(actor, question, tell, key)| Box::new(Ask { actor, question, tell, key })))
     }
 
     fn calls() -> impl Strategy<Value = Call> {

@@ -314,7 +314,7 @@ async fn the_mailbox_has_its_bound_while_its_actor_is_down() {
 async fn questions_that_arrive_have_half_of_the_mailbox() {
     let both = both(4).await;
     let client = both.node.client();
-    let admit = || client.edge().admit_question("here", "pay_out", false, 1);
+    let admit = || client.edge().admit_question("here", None, "pay_out", false, 1);
     let mut arriving = [admit().unwrap(), admit().unwrap()];
     assert_eq!(admit().unwrap_err().error_type(), Some("actor_full"));
     // The other half is for this node, and for questions that have arrived.

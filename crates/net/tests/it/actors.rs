@@ -241,7 +241,7 @@ async fn all_nodes_choose_the_same_of_several_and_an_own_actor_first() {
 
 /// A question as a node writes it.
 fn frames(actor: &str, question: &str, body: Vec<u8>) -> Vec<Bytes> {
-    let ask = Ask { actor: actor.to_owned(), question: question.to_owned(), tell: false };
+    let ask = Ask { actor: actor.to_owned(), question: question.to_owned(), tell: false, key: None };
     let call = Call { ask: Some(Box::new(ask)), millis_left: 60_000, ..Call::default() };
     vec![frame_head(FrameKind::Call, 0, &call, body.len()).unwrap(), body.into()]
 }

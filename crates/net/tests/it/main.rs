@@ -14,6 +14,7 @@ mod hostile;
 mod identity;
 mod issuers;
 mod joining;
+mod keyed;
 mod lab;
 mod ledger;
 mod lifecycle;
