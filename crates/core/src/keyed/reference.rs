@@ -70,6 +70,12 @@ impl KeyedRef {
         &self.kind
     }
 
+    /// The count of keys that are active on this node now.
+    #[must_use]
+    pub fn active(&self) -> usize {
+        self.kinds.get(&self.kind).map_or(0, |running| running.kind.active())
+    }
+
     /// Asks the instance of `key`, which is loaded if it is not active, and waits for the answer: a
     /// [`Duration`](std::time::Duration) from now, until a [`Deadline`], or as [`CallOptions`] say, which may also name
     /// a caller. Options without a deadline wait for [30 s](Deadline::DEFAULT_TIMEOUT).

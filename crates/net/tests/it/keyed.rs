@@ -26,6 +26,7 @@ struct Counter {
     count: Stored<Count>,
     node: &'static str,
     gate: Arc<Notify>,
+    at_gate: Arc<AtomicUsize>,
 }
 
 impl Keyed for Counter {
@@ -79,6 +80,7 @@ impl Answers<WhoAsks> for Counter {
 
 impl Answers<AddAtGate> for Counter {
     async fn answer(&mut self, AddAtGate(by): AddAtGate, _: &KeyContext) -> Result<u64, Failure> {
+        self.at_gate.fetch_add(1, Ordering::SeqCst);
         self.gate.notified().await;
         self.count.0 += by;
         Ok(self.count.0)
@@ -96,24 +98,27 @@ struct Host {
     served: ServingNode,
     counter: KeyedRef,
     gate: Arc<Notify>,
+    /// The messages that have come to the gate.
+    at_gate: Arc<AtomicUsize>,
     loads: Arc<AtomicUsize>,
 }
 
 impl Host {
     async fn start(node: &'static str, store: &MemoryStore, save: SavePolicy) -> Self {
         let (gate, loads) = (Arc::<Notify>::default(), Arc::<AtomicUsize>::default());
-        let (of_load, counted) = (Arc::clone(&gate), Arc::clone(&loads));
+        let at_gate = Arc::<AtomicUsize>::default();
+        let (of_load, counted, coming) = (Arc::clone(&gate), Arc::clone(&loads), Arc::clone(&at_gate));
         let load = move |_, count| {
             counted.fetch_add(1, Ordering::SeqCst);
-            let gate = Arc::clone(&of_load);
-            async move { Ok(Counter { count, node, gate }) }
+            let (gate, at_gate) = (Arc::clone(&of_load), Arc::clone(&coming));
+            async move { Ok(Counter { count, node, gate, at_gate }) }
         };
         let spec = KeyedSpec::new("counter", Arc::new(store.clone()), load).save(save);
         let spec = spec.accepts::<Add>().accepts::<Where>().accepts::<WhoAsks>();
         let spec = spec.accepts::<AddAtGate>().accepts::<Panics>();
         let served = ServingNode::start(App::new().keyed(spec)).await;
         let counter = served.node.keyed("counter");
-        Self { served, counter, gate, loads }
+        Self { served, counter, gate, at_gate, loads }
     }
 
     fn joins(&self, other: &QuicEdge) {
@@ -155,6 +160,7 @@ async fn two(store: &MemoryStore, save: SavePolicy) -> (Host, Host, String, Stri
     for key in keys() {
         while left.counter.ask(&key, LONG, Add(0)).await.is_err() {}
     }
+    until(|| left.counter.active() + right.counter.active() == keys().count()).await;
     (left, right, on_left, on_right)
 }
 
@@ -216,7 +222,7 @@ async fn an_old_owner_that_thaws_cannot_save_and_its_asker_is_told() {
         let (counter, key) = (right.counter.clone(), key.clone());
         tokio::spawn(async move { counter.ask(&key, LONG, AddAtGate(100)).await })
     };
-    until(|| right.served.node.describe().in_flight == 0).await;
+    until(|| right.at_gate.load(Ordering::SeqCst) == 1).await;
     // The nodes do not see each other any more, and the key goes on at the left.
     drop(right.served.edge);
     let moved = async {
