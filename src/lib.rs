@@ -114,6 +114,7 @@
 //! | `net` | yes | the QUIC edge, and the client over a network: `Client` |
 //! | `onnx` | yes | ONNX models as stages |
 //! | `state` | no | a file for the state of keyed actors: `RedbStore` |
+//! | `postgres` | no | a server for the state of keyed actors: `PostgresStore` |
 //! | `process` | yes | stages in child processes: Python services, and any program that speaks the worker protocol |
 //! | `tls` | yes | certificates on the HTTP edge; without it, a configuration that names one is an error at the start |
 //! | `zstd` | yes | zstd as a coding of bodies over HTTP, beside gzip and deflate |
@@ -181,7 +182,8 @@ pub mod codec {
 
 pub use callboard_core::{actor, description, keyed, remote, testing, timeline};
 
-/// Stores of keyed actors: [`RedbStore`](state::RedbStore), a file on this machine.
+/// Stores of keyed actors: [`RedbStore`](state::RedbStore), a file on this machine, and with the feature `postgres` a
+/// server that nodes share.
 #[cfg(feature = "state")]
 pub mod state {
     pub use callboard_state::*;

@@ -1,0 +1,203 @@
+//! A store that nodes share: one table of a PostgreSQL server.
+//!
+//! All operations go over one connection, without waiting for each other's answers. A connection that is lost is made
+//! again by the next operation; operations that wait for an answer fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use callboard_core::keyed::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+
+/// How long an operation may take, with a new connection: as the load of a key.
+const WITHIN: Duration = Duration::from_secs(10);
+
+const CLAIM: &str = "INSERT INTO callboard_keyed_actors AS record (kind, key, epoch, version, owner) \
+     VALUES ($1, $2, 1, 0, $3) \
+     ON CONFLICT (kind, key) DO UPDATE SET epoch = record.epoch + 1, owner = excluded.owner \
+     RETURNING epoch, version, owner, state";
+
+const LOAD: &str = "SELECT epoch, version, owner, state FROM callboard_keyed_actors WHERE kind = $1 AND key = $2";
+
+const SAVE: &str = "UPDATE callboard_keyed_actors SET version = version + 1, state = $5 \
+     WHERE kind = $1 AND key = $2 AND epoch = $3 AND version = $4 RETURNING version";
+
+/// Keeps the state of keyed actors in a table of a PostgreSQL server, from version 9.5 on, which all nodes of a cluster
+/// use. Each operation is one statement, and each save is a transaction of its own: it survives what a commit of the
+/// server survives (`synchronous_commit`).
+///
+/// The connection has no TLS: use a socket of the machine, a private network, or a proxy beside the node.
+#[derive(Debug)]
+pub struct PostgresStore {
+    config: Config,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+/// A connection with its statements.
+#[derive(Debug)]
+struct Session {
+    client: Client,
+    claim: Statement,
+    load: Statement,
+    save: Statement,
+}
+
+/// Why a server could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectStoreError {
+    /// The text is no configuration, such as `host=db user=callboard dbname=carts`, or a URL `postgres://…`.
+    #[error("the configuration of the connection cannot be read: {0}")]
+    Config(String),
+    /// The server cannot be reached, refuses the user, or does not make the table.
+    #[error("the server cannot be used: {0}")]
+    Server(String),
+}
+
+impl PostgresStore {
+    /// What [`create_table`](Self::create_table) runs. It may run again.
+    pub const TABLE: &'static str = "CREATE TABLE IF NOT EXISTS callboard_keyed_actors (\
+         kind bytea NOT NULL, key bytea NOT NULL, epoch bigint NOT NULL, version bigint NOT NULL, \
+         owner text NOT NULL, state bytea, PRIMARY KEY (kind, key))";
+
+    /// A store on the server that `config` names: `host=db user=callboard dbname=carts`, or a URL `postgres://…`.
+    /// Nothing is connected before the first operation.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectStoreError::Config`].
+    pub fn try_new(config: &str) -> Result<Self, ConnectStoreError> {
+        let mut config: Config =
+            config.parse().map_err(|error: tokio_postgres::Error| ConnectStoreError::Config(text_of(&error)))?;
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(WITHIN);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("callboard");
+        }
+        Ok(Self { config, session: Mutex::default() })
+    }
+
+    /// Makes the table, if it does not exist. Once for a database, by a user who may: the nodes only read and write it.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectStoreError::Server`].
+    pub async fn create_table(&self) -> Result<(), ConnectStoreError> {
+        let making = async {
+            let client = connect(&self.config).await?;
+            client.batch_execute(Self::TABLE).await
+        };
+        let made =
+            timeout(WITHIN, making).await.map_err(|_| ConnectStoreError::Server("no answer in time".to_owned()))?;
+        made.map_err(|error| ConnectStoreError::Server(text_of(&error)))
+    }
+
+    /// The connection, which is made if there is none.
+    async fn session(&self) -> Result<Arc<Session>, tokio_postgres::Error> {
+        let mut session = self.session.lock().await;
+        if let Some(open) = session.as_ref().filter(|open| !open.client.is_closed()) {
+            return Ok(Arc::clone(open));
+        }
+        let client = connect(&self.config).await?;
+        let (claim, load) = (client.prepare(CLAIM).await?, client.prepare(LOAD).await?);
+        let save = client.prepare(SAVE).await?;
+        Ok(Arc::clone(session.insert(Arc::new(Session { client, claim, load, save }))))
+    }
+
+    fn within<'a, T: Send + 'a>(
+        &'a self,
+        operation: impl FnOnce(Arc<Session>) -> StoreFuture<'a, T> + Send + 'a,
+    ) -> StoreFuture<'a, T> {
+        Box::pin(async move {
+            let running = async {
+                let session = self.session().await.map_err(|error| failed(&error))?;
+                operation(session).await
+            };
+            let late = |_| StoreError::Failed(format!("no answer within {WITHIN:?}"));
+            timeout(WITHIN, running).await.map_err(late)?
+        })
+    }
+}
+
+async fn connect(config: &Config) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = config.connect(NoTls).await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            let reason = text_of(&error);
+            tracing::warn!(parent: None, reason, "the connection to the store of keyed actors was lost");
+        }
+    });
+    Ok(client)
+}
+
+/// The error with its cause, which says more.
+fn text_of(error: &tokio_postgres::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn failed(error: &tokio_postgres::Error) -> StoreError {
+    StoreError::Failed(text_of(error))
+}
+
+/// A number of the table.
+fn number(row: &Row, column: usize) -> Result<u64, StoreError> {
+    let number: i64 = row.try_get(column).map_err(|error| failed(&error))?;
+    u64::try_from(number).map_err(|_| StoreError::Failed(format!("the table has the number {number}")))
+}
+
+fn record(row: &Row) -> Result<StoredState, StoreError> {
+    let state: Option<Vec<u8>> = row.try_get(3).map_err(|error| failed(&error))?;
+    Ok(StoredState {
+        epoch: number(row, 0)?,
+        version: number(row, 1)?,
+        owner: row.try_get(2).map_err(|error| failed(&error))?,
+        state: state.map(Bytes::from),
+    })
+}
+
+impl StateStore for PostgresStore {
+    fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
+        self.within(move |session: Arc<Session>| -> StoreFuture<'a, StoredState> {
+            Box::pin(async move {
+                let (kind, key) = (key.kind.as_bytes(), key.key.as_bytes());
+                let row = session.client.query_one(&session.claim, &[&kind, &key, &owner]).await;
+                record(&row.map_err(|error| failed(&error))?)
+            })
+        })
+    }
+
+    fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>> {
+        self.within(move |session: Arc<Session>| -> StoreFuture<'a, Option<StoredState>> {
+            Box::pin(async move {
+                let (kind, key) = (key.kind.as_bytes(), key.key.as_bytes());
+                let row = session.client.query_opt(&session.load, &[&kind, &key]).await;
+                row.map_err(|error| failed(&error))?.as_ref().map(record).transpose()
+            })
+        })
+    }
+
+    fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: Bytes) -> StoreFuture<'a, u64> {
+        self.within(move |session: Arc<Session>| -> StoreFuture<'a, u64> {
+            Box::pin(async move {
+                let (kind, key, state) = (key.kind.as_bytes(), key.key.as_bytes(), &state[..]);
+                // A number that is too large for the table is in no record.
+                let (Ok(epoch), Ok(version)) = (i64::try_from(fence.epoch), i64::try_from(fence.version)) else {
+                    return Err(StoreError::Conflict);
+                };
+                let saved = session.client.query_opt(&session.save, &[&kind, &key, &epoch, &version, &state]).await;
+                number(&saved.map_err(|error| failed(&error))?.ok_or(StoreError::Conflict)?, 0)
+            })
+        })
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+}
