@@ -44,6 +44,7 @@ examples:
     cargo run --example calls
     cargo run --example actors
     cargo run --example actors_over_nodes
+    cargo run --example sessions
     cargo run --example tensors
     cargo run --example asynchronous
     cargo run --example branches
