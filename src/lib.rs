@@ -206,6 +206,7 @@ pub mod server {
 pub mod http {
     pub use callboard_grpc::GrpcProtocol;
     pub use callboard_http::*;
+    pub use callboard_mcp::{Authorization, AuthorizationError, McpConfig, McpProtocol};
     pub use callboard_oip::InferenceProtocol;
     pub use callboard_openai::OpenAiProtocol;
 }

@@ -51,6 +51,8 @@ def test_each_route_is_described() -> None:
         "query": [],
         "methods": [],
         "openai": None,
+        "mcp": False,
+        "documentation": None,
         "response": None,
         "request": [],
         "streams": False,

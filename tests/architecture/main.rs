@@ -18,7 +18,7 @@ use self::sources::{code_of, crates, identifiers, indentation, manifest, read, r
 type Rule = (&'static str, &'static str, &'static str);
 
 /// From the bottom up; the root package comes last.
-const RULES: [Rule; 21] = [
+const RULES: [Rule; 22] = [
     ("codec", "", "tokio ractor tracing axum hyper quinn rustls"),
     ("core", "codec", "axum hyper hyper-util tower quinn rustls serde_json"),
     ("state", "core", "axum hyper quinn ractor"),
@@ -30,22 +30,23 @@ const RULES: [Rule; 21] = [
     ("oip", "codec core http telemetry", "axum hyper quinn ractor rustls"),
     ("openai", "codec core http telemetry", "axum hyper quinn ractor rustls"),
     ("grpc", "codec core http oip telemetry", "axum quinn ractor rustls"),
+    ("mcp", "codec core http telemetry", "axum hyper quinn ractor rustls"),
     ("onnx", "codec core", "axum hyper quinn ractor tokio"),
     ("process", "codec core", "axum hyper quinn ractor"),
     ("stages", "codec core", "axum hyper quinn ractor tokio"),
     ("bench", "codec core http-client net", "axum hyper quinn ractor"),
     ("python", "codec core net", "axum hyper quinn ractor rustls"),
-    ("server", "core grpc http net oip openai process", "axum hyper quinn ractor"),
+    ("server", "core grpc http mcp net oip openai process", "axum hyper quinn ractor"),
     (
         "config",
-        "codec core http http-client net onnx process server stages",
+        "codec core http http-client mcp net onnx process server stages",
         "axum hyper quinn ractor rten prost image",
     ),
     ("models", "codec config core http server", "axum hyper quinn ractor"),
-    ("cli", "bench codec config core http http-client models net process server", "axum hyper quinn ractor"),
+    ("cli", "bench codec config core http http-client mcp models net process server", "axum hyper quinn ractor"),
     (
         "",
-        "cli codec config core grpc http http-client models net oip onnx openai process server stages state",
+        "cli codec config core grpc http http-client mcp models net oip onnx openai process server stages state",
         "axum hyper quinn ractor rten prost image",
     ),
 ];

@@ -13,6 +13,7 @@ mod deploy;
 mod examples;
 mod generators;
 mod grpc;
+mod mcp;
 mod metrics;
 mod migrate;
 #[cfg(target_os = "linux")]

@@ -68,6 +68,12 @@ fn the_page_for_clients_of_triton_can_be_followed() {
 }
 
 #[test]
+fn the_page_for_agents_can_be_followed() {
+    let Some(python) = Python::with("mcp") else { return };
+    follow_with(&python, "docs/mcp.md");
+}
+
+#[test]
 fn the_page_for_clients_of_openai_can_be_followed() {
     let Some(python) = Python::with("openai") else { return };
     follow_with(&python, "docs/openai.md");

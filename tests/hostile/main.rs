@@ -46,6 +46,7 @@ mod honest;
 mod http1;
 mod http2;
 mod json;
+mod mcp;
 mod msgpack;
 mod node;
 mod npy;

@@ -4,8 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
 use callboard_config::{ExamplePlan, Plan, SecretSource, Settings, Source, Sourced, Target};
-use callboard_core::{App, Limits, Node};
+use callboard_core::{App, Limits, LocalClient, Node};
+use callboard_http::protocol::Protocol as _;
 use callboard_http::{AUTH_ROUTE, ApiInfo, ApiKeys, ApiKeysError, HttpConfig, TlsConfig};
+use callboard_mcp::{Authorization, McpConfig, McpProtocol};
 use callboard_server::own_protocols;
 
 use crate::error::CliError;
@@ -145,6 +147,20 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
     };
     settings.http_limits.apply(&mut config);
     Ok(config)
+}
+
+/// What agents are told, and which routes they may call.
+pub(crate) fn mcp_config(plan: &Plan, info: &ApiInfo) -> McpConfig {
+    let (url, servers) = (&plan.settings.mcp_url.value, &plan.settings.authorization_servers.value);
+    // Each URL was checked as it was read.
+    let authorization = url.as_ref().and_then(|url| Authorization::try_new(url.as_str(), servers.clone()).ok());
+    McpConfig { all_routes: plan.settings.mcp.value, authorization, ..callboard_server::mcp_config(info) }
+}
+
+/// Checks that the routes can be the tools that they are to be, as a server does at its start.
+pub(crate) fn check_tools(plan: &Plan, client: &LocalClient) -> Result<(), CliError> {
+    let protocol = McpProtocol::new(mcp_config(plan, &ApiInfo::default()));
+    protocol.check(&client.routes()).map_err(CliError::Failed)
 }
 
 /// The limits of the admin listener: few connections, separate keys, and the edge's certificate beyond loopback.

@@ -17,9 +17,9 @@ use super::graph::{self, Steps};
 use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
-    HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, METHODS,
-    METHODS_FORM, OPENAI, OPENAI_FORM, PRIORITY, PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT, max_body_bytes_form,
-    timeout_form,
+    HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, MCP,
+    MCP_FORM, METHODS, METHODS_FORM, OPENAI, OPENAI_FORM, PRIORITY, PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT,
+    max_body_bytes_form, timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -49,10 +49,14 @@ pub struct RoutePlan {
     pub methods: Sourced<Vec<String>>,
     /// How clients of OpenAI's API call it; `None` if they do not.
     pub task: Sourced<Option<Task>>,
+    /// Whether agents may call it as a tool.
+    pub mcp: Sourced<bool>,
     /// How it takes over when it is loaded again; `None` if at once.
     pub rollout: Sourced<Option<RolloutPlan>>,
     /// One line for people.
     pub summary: Option<String>,
+    /// As many as callers need; by these models choose tools.
+    pub description: Option<String>,
     /// Valid inputs: shown in the documentation, and run by `callboard check`.
     pub examples: Vec<ExamplePlan>,
 }
@@ -66,10 +70,11 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "path",
     "stages",
     "summary",
+    "description",
     "examples",
     "rollout",
     MAX_IN_FLIGHT,
@@ -81,6 +86,7 @@ const KEYS: [&str; 14] = [
     QUERY,
     METHODS,
     OPENAI,
+    MCP,
 ];
 
 const STAGES: &str = "the names of one or more stages, such as [\"decode\", \"model\"]";
@@ -101,8 +107,10 @@ impl RoutePlan {
             query: Sourced::new(Vec::new(), Source::Default),
             methods: Sourced::new(Vec::new(), Source::Default),
             task: Sourced::new(None, Source::Default),
+            mcp: Sourced::new(false, Source::Default),
             rollout: Sourced::new(None, Source::Default),
             summary: None,
+            description: None,
             examples: Vec::new(),
         }
     }
@@ -156,6 +164,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
         return Err(ConfigError::Rejected { place, message });
     }
     let summary = section.get("summary").map(|entry| entry.text("one line of text")).transpose()?;
+    let description = section.get("description").map(|entry| entry.text("a text")).transpose()?;
     let examples = match section.get("examples") {
         Some(entry) => entry.elements(EXAMPLE)?.iter().map(example).collect::<Result<_, _>>()?,
         None => Vec::new(),
@@ -175,13 +184,20 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
         let message = "a model is called by `POST` and its name: remove the parameters of the path, or `methods`";
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
     }
+    route.mcp = section.read(MCP, &MCP_FORM)?.unwrap_or(route.mcp);
+    if route.mcp.value && (route.path.value.contains('{') || !is_posted(&route.methods.value)) {
+        let place = section.get(MCP).map_or_else(|| section.place(), |entry| entry.place());
+        let message = "a tool is called by `POST` and its name: remove the parameters of the path, or `methods`";
+        return Err(ConfigError::Rejected { place, message: message.to_owned() });
+    }
     route.rollout = rollout::read(&section)?;
     if route.max_body_bytes.value > settings.max_in_flight_bytes.value {
         let place = section.get(MAX_BODY_BYTES).map_or_else(|| section.place(), |entry| entry.place());
         let message = "it is above limits.max_in_flight_bytes, so such a body could never be admitted";
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
     }
-    Ok(RoutePlan { summary: summary.map(|summary| summary.value), examples, ..route })
+    let (summary, description) = (summary.map(|text| text.value), description.map(|text| text.value));
+    Ok(RoutePlan { summary, description, examples, ..route })
 }
 
 /// Whether `POST` calls a route of these methods.

@@ -60,6 +60,12 @@ pub(crate) fn begins_as(bytes: &[u8], media_type: &str) -> bool {
     SIGNATURES.iter().any(|(name, place, mark)| *name == media_type && is_at(*place, mark))
 }
 
+/// The media type that the first bytes of a file have, if it is a known one.
+#[must_use]
+pub fn file_type_of(bytes: &[u8]) -> Option<&'static str> {
+    SIGNATURES.iter().map(|(name, ..)| *name).find(|name| begins_as(bytes, name))
+}
+
 /// The known media types in a range such as `image/*`.
 pub(crate) fn known_types(range: &str) -> Vec<&'static str> {
     let known = SIGNATURES.iter().map(|(name, ..)| *name);

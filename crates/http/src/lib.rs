@@ -143,7 +143,7 @@ pub use callboard_telemetry::{
 pub use callboard_telemetry::{OTEL_ENDPOINT, OtlpConfig, OtlpEnvError, SpanExporter};
 pub use config::{HttpConfig, HttpConfigError, TlsConfig};
 pub use describe::curl::{curl, shell_word};
-pub use describe::openapi::{ApiInfo, example_of, openapi};
+pub use describe::openapi::{ApiInfo, example_of, openapi, plain_schema};
 pub use dispatch::HttpEdge;
 pub use dispatch::serve::{HttpServeError, serve, serve_edge, serve_mounted, serve_router};
 pub use error::{Problem, http_status};

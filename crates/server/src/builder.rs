@@ -12,9 +12,11 @@ use callboard_http::OtlpConfig;
 use callboard_http::axum::Router;
 use callboard_http::protocol::Protocol;
 use callboard_http::{AUTH_ROUTE, ApiInfo, HttpConfig, HttpEdge};
+use callboard_mcp::{McpConfig, McpProtocol};
 use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 
 use crate::http::{ServeError, Server, StartingServer};
+use crate::mcp::mcp_config;
 
 /// Builds a [`Server`] from an app and other parts. [`start`](Self::start) starts them in one order;
 /// [`Server::shutdown`] says in which order they end.
@@ -55,6 +57,7 @@ use crate::http::{ServeError, Server, StartingServer};
 pub struct ServerBuilder {
     pub(super) config: HttpConfig,
     pub(super) info: ApiInfo,
+    pub(super) mcp: Option<McpConfig>,
     pub(super) mount: Option<Box<dyn FnOnce(HttpEdge) -> Router + Send>>,
     pub(super) metrics: Vec<Box<dyn Fn() -> String + Send + Sync>>,
     pub(super) protocols: Vec<Arc<dyn Protocol>>,
@@ -79,6 +82,13 @@ impl ServerBuilder {
     /// The title, version and description in the OpenAPI document.
     pub fn info(mut self, info: ApiInfo) -> Self {
         self.info = info;
+        self
+    }
+
+    /// The settings of the Model Context Protocol, by which agents call [tools](callboard_core::RouteSpec::tool).
+    /// Default: the name, version and description of [`info`](Self::info), and the routes that say so.
+    pub fn mcp(mut self, config: McpConfig) -> Self {
+        self.mcp = Some(config);
         self
     }
 
@@ -208,7 +218,9 @@ impl ServerBuilder {
     /// # Errors
     ///
     /// Limits that cannot be served, or protocols that claim the same.
-    pub fn open(self, listener: TcpListener) -> Result<StartingServer, ServeError> {
+    pub fn open(mut self, listener: TcpListener) -> Result<StartingServer, ServeError> {
+        let mcp = self.mcp.take().unwrap_or_else(|| mcp_config(&self.info));
+        self.protocols.push(Arc::new(McpProtocol::new(mcp)));
         StartingServer::open(listener, self)
     }
 }

@@ -6,6 +6,8 @@ mod builder;
 mod edges;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "http")]
+mod mcp;
 
 pub use self::edges::{EdgeServer, EdgeServerError};
 
@@ -13,3 +15,5 @@ pub use self::edges::{EdgeServer, EdgeServerError};
 pub use self::builder::ServerBuilder;
 #[cfg(feature = "http")]
 pub use self::http::{ServeError, Server, StartingServer, own_protocols, serve};
+#[cfg(feature = "http")]
+pub use self::mcp::mcp_config;

@@ -31,6 +31,7 @@ from callboard._options import (
     route_path,
     size_of,
     task_of,
+    tool_of,
     timeout_ms,
     variables_of,
 )
@@ -91,6 +92,8 @@ class Service:
     methods: tuple[str, ...] = ()
     # How clients of OpenAI's API call its `route`.
     openai: str | None = None
+    # Whether agents may call its `route`.
+    mcp: bool = False
     # What it says of its answers over HTTP.
     response: Declared | None = None
 
@@ -110,6 +113,7 @@ class Method:
     query: tuple[str, ...] | None = None
     methods: tuple[str, ...] = ()
     openai: str | None = None
+    mcp: bool = False
     response: Declared | None = None
     # None: as the service says.
     share_replicas: bool | None = None
@@ -144,6 +148,7 @@ def service(
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
     openai: Task | None = ...,
+    mcp: bool = ...,
     status_code: int | None = ...,
     media_type: str | None = ...,
     response_description: str | None = ...,
@@ -180,6 +185,8 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `methods`: those of HTTP that call its `route`, such as `["GET"]`; `POST` by default. See `callboard.route`.
     * `openai`: how clients of OpenAI's API call it: `"chat"`, `"complete"`, `"embed"`, `"rerank"` or `"moderate"`. The
       parameters are fields of the request, such as `messages` and `temperature`; see `docs/openai.md`.
+    * `mcp`: `True` lets agents call it as a tool, by the Model Context Protocol: its documentation tells them what it
+      does; see `docs/mcp.md`.
     * `status_code`, `media_type` and `response_description`: those of its answers, where the code chooses no other; see
       `callboard.Response`.
     * `warm`: replicas are forked from a process that has imported the module, on Linux. `False`: each imports it.
@@ -227,6 +234,7 @@ def function(
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
     openai: Task | None = ...,
+    mcp: bool = ...,
     status_code: int | None = ...,
     media_type: str | None = ...,
     response_description: str | None = ...,
@@ -258,7 +266,7 @@ _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
     "devices",
     *("start_timeout", "memory_limit", "env", "affinity", "examples", "headers", "query", "methods", "warm"),
-    *("openai", "status_code", "media_type", "response_description"),
+    *("openai", "mcp", "status_code", "media_type", "response_description"),
 )
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup", "share_replicas")
 
@@ -289,6 +297,7 @@ def service_of(
     query: Sequence[str] = (),
     methods: Sequence[str] = (),
     openai: Task | None = None,
+    mcp: bool = False,
     status_code: int | None = None,
     media_type: str | None = None,
     response_description: str | None = None,
@@ -325,6 +334,7 @@ def service_of(
         query=query_of(query),
         methods=methods_of(methods),
         openai=task_of(openai),
+        mcp=tool_of(mcp),
         response=declared(status_code, media_type, response_description),
     )
 
@@ -388,6 +398,7 @@ def route(
     query: Sequence[str] | None = None,
     methods: Sequence[str] = (),
     openai: Task | None = None,
+    mcp: bool = False,
     status_code: int | None = None,
     media_type: str | None = None,
     response_description: str | None = None,
@@ -400,7 +411,7 @@ def route(
     `max` of `concurrent`, share replicas among each other. With `share_replicas=False` the method has replicas of its
     own, each with an instance and `setup`.
 
-    `examples`, `headers`, `query`, `openai`, `status_code`, `media_type` and `response_description` are as of
+    `examples`, `headers`, `query`, `openai`, `mcp`, `status_code`, `media_type` and `response_description` are as of
     `service`; `headers` and `query` are by default those of the service.
 
     A segment of the path may be a parameter: `@route("/items/{item_id}", methods=["GET"])` gives a method with the
@@ -420,6 +431,7 @@ def route(
         method.query = None if query is None else query_of(query)
         method.methods = methods_of(methods)
         method.openai = task_of(openai)
+        method.mcp = tool_of(mcp)
         method.response = declared(status_code, media_type, response_description)
         method.share_replicas = share_replicas
         return fn

@@ -209,6 +209,12 @@ def task_of(task: Any) -> str | None:
     return task if task is None else str(task)
 
 
+def tool_of(mcp: Any) -> bool:
+    if not isinstance(mcp, bool):
+        raise TypeError(f"mcp={mcp!r}: must be True or False")
+    return mcp
+
+
 def _names_of(option: str, names: Any, example: str) -> tuple[str, ...]:
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
         raise TypeError(f"{option}={names!r}: must be a list of names, such as [{example!r}]")

@@ -71,6 +71,11 @@ class Route:
         return self.method.openai or (self.service.openai if self.attribute in (None, "predict") else None)
 
     @property
+    def mcp(self) -> bool:
+        """Whether agents may call it as a tool."""
+        return self.method.mcp or (self.service.mcp and self.attribute in (None, "predict"))
+
+    @property
     def response(self) -> Declared | None:
         """What it says of its answers over HTTP."""
         found = self.method.response or (self.service.response if self.attribute in (None, "predict") else None)
@@ -105,10 +110,13 @@ class Route:
         return found
 
     @property
-    def description(self) -> str:
+    def documentation(self) -> str:
         own = getattr(self.owner, self.attribute).__doc__ if self.attribute else None
-        text = inspect.cleandoc(own or self.owner.__doc__ or "")
-        return " ".join(text.partition("\n\n")[0].split())
+        return inspect.cleandoc(own or self.owner.__doc__ or "")
+
+    @property
+    def description(self) -> str:
+        return " ".join(self.documentation.partition("\n\n")[0].split())
 
     @property
     def stage(self) -> str:
@@ -142,6 +150,8 @@ class Route:
             "query": self.reads("query"),
             "methods": list(self.methods),
             "openai": self.openai,
+            "mcp": self.mcp,
+            "documentation": self.documentation if self.mcp else None,
             "response": None if self.response is None else dataclasses.asdict(self.response),
             "request": [argument.describe() for argument in self.signature.request],
             "streams": self.signature.streams,

@@ -42,7 +42,9 @@ struct Node {
 fn app() -> App {
     App::new()
         .route("/honest", Stage::each("honest", |scores: &Vec<f64>| Ok(scores.iter().sum::<f64>())))
-        .route("/echo", Stage::each("echo", |value: &Value| Ok(value.clone())))
+        .mount(
+            RouteSpec::new("/echo", Stage::each("echo", |value: &Value| Ok(value.clone()))).summary("An echo").tool(),
+        )
         .route("/tree", Stage::each("tree", |tree: &Tree| Ok(matches!(tree, Tree::Leaf))))
         .route("/chain", Stage::each("chain", |chain: &Chain| Ok(matches!(chain, Chain::End))))
         .route("/nodes", Stage::each("nodes", |node: &Node| Ok(node.next.is_some())))
@@ -53,7 +55,7 @@ fn app() -> App {
         .route("/tensor", Stage::each("tensor", |tensor: &Tensor| Ok(tensor.clone())))
         .route("/function", Stage::each("function", |call: &FunctionCall| call.arg::<Value>(0, "x")))
         .mount(RouteSpec::new("/chat", Stage::each("chat", |asked: &Value| Ok(asked.clone()))).task(Task::Chat))
-        .mount(RouteSpec::new("/length", Stage::each("length", length)).task(Task::Embed))
+        .mount(RouteSpec::new("/length", Stage::each("length", length)).task(Task::Embed).summary("A length").tool())
         .route_streaming("/count", StreamStage::each("count", lines))
 }
 

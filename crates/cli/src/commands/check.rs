@@ -12,7 +12,7 @@ use callboard_core::{CallError, CallOptions, Instant, LocalClient, Replies};
 use super::block_on;
 use crate::error::CliError;
 use crate::output;
-use crate::service::{Service, title};
+use crate::service::{Service, check_tools, title};
 
 /// Longer outputs are cut: the check shows that there is an output, not all of it.
 const SHOWN_CHARS: usize = 160;
@@ -27,6 +27,7 @@ pub(crate) fn run(service: Service) -> Result<(), CliError> {
             output::result(format_args!("process {}: ready", helper.name.value))?;
         }
         let client = node.client();
+        check_tools(&service.plan, &client)?;
         let Tally { failed, unfinished } = run_examples(&client).await?;
         let _ = node.shutdown(service.plan.settings.drain.value).await;
         match failed {

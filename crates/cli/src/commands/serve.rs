@@ -29,7 +29,7 @@ use crate::example;
 use crate::identity::identity;
 use crate::logging::Log;
 use crate::reload::{self, WatchedFiles, watch};
-use crate::service::{Service, file_of, has_auth, http_config};
+use crate::service::{Service, file_of, has_auth, http_config, mcp_config};
 use crate::signals::{INTERRUPT, Signals};
 
 /// Serves until stopped.
@@ -66,7 +66,7 @@ async fn serve(
     let quic = open_quic(&plan, &config).await?;
     let admin = AdminSocket::bind(&plan).await?;
     let traces = otlp_config(&plan, &info)?;
-    let mut parts = Server::builder().http(config).info(info);
+    let mut parts = Server::builder().http(config).mcp(mcp_config(&plan, &info)).info(info);
     parts = traces.into_iter().fold(parts, ServerBuilder::spans);
     if let Some(quic) = quic {
         parts = parts.quic_with_peers(quic, peers(&plan)?);

@@ -202,6 +202,9 @@ fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> Result<Route
     if let Some(summary) = &route.summary {
         spec = spec.summary(summary.clone());
     }
+    if let Some(description) = &route.description {
+        spec = spec.description(description.clone());
+    }
     if route.examples.is_empty() {
         spec = example.into_iter().fold(spec, RouteSpec::example);
     }
@@ -255,6 +258,9 @@ fn route_spec(route: &RoutePlan, code: Planned, input: DataType, output: DataTyp
     }
     if let Some(task) = route.task.value {
         spec = spec.task(task);
+    }
+    if route.mcp.value {
+        spec = spec.tool();
     }
     if let Some(calls) = route.max_in_flight.value {
         spec = spec.max_in_flight(calls);

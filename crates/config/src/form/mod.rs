@@ -20,7 +20,7 @@ use super::units;
 pub use self::network::AdminAddress;
 pub(crate) use self::network::{
     AdminListen, Advertised, Collector, FileHosts, HeaderNames, HostNames, Listen, Methods, Offers, OptionalListen,
-    Pages, Peers, Proxies, QueryNames,
+    Pages, Peers, Proxies, QueryNames, SecureUrl, SecureUrls,
 };
 pub(crate) use self::replicas::ReplicaBounds;
 pub use self::replicas::Replicas;

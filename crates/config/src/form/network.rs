@@ -5,6 +5,7 @@ use std::num::NonZeroU16;
 
 use callboard_http::{Cors, Hosts, TrustedProxies};
 use callboard_http_client::Origin;
+use callboard_mcp::Authorization;
 use callboard_net::{MAX_PEERS, NodeAddress, OfferRules};
 use toml::de::DeValue;
 
@@ -203,6 +204,51 @@ impl Form for Collector {
     fn show(&self, value: &Origin) -> String {
         value.to_string()
     }
+}
+
+/// A URL whose answers nobody between can change: `https`, or `http` on this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct SecureUrl;
+
+impl Form for SecureUrl {
+    type Value = String;
+
+    fn read(&self, raw: Raw<'_>) -> Option<String> {
+        raw.text().filter(|url| is_secure(url)).map(str::to_owned)
+    }
+
+    fn expected(&self) -> String {
+        "a URL such as \"https://tools.example.org/mcp\"".to_owned()
+    }
+
+    fn show(&self, value: &String) -> String {
+        value.clone()
+    }
+}
+
+/// Several of them: a list in the file, else separated by commas, or `none`.
+#[derive(Clone, Debug)]
+pub(crate) struct SecureUrls;
+
+impl Form for SecureUrls {
+    type Value = Vec<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
+        let urls = raw.texts()?.into_iter();
+        urls.map(|url| is_secure(url).then(|| url.to_owned())).collect()
+    }
+
+    fn expected(&self) -> String {
+        format!("URLs such as \"https://login.example.org\", or \"{NONE}\"")
+    }
+
+    fn show(&self, value: &Vec<String>) -> String {
+        or_none(&value.join(","))
+    }
+}
+
+fn is_secure(url: &str) -> bool {
+    Authorization::try_new(url, [url]).is_ok()
 }
 
 /// Origins of web pages: a list in the file, else separated by commas; `*` for all, or `none`.

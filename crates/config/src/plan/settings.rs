@@ -16,13 +16,13 @@ use crate::layers::Layers;
 use crate::models::settings::ModelDefaults;
 use crate::setting::values::{Row, setting_values};
 use crate::setting::{
-    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ADVERTISE, ALL, API_KEYS, API_TITLE, API_VERSION, BODY_TIMEOUT, CALLS_BACK,
-    CLUSTER, COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS,
-    FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS,
-    MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT,
-    MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OPEN_LOAD, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC,
-    QUIC_IDLE_TIMEOUT, RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO,
-    WATCH,
+    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ADVERTISE, ALL, API_KEYS, API_TITLE, API_VERSION, AUTHORIZATION_SERVERS,
+    BODY_TIMEOUT, CALLS_BACK, CLUSTER, COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES,
+    EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES,
+    MAX_TIMEOUT, MCP, MCP_URL, MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OPEN_LOAD, OTLP_CA_FILE,
+    OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT, RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT, Setting,
+    TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use crate::source::{Source, Sourced};
 #[cfg(feature = "process")]
@@ -71,6 +71,12 @@ setting_values! {
         open_load: bool = OPEN_LOAD;
         /// Whether clients may load and unload models.
         model_control: bool = MODEL_CONTROL;
+        /// Whether agents may call all routes as tools.
+        mcp: bool = MCP;
+        /// The URL at which agents reach them.
+        mcp_url: Option<String> = MCP_URL;
+        /// The servers that give agents tokens.
+        authorization_servers: Vec<String> = AUTHORIZATION_SERVERS;
         /// Other nodes.
         join: Vec<NodeAddress> = JOIN;
         /// The address at which other nodes reach this one, where they would not find it by themselves.
@@ -169,6 +175,13 @@ impl Settings {
                 one: described(&TLS_CERTIFICATE, &self.tls_certificate),
                 other: described(&TLS_KEY, &self.tls_key),
                 why: "HTTPS needs both",
+            });
+        }
+        if self.mcp_url.value.is_none() != self.authorization_servers.value.is_empty() {
+            return Err(ConfigError::Contradiction {
+                one: described(&MCP_URL, &self.mcp_url),
+                other: described(&AUTHORIZATION_SERVERS, &self.authorization_servers),
+                why: "an agent that gets tokens needs to know for which URL",
             });
         }
         if self.advertise.value.is_some() && self.quic.value.is_none() {

@@ -14,7 +14,8 @@ use callboard_net::MembershipProfile;
 
 use super::form::{
     AdminListen, Advertised, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label,
-    Listen, LogFilter, LogFormat, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, Span,
+    Listen, LogFilter, LogFormat, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, SecureUrl,
+    SecureUrls, Span,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -264,6 +265,16 @@ settings! {
         value "TEXT", default "auto", "Title of the OpenAPI document; auto: the name of what is served";
     API_VERSION: Label = Label, key "api.version", flag "api-version",
         value "TEXT", default "auto", "Version in the OpenAPI document; auto: that of the program, else of callboard";
+    /// Off: a route was written for programs, and a model chooses by a description that it may not have.
+    MCP: Flag = Flag, key "mcp.all_routes", flag "mcp",
+        value "true|false", default "false", "Whether agents may call all routes as tools, not only those that say so";
+    /// None: the node sees only the address that a proxy calls.
+    MCP_URL: OrNone<SecureUrl> = OrNone(SecureUrl), key "mcp.url", flag "mcp-url",
+        value "URL", default "none",
+        "URL of /mcp as agents see it, such as https://tools.example.org/mcp, if they get tokens elsewhere";
+    /// None: clients are given keys.
+    AUTHORIZATION_SERVERS: SecureUrls = SecureUrls, key "mcp.authorization_servers", flag "authorization-servers",
+        value "URL[,URL…]", default "none", "OAuth servers whose tokens the app checks, told to agents without one";
     /// None: a server that fetches what its clients name reaches what they cannot.
     FILE_HOSTS: FileHosts = FileHosts, key "files.hosts", flag "file-hosts",
         value "HOSTS", default "none",

@@ -88,6 +88,8 @@ pub(crate) struct RouteParts {
     pub(crate) input: DataType,
     pub(crate) output: DataType,
     pub(crate) summary: String,
+    /// Empty: the summary.
+    pub(crate) description: String,
     pub(crate) examples: Vec<Value>,
     /// It takes a [`FunctionCall`](crate::FunctionCall).
     pub(crate) is_function: bool,
@@ -100,6 +102,7 @@ pub(crate) struct RouteParts {
     pub(crate) request_arguments: Vec<RequestArgument>,
     pub(crate) response: Option<Box<DeclaredResponse>>,
     pub(crate) task: Option<Task>,
+    pub(crate) is_tool: bool,
 }
 
 /// What the code of a route reads of a request beside its input.
@@ -146,6 +149,7 @@ impl RouteParts {
             input,
             output,
             summary: String::new(),
+            description: String::new(),
             examples: Vec::new(),
             is_function: false,
             streams_at: None,
@@ -154,6 +158,7 @@ impl RouteParts {
             request_arguments: Vec::new(),
             response: None,
             task: None,
+            is_tool: false,
         }
     }
 
@@ -171,6 +176,7 @@ impl RouteParts {
             ("type of a header, query parameter or cookie", self.request_arguments != other.request_arguments),
             ("status or media type of its answers", self.response != other.response),
             ("task", self.task != other.task),
+            ("use as a tool", self.is_tool != other.is_tool),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
     }
@@ -446,6 +452,12 @@ impl Route {
         self.parts.task
     }
 
+    /// Whether agents may call it as a tool.
+    #[must_use]
+    pub fn is_tool(&self) -> bool {
+        self.parts.is_tool
+    }
+
     /// Whether its calls go to a node in another process, which alone knows whether it streams.
     pub(crate) fn is_elsewhere(&self) -> bool {
         self.index == elsewhere::INDEX
@@ -459,6 +471,12 @@ impl Route {
     #[must_use]
     pub fn summary(&self) -> &str {
         &self.parts.summary
+    }
+
+    /// What it does, in as many words as it needs: the summary, if there are no others.
+    #[must_use]
+    pub fn description(&self) -> &str {
+        if self.parts.description.is_empty() { &self.parts.summary } else { &self.parts.description }
     }
 
     /// The maximum count of its calls in flight, if it has its own limit.

@@ -188,6 +188,20 @@ impl RouteSpec {
         self
     }
 
+    /// Lets agents call it as a tool, such as by the Model Context Protocol. Default: no. Its
+    /// [description](Self::description) tells them what it does, so it needs one.
+    ///
+    /// ```
+    /// use callboard_core::{RouteSpec, Stage};
+    ///
+    /// let length = Stage::each("length", |text: &String| Ok(text.len()));
+    /// let route = RouteSpec::new("/length", length).description("The number of bytes of a text.").tool();
+    /// ```
+    pub fn tool(mut self) -> Self {
+        self.parts.is_tool = true;
+        self
+    }
+
     /// Lets stages of this route read the value of this type that a layer around a mounted HTTP edge has put into the
     /// extensions of the request ([`CallContext::extension`](crate::CallContext::extension)): what the layer knows of
     /// the caller, as a Rust value. Other extensions of a request stay with the edge. Called once for each type.
@@ -213,6 +227,13 @@ impl RouteSpec {
     /// One line for readers of the documentation.
     pub fn summary(mut self, summary: impl Into<String>) -> Self {
         self.parts.summary = summary.into();
+        self
+    }
+
+    /// What it does, in as many words as a caller needs. Default: the [summary](Self::summary). Models choose
+    /// [tools](Self::tool) by it.
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.parts.description = description.into();
         self
     }
 

@@ -168,6 +168,16 @@ impl<'a> RequestContext<'a> {
         self.life.upgrade(name).map(Some)
     }
 
+    /// Refuses a request that a page of another site makes: a page may call only if it is the node's own or in
+    /// [`cors`](HttpConfig::cors). For protocols that demand it on every listener, not on loopback alone.
+    ///
+    /// # Errors
+    ///
+    /// 403.
+    pub fn check_page(self, head: &Parts) -> Result<(), ApiError> {
+        check_origin(head, self.config.cors.as_ref())
+    }
+
     /// The part that a streamed response keeps.
     pub(crate) fn stream_context(
         self,

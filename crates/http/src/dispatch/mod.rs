@@ -132,6 +132,9 @@ impl HttpEdge {
         for path in private.iter().filter_map(|route| asgi_path(route.name())) {
             protocols.check_route(path)?;
         }
+        protocols
+            .check_all(&client.routes())
+            .map_err(|(protocol, reason)| HttpServeError::Refused { protocol, reason })?;
         let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), protocols.clone());
         self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
         self.share_tracer();

@@ -141,6 +141,14 @@ pub enum HttpServeError {
     /// Serve protocols that claim different requests.
     #[error(transparent)]
     Protocols(#[from] ProtocolError),
+    /// Change the route that it names.
+    #[error("{protocol}: {reason}")]
+    Refused {
+        /// The name of the protocol that cannot serve the routes.
+        protocol: String,
+        /// Why not.
+        reason: String,
+    },
     /// Make an edge for each node: this edge has its node already.
     #[error("the http edge already serves a node")]
     AlreadyOpen,

@@ -147,17 +147,19 @@ impl AccessPolicy {
     }
 }
 
-/// Refuses an upgrade that a web page asks for, unless the page is the server's own or in this list. CORS hides
-/// responses from other pages, but not what a socket brings.
+/// Refuses what a web page asks for, unless the page is the server's own or in this list. CORS hides responses from other
+/// pages, but not what a socket brings.
 pub(crate) fn check_origin(head: &Parts, cors: Option<&Cors>) -> Result<(), ApiError> {
     let Some(origin) = head.headers.get(ORIGIN) else { return Ok(()) };
     let page = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    // HTTP/2 has it in the URI.
     let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str()));
     let is_own = page.zip(host).is_some_and(|((_, page), host)| page.eq_ignore_ascii_case(host));
     if is_own || cors.is_some_and(|cors| cors.allowed(&head.headers).is_some()) {
         return Ok(());
     }
-    Err(ApiError::forbidden("only the server's own web pages and those in `http.cors` may upgrade a connection"))
+    Err(ApiError::forbidden("only the server's own web pages and those in `http.cors` may ask for this"))
 }
 
 /// Whether this path of the edge needs no key.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, Request};
+use callboard_core::edge::Route;
 use thiserror::Error;
 
 use super::Protocol;
@@ -189,6 +190,15 @@ impl Protocols {
         }
         let media = headers.get(CONTENT_TYPE)?.to_str().ok()?;
         content_types.iter().find(|(claimed, _)| is_media(media, claimed)).map(|(_, index)| *index)
+    }
+
+    /// Asks every protocol whether it can serve these routes; of the first that cannot, its name and its reason.
+    pub(crate) fn check_all(&self, routes: &[Arc<Route>]) -> Result<(), (String, String)> {
+        let refused = |protocol: &dyn Protocol| {
+            let refusal = protocol.check(routes).err()?;
+            Some((protocol.name().to_owned(), refusal))
+        };
+        self.iter().find_map(refused).map_or(Ok(()), Err)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &dyn Protocol> {

@@ -81,6 +81,7 @@ pub use crate::call::events::{EventSource, event_bytes, events};
 pub use crate::call::{CallOrigin, RequestContext};
 pub use crate::error::ApiError;
 pub use crate::error::catch_panic::caught_within;
+pub use crate::file_type::file_type_of;
 pub use crate::guard::{KeyHolder, OverLimit};
 pub use crate::observe::cache_status::insert_cache_status;
 pub use crate::observe::health::{not_ready_reason, unreachable_reason};
@@ -93,7 +94,7 @@ pub use crate::request::body::{
 pub use crate::request::body_buffer::BodyBuffer;
 pub use crate::request::coding::{Compressibility, ContentCoding, unpacked};
 pub use crate::request::head::RequestHead;
-pub use crate::request::payload::{decode_value, from_value};
+pub use crate::request::payload::{decode as decode_input, decode_value, from_value};
 pub use crate::request::request_fields::RequestParts;
 pub use crate::request::short::short_body;
 pub use crate::request_id::RequestId;
@@ -143,6 +144,15 @@ pub trait Protocol: fmt::Debug + Send + Sync + 'static {
 
     /// The requests that belong to it. Always the same.
     fn claims(&self) -> Claims;
+
+    /// Checks the routes of a node that starts; by default all can be served.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the node does not start.
+    fn check(&self, _routes: &[Arc<Route>]) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Answers a request that it [claims](Self::claims).
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a>;

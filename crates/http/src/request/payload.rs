@@ -15,7 +15,11 @@ use crate::request::multipart::MultipartForm;
 pub(crate) const EXPLAINED_BYTES: usize = 1024 * 1024;
 
 /// Decodes the payload of a call of `route`.
-pub(crate) fn decode(
+///
+/// # Errors
+///
+/// The bytes do not decode to the type of the route, the deadline passed, or the node has no room.
+pub fn decode(
     budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,

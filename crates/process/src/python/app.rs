@@ -106,6 +106,11 @@ pub struct PythonService {
     pub methods: Vec<String>,
     /// How clients of OpenAI's API call it.
     pub openai: Option<String>,
+    /// Whether agents may call it as a tool.
+    #[serde(default)]
+    pub mcp: bool,
+    /// The whole text of its documentation, if agents may call it.
+    pub documentation: Option<String>,
     /// What is known of the parts of a request that its code takes as arguments.
     #[serde(default)]
     pub request: Vec<PythonRequestArgument>,

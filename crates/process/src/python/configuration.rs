@@ -51,6 +51,11 @@ impl PythonApp {
                 if !methods.is_empty() {
                     let _ = writeln!(text, "methods = [{}]", methods.join(", "));
                 }
+                if service.mcp {
+                    let text_of = service.documentation.as_deref().filter(|words| !words.is_empty());
+                    let _ = text_of.map(|words| writeln!(text, "description = {}", quoted(words)));
+                    text.push_str("mcp = true\n");
+                }
                 if let Some(task) = &service.openai {
                     let _ = writeln!(text, "openai = {}", quoted(task));
                 }

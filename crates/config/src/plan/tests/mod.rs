@@ -218,6 +218,17 @@ fn a_route_has_a_task_that_a_call_by_its_name_can_do() {
 }
 
 #[test]
+fn a_route_is_a_tool_that_a_call_by_its_name_can_do() {
+    let path = "path = \"/digits\"";
+    let with = |line: &str| DIGITS.replacen(path, &format!("{path}\n{line}"), 1);
+    let tool = plan(&with("mcp = true\ndescription = \"Reads\\na digit.\"")).unwrap().routes.remove(0);
+    assert_eq!((tool.mcp.value, tool.description.as_deref()), (true, Some("Reads\na digit.")));
+    assert!(!plan(DIGITS).unwrap().routes[0].mcp.value);
+    let refused = plan(&with("mcp = true\nmethods = [\"GET\"]")).unwrap_err();
+    assert!(refused.contains("a tool is called by `POST` and its name"), "{refused}");
+}
+
+#[test]
 fn a_body_limit_over_the_byte_budget_is_refused_with_both_sources() {
     let error = plan_with(DIGITS, &[("max-in-flight-bytes", "1MiB")], &[]).unwrap_err();
     assert_eq!(
@@ -243,7 +254,7 @@ fn the_file_of_a_program_has_only_settings() {
     let plan = resolve("[http]\nlisten = \"127.0.0.1:0\"\n").unwrap();
     assert_eq!(plan.settings.http.source, Source::File { line: 2 });
     let error = resolve(DIGITS).unwrap_err().to_string();
-    let known = "http, quic, admin, api, files, models, log, errors, traces, limits";
+    let known = "http, quic, admin, api, mcp, files, models, log, errors, traces, limits";
     let process = if cfg!(feature = "process") { ", process" } else { "" };
     assert_eq!(error, format!("c.toml:2: unknown key `stage`; known: {known}{process}"));
     let error = resolve("[limits]\nqueue = 5\n").unwrap_err().to_string();

@@ -21,6 +21,7 @@ use self::schema::Components;
 use crate::protocol::Protocols;
 
 pub use self::operation::example_of;
+pub use self::plain::plain_schema;
 
 /// The description of the service in the document.
 #[derive(Clone, Debug, PartialEq, Eq)]

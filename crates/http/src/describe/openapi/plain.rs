@@ -12,6 +12,14 @@ use super::schema::{Keyword, kind_of};
 /// The longest tuple that is useful as a type.
 const MAX_EXACT_ITEMS: u64 = 16;
 
+/// The same schema in this form.
+#[must_use]
+pub fn plain_schema(schema: &Value) -> Value {
+    let mut simplified = schema.clone();
+    plain(&mut simplified);
+    simplified
+}
+
 pub(super) fn plain(schema: &mut Value) {
     match schema {
         Value::Bool(true) => *schema = json!({}),

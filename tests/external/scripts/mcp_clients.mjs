@@ -1,0 +1,33 @@
+// Both clients of the protocol in TypeScript against the example. Argument: its URL.
+import assert from "node:assert/strict";
+
+import { Client as NewClient, StreamableHTTPClientTransport as NewTransport } from "@modelcontextprotocol/client";
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+
+const [url] = process.argv.slice(2);
+
+async function uses(client, transport) {
+  await client.connect(transport);
+  const { tools } = await client.listTools();
+  assert.deepEqual(tools.map((tool) => tool.name), ["calculate", "plan_trip", "search_handbook"]);
+  const result = await client.callTool({ name: "calculate", arguments: { expression: "2 * 3" } });
+  assert.equal(result.content[0].text, "6.0");
+  const wrong = await client.callTool({ name: "calculate", arguments: { expression: "x" } });
+  assert.equal(wrong.isError, true);
+  await assert.rejects(client.callTool({ name: "absent", arguments: {} }), { code: -32602 });
+  const seen = [];
+  const trip = { name: "plan_trip", arguments: { city: "Rome" } };
+  const onprogress = (progress) => seen.push(progress.message);
+  const planned = client instanceof NewClient
+    ? await client.callTool(trip, { onprogress })
+    : await client.callTool(trip, undefined, { onprogress });
+  assert.ok(seen.includes("day 1") && planned.content[0].text.includes("part 2"), JSON.stringify([seen, planned]));
+  await client.close();
+}
+
+const info = { name: "callboard-test", version: "1" };
+await uses(new Client(info), new StreamableHTTPClientTransport(new URL(url)));
+console.log("sdk");
+await uses(new NewClient(info), new NewTransport(new URL(url)));
+console.log("client");
