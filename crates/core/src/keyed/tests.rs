@@ -455,3 +455,45 @@ async fn a_stop_does_not_wait_longer_than_its_limit() {
     assert_eq!(began.elapsed(), 2 * SECOND);
     assert_eq!(hanging.await.unwrap(), Err(AskError::Lost));
 }
+
+/// The size of the futures that a function returns.
+fn size_of_future<A, F>(_: fn(A) -> F) -> usize {
+    size_of::<F>()
+}
+
+#[test]
+fn the_task_of_an_active_key_is_small() {
+    let task = size_of_future(super::instance::run::<Counter>);
+    let slot = size_of::<super::shards::Slot<Counter>>();
+    assert!(task + slot < 1_600, "{task} bytes of the task, {slot} of its slot");
+}
+
+/// Prints what an active key costs: `cargo test -p callboard-core --lib -- --ignored --nocapture active_keys_cost`.
+#[cfg(target_os = "linux")]
+#[expect(clippy::print_stdout, reason = "it measures")]
+#[tokio::test]
+#[ignore = "measures a process"]
+async fn active_keys_cost() {
+    let resident = || {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
+    };
+    let counters = Counters::new();
+    let keys: Vec<String> = (0..100_000).map(|n| n.to_string()).collect();
+    for key in &keys {
+        counters.store.claim(StateKey { kind: "counter", key }, "first").await.unwrap();
+    }
+    let node = start(counters.spec().idle_after(LONG)).await;
+    let counter = node.keyed("counter");
+    let (before, began) = (resident(), std::time::Instant::now());
+    for key in &keys {
+        counter.ask(key, LONG, Read()).await.unwrap();
+    }
+    let (bytes, activated) = (resident() - before, began.elapsed());
+    let began = std::time::Instant::now();
+    for key in &keys {
+        counter.ask(key, LONG, Read()).await.unwrap();
+    }
+    let (each, asked) = (bytes / keys.len(), began.elapsed());
+    println!("{each} bytes and {:?} for each activation, {:?} for each ask", activated / 100_000, asked / 100_000);
+}
