@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use callboard::actor::keyed::{Answers, KeyContext, KeyedSpec, Stored};
 use callboard::actor::{Actor, ActorContext, ActorSpec, Question, ReplyPort};
-use callboard::keyed::{Answers, KeyContext, KeyedSpec, Stored};
 use callboard::net::{Cluster, Identity, NetConfig, QuicEdge, StaticView};
 use callboard::prelude::*;
 use callboard::testing::MemoryStore;

@@ -60,8 +60,8 @@
 //! below](#over-a-network) |
 //! | How do I change what is served? | [`NodeHandle`], [`node::RouteChange`] |
 //! | How do I run actors of my own? | [`actor::Actor`], [`actor::ActorSpec`], [`actor::ActorRef`] |
-//! | How do I keep one actor for each user, cart or device? | [`keyed::KeyedSpec`], [`keyed::Answers`],
-//! [`keyed::KeyedRef`] |
+//! | How do I keep one actor for each user, cart or device? | [`actor::keyed::KeyedSpec`],
+//! [`actor::keyed::Answers`], [`actor::keyed::KeyedRef`] |
 //! | How do I ask an actor of another node? | [`actor::Question`], [`actor::RemoteRef`] |
 //! | When is a batch released? | [`BatchPolicy`] |
 //! | What can go wrong, and what does a caller see? | [`ErrorKind`], [`CallError`], [`Failure`] |
@@ -180,13 +180,14 @@ pub mod codec {
     pub use callboard_codec::*;
 }
 
-pub use callboard_core::{actor, description, keyed, remote, testing, timeline};
+pub use callboard_core::{description, remote, testing, timeline};
 
-/// Stores of keyed actors: [`RedbStore`](state::RedbStore), a file on this machine, and with the feature `postgres` a
-/// server that nodes share.
-#[cfg(feature = "state")]
-pub mod state {
-    pub use callboard_state::*;
+/// Actors of users, those with keys ([`keyed`](actor::keyed)), and stores for these (`state`).
+pub mod actor {
+    pub use callboard_core::actor::*;
+    pub use callboard_core::keyed;
+    #[cfg(feature = "state")]
+    pub use callboard_state as state;
 }
 
 /// What edges of a program call, and a node with such edges.
