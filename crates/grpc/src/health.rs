@@ -3,19 +3,23 @@
 //! The empty name, `readiness` and the names of the services stand for the readiness of the server, `liveness` for its
 //! life; every other name is that of a model.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::LocalClient;
+use callboard_core::{ErrorKind, LocalClient};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{ApiError, RequestContext};
 use callboard_oip::InferenceProtocol;
 use callboard_oip::parts::unready;
 use prost::Message as _;
-use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 use crate::framing::framed_plain;
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
 use crate::{SERVICES, stream};
+
+/// The most watchers of a node. They need no key, and each looks at the state again and again.
+pub(crate) const MAX_WATCHERS: usize = 256;
 
 /// How often a watched state is looked at.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -49,13 +53,23 @@ const fn answer(status: ServingStatus) -> HealthCheckResponse {
 
 /// Answers with the state of a service, and with each state that follows. It ends when callers are to use another node:
 /// that state is not serving.
+///
+/// # Errors
+///
+/// Enough others watch.
 pub(crate) fn watch(
     context: RequestContext<'_>,
     inference: &Arc<InferenceProtocol>,
+    watchers: &Arc<Semaphore>,
     request: HealthCheckRequest,
-) -> Response {
+) -> Result<Response, ApiError> {
+    let permit = Arc::clone(watchers).try_acquire_owned().map_err(|_full| {
+        let message = format!("{MAX_WATCHERS} clients watch the health of this node, and no more can");
+        ApiError::new(ErrorKind::Overloaded, message)
+    })?;
     let (client, life, inference) = (context.client.clone(), Arc::clone(context.life), Arc::clone(inference));
-    stream::respond(context, None, None, |outlet| async move {
+    Ok(stream::respond(context, None, None, |outlet| async move {
+        let _permit = permit;
         let mut sent = None;
         loop {
             let state = check(&client, &inference, &request).unwrap_or(answer(ServingStatus::ServiceUnknown));
@@ -71,5 +85,5 @@ pub(crate) fn watch(
                 return Err(withdrawn);
             }
         }
-    })
+    }))
 }

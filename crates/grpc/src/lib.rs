@@ -49,6 +49,7 @@ use callboard_http::protocol::{
     server_timing, short_body,
 };
 use callboard_oip::InferenceProtocol;
+use tokio::sync::Semaphore;
 
 use self::framing::{coding_of, unimplemented};
 use self::inference::infer::{Answered, Caller};
@@ -98,13 +99,15 @@ const SHORT_BYTES: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct GrpcProtocol {
     inference: Arc<InferenceProtocol>,
+    /// The permits of those that watch the health.
+    watchers: Arc<Semaphore>,
 }
 
 impl GrpcProtocol {
     /// The protocol, with the models of the Open Inference Protocol over HTTP.
     #[must_use]
     pub fn new(inference: Arc<InferenceProtocol>) -> Self {
-        Self { inference }
+        Self { inference, watchers: Arc::new(Semaphore::new(health::MAX_WATCHERS)) }
     }
 
     async fn respond(&self, context: RequestContext<'_>, head: &Parts, body: Body) -> Result<Response, ApiError> {
@@ -160,7 +163,10 @@ impl GrpcCall<'_> {
         let (context, inference) = (self.context, &self.protocol.inference);
         match method {
             "Check" => Ok(answer::message(&health::check(context.client, inference, &self.short().await?)?)),
-            "Watch" => Ok(health::watch(context, inference, self.short().await?)),
+            "Watch" => {
+                let watchers = &self.protocol.watchers;
+                health::watch(context, inference, watchers, self.short().await?)
+            }
             _ => Err(unknown_method(self.head.uri.path())),
         }
     }

@@ -32,6 +32,9 @@ use crate::{answer, stream};
 /// The most options of a call.
 const MAX_OPTIONS: usize = 32;
 
+/// The most fields of a message: those that are declared, and some of a later version.
+const MAX_FIELDS: usize = 2 * MAX_OPTIONS;
+
 const X_REQUEST_PRIORITY: &str = "x-request-priority";
 
 impl From<Malformed> for ApiError {
@@ -64,8 +67,9 @@ impl<'a> RouteCall<'a> {
     ) -> Result<Self, ApiError> {
         let Message { bytes, account } = message;
         let (mut name, mut content_type, mut body, mut options) = (String::new(), None, Bytes::new(), Vec::new());
-        for field in Fields::new(bytes) {
+        for (index, field) in Fields::new(bytes).enumerate() {
             match field? {
+                _ if index == MAX_FIELDS => return Err(invalid("a call has more fields than it can have")),
                 (1, value) => name = value.text()?,
                 (2, value) => content_type = Some(value.text()?).filter(|text| !text.is_empty()),
                 (3, value) => body = value.bytes()?,

@@ -138,7 +138,7 @@ impl<'a> Caller<'a> {
         owner: O,
     ) -> Result<(O, ReadRequest), ApiError> {
         let bytes = of.message.bytes();
-        let looked_at = if of.message.is_raw() && !of.model.takes_elements() { 0 } else { bytes };
+        let looked_at = if of.model.takes_elements() { bytes } else { of.message.head_bytes() };
         // A byte may be a whole number of eight.
         if !of.message.is_raw() {
             budget.charge(bytes.saturating_mul(TYPED_PER_BYTE))?;

@@ -38,7 +38,12 @@ pub(crate) struct RequestMessage {
     pub(crate) id: String,
     inputs: usize,
     raw: usize,
+    /// The bytes of its raw contents.
+    raw_bytes: usize,
 }
+
+/// The most fields of a message, so that finding its model is a short work. Parameters are fields as well.
+const MAX_FIELDS: usize = 8192;
 
 /// A request whose arrays were read.
 #[derive(Debug)]
@@ -53,13 +58,17 @@ impl RequestMessage {
     pub(crate) fn read(message: Bytes) -> Result<Self, Refusal> {
         let mut read = Self { message: message.clone(), ..Self::default() };
         let mut outputs = 0;
-        for field in Fields::new(message) {
+        for (index, field) in Fields::new(message).enumerate() {
             let (number, value) = field?;
+            if index == MAX_FIELDS {
+                return Err(Refusal::new(format!("a request has at most {MAX_FIELDS} arrays and parameters")));
+            }
             match number {
                 field::MODEL_NAME => read.model = value.text()?,
                 field::MODEL_VERSION => read.version = value.text()?,
                 field::ID => read.id = value.text()?,
-                field::PARAMETERS | field::INPUTS | field::OUTPUTS | field::RAW => {
+                field::RAW => read.raw_bytes += value.bytes()?.len(),
+                field::PARAMETERS | field::INPUTS | field::OUTPUTS => {
                     value.bytes()?;
                 }
                 _ => {}
@@ -79,6 +88,11 @@ impl RequestMessage {
     /// The length of the message.
     pub(crate) fn bytes(&self) -> usize {
         self.message.len()
+    }
+
+    /// The length without raw contents.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.message.len() - self.raw_bytes
     }
 
     /// Whether its inputs are raw bytes, which are shared.

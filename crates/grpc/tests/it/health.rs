@@ -33,6 +33,27 @@ async fn services_and_models_are_checked_without_a_key() {
 }
 
 #[tokio::test]
+async fn watchers_are_bounded() {
+    let server = Server::with(app(), config(|config| config.max_concurrent_streams = 1_000)).await;
+    let client = server.connect().await;
+    let mut watchers = Vec::new();
+    for _ in 0..256 {
+        let mut watch = client.open(WATCH);
+        watch.send(&service("")).await;
+        watch.close();
+        assert_eq!(watch.next::<State>().await.unwrap().state, SERVING);
+        watchers.push(watch);
+    }
+    client.call(WATCH, &service("")).await.refused(8);
+    drop(watchers.pop());
+    let mut last = client.open(WATCH);
+    last.send(&service("")).await;
+    last.close();
+    // The server sees the reset before the next request of the connection.
+    assert_eq!(last.next::<State>().await.unwrap().state, SERVING);
+}
+
+#[tokio::test]
 async fn a_watcher_sees_the_drain_and_its_end() {
     let server = Server::start(app()).await;
     let client = server.connect().await;
