@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::{Answers, Fence, KeyContext, Keyed, KeyedSpec, SavePolicy, StateKey, StateStore, Stored};
+use super::{
+    Answers, Fence, KeyContext, Keyed, KeyedSpec, SavePolicy, StateKey, StateStore, StoreFuture, Stored, StoredState,
+};
 use crate::actor::{AskError, Question};
 use crate::testing::MemoryStore;
 use crate::{App, Failure, Node};
@@ -226,6 +228,47 @@ async fn a_message_that_arrives_while_its_key_is_passivated_is_not_lost() {
         tokio::time::sleep(Duration::from_micros(900 + expected % 200)).await;
     }
     assert!(counters.loads() > 100, "{} passivations", counters.loads());
+}
+
+/// A store whose saves take a second.
+#[derive(Debug)]
+struct SlowStore(MemoryStore);
+
+impl StateStore for SlowStore {
+    fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
+        self.0.claim(key, owner)
+    }
+
+    fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>> {
+        self.0.load(key)
+    }
+
+    fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: bytes::Bytes) -> StoreFuture<'a, u64> {
+        Box::pin(async move {
+            tokio::time::sleep(SECOND).await;
+            self.0.save(key, fence, state).await
+        })
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_arrives_while_its_key_is_saved_for_the_last_time_is_handled() {
+    let counters = Counters::new();
+    let mut spec = counters.spec().save(SavePolicy::Relaxed { every: LONG }).idle_after(SECOND);
+    spec.store = Arc::new(SlowStore(counters.store.clone()));
+    let node = start(spec).await;
+    let counter = node.keyed("counter");
+    assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(1));
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(counters.saved("a").await, None, "the save is in progress");
+    assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(2));
+    assert_eq!(counters.loads(), 1, "by the same instance");
+    until_active(&node, 0).await;
+    assert_eq!(counters.saved("a").await, Some(2));
 }
 
 #[tokio::test(start_paused = true)]
