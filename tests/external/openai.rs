@@ -32,6 +32,20 @@ fn the_client_of_openai_finds_models_reads_streams_and_repeats_nothing_that_ran(
 }
 
 #[test]
+fn the_client_of_anthropic_talks_to_the_same_models() {
+    let Some((python, anthropic)) = python().zip(Python::with("openai")) else { return };
+    let example = serve(&python, EXAMPLE);
+    let runs = directory().join("runs");
+    fs::write(&runs, "").unwrap();
+    let mut trouble = command(&python, &["serve", "tests/external/scripts/openai_app.py", "--http", "127.0.0.1:0"]);
+    trouble.env("RUNS", &runs);
+    let trouble = Server::start(trouble);
+    let bases = [&example, &trouble].map(|server| format!("http://{}", server.address));
+    let output = anthropic.run("anthropic_python.py", &[&bases[0], &bases[1], runs.to_str().unwrap()]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["chat", "tools", "failures"]);
+}
+
+#[test]
 fn libraries_for_many_providers_use_it_as_one_of_them() {
     let Some((python, others)) = python().zip(Python::with("openai-others")) else { return };
     let server = serve(&python, EXAMPLE);

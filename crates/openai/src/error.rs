@@ -67,7 +67,12 @@ fn type_and_code(error: &ApiError) -> (&'static str, Option<&str>) {
 
 /// The response that a client of the API reads.
 pub(crate) fn response(error: &ApiError) -> Response {
-    let mut response = Response::new(Body::from(body(error)));
+    response_with(error, body(error))
+}
+
+/// The same with another body: the libraries of both APIs retry by the same headers.
+pub(crate) fn response_with(error: &ApiError, body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
     let status = match error.status() {
         // The API has one status for malformed bodies and for those that do not fit a type.
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,

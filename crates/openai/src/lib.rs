@@ -14,6 +14,8 @@
 //! refused. Errors are `{"error": {"message", "type", "param", "code"}}` with the edge's statuses, except that a body
 //! which does not fit the route's type is 400 instead of 422 (`error`).
 //!
+//! [`MessagesProtocol`] is Anthropic's Messages API, `/v1/messages`, in front of the same models for chat.
+//!
 //! The wire is that of OpenAI's API as its Python library 3.57 reads it; reranking, which it has not, is as Jina's and
 //! Cohere's first version have it.
 
@@ -23,6 +25,7 @@ mod error;
 mod generate;
 mod input;
 mod items;
+mod messages;
 mod models;
 mod path;
 mod rank;
@@ -43,6 +46,7 @@ use callboard_http::protocol::{
 };
 use serde_json::Value;
 
+pub use self::messages::MessagesProtocol;
 use self::path::{Endpoint, PATHS};
 use self::request::ModelRequest;
 
@@ -81,7 +85,7 @@ impl OpenAiProtocol {
                 Ok(Json(models::object(&route, task, self.created)).into_response())
             }
             Endpoint::Call(task) => {
-                let request = ModelRequest::read(context, task, request).await?;
+                let request = ModelRequest::read(context, task, request, Ok).await?;
                 let route = request.route.name().to_owned();
                 // Boxed, because they are large.
                 let answer = match task {

@@ -17,7 +17,7 @@ pub(crate) enum Endpoint<'p> {
 }
 
 /// The paths that belong to the API, each with all below.
-pub(crate) const PATHS: [&str; 13] = [
+pub(crate) const PATHS: [&str; 12] = [
     "/v1/models",
     "/v1/chat",
     "/v1/completions",
@@ -25,7 +25,6 @@ pub(crate) const PATHS: [&str; 13] = [
     "/v1/rerank",
     "/v1/moderations",
     "/v1/responses",
-    "/v1/messages",
     "/v1/audio",
     "/v1/images",
     "/v1/files",
@@ -54,7 +53,6 @@ fn missing(path: &str) -> Option<&'static str> {
     let (name, _) = path.strip_prefix("/v1/")?.split_once('/').unwrap_or((path.strip_prefix("/v1/")?, ""));
     Some(match name {
         "responses" => "the Responses API: use /v1/chat/completions",
-        "messages" => "Anthropic's Messages API: use /v1/chat/completions",
         "audio" => "speech and transcriptions",
         "images" => "images",
         "files" => "files",

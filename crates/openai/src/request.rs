@@ -49,10 +49,12 @@ pub(crate) struct ModelRequest<'a> {
 }
 
 impl<'a> ModelRequest<'a> {
+    /// `translate` makes the fields of the task of those that were sent, wherever a large body is decoded.
     pub(crate) async fn read(
         context: RequestContext<'a>,
         task: Task,
         request: ProtocolRequest<'_>,
+        translate: fn(Map) -> Result<Map, ApiError>,
     ) -> Result<Self, ApiError> {
         let RequestContext { client, config, start, .. } = context;
         let ProtocolRequest { head: parts, body } = request;
@@ -74,11 +76,11 @@ impl<'a> ModelRequest<'a> {
         let length = bytes.len() as u64;
         let budget = client.edge().codec_budget(Arc::clone(&account) as _, Deadline::after(start, longest));
         let decode = config.decode.clone();
-        let read = move |bytes: &bytes::Bytes| Ok::<_, ApiError>(Value::decode(Format::Json, bytes, &decode)?);
-        let ((), value) = budget.read((), bytes, read).await?;
-        let Value::Map(fields) = value else {
-            return Err(invalid(format!("the body must be an object, not {}", value.kind())));
+        let read = move |bytes: &bytes::Bytes| match Value::decode(Format::Json, bytes, &decode)? {
+            Value::Map(fields) => translate(fields),
+            other => Err(invalid(format!("the body must be an object, not {}", other.kind()))),
         };
+        let ((), fields) = budget.read((), bytes, read).await?;
         let model = match fields.get("model") {
             Some(Value::Str(model)) => model.clone(),
             Some(other) => return Err(invalid(format!("`model` must be a text, not {}", other.kind()))),

@@ -18,8 +18,8 @@ pub(crate) struct StopFilter {
 pub(crate) enum Passed {
     /// This much, and more may come.
     Text(String),
-    /// The last, which a stop sequence followed.
-    Stopped(String),
+    /// The last, which this stop sequence followed.
+    Stopped { text: String, stop: String },
 }
 
 impl StopFilter {
@@ -33,9 +33,9 @@ impl StopFilter {
         }
         let mut text = std::mem::take(&mut self.held);
         text.push_str(&piece);
-        if let Some((_, at)) = first_stop(&text, &self.stops) {
+        if let Some((_, at, stop)) = first_stop(&text, &self.stops) {
             text.truncate(at);
-            return Passed::Stopped(text);
+            return Passed::Stopped { text, stop: stop.to_owned() };
         }
         let begun = self.stops.iter().map(|stop| begun(&text, stop)).max().unwrap_or_default();
         self.held = text.split_off(text.len() - begun);
@@ -48,9 +48,9 @@ impl StopFilter {
     }
 }
 
-/// The end and the beginning of the sequence that is complete first, as it would be if the text came letter by letter.
-fn first_stop(text: &str, stops: &[String]) -> Option<(usize, usize)> {
-    let found = stops.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| (at + stop.len(), at)));
+/// The sequence that is complete first, as it would be if the text came letter by letter, after its end and beginning.
+fn first_stop<'s>(text: &str, stops: &'s [String]) -> Option<(usize, usize, &'s str)> {
+    let found = stops.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| (at + stop.len(), at, stop.as_str())));
     found.min()
 }
 
@@ -72,7 +72,7 @@ mod tests {
         for piece in pieces {
             match filter.push(piece.clone()) {
                 Passed::Text(text) => sent.push_str(&text),
-                Passed::Stopped(text) => return (sent + &text, true),
+                Passed::Stopped { text, .. } => return (sent + &text, true),
             }
         }
         (sent + &filter.finish(), false)
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(filter.push("three\n".to_owned()), Passed::Text("three".to_owned()));
         assert_eq!(filter.push("four".to_owned()), Passed::Text("\nfour".to_owned()));
         assert_eq!(filter.push("\n".to_owned()), Passed::Text(String::new()));
-        assert_eq!(filter.push("\nfive".to_owned()), Passed::Stopped(String::new()));
+        assert_eq!(filter.push("\nfive".to_owned()), Passed::Stopped { text: String::new(), stop: "\n\n".to_owned() });
     }
 
     proptest! {
@@ -96,7 +96,7 @@ mod tests {
             pieces in prop::collection::vec("[abcé]{0,4}", 0..12),
         ) {
             let whole: String = pieces.concat();
-            let end = first_stop(&whole, &stops).map(|(_, at)| at);
+            let end = first_stop(&whole, &stops).map(|(_, at, _)| at);
             let expected = whole[..end.unwrap_or(whole.len())].to_owned();
             prop_assert_eq!(through(&stops, &pieces), (expected, end.is_some()));
         }

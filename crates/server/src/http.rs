@@ -10,7 +10,7 @@ use callboard_grpc::GrpcProtocol;
 use callboard_http::protocol::{Protocol, Protocols};
 use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, HttpServeError, ModelRepository};
 use callboard_oip::InferenceProtocol;
-use callboard_openai::OpenAiProtocol;
+use callboard_openai::{MessagesProtocol, OpenAiProtocol};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -27,7 +27,8 @@ pub fn own_protocols() -> Protocols {
 /// The list that a new protocol joins.
 fn protocols_of_all(inference: &Arc<InferenceProtocol>) -> Vec<Arc<dyn Protocol>> {
     let grpc = GrpcProtocol::new(Arc::clone(inference));
-    vec![Arc::clone(inference) as Arc<_>, Arc::new(OpenAiProtocol::new()), Arc::new(grpc)]
+    let openai = OpenAiProtocol::new();
+    vec![Arc::clone(inference) as Arc<_>, Arc::new(openai), Arc::new(MessagesProtocol), Arc::new(grpc)]
 }
 
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.

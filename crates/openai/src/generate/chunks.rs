@@ -12,7 +12,7 @@ use futures_util::stream::{SelectAll, select_all};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 
-use super::{AnswerHead, Choice, Piece};
+use super::{AnswerHead, Choice, Ending, Piece};
 use crate::error;
 use crate::reply::Usage;
 use crate::request::ModelRequest;
@@ -146,7 +146,7 @@ fn chunks_of(head: &AnswerHead, piece: &Piece, is_first: bool, wants_usage: bool
             ChunkChoice::Text { index, text, logprobs, finish_reason: None }
         });
     }
-    if let Some(end) = end {
+    if let Some(Ending { reason: end, .. }) = end {
         choices.push(if head.is_chat {
             let delta = Delta { role: None, content: None, more: &none };
             ChunkChoice::Chat { index, delta, logprobs: None, finish_reason: Some(end) }

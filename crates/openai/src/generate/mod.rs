@@ -15,7 +15,9 @@ use callboard_codec::{Payload, Value};
 use callboard_core::edge::{LARGE_BYTES, PayloadReplies};
 use callboard_core::{Deadline, LocalClient, Task};
 use callboard_http::axum::response::Response;
-use callboard_http::protocol::{ApiError, EdgeLife, HeldBytes, SERVER_TIMING, caught_within, next_reply, total};
+use callboard_http::protocol::{
+    ApiError, CodecBudget, EdgeLife, HeldBytes, SERVER_TIMING, caught_within, next_reply, total,
+};
 use futures_util::future::try_join_all;
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
@@ -45,11 +47,7 @@ pub(crate) async fn generate(mut request: ModelRequest<'_>) -> Result<Response, 
         Some(options) => options.get("include_usage") == Some(&Value::Bool(true)),
         None => false,
     };
-    let stops = stops(&request)?;
-    if !stops.is_empty() {
-        request.fields.insert("stop", stops.iter().cloned().map(Value::Str).collect::<Vec<_>>());
-    }
-    let choices = choices(&request, stops.into()).await?;
+    let choices = choices(&mut request).await?;
     let head = AnswerHead::new(&request);
     if is_streamed {
         chunks::respond(request, head, choices, wants_usage).await
@@ -77,7 +75,12 @@ impl AnswerHead {
 }
 
 /// Starts the calls of all choices.
-async fn choices(request: &ModelRequest<'_>, stops: Arc<[String]>) -> Result<Vec<Choice>, ApiError> {
+pub(crate) async fn choices(request: &mut ModelRequest<'_>) -> Result<Vec<Choice>, ApiError> {
+    let stops: Arc<[String]> = stops(request)?.into();
+    if !stops.is_empty() {
+        request.fields.insert("stop", stops.iter().cloned().map(Value::Str).collect::<Vec<_>>());
+    }
+    let request = &*request;
     let n = request.count("n", 1..=MAX_CHOICES)?.unwrap_or(1);
     let prompts = prompts(request)?;
     let count = (prompts.len() as u64).saturating_mul(n);
@@ -148,7 +151,7 @@ fn stops(request: &ModelRequest<'_>) -> Result<Vec<String>, ApiError> {
 }
 
 /// One choice: a call, and its text until now.
-struct Choice {
+pub(crate) struct Choice {
     index: usize,
     replies: PayloadReplies,
     life: Arc<EdgeLife>,
@@ -163,22 +166,30 @@ struct Choice {
     counts_prompt: bool,
 }
 
-/// A piece of a choice. The last one has the reason of the end.
-struct Piece {
-    index: usize,
-    reply: Reply,
-    end: Option<String>,
+/// A piece of a choice. The last one has the end.
+pub(crate) struct Piece {
+    pub(crate) index: usize,
+    pub(crate) reply: Reply,
+    pub(crate) end: Option<Ending>,
+}
+
+/// How a choice ended.
+pub(crate) struct Ending {
+    /// `stop`, `length`, `tool_calls`, `content_filter`, or what the route says.
+    pub(crate) reason: String,
+    /// The stop sequence that ended it.
+    pub(crate) stop: Option<String>,
 }
 
 impl Choice {
     /// The next piece. After the last one the choice is dropped, which cancels what still runs of its call.
-    async fn next(&mut self) -> Result<Piece, ApiError> {
+    pub(crate) async fn next(&mut self) -> Result<Piece, ApiError> {
         loop {
             let Some(payload) = next_reply(&mut self.replies, &self.life).await else {
                 let reply = Reply { content: self.filter.finish(), ..Reply::default() };
                 let natural = if self.tool_calls > 0 { "tool_calls" } else { "stop" };
-                let end = self.finish_reason.take().unwrap_or_else(|| natural.to_owned());
-                return Ok(Piece { index: self.index, reply, end: Some(end) });
+                let reason = self.finish_reason.take().unwrap_or_else(|| natural.to_owned());
+                return Ok(Piece { index: self.index, reply, end: Some(Ending { reason, stop: None }) });
             };
             let mut reply = self.reader.read(payload?).await?;
             if !self.counts_prompt {
@@ -186,13 +197,27 @@ impl Choice {
             }
             reply.number_tool_calls(&mut self.tool_calls);
             self.finish_reason = reply.finish_reason.take().or_else(|| self.finish_reason.take());
-            let (content, is_stopped) = match self.filter.push(std::mem::take(&mut reply.content)) {
-                Passed::Text(content) => (content, false),
-                Passed::Stopped(content) => (content, true),
+            let (content, stop) = match self.filter.push(std::mem::take(&mut reply.content)) {
+                Passed::Text(text) => (text, None),
+                Passed::Stopped { text, stop } => (text, Some(stop)),
             };
             reply.content = content;
-            if is_stopped || reply.usage.is_known() || !reply.is_empty() {
-                return Ok(Piece { index: self.index, reply, end: is_stopped.then(|| "stop".to_owned()) });
+            let end = stop.map(|stop| Ending { reason: "stop".to_owned(), stop: Some(stop) });
+            if end.is_some() || reply.usage.is_known() || !reply.is_empty() {
+                return Ok(Piece { index: self.index, reply, end });
+            }
+        }
+    }
+
+    /// The whole of it, at the expense of this budget.
+    pub(crate) async fn collect(mut self, budget: &CodecBudget<'_>) -> Result<(Reply, Ending), ApiError> {
+        let mut whole = Reply::default();
+        loop {
+            let piece = self.next().await?;
+            budget.charge_outcome(piece.reply.bytes())?;
+            whole.join(piece.reply);
+            if let Some(end) = piece.end {
+                return Ok((whole, end));
             }
         }
     }
@@ -249,26 +274,15 @@ struct Message<'a> {
 
 /// Waits for all choices and answers with them.
 async fn whole(request: ModelRequest<'_>, head: &AnswerHead, choices: Vec<Choice>) -> Result<Response, ApiError> {
-    let budget = request.budget();
-    let collect = async |mut choice: Choice| {
-        let mut whole = Reply::default();
-        loop {
-            let piece = choice.next().await?;
-            budget.charge_outcome(piece.reply.bytes())?;
-            whole.join(piece.reply);
-            if let Some(end) = piece.end {
-                return Ok::<_, ApiError>((whole, end));
-            }
-        }
-    };
-    let calls = choices.len();
-    let ended = try_join_all(choices.into_iter().map(|choice| Box::pin(collect(choice)))).await;
+    let (budget, calls) = (request.budget(), choices.len());
+    let ended = try_join_all(choices.into_iter().map(|choice| Box::pin(choice.collect(&budget)))).await;
     let ended = ended.map_err(|error| request.error_of(calls, error))?;
     let usage = ended.iter().fold(Usage::default(), |usage, (reply, _)| usage.with(reply.usage));
     let bytes = ended.iter().map(|(reply, _)| reply.bytes()).fold(0, usize::saturating_add);
     let head = head.clone();
     let write = move || {
-        let choices = ended.iter().enumerate().map(|(index, (reply, end))| choice_json(&head, index, reply, end));
+        let choices =
+            ended.iter().enumerate().map(|(index, (reply, end))| choice_json(&head, index, reply, &end.reason));
         let object = if head.is_chat { "chat.completion" } else { "text_completion" };
         let (id, created, model) = (&*head.id, head.created, &*head.model);
         let usage = usage.is_known().then(|| usage.into());

@@ -6,7 +6,7 @@ use callboard_core::{App, Node};
 use callboard_http::axum::body::{Body, to_bytes};
 use callboard_http::axum::http::Request;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
-use callboard_openai::OpenAiProtocol;
+use callboard_openai::{MessagesProtocol, OpenAiProtocol};
 use serde_json::Value;
 use tower::Service as _;
 
@@ -58,7 +58,7 @@ impl Served {
 
     pub(crate) async fn with(app: App, config: HttpConfig) -> Self {
         let node = app.start().await.unwrap();
-        let protocols = vec![Arc::new(OpenAiProtocol::new()) as _];
+        let protocols = vec![Arc::new(OpenAiProtocol::new()) as _, Arc::new(MessagesProtocol) as _];
         let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), protocols).unwrap();
         Self { edge, node }
     }

@@ -5,4 +5,5 @@
 mod chat;
 mod edge;
 mod items;
+mod messages;
 mod refusals;

@@ -1,0 +1,33 @@
+//! An error as Anthropic's clients read it: `{"type": "error", "error": {"type", "message"}}`, with the edge's status.
+
+use callboard_http::protocol::ApiError;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct ErrorJson<'a> {
+    r#type: &'static str,
+    error: ErrorFields<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorFields<'a> {
+    r#type: &'static str,
+    message: &'a str,
+}
+
+pub(super) fn body(error: &ApiError) -> Vec<u8> {
+    let r#type = match error.status().as_u16() {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 => "overloaded_error",
+        504 => "timeout_error",
+        status if status < 500 => "invalid_request_error",
+        _ => "api_error",
+    };
+    // A text can always be written.
+    let error = ErrorJson { r#type: "error", error: ErrorFields { r#type, message: error.message() } };
+    serde_json::to_vec(&error).unwrap_or_default()
+}

@@ -1,0 +1,79 @@
+//! Anthropic's Messages API: `POST /v1/messages` in front of the routes that chat.
+//!
+//! A request becomes one of chat (`conversation`), runs as one, and its answer becomes a message (`answer`); errors have
+//! the form of that API (`error`). The wire is that of Anthropic's Python library 2.14.
+
+mod answer;
+mod conversation;
+mod error;
+
+use callboard_core::{ErrorKind, Task};
+use callboard_http::axum::http::Method;
+use callboard_http::axum::http::header::{HeaderName, HeaderValue};
+use callboard_http::axum::response::Response;
+use callboard_http::protocol::{ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext};
+
+use crate::error::response_with;
+use crate::generate;
+use crate::request::ModelRequest;
+
+const PATH: &str = "/v1/messages";
+
+/// The id of a request, as its clients read it.
+const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+
+/// The protocol, for an [`HttpEdge`](callboard_http::HttpEdge).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MessagesProtocol;
+
+impl MessagesProtocol {
+    async fn answer(self, context: RequestContext<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
+        let (path, method) = (request.head.uri.path(), &request.head.method);
+        if path != PATH {
+            return Err(ApiError::new(
+                ErrorKind::NotFound,
+                format!("of Anthropic's API this server offers {PATH} alone"),
+            ));
+        }
+        if method != Method::POST {
+            return Err(ApiError::method_not_allowed(method, "POST"));
+        }
+        let id = format!("msg_{}", context.id.as_str());
+        let request_id = HeaderValue::try_from(context.id.as_str()).ok();
+        let mut request = ModelRequest::read(context, Task::Chat, request, conversation::to_chat).await?;
+        let route = request.route.name().to_owned();
+        let answer = async {
+            let is_streamed = request.is_set("stream")?;
+            let mut choices = generate::choices(&mut request).await?;
+            let choice = choices.pop().ok_or_else(|| ApiError::new(ErrorKind::Internal, "there is no choice"))?;
+            if is_streamed {
+                answer::streamed(request, id, choice).await
+            } else {
+                answer::whole(request, id, choice).await
+            }
+        };
+        let mut response = Box::pin(answer).await.map_err(|error: ApiError| error.about(&route))?;
+        if let Some(id) = request_id {
+            response.headers_mut().insert(REQUEST_ID, id);
+        }
+        Ok(response)
+    }
+}
+
+impl Protocol for MessagesProtocol {
+    fn name(&self) -> &str {
+        "Anthropic's Messages API"
+    }
+
+    fn claims(&self) -> Claims {
+        Claims { paths: &[PATH], ..Claims::default() }
+    }
+
+    fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
+        Box::pin(Self::answer(*self, context, request))
+    }
+
+    fn error_response(&self, error: ApiError) -> Response {
+        response_with(&error, error::body(&error))
+    }
+}
