@@ -513,7 +513,6 @@ fn the_task_of_an_active_key_is_small() {
 
 /// Prints what an active key costs: `cargo test -p callboard-core --lib -- --ignored --nocapture active_keys_cost`.
 #[cfg(target_os = "linux")]
-#[expect(clippy::print_stdout, reason = "it measures")]
 #[tokio::test]
 #[ignore = "measures a process"]
 async fn active_keys_cost() {
