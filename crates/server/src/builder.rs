@@ -12,11 +12,10 @@ use callboard_http::OtlpConfig;
 use callboard_http::axum::Router;
 use callboard_http::protocol::Protocol;
 use callboard_http::{AUTH_ROUTE, ApiInfo, HttpConfig, HttpEdge};
-use callboard_mcp::{McpConfig, McpProtocol};
+use callboard_mcp::McpConfig;
 use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 
 use crate::http::{ServeError, Server, StartingServer};
-use crate::mcp::mcp_config;
 
 /// Builds a [`Server`] from an app and other parts. [`start`](Self::start) starts them in one order;
 /// [`Server::shutdown`] says in which order they end.
@@ -218,9 +217,7 @@ impl ServerBuilder {
     /// # Errors
     ///
     /// Limits that cannot be served, or protocols that claim the same.
-    pub fn open(mut self, listener: TcpListener) -> Result<StartingServer, ServeError> {
-        let mcp = self.mcp.take().unwrap_or_else(|| mcp_config(&self.info));
-        self.protocols.push(Arc::new(McpProtocol::new(mcp)));
+    pub fn open(self, listener: TcpListener) -> Result<StartingServer, ServeError> {
         StartingServer::open(listener, self)
     }
 }

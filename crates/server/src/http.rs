@@ -9,6 +9,7 @@ use callboard_core::{App, Drained, LocalClient, Node, NodeHandle, StartError};
 use callboard_grpc::GrpcProtocol;
 use callboard_http::protocol::{Protocol, Protocols};
 use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, HttpServeError, ModelRepository};
+use callboard_mcp::{McpConfig, McpProtocol};
 use callboard_oip::InferenceProtocol;
 use callboard_openai::{MessagesProtocol, OpenAiProtocol};
 use tokio::net::{TcpListener, ToSocketAddrs};
@@ -16,19 +17,24 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::mcp::mcp_config;
 use crate::{EdgeServer, EdgeServerError, ServerBuilder};
 
 /// The protocols of every server, without those of a program.
 #[must_use]
 pub fn own_protocols() -> Protocols {
-    Protocols::try_new(protocols_of_all(&Arc::default())).expect("they claim no page of the edge")
+    Protocols::try_new(protocols_of_all(&Arc::default(), McpConfig::default())).expect("they claim no page of the edge")
 }
 
 /// The list that a new protocol joins.
-fn protocols_of_all(inference: &Arc<InferenceProtocol>) -> Vec<Arc<dyn Protocol>> {
-    let grpc = GrpcProtocol::new(Arc::clone(inference));
-    let openai = OpenAiProtocol::new();
-    vec![Arc::clone(inference) as Arc<_>, Arc::new(openai), Arc::new(MessagesProtocol), Arc::new(grpc)]
+fn protocols_of_all(inference: &Arc<InferenceProtocol>, mcp: McpConfig) -> Vec<Arc<dyn Protocol>> {
+    vec![
+        Arc::clone(inference) as Arc<_>,
+        Arc::new(OpenAiProtocol::new()),
+        Arc::new(MessagesProtocol),
+        Arc::new(GrpcProtocol::new(Arc::clone(inference))),
+        Arc::new(McpProtocol::new(mcp)),
+    ]
 }
 
 /// Starts an app and serves it over HTTP with the default limits. Port 0 takes a free one.
@@ -70,7 +76,8 @@ impl StartingServer {
     pub(crate) fn open(listener: TcpListener, mut parts: ServerBuilder) -> Result<Self, ServeError> {
         let address = listener.local_addr().map_err(|error| ServeError::Bind { addresses: Vec::new(), error })?;
         let inference = Arc::default();
-        let mut protocols = protocols_of_all(&inference);
+        let mcp = parts.mcp.take().unwrap_or_else(|| mcp_config(&parts.info));
+        let mut protocols = protocols_of_all(&inference, mcp);
         protocols.append(&mut parts.protocols);
         let (config, info) = (std::mem::take(&mut parts.config), std::mem::take(&mut parts.info));
         let edge = HttpEdge::starting(config, info, protocols)?;
