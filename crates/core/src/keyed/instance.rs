@@ -212,7 +212,9 @@ impl<'a, K: Keyed> Live<'a, K> {
             return Err(SaveError::TooLarge { bytes: state.len(), most });
         }
         let key = StateKey { kind: &self.kind.name, key: &self.slot.key };
-        self.fence.version = self.kind.store.save(key, self.fence, state).await.map_err(SaveError::Store)?;
+        let within = self.kind.settings.save_within;
+        let saving = tokio::time::timeout(within, self.kind.store.save(key, self.fence, state)).await;
+        self.fence.version = saving.map_err(|_| SaveError::Late { within })?.map_err(SaveError::Store)?;
         contain(|| instance.stored().set_saved()).map_err(|words| SaveError::NotEncoded(words.to_string()))
     }
 
@@ -268,6 +270,9 @@ enum SaveError {
     NotEncoded(String),
     #[error("the state has {bytes} bytes, more than {most} (max_state_bytes)")]
     TooLarge { bytes: usize, most: usize },
+    /// Nobody knows whether the store has it: the next save might be told that it conflicts.
+    #[error("the save took longer than {within:?} (save_within)")]
+    Late { within: Duration },
     #[error(transparent)]
     Store(StoreError),
 }
@@ -275,13 +280,13 @@ enum SaveError {
 impl SaveError {
     /// Whether the same save may succeed later.
     fn may_pass(&self) -> bool {
-        matches!(self, Self::Store(StoreError::Failed(_)))
+        matches!(self, Self::Late { .. } | Self::Store(StoreError::Failed(_)))
     }
 
     fn for_asker(&self) -> AskError {
         match self {
             Self::NotEncoded(_) | Self::TooLarge { .. } => AskError::Failed(Failure::new(self.to_string())),
-            Self::Store(_) => AskError::Lost,
+            Self::Late { .. } | Self::Store(_) => AskError::Lost,
         }
     }
 }

@@ -134,6 +134,7 @@ pub struct KeyedSettings {
     pub(super) max_state_bytes: usize,
     pub(super) idle_after: Duration,
     pub(super) load_within: Duration,
+    pub(super) save_within: Duration,
     pub(super) handle_within: Duration,
     pub(super) stop_within: Duration,
 }
@@ -149,6 +150,7 @@ impl Default for KeyedSettings {
             max_state_bytes: 1 << 20,
             idle_after: Duration::from_secs(60),
             load_within: Duration::from_secs(10),
+            save_within: Duration::from_secs(10),
             handle_within: Duration::from_secs(60),
             stop_within: Duration::from_secs(5),
         }
@@ -268,6 +270,13 @@ impl<K: Keyed> KeyedSpec<K> {
     /// within its own deadline; other keys are not held up.
     pub fn load_within(mut self, time: Duration) -> Self {
         self.settings.load_within = time;
+        self
+    }
+
+    /// How long one save may take. Default 10 s. After it a save has failed: nobody knows whether the store has it, so the
+    /// asker is told [`Lost`](crate::actor::AskError::Lost), and the key is loaded again. Other keys are not held up.
+    pub fn save_within(mut self, time: Duration) -> Self {
+        self.settings.save_within = time;
         self
     }
 

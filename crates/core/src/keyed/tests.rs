@@ -230,9 +230,9 @@ async fn a_message_that_arrives_while_its_key_is_passivated_is_not_lost() {
     assert!(counters.loads() > 100, "{} passivations", counters.loads());
 }
 
-/// A store whose saves take a second.
+/// A store whose saves take this long.
 #[derive(Debug)]
-struct SlowStore(MemoryStore);
+struct SlowStore(MemoryStore, Duration);
 
 impl StateStore for SlowStore {
     fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
@@ -245,7 +245,7 @@ impl StateStore for SlowStore {
 
     fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: bytes::Bytes) -> StoreFuture<'a, u64> {
         Box::pin(async move {
-            tokio::time::sleep(SECOND).await;
+            tokio::time::sleep(self.1).await;
             self.0.save(key, fence, state).await
         })
     }
@@ -259,7 +259,7 @@ impl StateStore for SlowStore {
 async fn a_message_that_arrives_while_its_key_is_saved_for_the_last_time_is_handled() {
     let counters = Counters::new();
     let mut spec = counters.spec().save(SavePolicy::Relaxed { every: LONG }).idle_after(SECOND);
-    spec.store = Arc::new(SlowStore(counters.store.clone()));
+    spec.store = Arc::new(SlowStore(counters.store.clone(), SECOND));
     let node = start(spec).await;
     let counter = node.keyed("counter");
     assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(1));
@@ -269,6 +269,18 @@ async fn a_message_that_arrives_while_its_key_is_saved_for_the_last_time_is_hand
     assert_eq!(counters.loads(), 1, "by the same instance");
     until_active(&node, 0).await;
     assert_eq!(counters.saved("a").await, Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_save_that_hangs_is_given_up_and_the_key_is_loaded_again() {
+    let counters = Counters::new();
+    let mut spec = counters.spec().save_within(SECOND);
+    spec.store = Arc::new(SlowStore(counters.store.clone(), LONG));
+    let node = start(spec).await;
+    let counter = node.keyed("counter");
+    assert_eq!(counter.ask("a", LONG, Add(1)).await, Err(AskError::Lost));
+    assert_eq!(counter.ask("a", SECOND, Read()).await, Ok(0));
+    assert_eq!(counters.loads(), 2);
 }
 
 #[tokio::test(start_paused = true)]
