@@ -209,7 +209,7 @@ pub mod http {
     pub use callboard_http::*;
     pub use callboard_mcp::{Authorization, AuthorizationError, McpConfig, McpProtocol};
     pub use callboard_oip::InferenceProtocol;
-    pub use callboard_openai::OpenAiProtocol;
+    pub use callboard_openai::{MessagesProtocol, OpenAiProtocol};
 }
 
 /// The QUIC edge, and the client that calls a node over a network.

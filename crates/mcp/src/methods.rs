@@ -42,8 +42,10 @@ pub(crate) fn answer(
         (_, "prompts/list") => list("prompts", Vec::new()),
         (_, "resources/list") => list("resources", Vec::new()),
         (_, "resources/templates/list") => list("resourceTemplates", Vec::new()),
-        (_, "prompts/get" | "resources/read") => {
-            return Err(Refusal::rpc(asked, RpcError::new(INVALID_PARAMS, "this server has none")));
+        (_, method @ ("prompts/get" | "resources/read")) => {
+            let what = if method == "prompts/get" { "prompts" } else { "resources" };
+            let error = RpcError::new(INVALID_PARAMS, format!("this server has no {what}"));
+            return Err(Refusal::rpc(asked, error));
         }
         (_, other) => {
             let shown: String = other.chars().take(64).collect();

@@ -127,7 +127,10 @@ pub(crate) fn read(body: &Bytes) -> Result<Message, (Option<Id>, RpcError)> {
     let id = match id.map(|raw| is_text_or_number(raw).then(|| Id(raw.to_owned()))) {
         None => None,
         Some(Some(id)) => Some(id),
-        Some(None) => return Err((None, invalid("`id` must be a short text or a number"))),
+        Some(None) => {
+            let message = format!("`id` must be a number, or a text of at most {MAX_TEXT_BYTES} bytes of JSON");
+            return Err((None, invalid(&message)));
+        }
     };
     let with_id = |error| (id.clone(), error);
     if jsonrpc.and_then(text).as_deref() != Some("2.0") {
@@ -151,7 +154,9 @@ fn params(body: &Bytes, json: &RawValue) -> Result<Params, RpcError> {
         serde_json::from_str(json.get()).map_err(|error| invalid(&format!("`params`: {error}")))?;
     let text_of = |name: &str, raw: Option<&RawValue>| match raw {
         None => Ok(None),
-        Some(raw) => text(raw).map(Some).ok_or_else(|| invalid(&format!("`{name}` must be a short text"))),
+        Some(raw) => text(raw)
+            .map(Some)
+            .ok_or_else(|| invalid(&format!("`{name}` must be a text of at most {MAX_TEXT_BYTES} bytes of JSON"))),
     };
     if params.arguments.is_some_and(|arguments| !is_object(arguments)) {
         return Err(invalid("`arguments` must be an object"));
@@ -171,7 +176,9 @@ fn meta(json: &RawValue) -> Result<Meta, RpcError> {
     let invalid = |message: String| RpcError::new(INVALID_PARAMS, message);
     let meta: MetaJson<'_> = serde_json::from_str(json.get()).map_err(|error| invalid(format!("`_meta`: {error}")))?;
     if meta.progress_token.is_some_and(|token| !is_text_or_number(token)) {
-        return Err(invalid("`progressToken` must be a short text or a number".to_owned()));
+        return Err(invalid(format!(
+            "`progressToken` must be a number, or a text of at most {MAX_TEXT_BYTES} bytes of JSON"
+        )));
     }
     Ok(Meta {
         version: meta.version.map(|version| text(version).unwrap_or_default()),

@@ -164,6 +164,9 @@ impl<'a> Exchange<'a> {
         }
         if HAS_REQUEST_IDS {
             response.headers_mut().insert(X_REQUEST_ID, self.id.to_header());
+            if let Some(header) = self.target.protocol.and_then(|protocol| protocol.request_id_header()) {
+                response.headers_mut().insert(header, self.id.to_header());
+            }
         }
         response
     }

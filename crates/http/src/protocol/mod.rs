@@ -63,8 +63,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
-use axum::http::Request;
 use axum::http::request::Parts;
+use axum::http::{HeaderName, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use callboard_core::edge::Route;
@@ -170,6 +170,11 @@ pub trait Protocol: fmt::Debug + Send + Sync + 'static {
 
     /// Renders an error as the clients of the protocol expect it.
     fn error_response(&self, error: ApiError) -> Response;
+
+    /// The header in which its clients read the id of their request, beside `x-request-id`.
+    fn request_id_header(&self) -> Option<HeaderName> {
+        None
+    }
 
     /// Answers a request while the node is starting; `None` is answered with 503.
     fn starting_response(&self, _path: &str) -> Option<Response> {

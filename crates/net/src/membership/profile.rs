@@ -11,8 +11,8 @@ use foca::{Config, PeriodicParams};
 /// dead, although it may only pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MembershipProfile {
-    /// For round trips of up to 100 ms: all know of a death after 2.2 s in half of all cases, after 3 s in nineteen of
-    /// twenty. A pause of up to 1.5 s is no death.
+    /// For round trips of up to 100 ms: all know of a death after 2.5 s in half of all cases, after 3.3 s in nineteen
+    /// of twenty. A pause of up to 1.5 s is no death.
     #[default]
     Near,
     /// For longer round trips: four times as long.

@@ -1,16 +1,18 @@
 //! The answer of a chat as a message: whole, or as the events of its blocks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{Deadline, LocalClient};
+use callboard_core::{Deadline, ErrorKind, LocalClient};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{ApiError, EventSource, SERVER_TIMING, events, total};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::error;
+use crate::error::bad_answer;
 use crate::generate::{Choice, Ending, Piece};
 use crate::reply::{Reply, Usage};
 use crate::request::ModelRequest;
@@ -57,7 +59,33 @@ struct ToolUse<'a> {
     index: i64,
     id: &'a str,
     name: &'a str,
-    arguments: &'a str,
+    arguments: Arguments<'a>,
+}
+
+/// The arguments of a tool: JSON, also in pieces, or what it is the JSON of.
+enum Arguments<'a> {
+    Text(&'a str),
+    Value(&'a Value),
+}
+
+impl Arguments<'_> {
+    fn text(&self) -> Result<Cow<'_, str>, ApiError> {
+        match self {
+            Self::Text(text) => Ok(Cow::Borrowed(text)),
+            Self::Value(value) => String::from_utf8(written(value)?).map(Cow::Owned).map_err(|error| unwritten(&error)),
+        }
+    }
+
+    /// The object that a client gets. None are an empty one.
+    fn object(&self, route: &str) -> Result<Json, ApiError> {
+        let text = self.text()?;
+        if text.trim().is_empty() {
+            return Ok(json!({}));
+        }
+        let read: Option<Json> = serde_json::from_str(&text).ok();
+        read.filter(Json::is_object)
+            .ok_or_else(|| bad_answer(route, "arguments of a tool that are no JSON object", "an object, or its JSON"))
+    }
 }
 
 fn tool_uses(reply: &Reply) -> impl Iterator<Item = ToolUse<'_>> {
@@ -75,7 +103,12 @@ fn tool_uses(reply: &Reply) -> impl Iterator<Item = ToolUse<'_>> {
         let function = call.get("function");
         let of_function = |name| text(function.and_then(|function| function.get(name)));
         let index = call.get("index").and_then(Value::as_i64).unwrap_or_default();
-        ToolUse { index, id: text(call.get("id")), name: of_function("name"), arguments: of_function("arguments") }
+        let arguments = match function.and_then(|function| function.get("arguments")) {
+            Some(Value::Str(text)) => Arguments::Text(text),
+            Some(Value::Null) | None => Arguments::Text(""),
+            Some(value) => Arguments::Value(value),
+        };
+        ToolUse { index, id: text(call.get("id")), name: of_function("name"), arguments }
     })
 }
 
@@ -83,17 +116,16 @@ fn tool_uses(reply: &Reply) -> impl Iterator<Item = ToolUse<'_>> {
 pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice) -> Result<Response, ApiError> {
     let budget = request.budget();
     let (reply, end) = Box::pin(choice.collect(&budget)).await?;
-    let (bytes, model) = (reply.bytes(), request.model.clone());
+    let (bytes, model, route) = (reply.bytes(), request.model.clone(), request.route.name().to_owned());
     let write = move || {
         let mut content = Vec::new();
         if !reply.content.is_empty() {
             content.push(json!({ "type": "text", "text": reply.content }));
         }
-        content.extend(tool_uses(&reply).map(|call| {
-            // A model may write arguments that are no JSON; a client expects an object.
-            let input: Json = serde_json::from_str(call.arguments).unwrap_or_else(|_| json!({}));
-            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
-        }));
+        for call in tool_uses(&reply) {
+            let input = call.arguments.object(&route)?;
+            content.push(json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input }));
+        }
         written(&Message {
             id: &id,
             r#type: "message",
@@ -215,8 +247,9 @@ impl EventWriter {
         for call in tool_uses(reply) {
             let begun = || json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
             self.open(&mut out, Block::ToolUse(call.index), begun)?;
-            if !call.arguments.is_empty() {
-                self.delta(&mut out, json!({ "type": "input_json_delta", "partial_json": call.arguments }))?;
+            let arguments = call.arguments.text()?;
+            if !arguments.is_empty() {
+                self.delta(&mut out, json!({ "type": "input_json_delta", "partial_json": arguments }))?;
             }
         }
         if let Some(end) = end {
@@ -253,8 +286,11 @@ impl EventWriter {
 }
 
 fn written_json(value: &impl Serialize) -> Result<Json, ApiError> {
-    let unwritten = |error| format!("the answer cannot be written as JSON: {error}");
-    serde_json::to_value(value).map_err(|error| ApiError::new(callboard_core::ErrorKind::Internal, unwritten(error)))
+    serde_json::to_value(value).map_err(|error| unwritten(&error))
+}
+
+fn unwritten(error: &dyn std::error::Error) -> ApiError {
+    ApiError::new(ErrorKind::Internal, format!("the answer cannot be written as JSON: {error}"))
 }
 
 /// Writes an event. Its data has its type, too.

@@ -5,13 +5,20 @@
 
 mod answer;
 mod conversation;
+mod document;
 mod error;
 
+use std::sync::Arc;
+
+use callboard_core::edge::Route;
 use callboard_core::{ErrorKind, Task};
 use callboard_http::axum::http::Method;
-use callboard_http::axum::http::header::{HeaderName, HeaderValue};
+use callboard_http::axum::http::header::HeaderName;
 use callboard_http::axum::response::Response;
-use callboard_http::protocol::{ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext};
+use callboard_http::protocol::{
+    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
+};
+use serde_json::Value;
 
 use crate::error::response_with;
 use crate::generate;
@@ -39,7 +46,6 @@ impl MessagesProtocol {
             return Err(ApiError::method_not_allowed(method, "POST"));
         }
         let id = format!("msg_{}", context.id.as_str());
-        let request_id = HeaderValue::try_from(context.id.as_str()).ok();
         let mut request = ModelRequest::read(context, Task::Chat, request, conversation::to_chat).await?;
         let route = request.route.name().to_owned();
         let answer = async {
@@ -52,11 +58,7 @@ impl MessagesProtocol {
                 answer::whole(request, id, choice).await
             }
         };
-        let mut response = Box::pin(answer).await.map_err(|error: ApiError| error.about(&route))?;
-        if let Some(id) = request_id {
-            response.headers_mut().insert(REQUEST_ID, id);
-        }
-        Ok(response)
+        Box::pin(answer).await.map_err(|error: ApiError| error.about(&route))
     }
 }
 
@@ -75,5 +77,17 @@ impl Protocol for MessagesProtocol {
 
     fn error_response(&self, error: ApiError) -> Response {
         response_with(&error, error::body(&error))
+    }
+
+    fn request_id_header(&self) -> Option<HeaderName> {
+        Some(REQUEST_ID)
+    }
+
+    fn document(
+        &self,
+        routes: &[Arc<Route>],
+        add_schema: &mut dyn FnMut(&str, Value) -> Value,
+    ) -> Option<ProtocolDocument> {
+        document::document(routes, add_schema)
     }
 }

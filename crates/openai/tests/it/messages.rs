@@ -150,6 +150,41 @@ async fn a_stream_has_the_events_of_text_and_of_tools() {
 }
 
 #[tokio::test]
+async fn arguments_of_a_tool_are_an_object_or_its_json_and_never_replaced() {
+    let asked = |arguments: Value| json!([{ "tool_calls": [{ "id": "t", "function": { "name": "f", "arguments": arguments } }] }]);
+    for (arguments, input) in [
+        (json!({ "x": 1 }), Some(json!({ "x": 1 }))),
+        (json!("{\"x\": 1}"), Some(json!({ "x": 1 }))),
+        (json!(""), Some(json!({}))),
+        (Value::Null, Some(json!({}))),
+        (json!("{\"x\": "), None),
+        (json!([1]), None),
+    ] {
+        let served = Served::start(App::new().mount(pieces("/uses", asked(arguments.clone())))).await;
+        let answer = served.post("/v1/messages", &ask("uses", hello(), json!({}))).await;
+        match input {
+            Some(input) => assert_eq!(answer.ok()["content"][0]["input"], input),
+            None => {
+                let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+                assert!(
+                    answer.status == 500 && message.contains("arguments of a tool that are no JSON object"),
+                    "{message}"
+                );
+            }
+        }
+        let stream = json!({ "stream": true });
+        let events = served.post("/v1/messages", &ask("uses", hello(), stream)).await.named_events();
+        let pieces = events.iter().filter_map(|(_, event)| event["delta"]["partial_json"].as_str());
+        let sent = match arguments {
+            Value::String(text) => text,
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        assert_eq!(pieces.collect::<String>(), sent);
+    }
+}
+
+#[tokio::test]
 async fn a_stop_sequence_ends_the_message_and_is_named() {
     let served = Served::start(App::new().mount(pieces("/counts", json!(["1, 2", ", ST", "OP, 3"])))).await;
     for streams in [false, true] {
@@ -210,6 +245,9 @@ async fn refusals_have_the_form_of_the_api() {
     assert!(message.contains("it is broken"), "{message}");
     let answer = served.post("/v1/messages", &ask("fails", hello(), json!({}))).await;
     assert_eq!(answer.headers["x-should-retry"], "false");
+
+    // The id of a refusal is where its clients look for it.
+    assert_eq!(answer.headers["request-id"], answer.headers["x-request-id"]);
 
     // A stream never ends silently.
     let events = served.post("/v1/messages", &ask("breaks", hello(), json!({ "stream": true }))).await.named_events();
