@@ -10,21 +10,30 @@ use callboard_http::axum::body::{Body, HttpBody};
 use callboard_http::axum::http::HeaderMap;
 use callboard_http::axum::http::header::CONTENT_TYPE;
 use callboard_http::axum::response::Response;
-use callboard_http::protocol::ContentCoding;
+use callboard_http::protocol::{ApiError, ContentCoding};
 use hyper::body::Frame;
 use prost::Message;
 
 use crate::framing::{GRPC_ENCODING, coding_name, framed_plain};
-use crate::status::{GRPC, ok_trailers};
+use crate::status::{GRPC, ok_trailers, trailers};
 
 /// The response to a call with one message, which is framed.
 pub(crate) fn unary(pieces: Vec<Bytes>, coding: Option<ContentCoding>) -> Response {
-    with_coding(Body::new(UnaryBody { pieces: pieces.into_iter(), trailers: Some(ok_trailers()) }), coding)
+    with_coding(body(pieces, ok_trailers()), coding)
 }
 
 /// The response to a call with this short message.
 pub(crate) fn message(message: &impl Message) -> Response {
     unary(vec![framed_plain(&message.encode_to_vec())], None)
+}
+
+/// The response to a stream that ends with an error after this short message.
+pub(crate) fn message_before(message: &impl Message, error: &ApiError) -> Response {
+    with_coding(body(vec![framed_plain(&message.encode_to_vec())], trailers(error)), None)
+}
+
+fn body(pieces: Vec<Bytes>, trailers: HeaderMap) -> Body {
+    Body::new(UnaryBody { pieces: pieces.into_iter(), trailers: Some(trailers) })
 }
 
 /// A response with this body. `coding` is that of its compressed messages.

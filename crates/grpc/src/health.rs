@@ -14,6 +14,7 @@ use callboard_oip::parts::unready;
 use prost::Message as _;
 use tokio::sync::Semaphore;
 
+use crate::answer::{message, message_before};
 use crate::framing::framed_plain;
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
 use crate::{SERVICES, stream};
@@ -45,6 +46,19 @@ pub(crate) fn check(
         }
     };
     Ok(answer(if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing }))
+}
+
+/// The answer of a node that is starting: it lives, and serves nothing. A watcher comes back, because its stream ends.
+pub(crate) fn while_starting(method: &str, request: HealthCheckRequest) -> Option<Response> {
+    let state = answer(if request.service == "liveness" { ServingStatus::Serving } else { ServingStatus::NotServing });
+    match method {
+        "Check" => Some(message(&state)),
+        "Watch" => {
+            let end = ApiError::new(ErrorKind::Unavailable, "the node is starting");
+            Some(message_before(&state, &end))
+        }
+        _ => None,
+    }
 }
 
 const fn answer(status: ServingStatus) -> HealthCheckResponse {

@@ -46,7 +46,7 @@ use callboard_http::axum::http::{Method, Request, StatusCode, Version};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
     ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext, RequestHead, SERVER_TIMING,
-    server_timing, short_body,
+    StartingAnswer, server_timing, short_body,
 };
 use callboard_oip::InferenceProtocol;
 use tokio::sync::Semaphore;
@@ -324,12 +324,25 @@ impl Protocol for GrpcProtocol {
         })
     }
 
-    fn starting_response(&self, path: &str) -> Option<Response> {
-        match path {
-            "/inference.GRPCInferenceService/ServerLive" => Some(answer::message(&ServerLiveResponse { live: true })),
-            "/inference.GRPCInferenceService/ServerReady" => Some(answer::message(&ReadyResponse { ready: false })),
-            _ => None,
-        }
+    fn starting_response<'a>(&'a self, config: &'a HttpConfig, request: ProtocolRequest<'a>) -> StartingAnswer<'a> {
+        Box::pin(async move {
+            let ProtocolRequest { head, body } = request;
+            if !is_grpc(head) {
+                return Some(not_grpc());
+            }
+            check_head(head).ok()?;
+            match head.uri.path() {
+                "/inference.GRPCInferenceService/ServerLive" => {
+                    Some(answer::message(&ServerLiveResponse { live: true }))
+                }
+                "/inference.GRPCInferenceService/ServerReady" => Some(answer::message(&ReadyResponse { ready: false })),
+                path => {
+                    let method = path.strip_prefix("/grpc.health.v1.Health/")?;
+                    let body = short_body(body, config.body_progress_timeout).await.ok()?;
+                    health::while_starting(method, framing::only(&body).ok()?)
+                }
+            }
+        })
     }
 }
 

@@ -53,7 +53,7 @@ use callboard_http::axum::http::header::ACCEPT_ENCODING;
 use callboard_http::axum::response::{IntoResponse, Response};
 use callboard_http::protocol::{
     ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext, RequestHead,
-    ResponseCompression, compressed, short_body,
+    ResponseCompression, StartingAnswer, compressed, short_body,
 };
 use serde_json::{Value, json};
 
@@ -204,8 +204,9 @@ impl Protocol for InferenceProtocol {
         error_response::response(&error)
     }
 
-    fn starting_response(&self, path: &str) -> Option<Response> {
-        (path == "/v2/health/live").then(|| Json(json!({ "live": true })).into_response())
+    fn starting_response<'a>(&'a self, _: &'a HttpConfig, request: ProtocolRequest<'a>) -> StartingAnswer<'a> {
+        let is_live = request.head.uri.path() == "/v2/health/live";
+        Box::pin(async move { is_live.then(|| Json(json!({ "live": true })).into_response()) })
     }
 
     fn answer_admin<'a>(

@@ -70,3 +70,25 @@ async fn a_watcher_sees_the_drain_and_its_end() {
     server.edge.withdraw();
     assert_eq!(watch.status().await.0, 14);
 }
+
+/// A probe of the life of a node does not end it while it loads its models.
+#[tokio::test]
+async fn a_node_that_starts_lives_and_is_not_ready() {
+    let keys = ApiKeys::parse("web a-key-that-nobody-guesses").unwrap();
+    let node = app().start().await.unwrap();
+    let server = Server::starting(node, config(|config| config.api_keys = Some(keys))).await;
+    let client = server.connect().await;
+    for (name, state) in [("liveness", SERVING), ("", NOT_SERVING), ("readiness", NOT_SERVING), ("double", NOT_SERVING)]
+    {
+        assert_eq!(client.call(CHECK, &service(name)).await.message::<State>().state, state, "{name}");
+        let mut watch = client.open(WATCH);
+        watch.send(&service(name)).await;
+        watch.close();
+        assert_eq!(watch.next::<State>().await.unwrap().state, state, "{name}");
+        assert_eq!(watch.status().await, (14, "the node is starting".to_owned()));
+    }
+    client.send(CHECK, vec![0; 70_000]).await.refused(14);
+    client.send(CHECK, "").await.refused(14);
+    server.edge.open(server.node.client()).unwrap();
+    assert_eq!(client.call(CHECK, &service("")).await.message::<State>().state, SERVING);
+}

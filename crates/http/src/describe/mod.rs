@@ -15,7 +15,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{OriginalUri, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, Method, Uri};
 use axum::response::{IntoResponse, Response};
@@ -148,26 +148,18 @@ async fn favicon() -> impl IntoResponse {
     ([(CONTENT_TYPE, "image/svg+xml"), (CACHE_CONTROL, "public, max-age=86400")], FAVICON)
 }
 
-async fn not_found(
-    State(sources): State<PageState>,
-    OriginalUri(original): OriginalUri,
-    uri: Uri,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    if is_grpc(&headers) {
-        return Ok(no_grpc());
-    }
+async fn not_found(State(sources): State<PageState>, OriginalUri(original): OriginalUri, uri: Uri) -> ApiError {
     let prefix = prefix(&original, &uri);
     match nearly(uri.path()).filter(|path| sources.client.route(path).is_some()) {
-        Some(path) => Err(ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?"))),
+        Some(path) => ApiError::no_such_page(uri.path(), &format!("did you mean `{prefix}{path}`?")),
         None => {
             // A function is called by the name of its route.
             let route = route_of_function(uri.path()).unwrap_or_else(|| Cow::Borrowed(uri.path()));
             let routes = sources.client.routes();
-            Err(match nearest(&route, routes.iter().map(|route| route.name())) {
+            match nearest(&route, routes.iter().map(|route| route.name())) {
                 Some(near) => ApiError::no_such_page(&route, &format!("did you mean `{prefix}{near}`?")),
                 None => ApiError::no_such_route(&route, prefix),
-            })
+            }
         }
     }
 }
@@ -178,24 +170,6 @@ fn nearly(path: &str) -> Option<String> {
     let decoded = percent_encoding::percent_decode_str(path).decode_utf8().ok()?;
     let plain: String = decoded.split('/').filter(|part| !part.is_empty()).flat_map(|part| ["/", part]).collect();
     (plain != path).then_some(plain)
-}
-
-fn is_grpc(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    content_type
-        .strip_prefix("application/grpc")
-        .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
-}
-
-/// The response for a gRPC client: status 12 (unimplemented) in headers only.
-fn no_grpc() -> Response {
-    const MESSAGE: &str = "this port speaks HTTP and the Open Inference Protocol's REST, not gRPC";
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static("application/grpc")),
-        (HeaderName::from_static("grpc-status"), HeaderValue::from_static("12")),
-        (HeaderName::from_static("grpc-message"), HeaderValue::from_static(MESSAGE)),
-    ];
-    (headers, ()).into_response()
 }
 
 async fn method_not_allowed(method: Method) -> ApiError {

@@ -86,7 +86,14 @@ impl HttpEdge {
                     let context = |node| exchange.context(node, holder.as_ref());
                     match exchange.target.destination(&edge.protocols, &request) {
                         Destination::Starting => {
-                            (Ok(edge.starting(&request, exchange.target.protocol)), unread_body(&request))
+                            let (head, body) = request.into_parts();
+                            let mut body = BoxedErrors(body);
+                            let outcome = {
+                                let request = ProtocolRequest { head: &head, body: &mut body };
+                                let mut answer = Box::pin(edge.starting(request, exchange.target.protocol));
+                                edge.unless_aborted(pin!(contain_future(answer.as_mut())), is_polled).await
+                            };
+                            (outcome, UnreadBody::new(&head.headers, &body, peer.is_some()))
                         }
                         Destination::NoCall(route, style) => {
                             let allowed = destination::allowed(route, style);
@@ -225,12 +232,17 @@ impl EdgeState {
     }
 
     /// The answer while the node is starting.
-    fn starting<B>(&self, request: &Request<B>, protocol: Option<&dyn Protocol>) -> Result<Response, ApiError> {
-        let path = request.uri().path();
-        match protocol.and_then(|protocol| protocol.starting_response(path)) {
-            Some(response) => Ok(response),
-            None => describe::starting_page(path, request.headers(), &self.metrics),
-        }
+    async fn starting<'a>(
+        &'a self,
+        request: ProtocolRequest<'a>,
+        protocol: Option<&'a dyn Protocol>,
+    ) -> Result<Response, ApiError> {
+        let head = request.head;
+        let answered = match protocol {
+            Some(protocol) => protocol.starting_response(&self.config, request).await,
+            None => None,
+        };
+        answered.map_or_else(|| describe::starting_page(head.uri.path(), &head.headers, &self.metrics), Ok)
     }
 
     /// The outcome of a call, or an error when it is aborted.

@@ -126,6 +126,9 @@ impl fmt::Debug for ProtocolRequest<'_> {
 /// A response, or an error that [`Protocol::error_response`] renders.
 pub type ProtocolAnswer<'a> = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send + 'a>>;
 
+/// The response of a protocol that answers before its node has started.
+pub type StartingAnswer<'a> = Pin<Box<dyn Future<Output = Option<Response>> + Send + 'a>>;
+
 /// The part of a protocol in the OpenAPI document.
 #[derive(Clone, Debug, Default)]
 pub struct ProtocolDocument {
@@ -176,9 +179,9 @@ pub trait Protocol: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Answers a request while the node is starting; `None` is answered with 503.
-    fn starting_response(&self, _path: &str) -> Option<Response> {
-        None
+    /// Answers a request while the node is starting; `None` is answered with 503. A body that it reads is short.
+    fn starting_response<'a>(&'a self, _config: &'a HttpConfig, _request: ProtocolRequest<'a>) -> StartingAnswer<'a> {
+        Box::pin(async { None })
     }
 
     /// Answers a request of an operator on the admin listener, where paths below `/v1` are that listener's own. By

@@ -481,15 +481,10 @@ async fn a_path_similar_to_a_route_gets_a_suggestion() {
 }
 
 #[tokio::test]
-async fn browsers_get_an_icon_and_grpc_clients_a_grpc_status() {
+async fn browsers_get_an_icon() {
     let server = server().await;
     let icon = server.get("/favicon.ico").await;
     assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/svg+xml")));
-    let grpc = [("content-type", "application/grpc"), ("te", "trailers")];
-    let answer = server.connect().await.post("/inference.GRPCInferenceService/ModelInfer", &grpc, "").await;
-    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/grpc")));
-    assert_eq!(answer.header("grpc-status"), Some("12"));
-    assert!(answer.header("grpc-message").unwrap().contains("not gRPC"));
 }
 
 /// One line per route, which shows the parallel stages.
