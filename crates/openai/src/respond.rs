@@ -30,8 +30,11 @@ impl From<Usage> for UsageJson {
 
 /// The JSON of an answer.
 pub(crate) fn written(answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
-    let unwritten = |error| format!("the answer cannot be written as JSON: {error}");
-    serde_json::to_vec(answer).map_err(|error| ApiError::new(ErrorKind::Internal, unwritten(error)))
+    serde_json::to_vec(answer).map_err(|error| unwritten(&error))
+}
+
+pub(crate) fn unwritten(error: &dyn std::error::Error) -> ApiError {
+    ApiError::new(ErrorKind::Internal, format!("the answer cannot be written as JSON: {error}"))
 }
 
 /// The response that `write` writes from this many bytes: off the runtime if they are many.

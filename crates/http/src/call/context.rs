@@ -15,7 +15,7 @@ use super::call;
 use super::functions::CallStyle;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
-use crate::guard::{KeyHolder, check_origin};
+use crate::guard::{KeyHolder, check_named_origin, check_origin};
 use crate::observe::metrics::EdgeMetrics;
 use crate::observe::request_trace::TRACEPARENT;
 use crate::request::request_fields::{self, RequestParts};
@@ -168,14 +168,15 @@ impl<'a> RequestContext<'a> {
         self.life.upgrade(name).map(Some)
     }
 
-    /// Refuses a request that a page of another site makes: a page may call only if it is the node's own or in
-    /// [`cors`](HttpConfig::cors). For protocols that demand it on every listener, not on loopback alone.
+    /// Refuses a request that a page of another site makes: a page may call only if it is in
+    /// [`cors`](HttpConfig::cors), or the node's own, at an address or at one of its [`hosts`](HttpConfig::hosts). For
+    /// protocols that demand it on every listener, not on loopback alone.
     ///
     /// # Errors
     ///
     /// 403.
     pub fn check_page(self, head: &Parts) -> Result<(), ApiError> {
-        check_origin(head, self.config.cors.as_ref())
+        check_named_origin(head, self.config.cors.as_ref(), &self.config.hosts)
     }
 
     /// The part that a streamed response keeps.

@@ -73,6 +73,11 @@ impl<'a> NamedHost<'a> {
         Ok((Self { named, name, kinds }, header.is_some()))
     }
 
+    /// The host in this text, if it is one.
+    pub(crate) fn of(named: &'a str) -> Option<Self> {
+        valid_name(named).map(|(name, kinds)| Self { named: Some(named), name, kinds })
+    }
+
     /// The host with its port, if one is named.
     pub(crate) fn as_str(self) -> Option<&'a str> {
         self.named

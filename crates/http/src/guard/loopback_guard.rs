@@ -68,7 +68,7 @@ impl Hosts {
         self.0 == Names::default()
     }
 
-    fn allow(&self, host: &str) -> bool {
+    pub(super) fn allow(&self, host: &str) -> bool {
         match &self.0 {
             Names::Any => true,
             Names::Listed(names) => names.iter().any(|name| name.eq_ignore_ascii_case(host)),

@@ -162,6 +162,18 @@ pub(crate) fn check_origin(head: &Parts, cors: Option<&Cors>) -> Result<(), ApiE
     Err(ApiError::forbidden("only the server's own web pages and those in `http.cors` may ask for this"))
 }
 
+/// The same, where a page of another site must not pass by a name of its own that it has pointed at this node (DNS
+/// rebinding): the server's own pages are those at an address, at a name without a dot, or at one of these hosts.
+pub(crate) fn check_named_origin(head: &Parts, cors: Option<&Cors>, hosts: &Hosts) -> Result<(), ApiError> {
+    let Some(origin) = head.headers.get(ORIGIN) else { return Ok(()) };
+    let page = origin.to_str().ok().and_then(|origin| NamedHost::of(origin.split_once("://")?.1));
+    let is_known = page.is_some_and(|page| page.is_local() || page.name().is_some_and(|name| hosts.allow(name)));
+    if is_known || cors.is_some_and(|cors| cors.allowed(&head.headers).is_some()) {
+        return check_origin(head, cors);
+    }
+    Err(ApiError::forbidden("only pages at an address, at a host in `http.hosts` or in `http.cors` may ask for this"))
+}
+
 /// Whether this path of the edge needs no key.
 pub(crate) fn is_open(path: &str) -> bool {
     path == "/" || OPEN_PATHS.into_iter().any(|open| is_below(path, open))

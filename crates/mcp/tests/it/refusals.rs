@@ -2,7 +2,7 @@
 
 use callboard_core::{App, RouteSpec, Stage};
 use callboard_http::axum::http::Method;
-use callboard_http::{ApiKeys, Cors, HttpConfig};
+use callboard_http::{ApiKeys, Cors, Hosts, HttpConfig};
 use callboard_mcp::{Authorization, McpConfig};
 use serde_json::json;
 
@@ -50,6 +50,18 @@ async fn pages_of_other_sites_are_refused() {
     {
         let answer = served.send(with(handshake("ping", &json!({})), &[("origin", origin)])).await;
         assert_eq!(answer.status, status, "{origin}: {}", answer.text);
+    }
+}
+
+/// A page may point a name of its own at the node; then its origin and the host agree.
+#[tokio::test]
+async fn a_page_at_a_name_that_the_node_does_not_know_is_refused() {
+    let hosts = Hosts::parse(["tools.example.org"]).unwrap();
+    let served = Served::with(app(), HttpConfig { hosts, ..HttpConfig::default() }, McpConfig::default()).await;
+    for (host, status) in [("tools.example.org", 200), ("127.0.0.1:8000", 200), ("evil.example", 403)] {
+        let mut request = with(handshake("ping", &json!({})), &[("origin", &format!("http://{host}"))]);
+        request.headers_mut().insert("host", host.parse().unwrap());
+        assert_eq!(served.send(request).await.status, status, "{host}");
     }
 }
 

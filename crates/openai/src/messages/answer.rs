@@ -1,20 +1,18 @@
 //! The answer of a chat as a message: whole, or as the events of its blocks.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use callboard_codec::Value;
 use callboard_core::{Deadline, ErrorKind, LocalClient};
 use callboard_http::axum::response::Response;
-use callboard_http::protocol::{ApiError, EventSource, SERVER_TIMING, events, total};
+use callboard_http::protocol::{ApiError, EventSource, HeldBytes, SERVER_TIMING, events, total};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::error;
-use crate::error::bad_answer;
+use super::tools::{OneCallAtATime, Part, tool_uses};
 use crate::generate::{Choice, Ending, Piece};
-use crate::reply::{Reply, Usage};
+use crate::reply::Usage;
 use crate::request::ModelRequest;
 use crate::respond::{self, written};
 
@@ -42,74 +40,17 @@ impl From<Usage> for UsageJson {
     }
 }
 
-/// The reason of an end in the words of this API.
-fn stop_reason(end: &Ending) -> &str {
+/// The reason of an end in the words of this API. After uses of tools it is these, whatever the route calls it.
+fn stop_reason(end: &Ending, uses_tools: bool) -> &str {
     match (&*end.reason, &end.stop) {
         (_, Some(_)) => "stop_sequence",
+        ("stop", None) if uses_tools => "tool_use",
         ("stop", None) => "end_turn",
         ("length", None) => "max_tokens",
         ("tool_calls", None) => "tool_use",
         ("content_filter", None) => "refusal",
         (own, None) => own,
     }
-}
-
-/// What a reply says of a call of a tool: its number, and what is known of it.
-struct ToolUse<'a> {
-    index: i64,
-    id: &'a str,
-    name: &'a str,
-    arguments: Arguments<'a>,
-}
-
-/// The arguments of a tool: JSON, also in pieces, or what it is the JSON of.
-enum Arguments<'a> {
-    Text(&'a str),
-    Value(&'a Value),
-}
-
-impl Arguments<'_> {
-    fn text(&self) -> Result<Cow<'_, str>, ApiError> {
-        match self {
-            Self::Text(text) => Ok(Cow::Borrowed(text)),
-            Self::Value(value) => String::from_utf8(written(value)?).map(Cow::Owned).map_err(|error| unwritten(&error)),
-        }
-    }
-
-    /// The object that a client gets. None are an empty one.
-    fn object(&self, route: &str) -> Result<Json, ApiError> {
-        let text = self.text()?;
-        if text.trim().is_empty() {
-            return Ok(json!({}));
-        }
-        let read: Option<Json> = serde_json::from_str(&text).ok();
-        read.filter(Json::is_object)
-            .ok_or_else(|| bad_answer(route, "arguments of a tool that are no JSON object", "an object, or its JSON"))
-    }
-}
-
-fn tool_uses(reply: &Reply) -> impl Iterator<Item = ToolUse<'_>> {
-    let calls = match reply.more.get("tool_calls") {
-        Some(Value::List(calls)) => calls.as_slice(),
-        _ => &[],
-    };
-    fn text(value: Option<&Value>) -> &str {
-        match value {
-            Some(Value::Str(text)) => text,
-            _ => "",
-        }
-    }
-    calls.iter().map(|call| {
-        let function = call.get("function");
-        let of_function = |name| text(function.and_then(|function| function.get(name)));
-        let index = call.get("index").and_then(Value::as_i64).unwrap_or_default();
-        let arguments = match function.and_then(|function| function.get("arguments")) {
-            Some(Value::Str(text)) => Arguments::Text(text),
-            Some(Value::Null) | None => Arguments::Text(""),
-            Some(value) => Arguments::Value(value),
-        };
-        ToolUse { index, id: text(call.get("id")), name: of_function("name"), arguments }
-    })
 }
 
 /// Answers with the whole message.
@@ -124,7 +65,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
         }
         for call in tool_uses(&reply) {
             let input = call.arguments.object(&route)?;
-            content.push(json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input }));
+            content.push(json!({ "type": "tool_use", "id": call.id(), "name": call.name, "input": input }));
         }
         written(&Message {
             id: &id,
@@ -132,7 +73,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
             role: "assistant",
             model: &model,
             content,
-            stop_reason: Some(stop_reason(&end)),
+            stop_reason: Some(stop_reason(&end, reply.has_tool_calls())),
             stop_sequence: end.stop.as_deref(),
             usage: reply.usage.into(),
         })
@@ -144,50 +85,28 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
 
 /// Answers with the events of the message.
 pub(super) async fn streamed(request: ModelRequest<'_>, id: String, choice: Choice) -> Result<Response, ApiError> {
-    let writer = EventWriter {
-        id,
-        model: request.model.clone(),
-        is_begun: false,
-        block: None,
-        blocks: 0,
-        usage: Usage::default(),
-    };
     let source = MessageEvents {
         choice: Some(choice),
-        writer,
+        calls: OneCallAtATime::default(),
+        held_bytes: request.context.client.edge().held_bytes(),
+        writer: EventWriter { id: id.into(), model: request.model.as_str().into(), ..EventWriter::default() },
+        usage: Usage::default(),
         client: request.context.client.clone(),
         deadline: request.deadline,
     };
     events(&request.context, request.route.name(), request.context.start, source).await
 }
 
-/// What a block holds.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Block {
-    Text,
-    /// The call of a tool with this number.
-    ToolUse(i64),
-}
-
 struct MessageEvents {
     /// `None` after its last piece.
     choice: Option<Choice>,
+    calls: OneCallAtATime,
+    /// Pays for what waits.
+    held_bytes: HeldBytes,
     writer: EventWriter,
+    usage: Usage,
     client: LocalClient,
     deadline: Deadline,
-}
-
-/// Writes the events of one message. A copy goes to where a piece is written, and comes back.
-#[derive(Clone)]
-struct EventWriter {
-    id: String,
-    model: String,
-    is_begun: bool,
-    /// The open block.
-    block: Option<Block>,
-    /// The blocks that have begun.
-    blocks: usize,
-    usage: Usage,
 }
 
 impl EventSource for MessageEvents {
@@ -203,16 +122,26 @@ impl EventSource for MessageEvents {
 
     /// The events of a piece, at the expense of an account of their own until they are sent. Large ones are written off
     /// the runtime.
-    async fn event(&mut self, piece: Piece) -> Result<Bytes, ApiError> {
+    async fn event(&mut self, Piece { reply, end, .. }: Piece) -> Result<Bytes, ApiError> {
         let edge = self.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
-        let (bytes, writer) = (piece.reply.bytes(), self.writer.clone());
+        let (bytes, held_before) = (reply.bytes(), self.calls.held_bytes());
         budget.charge_outcome(bytes)?;
+        self.usage = reply.usage.or(self.usage);
+        self.calls.add(&reply)?;
+        let parts = self.calls.take(end.is_some());
+        let more = self.calls.held_bytes().saturating_sub(held_before) as u64;
+        if !self.held_bytes.try_grow(more) {
+            return Err(ApiError::new(ErrorKind::Overloaded, "there is no room for uses of tools that wait"));
+        }
+        let usage = UsageJson::from(self.usage);
+        let end = end.map(|end| (stop_reason(&end, self.calls.has_begun()).to_owned(), end.stop));
+        let (writer, length) = (self.writer.clone(), parts.iter().map(Part::len).sum());
         let write = move || {
             let mut writer = writer.clone();
-            writer.written(&piece).map(|written| (written, writer))
+            writer.written(&parts, usage, end.as_ref()).map(|written| (written, writer))
         };
-        let (written, writer) = budget.run_outcome(bytes, write).await??;
+        let (written, writer) = budget.run_outcome(length, write).await??;
         self.writer = writer;
         budget.settle(written.len())?;
         Ok(budget.charged(written.into()))
@@ -223,10 +152,26 @@ impl EventSource for MessageEvents {
     }
 }
 
+/// Writes the events of one message. A copy goes to where a piece is written, and comes back.
+#[derive(Clone, Default)]
+struct EventWriter {
+    id: Arc<str>,
+    model: Arc<str>,
+    is_begun: bool,
+    /// Whether a block is open, and whether it is one of text.
+    open: Option<bool>,
+    /// The blocks that have begun.
+    blocks: usize,
+}
+
 impl EventWriter {
-    fn written(&mut self, Piece { reply, end, .. }: &Piece) -> Result<Vec<u8>, ApiError> {
+    fn written(
+        &mut self,
+        parts: &[Part],
+        usage: UsageJson,
+        end: Option<&(String, Option<String>)>,
+    ) -> Result<Vec<u8>, ApiError> {
         let mut out = Vec::new();
-        self.usage = reply.usage.or(self.usage);
         if !std::mem::replace(&mut self.is_begun, true) {
             let message = Message {
                 id: &self.id,
@@ -236,41 +181,41 @@ impl EventWriter {
                 content: Vec::new(),
                 stop_reason: None,
                 stop_sequence: None,
-                usage: self.usage.into(),
+                usage,
             };
             event(&mut out, "message_start", json!({ "message": written_json(&message)? }))?;
         }
-        if !reply.content.is_empty() {
-            self.open(&mut out, Block::Text, || json!({ "type": "text", "text": "" }))?;
-            self.delta(&mut out, json!({ "type": "text_delta", "text": reply.content }))?;
-        }
-        for call in tool_uses(reply) {
-            let begun = || json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
-            self.open(&mut out, Block::ToolUse(call.index), begun)?;
-            let arguments = call.arguments.text()?;
-            if !arguments.is_empty() {
-                self.delta(&mut out, json!({ "type": "input_json_delta", "partial_json": arguments }))?;
+        for part in parts {
+            match part {
+                Part::Text(text) => {
+                    if self.open != Some(true) {
+                        self.begin(&mut out, true, json!({ "type": "text", "text": "" }))?;
+                    }
+                    self.delta(&mut out, json!({ "type": "text_delta", "text": text }))?;
+                }
+                Part::Call { id, name } => {
+                    self.begin(&mut out, false, json!({ "type": "tool_use", "id": id, "name": name, "input": {} }))?;
+                }
+                Part::Arguments(text) => {
+                    self.delta(&mut out, json!({ "type": "input_json_delta", "partial_json": text }))?;
+                }
             }
         }
-        if let Some(end) = end {
+        if let Some((reason, stop)) = end {
             self.close(&mut out)?;
-            let delta = json!({ "stop_reason": stop_reason(end), "stop_sequence": end.stop });
-            let usage = written_json(&UsageJson::from(self.usage))?;
-            event(&mut out, "message_delta", json!({ "delta": delta, "usage": usage }))?;
+            let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
+            event(&mut out, "message_delta", json!({ "delta": delta, "usage": written_json(&usage)? }))?;
             event(&mut out, "message_stop", json!({}))?;
         }
         Ok(out)
     }
 
-    /// Goes on with this block, or begins it after the open one.
-    fn open(&mut self, out: &mut Vec<u8>, block: Block, begun: impl FnOnce() -> Json) -> Result<(), ApiError> {
-        if self.block == Some(block) {
-            return Ok(());
-        }
+    /// Begins a block after the open one.
+    fn begin(&mut self, out: &mut Vec<u8>, is_text: bool, block: Json) -> Result<(), ApiError> {
         self.close(out)?;
-        self.block = Some(block);
+        self.open = Some(is_text);
         self.blocks += 1;
-        event(out, "content_block_start", json!({ "index": self.blocks - 1, "content_block": begun() }))
+        event(out, "content_block_start", json!({ "index": self.blocks - 1, "content_block": block }))
     }
 
     fn delta(&self, out: &mut Vec<u8>, delta: Json) -> Result<(), ApiError> {
@@ -278,7 +223,7 @@ impl EventWriter {
     }
 
     fn close(&mut self, out: &mut Vec<u8>) -> Result<(), ApiError> {
-        match self.block.take() {
+        match self.open.take() {
             Some(_) => event(out, "content_block_stop", json!({ "index": self.blocks - 1 })),
             None => Ok(()),
         }
@@ -286,11 +231,7 @@ impl EventWriter {
 }
 
 fn written_json(value: &impl Serialize) -> Result<Json, ApiError> {
-    serde_json::to_value(value).map_err(|error| unwritten(&error))
-}
-
-fn unwritten(error: &dyn std::error::Error) -> ApiError {
-    ApiError::new(ErrorKind::Internal, format!("the answer cannot be written as JSON: {error}"))
+    serde_json::to_value(value).map_err(|error| respond::unwritten(&error))
 }
 
 /// Writes an event. Its data has its type, too.

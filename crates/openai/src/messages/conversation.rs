@@ -36,6 +36,9 @@ pub(super) fn to_chat(mut fields: Map) -> Result<Map, ApiError> {
         fields.insert("tools", tools.into_iter().map(tool).collect::<Result<Vec<_>, _>>()?);
     }
     if let Some(choice) = sent(&mut fields, "tool_choice") {
+        if choice.get("disable_parallel_tool_use") == Some(&Value::Bool(true)) {
+            fields.insert("parallel_tool_calls", false);
+        }
         fields.insert("tool_choice", tool_choice(&choice)?);
     }
     if let Some(user) = fields.get("metadata").and_then(|metadata| metadata.get("user_id")).cloned() {
@@ -142,7 +145,11 @@ fn add_user(messages: &mut Vec<Value>, content: Value) -> Result<(), ApiError> {
             "tool_result" => {
                 let id = text_field(&mut block, "tool_use_id")?;
                 let result = sent(&mut block, "content").map(|content| text_of("results of tools", content));
-                let result = result.transpose()?.unwrap_or_default();
+                let mut result = result.transpose()?.unwrap_or_default();
+                // The chat has no other place for it.
+                if block.get("is_error") == Some(&Value::Bool(true)) {
+                    result.insert_str(0, "Error: ");
+                }
                 let (role, id) = (("role", word("tool")), ("tool_call_id", Value::Str(id)));
                 messages.push(map([role, id, ("content", Value::Str(result))]));
             }

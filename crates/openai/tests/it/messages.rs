@@ -63,6 +63,7 @@ async fn a_conversation_is_that_of_a_chat() {
         ] },
         { "role": "user", "content": [
             { "type": "tool_result", "tool_use_id": "t1", "content": [{ "type": "text", "text": "rain" }] },
+            { "type": "tool_result", "tool_use_id": "t2", "content": "no such city", "is_error": true },
             { "type": "text", "text": "see" },
             { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "QUJD" } },
         ] },
@@ -72,7 +73,7 @@ async fn a_conversation_is_that_of_a_chat() {
         "stop_sequences": ["\n\n"],
         "temperature": 0.5,
         "tools": [{ "name": "weather", "description": "of a city", "input_schema": { "type": "object" } }],
-        "tool_choice": { "type": "any" },
+        "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
         "metadata": { "user_id": "ann" },
     });
     let answer = served.post("/v1/messages", &ask("mirror", messages, more)).await;
@@ -95,6 +96,7 @@ async fn a_conversation_is_that_of_a_chat() {
             { "role": "user", "content": "one\ntwo" },
             { "role": "assistant", "content": "I look", "tool_calls": [call] },
             { "role": "tool", "tool_call_id": "t1", "content": "rain" },
+            { "role": "tool", "tool_call_id": "t2", "content": "Error: no such city" },
             { "role": "user", "content": [
                 { "type": "text", "text": "see" },
                 { "type": "image_url", "image_url": { "url": "data:image/png;base64,QUJD" } },
@@ -104,6 +106,7 @@ async fn a_conversation_is_that_of_a_chat() {
     let function = json!({ "name": "weather", "description": "of a city", "parameters": { "type": "object" } });
     assert_eq!(given["tools"], json!([{ "type": "function", "function": function }]));
     assert_eq!((&given["tool_choice"], &given["user"]), (&json!("required"), &json!("ann")));
+    assert_eq!(given["parallel_tool_calls"], false);
     assert_eq!((&given["stop"], &given["max_tokens"]), (&json!(["\n\n"]), &json!(100)));
 }
 
@@ -146,6 +149,42 @@ async fn a_stream_has_the_events_of_text_and_of_tools() {
     let whole = served.post("/v1/messages", &ask("looks", hello(), json!({}))).await.ok();
     let tool = json!({ "type": "tool_use", "id": "t1", "name": "weather", "input": { "city": "Rome" } });
     assert_eq!(whole["content"], json!([{ "type": "text", "text": "Let me look." }, tool]));
+    assert_eq!(whole["stop_reason"], "tool_use");
+}
+
+#[tokio::test]
+async fn calls_whose_pieces_alternate_are_blocks_one_after_another() {
+    let call = |index: usize, more: Value| {
+        let mut call = json!({ "index": index });
+        call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({ "tool_calls": [call] })
+    };
+    let said = json!([
+        call(0, json!({ "id": "a", "function": { "name": "f", "arguments": "" } })),
+        call(1, json!({ "function": { "name": "g", "arguments": "{" } })),
+        call(0, json!({ "function": { "arguments": "{\"x\":" } })),
+        "so ",
+        call(1, json!({ "function": { "arguments": "}" } })),
+        call(0, json!({ "function": { "arguments": "1}" } })),
+        { "content": "it is", "finish_reason": "stop" },
+    ]);
+    let served = Served::start(App::new().mount(pieces("/uses", said))).await;
+    let events = served.post("/v1/messages", &ask("uses", hello(), json!({ "stream": true }))).await.named_events();
+    let begun: Vec<&Value> = events.iter().filter_map(|(_, event)| event.get("content_block")).collect();
+    let tool = |id: &str, name: &str| json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+    assert_eq!(begun, [&tool("a", "f"), &json!({ "type": "text", "text": "" }), &tool("toolu_1", "g")]);
+    let of = |index: usize| {
+        let of_block = events.iter().filter(|(_, event)| event["index"] == index).map(|(_, event)| &event["delta"]);
+        let text = |delta: &Value| delta["partial_json"].as_str().or_else(|| delta["text"].as_str()).map(str::to_owned);
+        of_block.filter_map(text).collect::<String>()
+    };
+    assert_eq!((of(0), of(1), of(2)), ("{\"x\":1}".to_owned(), "so it is".to_owned(), "{}".to_owned()));
+    let end = events.iter().find(|(name, _)| name == "message_delta").unwrap();
+    assert_eq!(end.1["delta"]["stop_reason"], "tool_use");
+
+    let whole = served.post("/v1/messages", &ask("uses", hello(), json!({}))).await.ok();
+    let ids: Vec<&Value> = whole["content"].as_array().unwrap().iter().map(|block| &block["id"]).collect();
+    assert_eq!(ids, [&Value::Null, &json!("a"), &json!("toolu_1")]);
     assert_eq!(whole["stop_reason"], "tool_use");
 }
 
