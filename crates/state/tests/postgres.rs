@@ -85,9 +85,10 @@ impl Server {
 
     fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
+            // An immediate shutdown is as a crash, and takes the processes of the connections along.
+            let stopped = Command::new("kill").args(["-QUIT", &child.id().to_string()]).status();
+            assert!(stopped.is_ok_and(|status| status.success()));
             let _ = child.wait();
-            let _ = std::fs::remove_file(self.data().join("postmaster.pid"));
         }
     }
 
