@@ -53,7 +53,7 @@ pub(crate) struct Asked {
 }
 
 #[derive(Serialize)]
-struct ResultJson<'a> {
+struct ToolResultJson<'a> {
     #[serde(rename = "resultType", skip_serializing_if = "Option::is_none")]
     result_type: Option<&'static str>,
     content: Vec<ContentJson<'a>>,
@@ -62,7 +62,7 @@ struct ResultJson<'a> {
     #[serde(rename = "isError")]
     is_error: bool,
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
-    meta: Option<MetaJson<'a>>,
+    meta: Option<FailureMetaJson<'a>>,
 }
 
 #[derive(Serialize)]
@@ -96,13 +96,13 @@ struct ResourceJson<'a> {
 
 /// The error for programs.
 #[derive(Serialize)]
-struct MetaJson<'a> {
+struct FailureMetaJson<'a> {
     #[serde(rename = "callboard/error")]
-    error: ErrorFields<'a>,
+    error: FailureFields<'a>,
 }
 
 #[derive(Serialize)]
-struct ErrorFields<'a> {
+struct FailureFields<'a> {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error_type: Option<&'a str>,
@@ -127,7 +127,7 @@ impl Asked {
             _ => None,
         };
         let joined = joined(pieces);
-        self.written(&ResultJson {
+        self.written(&ToolResultJson {
             result_type: self.result_type(),
             content: joined.iter().filter_map(Joined::content).collect(),
             structured_content: structured.as_deref(),
@@ -158,25 +158,25 @@ impl Asked {
             Some(wait) => format!("{}; try again in {:.1} s", error.message(), wait as f64 / 1000.0),
             None => error.message().to_owned(),
         };
-        let fields = ErrorFields {
+        let fields = FailureFields {
             kind: error.kind().as_str(),
             error_type: error.error_type(),
             retryable: error.is_retryable(),
             retry_after_ms: wait,
             request_id,
         };
-        let result = ResultJson {
+        let result = ToolResultJson {
             result_type: self.result_type(),
             content: vec![ContentJson::Text { text: &text }],
             structured_content: None,
             is_error: true,
-            meta: Some(MetaJson { error: fields }),
+            meta: Some(FailureMetaJson { error: fields }),
         };
         // Texts can always be written.
         self.written(&result).unwrap_or_default()
     }
 
-    fn written(&self, result: &ResultJson<'_>) -> Result<Vec<u8>, ApiError> {
+    fn written(&self, result: &ToolResultJson<'_>) -> Result<Vec<u8>, ApiError> {
         rpc::result(&self.id, result).map_err(unwritten)
     }
 

@@ -17,7 +17,7 @@ use crate::request::ModelRequest;
 use crate::respond::{self, written};
 
 #[derive(Serialize)]
-struct Message<'a> {
+struct MessageJson<'a> {
     id: &'a str,
     r#type: &'static str,
     role: &'static str,
@@ -25,16 +25,16 @@ struct Message<'a> {
     content: Vec<Json>,
     stop_reason: Option<&'a str>,
     stop_sequence: Option<&'a str>,
-    usage: UsageJson,
+    usage: TokensJson,
 }
 
 #[derive(Clone, Copy, Serialize)]
-struct UsageJson {
+struct TokensJson {
     input_tokens: u64,
     output_tokens: u64,
 }
 
-impl From<Usage> for UsageJson {
+impl From<Usage> for TokensJson {
     fn from(usage: Usage) -> Self {
         Self { input_tokens: usage.prompt_tokens.unwrap_or(0), output_tokens: usage.completion_tokens.unwrap_or(0) }
     }
@@ -67,7 +67,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
             let input = call.arguments.object(&route)?;
             content.push(json!({ "type": "tool_use", "id": call.id(), "name": call.name, "input": input }));
         }
-        written(&Message {
+        written(&MessageJson {
             id: &id,
             r#type: "message",
             role: "assistant",
@@ -134,7 +134,7 @@ impl EventSource for MessageEvents {
         if !self.held_bytes.try_grow(more) {
             return Err(ApiError::new(ErrorKind::Overloaded, "there is no room for uses of tools that wait"));
         }
-        let usage = UsageJson::from(self.usage);
+        let usage = TokensJson::from(self.usage);
         let end = end.map(|end| (stop_reason(&end, self.calls.has_begun()).to_owned(), end.stop));
         let (writer, length) = (self.writer.clone(), parts.iter().map(Part::len).sum());
         let write = move || {
@@ -168,12 +168,12 @@ impl EventWriter {
     fn written(
         &mut self,
         parts: &[Part],
-        usage: UsageJson,
+        usage: TokensJson,
         end: Option<&(String, Option<String>)>,
     ) -> Result<Vec<u8>, ApiError> {
         let mut out = Vec::new();
         if !std::mem::replace(&mut self.is_begun, true) {
-            let message = Message {
+            let message = MessageJson {
                 id: &self.id,
                 r#type: "message",
                 role: "assistant",

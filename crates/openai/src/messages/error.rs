@@ -4,13 +4,13 @@ use callboard_http::protocol::ApiError;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct ErrorJson<'a> {
+struct MessagesErrorJson<'a> {
     r#type: &'static str,
-    error: ErrorFields<'a>,
+    error: MessagesErrorFields<'a>,
 }
 
 #[derive(Serialize)]
-struct ErrorFields<'a> {
+struct MessagesErrorFields<'a> {
     r#type: &'static str,
     message: &'a str,
 }
@@ -28,6 +28,6 @@ pub(super) fn body(error: &ApiError) -> Vec<u8> {
         _ => "api_error",
     };
     // A text can always be written.
-    let error = ErrorJson { r#type: "error", error: ErrorFields { r#type, message: error.message() } };
+    let error = MessagesErrorJson { r#type: "error", error: MessagesErrorFields { r#type, message: error.message() } };
     serde_json::to_vec(&error).unwrap_or_default()
 }
