@@ -11,6 +11,8 @@ use callboard_http::axum::http::{HeaderMap, StatusCode};
 use callboard_http::protocol::{ApiError, CodecBudget, ContentCoding, compress_off_thread};
 use prost::{DecodeError, Message};
 
+use crate::status::GRPC_ACCEPT_ENCODING;
+
 /// The bytes before a message.
 pub(crate) const PREFIX_BYTES: usize = 5;
 
@@ -67,6 +69,16 @@ pub(crate) fn coding_of(headers: &HeaderMap) -> Result<Option<ContentCoding>, Ap
             Err(unimplemented(format!("messages in `{shown}` are not read here; accepted: identity, deflate, gzip")))
         }
     }
+}
+
+/// The coding of a request that its answer may have as well: the client says what it reads, or nothing.
+pub(crate) fn answer_coding(coding: Option<ContentCoding>, headers: &HeaderMap) -> Option<ContentCoding> {
+    let coding = coding?;
+    let mut accepted = headers.get_all(GRPC_ACCEPT_ENCODING).iter().peekable();
+    let names = |list: &HeaderValue| {
+        list.to_str().unwrap_or_default().split(',').any(|name| coding_name(coding) == name.trim())
+    };
+    (accepted.peek().is_none() || accepted.any(names)).then_some(coding)
 }
 
 /// The name of a coding in `grpc-encoding`.
@@ -174,6 +186,11 @@ mod tests {
         assert_eq!(coding("gzip").unwrap(), Some(ContentCoding::Gzip));
         assert_eq!(coding("deflate").unwrap(), Some(ContentCoding::Deflate));
         assert_eq!(coding("identity").unwrap(), None);
+        let accepting = |list| HeaderMap::from_iter([(GRPC_ACCEPT_ENCODING, HeaderValue::from_static(list))]);
+        for (list, kept) in [("identity", false), ("deflate, identity", false), ("identity,gzip", true)] {
+            assert_eq!(answer_coding(Some(ContentCoding::Gzip), &accepting(list)).is_some(), kept, "{list}");
+        }
+        assert!(answer_coding(Some(ContentCoding::Gzip), &HeaderMap::new()).is_some());
         for unknown in ["zstd", "snappy", "", "gzip,deflate"] {
             assert_eq!(crate::status::code(&coding(unknown).unwrap_err()), 12, "{unknown}");
         }

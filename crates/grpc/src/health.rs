@@ -6,21 +6,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::{ErrorKind, LocalClient};
+use callboard_core::{ErrorKind, Instant, LocalClient};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{ApiError, RequestContext};
 use callboard_oip::InferenceProtocol;
 use callboard_oip::parts::unready;
 use prost::Message as _;
-use tokio::sync::Semaphore;
 
 use crate::answer::{message, message_before};
 use crate::framing::framed_plain;
 use crate::proto::health::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
+use crate::watchers::Watcher;
 use crate::{SERVICES, stream};
-
-/// The most watchers of a node. They need no key, and each looks at the state again and again.
-pub(crate) const MAX_WATCHERS: usize = 256;
 
 /// How often a watched state is looked at.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
@@ -29,17 +26,41 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 ///
-/// There is no such service.
+/// There is no such service, or it is a model and the request has no key.
 pub(crate) fn check(
+    context: RequestContext<'_>,
+    inference: &InferenceProtocol,
+    request: &HealthCheckRequest,
+) -> Result<HealthCheckResponse, ApiError> {
+    check_may_know(context, request)?;
+    state(context.client, inference, request)
+}
+
+/// Whether this service is the server, and none of its models.
+fn is_server(service: &str) -> bool {
+    ["", "readiness", "liveness"].contains(&service)
+        || SERVICES.iter().any(|path| path.strip_prefix('/') == Some(service))
+}
+
+/// Refuses to tell strangers of models: a request for the health shows no key.
+fn check_may_know(context: RequestContext<'_>, request: &HealthCheckRequest) -> Result<(), ApiError> {
+    let needs_key = context.config.api_keys.is_some() || context.config.auth;
+    if needs_key && !is_server(&request.service) {
+        let message = "the service of health tells of the server alone: ask ModelReady for a model, with a key";
+        return Err(ApiError::new(ErrorKind::Unauthenticated, message));
+    }
+    Ok(())
+}
+
+fn state(
     client: &LocalClient,
     inference: &InferenceProtocol,
     request: &HealthCheckRequest,
 ) -> Result<HealthCheckResponse, ApiError> {
     let health = client.health();
     let is_serving = match request.service.as_str() {
-        "" | "readiness" => health.ready,
         "liveness" => health.live,
-        name if SERVICES.iter().any(|service| service.strip_prefix('/') == Some(name)) => health.ready,
+        name if is_server(name) => health.ready,
         name => {
             let (route, _) = inference.model(client, name, None)?;
             unready(&health, &route).is_none()
@@ -70,23 +91,20 @@ const fn answer(status: ServingStatus) -> HealthCheckResponse {
 ///
 /// # Errors
 ///
-/// Enough others watch.
+/// As [`check`], but an unknown model is a state.
 pub(crate) fn watch(
     context: RequestContext<'_>,
     inference: &Arc<InferenceProtocol>,
-    watchers: &Arc<Semaphore>,
+    watcher: Watcher,
     request: HealthCheckRequest,
 ) -> Result<Response, ApiError> {
-    let permit = Arc::clone(watchers).try_acquire_owned().map_err(|_full| {
-        let message = format!("{MAX_WATCHERS} clients watch the health of this node, and no more can");
-        ApiError::new(ErrorKind::Overloaded, message)
-    })?;
+    check_may_know(context, &request)?;
     let (client, life, inference) = (context.client.clone(), Arc::clone(context.life), Arc::clone(inference));
     Ok(stream::respond(context, None, None, |outlet| async move {
-        let _permit = permit;
         let mut sent = None;
         loop {
-            let state = check(&client, &inference, &request).unwrap_or(answer(ServingStatus::ServiceUnknown));
+            watcher.used(Instant::now())?;
+            let state = state(&client, &inference, &request).unwrap_or(answer(ServingStatus::ServiceUnknown));
             if sent != Some(state.status) {
                 sent = Some(state.status);
                 outlet.send(vec![framed_plain(&state.encode_to_vec())]).await;

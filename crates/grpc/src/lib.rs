@@ -34,24 +34,24 @@ mod reflection;
 mod routes;
 mod status;
 mod stream;
+mod watchers;
 mod wire;
 
 use std::sync::Arc;
 
-use callboard_core::{Deadline, ErrorKind, LocalClient};
+use callboard_core::{Deadline, ErrorKind, Instant, LocalClient};
 use callboard_http::HttpConfig;
 use callboard_http::axum::body::Body;
 use callboard_http::axum::http::request::Parts;
 use callboard_http::axum::http::{Method, Request, StatusCode, Version};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext, RequestHead, SERVER_TIMING,
-    StartingAnswer, server_timing, short_body,
+    ApiError, CalledRoute, Claims, ClientAddress, ContentCoding, Protocol, ProtocolAnswer, ProtocolRequest,
+    RequestContext, RequestHead, SERVER_TIMING, StartingAnswer, server_timing, short_body,
 };
 use callboard_oip::InferenceProtocol;
-use tokio::sync::Semaphore;
 
-use self::framing::{coding_of, unimplemented};
+use self::framing::{answer_coding, coding_of, unimplemented};
 use self::inference::infer::{Answered, Caller};
 use self::inference::models::{self, Models};
 use self::inference::response::AnswerForm;
@@ -59,6 +59,7 @@ use self::inference::streamed;
 use self::proto::inference::{ReadyResponse, RepositoryIndexRequest, ServerLiveResponse};
 use self::reader::{Message, MessageReader};
 use self::routes::RouteCall;
+use self::watchers::Watchers;
 
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
@@ -99,15 +100,15 @@ const SHORT_BYTES: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct GrpcProtocol {
     inference: Arc<InferenceProtocol>,
-    /// The permits of those that watch the health.
-    watchers: Arc<Semaphore>,
+    /// Those that watch the health.
+    watchers: Arc<Watchers>,
 }
 
 impl GrpcProtocol {
     /// The protocol, with the models of the Open Inference Protocol over HTTP.
     #[must_use]
     pub fn new(inference: Arc<InferenceProtocol>) -> Self {
-        Self { inference, watchers: Arc::new(Semaphore::new(health::MAX_WATCHERS)) }
+        Self { inference, watchers: Arc::default() }
     }
 
     async fn respond(&self, context: RequestContext<'_>, head: &Parts, body: Body) -> Result<Response, ApiError> {
@@ -118,7 +119,8 @@ impl GrpcProtocol {
         let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
             return Err(unknown_method(path));
         };
-        let call = GrpcCall { protocol: self, context, head, request: &request, coding, body };
+        let answer_coding = answer_coding(coding, &head.headers);
+        let call = GrpcCall { protocol: self, context, head, request: &request, coding, answer_coding, body };
         match service {
             "inference.GRPCInferenceService" => call.inference(method).await,
             "grpc.health.v1.Health" => call.health(method).await,
@@ -139,13 +141,15 @@ struct GrpcCall<'a> {
     context: RequestContext<'a>,
     head: &'a Parts,
     request: &'a RequestHead<'a>,
-    coding: Option<callboard_http::protocol::ContentCoding>,
+    coding: Option<ContentCoding>,
+    /// That of its answer, if it is long.
+    answer_coding: Option<ContentCoding>,
     body: Body,
 }
 
 impl GrpcCall<'_> {
     async fn route(self, method: &str) -> Result<Response, ApiError> {
-        let Self { context, head, request, coding, .. } = self;
+        let Self { context, head, request, answer_coding: coding, .. } = self;
         let is_streamed = match method {
             "Call" => false,
             "Stream" => true,
@@ -153,19 +157,22 @@ impl GrpcCall<'_> {
         };
         let message = self.reader(context.config.largest_body_bytes()).only().await?;
         let call = RouteCall::read(context, head, request, coding, message)?;
-        let route = call.route.name().to_owned();
+        let route = Arc::clone(&call.route);
         // Boxed, because they are large.
         let answer = if is_streamed { Box::pin(call.stream()).await } else { Box::pin(call.call()).await };
-        answer.map_err(|error| error.about(&route))
+        let mut answer = answer.map_err(|error| error.about(route.name()))?;
+        answer.extensions_mut().insert(CalledRoute(route));
+        Ok(answer)
     }
 
     async fn health(self, method: &str) -> Result<Response, ApiError> {
         let (context, inference) = (self.context, &self.protocol.inference);
         match method {
-            "Check" => Ok(answer::message(&health::check(context.client, inference, &self.short().await?)?)),
+            "Check" => Ok(answer::message(&health::check(context, inference, &self.short().await?)?)),
             "Watch" => {
-                let watchers = &self.protocol.watchers;
-                health::watch(context, inference, watchers, self.short().await?)
+                let client = self.head.extensions.get::<ClientAddress>().map(|client| client.0);
+                let watcher = self.protocol.watchers.admit(client, Instant::now())?;
+                health::watch(context, inference, watcher, self.short().await?)
             }
             _ => Err(unknown_method(self.head.uri.path())),
         }
@@ -196,7 +203,7 @@ impl GrpcCall<'_> {
                 Err(unimplemented(message))
             }
             "ModelStreamInfer" => {
-                let (context, head, coding) = (self.context, self.head.clone(), self.coding);
+                let (context, head, coding) = (self.context, self.head.clone(), self.answer_coding);
                 let inference = Arc::clone(&self.protocol.inference);
                 let reader = self.reader(context.config.largest_body_bytes());
                 Ok(streamed::respond(context, head, coding, inference, reader))
@@ -222,7 +229,7 @@ impl GrpcCall<'_> {
     }
 
     async fn infer(self) -> Result<Response, ApiError> {
-        let Self { protocol, context, head, request, coding, .. } = self;
+        let Self { protocol, context, head, request, answer_coding: coding, .. } = self;
         let RequestContext { client, config, start, .. } = context;
         let caller = Caller {
             client,
@@ -239,6 +246,7 @@ impl GrpcCall<'_> {
         let Answered { pieces, timing } = answered.map_err(|error| error.about(of.route.name()))?;
         let mut response = answer::unary(pieces, coding);
         response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
+        response.extensions_mut().insert(CalledRoute(of.route));
         Ok(response)
     }
 }

@@ -20,8 +20,15 @@ use crate::stream;
 /// Answers a stream of questions, each in its turn.
 pub(crate) fn respond(context: RequestContext<'_>, mut reader: MessageReader) -> Response {
     let life = Arc::clone(context.life);
+    let holder = context.key_holder.cloned();
     stream::respond(context, None, None, |outlet| async move {
+        // The first question was counted with the stream.
+        let mut questions = 0;
         while let Some(message) = life.unless_withdrawn(reader.next()).await?? {
+            if let Some(holder) = holder.as_ref().filter(|_| questions > 0) {
+                holder.take(1).map_err(|over| over.error)?;
+            }
+            questions += 1;
             let question = ServerReflectionRequest::decode(message.bytes).map_err(|error| unreadable(&error))?;
             outlet.send(vec![framed_plain(&answer(question).encode_to_vec())]).await;
         }

@@ -1,14 +1,14 @@
 //! `callboard.v1.Inference`: calls of routes, with bodies in the forms that these have over HTTP.
 //!
-//! `Call` is the request to the route's path that its message describes, answered by the same code. `Stream` is a call
-//! of a route that streams: each output is a message in the form of the input, or in the one that `accept` names.
+//! A call is the request to the route's path that its message describes, read and answered by the same code. `Stream`
+//! has a message for each output of a route that streams.
 
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use callboard_codec::{Format, MediaType};
-use callboard_core::edge::{HeldBytes, LARGE_BYTES, Route};
-use callboard_core::{Deadline, ErrorKind};
+use callboard_codec::Format;
+use callboard_core::edge::{HeldBytes, Route};
+use callboard_core::{Deadline, ErrorKind, LocalClient};
 use callboard_http::axum::body::Body;
 use callboard_http::axum::http::header::{
     ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, TE,
@@ -16,10 +16,7 @@ use callboard_http::axum::http::header::{
 use callboard_http::axum::http::request::Parts;
 use callboard_http::axum::http::{HeaderMap, Request, Uri};
 use callboard_http::axum::response::Response;
-use callboard_http::protocol::{
-    ApiError, CodecBudget, ContentCoding, RequestContext, RequestHead, SERVER_TIMING, decode_value, from_value,
-    next_reply,
-};
+use callboard_http::protocol::{ApiError, ContentCoding, RequestContext, RequestHead, SERVER_TIMING};
 use callboard_oip::parts::shown;
 use futures_util::TryStreamExt;
 use prost::encoding::encode_varint;
@@ -36,12 +33,6 @@ const MAX_OPTIONS: usize = 32;
 const MAX_FIELDS: usize = 2 * MAX_OPTIONS;
 
 const X_REQUEST_PRIORITY: &str = "x-request-priority";
-
-impl From<Malformed> for ApiError {
-    fn from(malformed: Malformed) -> Self {
-        invalid(format!("the message cannot be read: {malformed}"))
-    }
-}
 
 /// One call whose message was read.
 pub(crate) struct RouteCall<'a> {
@@ -67,16 +58,25 @@ impl<'a> RouteCall<'a> {
     ) -> Result<Self, ApiError> {
         let Message { bytes, account } = message;
         let (mut name, mut content_type, mut body, mut options) = (String::new(), None, Bytes::new(), Vec::new());
+        // They become headers.
+        let (mut option_bytes, max_option_bytes) = (0, context.config.max_header_bytes);
         for (index, field) in Fields::new(bytes).enumerate() {
             match field? {
-                _ if index == MAX_FIELDS => return Err(invalid("a call has more fields than it can have")),
-                (1, value) => name = value.text()?,
-                (2, value) => content_type = Some(value.text()?).filter(|text| !text.is_empty()),
+                _ if index == MAX_FIELDS => return Err(invalid(format!("a call has at most {MAX_FIELDS} fields"))),
+                (1, value) => name = value.short_text()?,
+                (2, value) => content_type = Some(value.short_text()?).filter(|text| !text.is_empty()),
                 (3, value) => body = value.bytes()?,
                 (4, _) if options.len() == MAX_OPTIONS => {
                     return Err(invalid(format!("a call has at most {MAX_OPTIONS} options")));
                 }
-                (4, value) => options.push(option(value.bytes()?)?),
+                (4, value) => {
+                    let entry = value.bytes()?;
+                    option_bytes += entry.len();
+                    if option_bytes > max_option_bytes {
+                        return Err(invalid(format!("the options of a call have at most {max_option_bytes} bytes")));
+                    }
+                    options.push(option(entry)?);
+                }
                 _ => {}
             }
         }
@@ -92,80 +92,73 @@ impl<'a> RouteCall<'a> {
         Ok(Self { context, request, head, coding, route, headers, body, account })
     }
 
+    /// The request to the path of the route that this call describes. The account pays for its body.
+    fn into_request(self) -> (Request<Body>, Arc<HeldBytes>) {
+        let mut request = Request::new(Body::from(self.body));
+        *request.uri_mut() = path_of(&self.route);
+        *request.headers_mut() = self.headers;
+        request.extensions_mut().extend(self.head.extensions.clone());
+        (request, self.account)
+    }
+
     /// Makes the call as a request to its path does, and answers with its body.
     pub(crate) async fn call(self) -> Result<Response, ApiError> {
-        let Self { context, coding, route, headers, body, account, request, .. } = self;
+        let (context, coding, route) = (self.context, self.coding, Arc::clone(&self.route));
         if route.streams() {
             return Err(unimplemented(format!("route `{}` answers with a stream: use Stream", route.name())));
         }
-        let mut inner = Request::new(Body::from(body));
-        *inner.uri_mut() = path_of(&route);
-        *inner.headers_mut() = headers;
-        inner.extensions_mut().extend(self.head.extensions.clone());
-        let response = context.call_route(&route, inner).await?;
+        let deadline = Deadline::after(context.start, context.client.edge().timeout_of(&route, self.request.timeout));
+        let (request, account) = self.into_request();
+        let mut answered = context.call_route(&route, request).await?;
         // The input is gone, and the outcome has its own account.
         drop(account);
-        let (head, body) = response.into_parts();
-        let body: Vec<Bytes> =
-            body.into_data_stream().try_collect().await.map_err(|error| {
-                ApiError::new(ErrorKind::Internal, format!("the answer could not be read: {error}"))
-            })?;
-        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let edge = context.client.edge();
-        let deadline = Deadline::after(context.start, edge.timeout_of(&route, request.timeout));
-        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), deadline);
-        let pieces = reply(content_type, head.status.as_u16(), body);
-        let pieces = framed(pieces, coding, context.config.compress_from_bytes, &budget).await?;
-        let mut response = answer::unary(pieces, coding);
-        if let Some(timing) = head.headers.get(SERVER_TIMING) {
-            response.headers_mut().insert(SERVER_TIMING, timing.clone());
-        }
+        let timing = answered.headers_mut().remove(SERVER_TIMING);
+        let frame = Frame { client: context.client, coding, from_bytes: context.config.compress_from_bytes, deadline };
+        let mut response = answer::unary(frame.reply(answered).await?, coding);
+        response.headers_mut().extend(timing.map(|timing| (SERVER_TIMING, timing)));
         Ok(response)
     }
 
     /// Makes the call and answers with each of its outputs.
     pub(crate) async fn stream(self) -> Result<Response, ApiError> {
-        let Self { context, request, coding, route, headers, body, account, .. } = self;
-        let (client, config) = (context.client.clone(), context.config);
-        let edge = client.edge();
-        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let input = format_of(content_type)?;
-        let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).filter(|accept| *accept != "*/*");
-        let output = accept.map_or(Ok(input), format_of)?;
-        let deadline = Deadline::after(context.start, edge.timeout_of(&route, request.timeout));
-        let uri = path_of(&route);
-        let parts = (&uri, &headers, &self.head.extensions);
-        let options = context.call_options(&route, parts, deadline, RequestHead::read(&headers)?.priority)?;
-        let admission = edge.admit_arrived(&route, 0, context.start)?;
-        let payload = {
-            let budget = edge.codec_budget(Arc::clone(&account) as _, deadline);
-            budget.charge(options.attribute_bytes())?;
-            let (admission, value) = decode_value(&budget, admission, input, body, &config.decode).await?;
-            from_value(&budget, admission, &route, value).await
-        };
-        let (admission, payload) = payload?;
-        let mut replies = edge.submit_streaming(admission, payload, options);
-        let (client, life, compress_from) = (client.clone(), Arc::clone(context.life), config.compress_from_bytes);
+        let (context, coding, route) = (self.context, self.coding, Arc::clone(&self.route));
+        let (request, account) = self.into_request();
+        let mut outputs = context.stream_route(&route, request).await?;
+        // The call has its own account.
+        drop(account);
+        let (client, from_bytes) = (context.client.clone(), context.config.compress_from_bytes);
         Ok(stream::respond(context, Some(route.name()), coding, |outlet| async move {
-            // Pays for the input, as long as its call may wait.
-            let _account = account;
-            while let Some(payload) = next_reply(&mut replies, &life).await {
-                let payload = payload?;
-                let edge = client.edge();
-                let budget: CodecBudget<'_> = edge.codec_budget(Arc::new(edge.held_bytes()), deadline);
-                let bytes = payload.size_up_to(LARGE_BYTES);
-                let encoded = budget.run_outcome(bytes, move || payload.encode(output)).await?;
-                let body = encoded.map_err(ApiError::unencodable)?;
-                let pieces = reply(output.media_type(), OK, vec![body]);
-                outlet.send(framed(pieces, coding, compress_from, &budget).await?).await;
+            let frame = Frame { client: &client, coding, from_bytes, deadline: outputs.deadline() };
+            while let Some(output) = outputs.next().await {
+                outlet.send(frame.reply(output?).await?).await;
             }
             Ok(())
         }))
     }
 }
 
-/// The status of an output of a stream.
-const OK: u16 = 200;
+/// How replies are framed.
+struct Frame<'a> {
+    client: &'a LocalClient,
+    coding: Option<ContentCoding>,
+    from_bytes: usize,
+    deadline: Deadline,
+}
+
+impl Frame<'_> {
+    /// The response of a route as a `CallReply`.
+    async fn reply(&self, response: Response) -> Result<Vec<Bytes>, ApiError> {
+        let (head, body) = response.into_parts();
+        let body: Vec<Bytes> =
+            body.into_data_stream().try_collect().await.map_err(|error| {
+                ApiError::new(ErrorKind::Internal, format!("the answer could not be read: {error}"))
+            })?;
+        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let edge = self.client.edge();
+        let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
+        framed(reply(content_type, head.status.as_u16(), body), self.coding, self.from_bytes, &budget).await
+    }
+}
 
 /// The headers of the same request over HTTP: those of this one, and its options.
 fn headers_of(
@@ -212,14 +205,6 @@ fn option(entry: Bytes) -> Result<(String, String), Malformed> {
 /// The path of a route, as a request has it.
 fn path_of(route: &Route) -> Uri {
     route.name().parse().unwrap_or_else(|_| Uri::from_static("/"))
-}
-
-fn format_of(content_type: &str) -> Result<Format, ApiError> {
-    let name = MediaType::without_parameters(content_type);
-    Format::from_media_type(name).ok_or_else(|| {
-        let accepted: Vec<&str> = Format::all().map(Format::media_type).collect();
-        unimplemented(format!("`{}` is no form of a stream; accepted: {}", shown(name), accepted.join(", ")))
-    })
 }
 
 /// The pieces of a `CallReply`. Its body is shared.

@@ -7,6 +7,8 @@
 use std::fmt;
 
 use bytes::{Buf, Bytes};
+use callboard_core::ErrorKind;
+use callboard_http::protocol::ApiError;
 
 /// A field's number and value.
 pub(crate) type FieldResult = Result<(u32, FieldValue), Malformed>;
@@ -34,6 +36,12 @@ impl Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
+    }
+}
+
+impl From<Malformed> for ApiError {
+    fn from(malformed: Malformed) -> Self {
+        Self::new(ErrorKind::InvalidInput, format!("the message cannot be read: {malformed}"))
     }
 }
 
@@ -105,6 +113,14 @@ impl FieldValue {
         text.map_err(|_| Malformed("a text is not UTF-8"))
     }
 
+    /// A name or another short text.
+    pub(crate) fn short_text(self) -> Result<String, Malformed> {
+        match self {
+            Self::Bytes(bytes) if bytes.len() > MAX_TEXT_BYTES => Err(LONG_TEXT),
+            text => text.text(),
+        }
+    }
+
     /// Bytes, or a message.
     pub(crate) fn bytes(self) -> Result<Bytes, Malformed> {
         match self {
@@ -127,6 +143,11 @@ impl FieldValue {
         }
     }
 }
+
+/// The longest name, id or media type. Such texts are copied without a charge.
+pub(crate) const MAX_TEXT_BYTES: usize = 1024;
+
+const LONG_TEXT: Malformed = Malformed("a name, an id or a media type is longer than 1,024 bytes");
 
 /// A field of another type than its declaration.
 pub(crate) const WRONG_TYPE: Malformed = Malformed("a field has another type than it is declared with");

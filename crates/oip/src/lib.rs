@@ -52,8 +52,8 @@ use callboard_http::axum::http::Method;
 use callboard_http::axum::http::header::ACCEPT_ENCODING;
 use callboard_http::axum::response::{IntoResponse, Response};
 use callboard_http::protocol::{
-    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext, RequestHead,
-    ResponseCompression, StartingAnswer, compressed, short_body,
+    ApiError, CalledRoute, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
+    RequestHead, ResponseCompression, StartingAnswer, compressed, short_body,
 };
 use serde_json::{Value, json};
 
@@ -169,7 +169,10 @@ impl InferenceProtocol {
             Endpoint::Model { name, version, action } => {
                 let (route, model) = self.models.find(client, &name, version)?;
                 let call = ModelCall { context, route: &route, model: &model };
-                answer_model(call, action, request).await.map_err(|error| error.about(route.name()))
+                let answer = answer_model(call, action, request).await;
+                let mut answer = answer.map_err(|error| error.about(route.name()))?;
+                answer.extensions_mut().insert(CalledRoute(route));
+                Ok(answer)
             }
             Endpoint::Missing(extension) => {
                 Err(Refusal::unsupported(format!("this server does not offer {extension}")).into())

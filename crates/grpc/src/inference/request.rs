@@ -9,7 +9,7 @@ use callboard_codec::{DecodeLimits, MAX_RANK, Value};
 use callboard_oip::parts::{InferRequest, InputReader, InputSlot, MAX_TENSORS, Model, Parameters, Refusal, shown};
 
 use super::contents;
-use crate::wire::{FieldResult, FieldValue, Fields, Malformed, WRONG_TYPE};
+use crate::wire::{FieldResult, FieldValue, Fields, MAX_TEXT_BYTES, Malformed, WRONG_TYPE};
 
 /// The fields of the message.
 mod field {
@@ -64,9 +64,9 @@ impl RequestMessage {
                 return Err(Refusal::new(format!("a request has at most {MAX_FIELDS} arrays and parameters")));
             }
             match number {
-                field::MODEL_NAME => read.model = value.text()?,
-                field::MODEL_VERSION => read.version = value.text()?,
-                field::ID => read.id = value.text()?,
+                field::MODEL_NAME => read.model = value.short_text()?,
+                field::MODEL_VERSION => read.version = value.short_text()?,
+                field::ID => read.id = value.short_text()?,
                 field::RAW => read.raw_bytes += value.bytes()?.len(),
                 field::PARAMETERS | field::INPUTS | field::OUTPUTS => {
                     value.bytes()?;
@@ -170,8 +170,8 @@ impl Input {
         let mut input = Self::default();
         for field in Fields::new(message) {
             match field? {
-                (1, value) => input.name = value.text()?,
-                (2, value) => input.datatype = value.text()?,
+                (1, value) => input.name = value.short_text()?,
+                (2, value) => input.datatype = value.short_text()?,
                 (3, value) => value.varints(|axis| input.push_axis(axis))?,
                 (4, value) => take_parameter(&mut input.parameters, value.bytes()?)?,
                 (5, value) => input.contents = Some(value.bytes()?),
@@ -200,7 +200,7 @@ fn requested_output(message: Bytes) -> Result<(String, Parameters), Refusal> {
     let (mut name, mut parameters) = (String::new(), Parameters::default());
     for field in Fields::new(message) {
         match field? {
-            (1, value) => name = value.text()?,
+            (1, value) => name = value.short_text()?,
             (2, value) => take_parameter(&mut parameters, value.bytes()?)?,
             _ => {}
         }
@@ -211,9 +211,9 @@ fn requested_output(message: Bytes) -> Result<(String, Parameters), Refusal> {
 /// Takes one entry of a map from names to `InferParameter`.
 fn take_parameter(parameters: &mut Parameters, entry: Bytes) -> Result<(), Refusal> {
     let (mut key, mut value) = (String::new(), Value::Null);
-    for field in Fields::new(entry) {
+    for field in short_message(entry) {
         match field? {
-            (1, name) => key = name.text()?,
+            (1, name) => key = name.short_text()?,
             (2, choice) => value = parameter(choice.bytes()?)?,
             _ => {}
         }
@@ -222,12 +222,19 @@ fn take_parameter(parameters: &mut Parameters, entry: Bytes) -> Result<(), Refus
     Ok(())
 }
 
+/// The fields of a message that has one or two.
+fn short_message(message: Bytes) -> impl Iterator<Item = FieldResult> {
+    let refused = |index| (index == 16).then_some(Err(Malformed::new("a parameter has more than 16 fields")));
+    Fields::new(message).take(17).enumerate().map(move |(index, field)| refused(index).unwrap_or(field))
+}
+
 fn parameter(message: Bytes) -> Result<Value, Malformed> {
     let mut value = Value::Null;
-    for field in Fields::new(message) {
+    for field in short_message(message) {
         value = match field? {
             (1, FieldValue::Varint(flag)) => Value::Bool(flag != 0),
             (2, FieldValue::Varint(number)) => Value::Int(number.cast_signed()),
+            (3, FieldValue::Bytes(long)) if long.len() > MAX_TEXT_BYTES => Value::Null,
             (3, text) => Value::Str(text.text()?),
             (4, FieldValue::Fixed64(bits)) => Value::Float(f64::from_bits(bits)),
             (5, FieldValue::Varint(number)) => Value::UInt(number),

@@ -3,16 +3,18 @@
 //! * **Order:** requests to models that answer once are answered in the order in which they came. The answers of a
 //!   model that streams come in their order, between those of other requests.
 //! * **Full:** a stream has a bounded number of open requests; then the next one is not read, and flow control holds
-//!   the client. A slow reader suspends the calls of its stream.
+//!   the client. A slow reader suspends the calls of models that stream.
 //! * **Failed:** an error of one request is an answer with its id, and the stream goes on. With the metadata
 //!   `triton_grpc_error: true` the first error ends the stream with its status.
 //! * **Final:** each answer says whether it is the last one of its request. If the last output of a model that streams
 //!   had left before its end was known, an empty answer follows for a request that asks for it.
 //! * **Ending:** a node that callers are to leave reads no further request; those that it has read are answered.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::edge::HeldBytes;
@@ -97,12 +99,18 @@ impl StreamCall<'_> {
         let open = reader.open_calls();
         let mut ordered = FuturesOrdered::new();
         let mut unordered = FuturesUnordered::new();
+        // Each part of the stream is polled while another one waits for the reader of the answers.
+        let mut ready = VecDeque::new();
+        let mut sending = None;
         // A message that is being read is not lost when a call ends meanwhile.
         let mut reading = Some(Box::pin(next_of(reader, self.life)));
         let mut waiting: Option<MessageReader> = None;
         let (mut is_counted, mut end) = (true, Ok(()));
         loop {
-            let count = ordered.len() + unordered.len();
+            if sending.is_none() {
+                sending = ready.pop_front().map(|answer| Box::pin(self.send(answer)));
+            }
+            let count = ordered.len() + unordered.len() + ready.len() + usize::from(sending.is_some());
             open.store(count, Ordering::Relaxed);
             if count < MAX_OPEN
                 && let Some(reader) = waiting.take()
@@ -111,16 +119,20 @@ impl StreamCall<'_> {
             }
             tokio::select! {
                 biased;
-                Some(answer) = ordered.next(), if !ordered.is_empty() => self.send(answer).await?,
+                Some(failed) = finished(&mut sending), if sending.is_some() => {
+                    sending = None;
+                    failed?;
+                }
+                Some(answer) = ordered.next(), if !ordered.is_empty() => ready.push_back(answer),
                 Some(failed) = unordered.next(), if !unordered.is_empty() => failed?,
-                Some((reader, next)) = read(&mut reading), if reading.is_some() => {
+                Some((reader, next)) = finished(&mut reading), if reading.is_some() => {
                     reading = None;
                     match next {
                         Ok(Some(Message { bytes, account })) => {
                             waiting = Some(reader);
+                            let arrived_at = Instant::now();
                             match self.caller.model_of(bytes.clone()) {
                                 Ok(of) => {
-                                    let arrived_at = Instant::now();
                                     let request = OpenRequest { of, account, arrived_at, is_counted };
                                     if request.of.route.streams() {
                                         unordered.push(Box::pin(self.streamed(request)));
@@ -130,7 +142,11 @@ impl StreamCall<'_> {
                                 }
                                 Err(error) => {
                                     let id = RequestMessage::read(bytes).map(|message| message.id).unwrap_or_default();
-                                    ordered.push_back(async move { Err((id, error)) }.boxed());
+                                    let refused = async move {
+                                        let over = self.count(is_counted, arrived_at, self.caller.head.timeout).await;
+                                        Err((id, over.err().unwrap_or(error)))
+                                    };
+                                    ordered.push_back(refused.boxed());
                                 }
                             }
                             is_counted = false;
@@ -148,7 +164,7 @@ impl StreamCall<'_> {
     async fn answered(self, request: OpenRequest) -> Result<Vec<Bytes>, (String, ApiError)> {
         let OpenRequest { of, account, arrived_at, .. } = &request;
         let answer = async {
-            self.count(&request).await?;
+            self.count_call(&request).await?;
             let form = AnswerForm::InStream { is_last: true };
             self.caller.infer(of, account, *arrived_at, form).await
         };
@@ -171,7 +187,7 @@ impl StreamCall<'_> {
 
     async fn send_all(self, request: &OpenRequest) -> Result<(), ApiError> {
         let OpenRequest { of, account, arrived_at, .. } = request;
-        self.count(request).await?;
+        self.count_call(request).await?;
         let Admitted { budget, admission, read, options, deadline } =
             self.caller.admit(of, account, *arrived_at).await?;
         let ReadRequest { request: InferRequest { id, parameters, mut inputs, outputs, rows }, is_typed } = read;
@@ -221,10 +237,16 @@ impl StreamCall<'_> {
     }
 
     /// Waits until the limit of the key allows the call, at most for its timeout.
-    async fn count(self, request: &OpenRequest) -> Result<(), ApiError> {
-        let Some(holder) = self.caller.origin.key_holder.filter(|_| !request.is_counted) else { return Ok(()) };
+    async fn count_call(self, request: &OpenRequest) -> Result<(), ApiError> {
         let timeout = self.caller.client.edge().timeout_of(&request.of.route, self.caller.head.timeout);
-        let end = request.arrived_at + timeout;
+        self.count(request.is_counted, request.arrived_at, Some(timeout)).await
+    }
+
+    /// The same for any request. One without a timeout waits as long as a call may.
+    async fn count(self, is_counted: bool, arrived_at: Instant, timeout: Option<Duration>) -> Result<(), ApiError> {
+        let Some(holder) = self.caller.origin.key_holder.filter(|_| !is_counted) else { return Ok(()) };
+        let limits = self.caller.client.edge().limits();
+        let end = arrived_at + timeout.unwrap_or(limits.default_timeout).min(limits.max_timeout);
         while let Err(OverLimit { wait, error }) = holder.take(1) {
             match wait.map(|wait| Instant::now() + wait).filter(|turn| *turn <= end) {
                 Some(turn) => sleep_until(turn).await,
@@ -262,10 +284,10 @@ async fn next_of(mut reader: MessageReader, life: &EdgeLife) -> (MessageReader, 
     (reader, next)
 }
 
-/// Waits for a message that is being read.
-async fn read<F: Future>(reading: &mut Option<Pin<Box<F>>>) -> Option<F::Output> {
-    match reading {
-        Some(reading) => Some(reading.as_mut().await),
+/// Waits for a part of the work, if it has begun.
+async fn finished<F: Future>(begun: &mut Option<Pin<Box<F>>>) -> Option<F::Output> {
+    match begun {
+        Some(begun) => Some(begun.as_mut().await),
         None => None,
     }
 }

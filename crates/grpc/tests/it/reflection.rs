@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use callboard_core::{App, Stage};
+use callboard_http::ApiKeys;
 use prost::Message;
 
-use crate::client::Server;
+use crate::client::{Server, config};
 
 #[derive(Clone, PartialEq, Message)]
 struct Question {
@@ -53,6 +54,22 @@ struct Named {
 struct Failed {
     #[prost(int32, tag = "1")]
     code: i32,
+}
+
+#[tokio::test]
+async fn each_question_counts_against_the_limit_of_its_key() {
+    let keys = ApiKeys::parse("web a-key-that-nobody-guesses 2/h").unwrap();
+    let app = App::new().route("/double", Stage::each("double", |number: &f64| Ok(number * 2.0)));
+    let server = Server::with(app, config(|config| config.api_keys = Some(keys))).await;
+    let client = server.connect().await.with("x-api-key", "a-key-that-nobody-guesses");
+    let mut stream = client.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+    let question = Question { list: Some(String::new()), ..Question::default() };
+    for _ in 0..3 {
+        stream.send(&question).await;
+    }
+    assert!(stream.next::<Answer>().await.is_some());
+    assert!(stream.next::<Answer>().await.is_some());
+    assert_eq!(stream.status().await.0, 8);
 }
 
 #[tokio::test]

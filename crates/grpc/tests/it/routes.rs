@@ -1,14 +1,17 @@
 //! `callboard.v1.Inference`.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use callboard_codec::{Format, Value};
 use callboard_core::{App, Failure, Stage, StreamStage};
+use callboard_telemetry::{AccessLog, AccessRecord, AccessSink};
 use futures_util::stream;
 use prost::Message;
 
-use crate::client::{Server, config};
+use crate::client::{Server, config, framed};
+use crate::messages::{Infer, Inferred};
 
 const CALL: &str = "/callboard.v1.Inference/Call";
 const STREAM: &str = "/callboard.v1.Inference/Stream";
@@ -51,7 +54,15 @@ fn app() -> App {
     let count = StreamStage::each("count", |count: &i64| {
         stream::iter((0..*count).map(|n| if n == 3 { Err(Failure::new("enough")) } else { Ok(n) }))
     });
-    App::new().route("/double", double).route_streaming("/count", count)
+    let words = StreamStage::each("words", |value: &Value| {
+        let text = match value {
+            Value::Map(fields) => fields.get("text").and_then(Value::as_str),
+            value => value.as_str(),
+        };
+        let words = text.unwrap_or_default().split(' ');
+        stream::iter(words.map(|word| Ok(Value::from(word))).collect::<Vec<_>>())
+    });
+    App::new().route("/double", double).route_streaming("/count", count).route_streaming("/words", words)
 }
 
 #[tokio::test]
@@ -87,6 +98,89 @@ async fn each_output_of_a_stream_is_a_message_and_an_error_its_status() {
     assert_eq!(client.call(STREAM, &accept).await.message::<CallReply>().body, [0][..]);
     let refused = client.call(CALL, &json("/count", "3")).await.refused(12);
     assert_eq!(refused, "route `/count` answers with a stream: use Stream");
+}
+
+#[tokio::test]
+async fn a_stream_takes_and_gives_the_forms_of_its_route() {
+    let server = Server::start(app()).await;
+    let client = server.connect().await;
+    let form = "--b\r\ncontent-disposition: form-data; name=\"text\"\r\n\r\na b\r\n--b--\r\n";
+    for (content_type, body) in [
+        ("application/json", &br#"{"text": "a b"}"#[..]),
+        ("text/plain", b"a b"),
+        ("text/plain; charset=utf-8", b"a b"),
+        ("application/msgpack", b"\xa3a b"),
+        ("multipart/form-data; boundary=b", form.as_bytes()),
+    ] {
+        let content_type = content_type.to_owned();
+        let call = CallRequest { content_type: content_type.clone(), body: body.into(), ..json("/words", "") };
+        for (accept, media, first) in [
+            ("application/json, */*", "application/json", "\"a\""),
+            ("text/plain", "text/plain; charset=utf-8", "a"),
+            ("application/x-npy;q=0.1, text/*", "text/plain; charset=utf-8", "a"),
+        ] {
+            let replies: Vec<CallReply> = client.call(STREAM, &with(call.clone(), "accept", accept)).await.messages();
+            assert_eq!(replies.len(), 2, "{content_type} {accept}");
+            assert_eq!((&*replies[0].content_type, &replies[0].body[..]), (media, first.as_bytes()), "{content_type}");
+        }
+        let refused = client.call(STREAM, &with(call, "accept", "image/png")).await.refused(3);
+        assert!(refused.contains("text/plain"), "{refused}");
+    }
+    assert_eq!(server.node.client().edge().charged_bytes(), 0);
+}
+
+#[derive(Debug, Default)]
+struct Records(Mutex<Vec<String>>);
+
+impl AccessSink for Records {
+    fn put(&self, record: &AccessRecord<'_>) {
+        let text = format!("{:?} {} {:?}", record.route, record.status, record.grpc_status);
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+/// Of a failed call HTTP says 200.
+#[tokio::test]
+async fn the_access_log_has_the_route_and_the_status_of_grpc() {
+    let records = Arc::new(Records::default());
+    let log = AccessLog::To(Arc::clone(&records) as Arc<dyn AccessSink>);
+    let server = Server::with(app(), config(|config| config.access_log = log)).await;
+    let client = server.connect().await;
+    let infer = Infer::raw("double", "INT64", &[1], 13_i64.to_le_bytes().to_vec());
+    client.infer(&infer).await.refused(10);
+    client.infer(&Infer { raw: vec![vec![0; 8].into()], ..infer }).await.message::<Inferred>();
+    client.call(CALL, &json("/double", "13")).await.refused(10);
+    client.call(CALL, &json("/double", "1")).await.message::<CallReply>();
+    client.call(CALL, &json("/other", "1")).await.refused(5);
+    assert_eq!(client.call(STREAM, &json("/count", "9")).await.grpc().0, 2);
+    client.call(STREAM, &json("/count", "1")).await.message::<CallReply>();
+    let expected = [
+        r#"Some("/double") 200 Some(10)"#,
+        r#"Some("/double") 200 None"#,
+        r#"Some("/double") 200 Some(10)"#,
+        r#"Some("/double") 200 None"#,
+        "None 200 Some(5)",
+        r#"Some("/count") 200 Some(2)"#,
+        r#"Some("/count") 200 None"#,
+    ];
+    assert_eq!(*records.0.lock().unwrap(), expected);
+}
+
+/// An option of two bytes for each of its fields would be a long work.
+#[tokio::test]
+async fn texts_and_options_are_short() {
+    let server = Server::start(app()).await;
+    let client = server.connect().await;
+    let long = "x".repeat(1_025);
+    client.call(CALL, &json(&long[1..], "1")).await.refused(5);
+    client.call(CALL, &json(&long, "1")).await.refused(3);
+    client.call(CALL, &CallRequest { content_type: long.clone(), ..json("/double", "1") }).await.refused(3);
+    let empty_fields = b"\x0a\x00".repeat(40_000);
+    let mut length = Vec::new();
+    prost::encoding::encode_varint(empty_fields.len() as u64, &mut length);
+    let message = [&b"\x0a\x06double\x22"[..], &length, &empty_fields].concat();
+    let refused = client.send(CALL, framed(&message)).await.refused(3);
+    assert_eq!(refused, "the options of a call have at most 65536 bytes");
 }
 
 #[tokio::test]

@@ -135,6 +135,45 @@ async fn a_node_that_is_withdrawn_answers_what_it_has_read() {
     assert_eq!(stream.status().await.0, 14);
 }
 
+/// Neither kind waits for the other one's turn to send.
+#[tokio::test]
+async fn models_of_both_kinds_share_a_stream() {
+    let many = StreamStage::each("many", |count: &i64| stream::iter((0..*count).map(Ok)));
+    let server = Server::start(app().route_streaming("/many", many)).await;
+    let client = server.connect().await;
+    let mut stream = client.open(STREAM);
+    stream.send(&request("many", "m", 2_000)).await;
+    for number in 0..12 {
+        stream.send(&request("double", "d", number)).await;
+    }
+    stream.close();
+    let (mut many, mut double) = (Vec::new(), Vec::new());
+    while many.len() < 2_000 || double.len() < 12 {
+        let (id, number, _) = read(stream.next().await.unwrap());
+        if id == "m" { &mut many } else { &mut double }.push(number.unwrap());
+    }
+    assert!(many.into_iter().eq(0..2_000));
+    assert!(double.into_iter().eq((0..12).map(|number| number * 2)));
+    server.in_flight_becomes(0).await;
+}
+
+#[tokio::test]
+async fn a_long_id_is_refused_before_it_is_copied() {
+    let server = Server::start(app()).await;
+    let client = server.connect().await;
+    let long = "x".repeat(1_025);
+    let refused = client.infer(&request("double", &long, 1)).await.refused(3);
+    assert!(refused.contains("longer than 1,024 bytes"), "{refused}");
+    client.infer(&request(&long, "", 1)).await.refused(3);
+    let mut stream = client.open(STREAM);
+    stream.send(&request("double", &long, 1)).await;
+    stream.close();
+    let (id, refused, _) = read(stream.next().await.unwrap());
+    assert!(id.is_empty() && refused.unwrap_err().contains("longer than 1,024 bytes"));
+    client.infer(&request("double", &long[1..], 1)).await.grpc();
+    assert_eq!(server.node.client().edge().charged_bytes(), 0);
+}
+
 #[tokio::test]
 async fn each_request_counts_against_the_limit_of_its_key() {
     let keys = ApiKeys::parse("web a-key-that-nobody-guesses").unwrap();
@@ -142,6 +181,22 @@ async fn each_request_counts_against_the_limit_of_its_key() {
         config.api_keys = Some(keys);
         config.rate_limit = Some(RateLimit::parse("2/h").unwrap());
     });
+    let server = Server::with(app(), limited.clone()).await;
+    let client = server.connect().await.with("x-api-key", "a-key-that-nobody-guesses");
+    // A request that is refused counts as well.
+    for number in 1..=3 {
+        let mut stream = client.open(STREAM);
+        stream.send(&request("triple", "", 1)).await;
+        stream.send(&request("triple", "", 1)).await;
+        stream.close();
+        if number == 1 {
+            assert!(read(stream.next().await.unwrap()).1.unwrap_err().contains("triple"));
+            assert!(read(stream.next().await.unwrap()).1.unwrap_err().contains("triple"));
+        } else {
+            assert_eq!(stream.status().await.0, 8);
+        }
+    }
+
     let server = Server::with(app(), limited).await;
     let client = server.connect().await.with("x-api-key", "a-key-that-nobody-guesses");
     let mut stream = client.open(STREAM);

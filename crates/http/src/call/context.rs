@@ -11,8 +11,8 @@ use callboard_core::timeline::Recorder;
 use callboard_core::{CallOptions, Deadline, Instant, LocalClient, Priority};
 use callboard_telemetry::{RequestSpan, TraceContext};
 
-use super::call;
 use super::functions::CallStyle;
+use super::{RouteOutputs, call};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::guard::{KeyHolder, check_named_origin, check_origin};
@@ -152,6 +152,15 @@ impl<'a> RequestContext<'a> {
     /// The request is refused, or the call fails.
     pub async fn call_route(self, route: &Arc<Route>, mut request: Request<Body>) -> Result<Response, ApiError> {
         call(self, route, CallStyle::Route, &mut request).await
+    }
+
+    /// Begins a call of this route with this request, whose outputs follow.
+    ///
+    /// # Errors
+    ///
+    /// The request is refused.
+    pub async fn stream_route(self, route: &Arc<Route>, request: Request<Body>) -> Result<RouteOutputs, ApiError> {
+        RouteOutputs::begin(self, route, request).await
     }
 
     /// The upgrade that a request asks for, if it is one of `names` (in lowercase); of several the client's first

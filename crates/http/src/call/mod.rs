@@ -5,6 +5,7 @@
 mod context;
 pub(crate) mod events;
 pub(crate) mod functions;
+mod outputs;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,9 +17,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, CodecBudget, Route};
+use callboard_core::{CallOptions, Deadline};
 
 pub use self::context::{CallOrigin, RequestContext};
 use self::functions::CallStyle;
+pub use self::outputs::RouteOutputs;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::observe::cache_status::insert_cache_status;
@@ -40,34 +43,13 @@ pub(crate) async fn call<B: RequestBody>(
     request: &mut Request<B>,
 ) -> Result<Response, ApiError> {
     let RequestContext { client, config, start, .. } = context;
-    let head = RequestHead::read(request.headers())?;
-    let input = if style == CallStyle::Function { arguments::arguments() } else { route.input() };
-    let form = BodyForm::for_content_type(head.content_type, input)?;
-    let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
-    let response_kind = ResponseKind::new(head.accept.as_ref(), head.content_type, route, style, &form)?;
-
-    let max_bytes = config.max_body_bytes_of(route.name());
-    let announced = announced_length(request.body(), max_bytes)?;
-    let mut arrival = PendingAdmission::new(client, route, start);
-    let deadline = arrival.deadline(head.timeout);
-
-    let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
-    let coding = head.coding;
-    let parts = (request.uri(), request.headers(), request.extensions());
-    let options = context.call_options(route, parts, deadline, head.priority)?;
-    let read = {
-        let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
-        read_body(form, &mut body).await?
+    let decide = |head: &RequestHead<'_>, form: &BodyForm<'_>| {
+        let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
+        let kind = ResponseKind::new(head.accept.as_ref(), head.content_type, route, style, form)?;
+        Ok((compression, kind))
     };
-    let admission = arrival.into_admission()?;
-    let budget = client.edge().codec_budget(admission.account(), deadline);
-    budget.charge(options.attribute_bytes())?;
-    let (admission, payload) = match style {
-        CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
-        CallStyle::Route | CallStyle::Declared | CallStyle::Asgi => {
-            read_payload(&budget, admission, route, read, config).await?
-        }
-    };
+    let ((compression, response_kind), arrived) = arrive(context, route, style, request, decide).await?;
+    let ArrivedCall { admission, payload, options, deadline, budget } = arrived;
     match response_kind {
         ResponseKind::Whole(accepted) => {
             let (reply, unwritten) = client.edge().submit_unwritten(admission, payload, options).await?;
@@ -95,6 +77,54 @@ pub(crate) async fn call<B: RequestBody>(
             Ok(response)
         }
     }
+}
+
+/// A call whose input was read.
+struct ArrivedCall<'a> {
+    admission: Admission,
+    payload: Payload,
+    options: CallOptions,
+    deadline: Deadline,
+    budget: CodecBudget<'a>,
+}
+
+/// Reads the input of one call. `decide` sees the head before that.
+async fn arrive<'a, B: RequestBody, T>(
+    context: RequestContext<'a>,
+    route: &Arc<Route>,
+    style: CallStyle,
+    request: &mut Request<B>,
+    decide: impl FnOnce(&RequestHead<'_>, &BodyForm<'_>) -> Result<T, ApiError>,
+) -> Result<(T, ArrivedCall<'a>), ApiError> {
+    let RequestContext { client, config, start, .. } = context;
+    let head = RequestHead::read(request.headers())?;
+    let input = if style == CallStyle::Function { arguments::arguments() } else { route.input() };
+    let form = BodyForm::for_content_type(head.content_type, input)?;
+    let decided = decide(&head, &form)?;
+
+    let max_bytes = config.max_body_bytes_of(route.name());
+    let announced = announced_length(request.body(), max_bytes)?;
+    let mut arrival = PendingAdmission::new(client, route, start);
+    let deadline = arrival.deadline(head.timeout);
+
+    let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
+    let coding = head.coding;
+    let parts = (request.uri(), request.headers(), request.extensions());
+    let options = context.call_options(route, parts, deadline, head.priority)?;
+    let read = {
+        let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
+        read_body(form, &mut body).await?
+    };
+    let admission = arrival.into_admission()?;
+    let budget = client.edge().codec_budget(admission.account(), deadline);
+    budget.charge(options.attribute_bytes())?;
+    let (admission, payload) = match style {
+        CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
+        CallStyle::Route | CallStyle::Declared | CallStyle::Asgi => {
+            read_payload(&budget, admission, route, read, config).await?
+        }
+    };
+    Ok((decided, ArrivedCall { admission, payload, options, deadline, budget }))
 }
 
 /// Answers a request to a route whose paths or methods are declared. Without a body its input is null.

@@ -139,6 +139,7 @@ impl<'a> Exchange<'a> {
         let error = outcome.as_ref().ok().and_then(|answer| answer.as_ref().err());
         let call_timing = error.and_then(ApiError::timing);
         self.count_error(error);
+        let failed = error.and_then(ApiError::route).map(str::to_owned);
         let mut response = self.render(outcome);
         edge.metrics.responded(response.status());
         let status = response.status();
@@ -157,7 +158,7 @@ impl<'a> Exchange<'a> {
             }
         }
         if let Some(mut line) = log_line {
-            line.end(&mut response);
+            line.end(&mut response, failed);
         }
         if let Some(trace) = &self.trace {
             trace.add_headers(&mut response);

@@ -28,7 +28,7 @@ use crate::describe;
 use crate::error::ApiError;
 use crate::guard::{Admitted, NamedHost};
 use crate::listener::{PeerInfo, ReceivedBody, Responder, UnreadBody};
-use crate::protocol::{BoxedErrors, Protocol, ProtocolRequest};
+use crate::protocol::{BoxedErrors, ClientAddress, Protocol, ProtocolRequest};
 use crate::request::body::RequestBody;
 use crate::respond::ResponseCompression;
 use crate::respond::compress_response::compressed;
@@ -134,6 +134,10 @@ impl HttpEdge {
                         }
                         Destination::Protocol(node, protocol) if protocol.takes_bodies() => {
                             let unread = unread_body(&request);
+                            if let Some(peer) = peer {
+                                let client = edge.config.trusted_proxies.client(peer.address, request.headers());
+                                request.extensions_mut().insert(ClientAddress(client));
+                            }
                             let mut answer = protocol.exchange(context(node), request.map(Body::new));
                             (edge.unless_aborted(pin!(contain_future(answer.as_mut())), is_polled).await, unread)
                         }

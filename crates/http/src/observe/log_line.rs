@@ -5,6 +5,7 @@
 //! its end](super::stream_log).
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
 use axum::http::uri::PathAndQuery;
@@ -24,6 +25,10 @@ use crate::request_id::RequestId;
 /// nginx's status for a client that left before the response.
 pub(super) const CLIENT_LEFT: u16 = 499;
 
+/// The route that a protocol has called, as an extension of its response: the path does not name it.
+#[derive(Clone, Debug)]
+pub struct CalledRoute(pub Arc<Route>);
+
 /// A record that is not written yet.
 #[derive(Debug)]
 pub(crate) struct PendingLogLine<'a> {
@@ -36,6 +41,8 @@ pub(crate) struct PendingLogLine<'a> {
     client: Option<IpAddr>,
     request_bytes: Option<u64>,
     route: Option<&'a Route>,
+    /// The route that a protocol has called.
+    called: Option<String>,
     trace: Option<&'a RequestTrace>,
     key_holder: Option<KeyHolder>,
     is_written: bool,
@@ -61,6 +68,7 @@ impl<'a> PendingLogLine<'a> {
             client: client(),
             request_bytes: request.body().size_hint().exact(),
             route,
+            called: None,
             trace,
             key_holder: None,
             is_written: false,
@@ -71,14 +79,21 @@ impl<'a> PendingLogLine<'a> {
         self.key_holder = Some(holder.clone());
     }
 
-    /// Writes the record of this response, or hands it to the body of a stream.
-    pub(crate) fn end(&mut self, response: &mut Response) {
+    /// Writes the record of this response, or hands it to the body of a stream. `failed` is the route of its error.
+    pub(crate) fn end(&mut self, response: &mut Response, failed: Option<String>) {
         self.is_written = true;
+        let called = response.extensions_mut().remove::<CalledRoute>().map(|called| called.0.name().to_owned());
+        self.called = failed.or(called);
         if let Some(items) = response.extensions_mut().remove::<StreamedItems>() {
             return self.end_with_stream(items, response);
         }
         let bytes = response.body().size_hint().exact();
-        self.write(response.status().as_u16(), bytes, timing(response.headers()));
+        let grpc_status = failed_grpc_status(response.headers());
+        self.write(response.status().as_u16(), grpc_status, bytes, timing(response.headers()));
+    }
+
+    fn route_name(&self) -> Option<&str> {
+        self.route.map(Route::name).or(self.called.as_deref())
     }
 
     fn end_with_stream(&mut self, items: StreamedItems, response: &mut Response) {
@@ -90,10 +105,11 @@ impl<'a> PendingLogLine<'a> {
             path: self.path.take(),
             client: self.client,
             request_bytes: self.request_bytes,
-            route: self.route.map(|route| route.name().to_owned()),
+            route: self.route_name().map(str::to_owned),
             trace_id: self.trace.and_then(|trace| trace.trace_id()).map(|id| id.as_str().to_owned()),
             key_holder: self.key_holder.take(),
             status: response.status().as_u16(),
+            grpc_status: None,
             timing: timing(response.headers()).map(str::to_owned),
             items,
         };
@@ -101,12 +117,13 @@ impl<'a> PendingLogLine<'a> {
         *response.body_mut() = Body::new(LoggedBody::new(body, record));
     }
 
-    fn write(&self, status: u16, bytes: Option<u64>, timing: Option<&str>) {
+    fn write(&self, status: u16, grpc_status: Option<u8>, bytes: Option<u64>, timing: Option<&str>) {
         let trace_id = self.trace.and_then(|trace| trace.trace_id());
         let method = truncate_for_log(self.method.as_str());
         let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
         let mut record = AccessRecord::new(method, path, status, self.start.elapsed(), self.id.as_str());
-        record.route = self.route.map(Route::name);
+        record.route = self.route_name();
+        record.grpc_status = grpc_status;
         record.timing = timing;
         record.request_bytes = self.request_bytes;
         record.bytes = bytes;
@@ -121,9 +138,14 @@ impl<'a> PendingLogLine<'a> {
 impl Drop for PendingLogLine<'_> {
     fn drop(&mut self) {
         if !self.is_written {
-            self.write(CLIENT_LEFT, None, None);
+            self.write(CLIENT_LEFT, None, None, None);
         }
     }
+}
+
+/// The status of gRPC of a response, or of the trailers at its end, that is not OK.
+pub(super) fn failed_grpc_status(headers: &HeaderMap) -> Option<u8> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok().filter(|status| *status != 0)
 }
 
 fn timing(headers: &HeaderMap) -> Option<&str> {

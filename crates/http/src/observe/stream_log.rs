@@ -18,7 +18,7 @@ use callboard_core::Instant;
 use callboard_telemetry::{AccessLog, AccessRecord, truncate_for_log};
 use hyper::body::{Frame, SizeHint};
 
-use super::log_line::CLIENT_LEFT;
+use super::log_line::{CLIENT_LEFT, failed_grpc_status};
 use crate::guard::KeyHolder;
 use crate::request_id::RequestId;
 
@@ -47,6 +47,7 @@ pub(super) struct StreamRecord {
     pub(super) trace_id: Option<String>,
     pub(super) key_holder: Option<KeyHolder>,
     pub(super) status: u16,
+    pub(super) grpc_status: Option<u8>,
     pub(super) timing: Option<String>,
     pub(super) items: StreamedItems,
 }
@@ -57,6 +58,7 @@ impl StreamRecord {
         let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
         let mut record = AccessRecord::new(method, path, status, self.start.elapsed(), self.id.as_str());
         record.route = self.route.as_deref();
+        record.grpc_status = self.grpc_status;
         record.timing = self.timing.as_deref();
         record.request_bytes = self.request_bytes;
         record.bytes = Some(bytes);
@@ -96,6 +98,9 @@ impl HttpBody for LoggedBody {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
         if let Poll::Ready(Some(Ok(sent))) = &frame {
             self.bytes += sent.data_ref().map_or(0, |data| data.len() as u64);
+            if let (Some(trailers), Some(record)) = (sent.trailers_ref(), &mut self.record) {
+                record.grpc_status = failed_grpc_status(trailers);
+            }
         }
         if matches!(frame, Poll::Ready(None | Some(Err(_)))) || self.body.is_end_stream() {
             self.ended();

@@ -58,6 +58,7 @@
 mod list;
 
 use std::fmt;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -78,13 +79,14 @@ use crate::config::HttpConfig;
 pub use self::list::{Claims, ProtocolError, Protocols, ReservedRoute};
 
 pub use crate::call::events::{EventSource, event_bytes, events};
-pub use crate::call::{CallOrigin, RequestContext};
+pub use crate::call::{CallOrigin, RequestContext, RouteOutputs};
 pub use crate::error::ApiError;
 pub use crate::error::catch_panic::caught_within;
 pub use crate::file_type::file_type_of;
 pub use crate::guard::{KeyHolder, OverLimit};
 pub use crate::observe::cache_status::insert_cache_status;
 pub use crate::observe::health::{not_ready_reason, unreachable_reason};
+pub use crate::observe::log_line::CalledRoute;
 pub use crate::observe::metrics::EdgeMetrics;
 pub use crate::observe::server_timing::{SERVER_TIMING, first, server_timing, total};
 pub use crate::observe::stream_log::StreamedItems;
@@ -122,6 +124,11 @@ impl fmt::Debug for ProtocolRequest<'_> {
         f.debug_tuple("ProtocolRequest").field(self.head).finish()
     }
 }
+
+/// The address of the client, as an extension of a request whose body its protocol takes, if the connection is the
+/// edge's own. See [`trusted_proxies`](HttpConfig::trusted_proxies).
+#[derive(Clone, Copy, Debug)]
+pub struct ClientAddress(pub IpAddr);
 
 /// A response, or an error that [`Protocol::error_response`] renders.
 pub type ProtocolAnswer<'a> = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send + 'a>>;

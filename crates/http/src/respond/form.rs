@@ -93,7 +93,7 @@ fn file_range(output: &DataType) -> Option<&str> {
 }
 
 /// The forms that a request accepts.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcceptedForms {
     pub(crate) best: ReplyForm,
     /// Tried in this order if the outcome does not fit an earlier form.

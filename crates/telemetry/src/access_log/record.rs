@@ -20,6 +20,8 @@ pub struct AccessRecord<'a> {
     pub route: Option<&'a str>,
     /// The status of the response; 499 if the client left before it.
     pub status: u16,
+    /// The status of a call of gRPC that failed, with which `status` is 200.
+    pub grpc_status: Option<u8>,
     /// The time from the head of the request to the head of the response; of a stream to its end.
     pub elapsed: Duration,
     /// The `server-timing` of the response.
@@ -52,6 +54,7 @@ impl<'a> AccessRecord<'a> {
             path,
             route: None,
             status,
+            grpc_status: None,
             elapsed,
             timing: None,
             request_bytes: None,
@@ -94,6 +97,10 @@ impl<'a> AccessRecord<'a> {
         }
         form.name("status", line);
         line.extend_from_slice(&digits::<3>(self.status.into()));
+        if let Some(status) = self.grpc_status {
+            form.name("grpc_status", line);
+            push_decimal(status.into(), line);
+        }
         form.name("milliseconds", line);
         let micros = self.elapsed.subsec_micros();
         push_decimal(self.elapsed.as_secs().saturating_mul(1000).saturating_add(u64::from(micros / 1000)), line);
@@ -129,6 +136,7 @@ impl<'a> AccessRecord<'a> {
             path = self.path,
             route = self.route,
             status = self.status,
+            grpc_status = self.grpc_status,
             milliseconds = self.elapsed.as_micros() as f64 / 1000.0,
             timing = self.timing,
             request_bytes = self.request_bytes,
@@ -309,6 +317,7 @@ mod tests {
         path: "/digits",
         route: Some("/digits"),
         status: 200,
+        grpc_status: None,
         elapsed: Duration::from_micros(1_234),
         timing: Some("queue;dur=0.012"),
         request_bytes: Some(0),
@@ -354,6 +363,7 @@ mod tests {
             RECORD,
             AccessRecord { elapsed: Duration::from_micros(3_600_000_001), status: 499, ..nothing },
             AccessRecord { bytes: None, items: Some(7), ..RECORD },
+            AccessRecord { grpc_status: Some(14), ..RECORD },
             AccessRecord { path: "/ü\"\\\n\t\u{7f}", request_id: "a\"b\\c", ..RECORD },
             AccessRecord { client: Some("2001:db8::1".parse().unwrap()), route: Some("/größe"), ..RECORD },
         ];
@@ -379,7 +389,7 @@ mod tests {
         let hostile = "/ü\"\\\n\t\u{7f}\u{0}\u{85}\u{9b}2J\u{2028}{\u{202e}";
         for (path, key) in [("/digits", Some("web")), (hostile, None)] {
             let mut line = Vec::new();
-            AccessRecord { path, key, bytes: Some(12), ..RECORD }.write_json(&mut line);
+            AccessRecord { path, key, bytes: Some(12), grpc_status: Some(8), ..RECORD }.write_json(&mut line);
             let text = String::from_utf8(line).unwrap();
             assert_eq!(text.find('\n'), Some(text.len() - 1), "one line: {text}");
             assert!(!text.trim_end_matches('\n').contains(is_active), "{text:?}");
@@ -388,8 +398,8 @@ mod tests {
             assert!(timestamp.is_some_and(|date| date.as_str().is_some_and(|date| date.ends_with('Z'))), "{text}");
             let mut expected = serde_json::json!({
                 "level": "INFO", "target": "callboard_http::access", "message": format!("POST {path} 200"),
-                "method": "POST", "path": path, "route": "/digits", "status": 200, "milliseconds": 1.234,
-                "timing": "queue;dur=0.012", "request_bytes": 0, "bytes": 12, "client": "127.0.10.255",
+                "method": "POST", "path": path, "route": "/digits", "status": 200, "grpc_status": 8,
+                "milliseconds": 1.234, "timing": "queue;dur=0.012", "request_bytes": 0, "bytes": 12, "client": "127.0.10.255",
                 "key": "web", "request_id": "mine-1", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
             });
             if key.is_none() {

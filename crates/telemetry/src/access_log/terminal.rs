@@ -106,6 +106,7 @@ mod tests {
         path: "/digits",
         route: Some("/digits"),
         status: 200,
+        grpc_status: None,
         elapsed: Duration::from_micros(1_234),
         timing: Some("queue;dur=0.012"),
         request_bytes: Some(0),

@@ -21,6 +21,9 @@ const STEP_BYTES: usize = 32 * 1024;
 /// The most calls of a decoder in one step.
 const MAX_TURNS: usize = 64;
 
+/// The most input of one step: empty blocks are work without output.
+pub(super) const STEP_INPUT_BYTES: usize = 64 * 1024;
+
 /// The largest window that a body may use, as a power of two: 8 MiB (RFC 9659). It is allocated.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
@@ -74,20 +77,20 @@ impl Decompressor {
     /// The next step, or `None` if more input is needed. A step may be empty after much input without output, such as
     /// empty gzip members, so that other tasks can run.
     pub(crate) fn step(&mut self) -> Result<Option<Bytes>, ApiError> {
+        let mut room = STEP_INPUT_BYTES;
         for _ in 0..MAX_TURNS {
             if self.input.is_empty() && !self.holds_more() {
                 return Ok(None);
             }
+            let input = &self.input[..self.input.len().min(room)];
             let (consumed, unpacked) = match &mut self.decoder {
                 Decoder::Gzip(decoder) => {
-                    decoder.write(&self.input).map(|consumed| (consumed, std::mem::take(decoder.get_mut())))
+                    decoder.write(input).map(|consumed| (consumed, std::mem::take(decoder.get_mut())))
                 }
-                Decoder::Deflate(inflate) => {
-                    inflate.get_or_insert_with(|| Inflate::for_input(&self.input)).step(&self.input)
-                }
+                Decoder::Deflate(inflate) => inflate.get_or_insert_with(|| Inflate::for_input(input)).step(input),
                 #[cfg(feature = "zstd")]
                 Decoder::Zstd(decoder) => {
-                    decoder.write(&self.input).map(|consumed| (consumed, std::mem::take(decoder.writer_mut())))
+                    decoder.write(input).map(|consumed| (consumed, std::mem::take(decoder.writer_mut())))
                 }
             }
             .map_err(|error| malformed(self.coding, &error))?;
@@ -95,8 +98,12 @@ impl Decompressor {
                 return Err(malformed(self.coding, &io::Error::other("more input behind its end")));
             }
             self.input.advance(consumed);
+            room -= consumed;
             if !unpacked.is_empty() {
                 return Ok(Some(without_spare_capacity(unpacked)));
+            }
+            if room == 0 {
+                break;
             }
         }
         Ok(Some(Bytes::new()))
@@ -210,6 +217,22 @@ mod tests {
             let packed = compress(coding, &zeros).unwrap();
             assert!(packed.len() < 300_000, "{coding:?} {}", packed.len());
             assert_eq!(decompress(coding, &packed, usize::MAX).unwrap().len(), zeros.len());
+        }
+    }
+
+    #[test]
+    fn empty_blocks_are_read_in_small_steps() {
+        let blocks = b"\0\0\0\xff\xff".repeat(200_000);
+        for head in [&b"\x1f\x8b\x08\0\0\0\0\0\0\xff"[..], b""] {
+            let coding = if head.is_empty() { ContentCoding::Deflate } else { ContentCoding::Gzip };
+            let mut decompressor = Decompressor::new(coding).unwrap();
+            decompressor.push([head, &blocks].concat().into());
+            let mut steps = 0;
+            while let Some(step) = decompressor.step().unwrap() {
+                assert!(step.is_empty());
+                steps += 1;
+            }
+            assert!(steps >= blocks.len() / STEP_INPUT_BYTES, "{coding:?} {steps}");
         }
     }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use callboard_codec::Account as _;
 use callboard_core::edge::HeldBytes;
 
+use super::decompressor::STEP_INPUT_BYTES;
 use super::{ContentCoding, Decompressor};
 use crate::error::ApiError;
 use crate::request::body_buffer::BodyBuffer;
@@ -41,7 +42,7 @@ pub async fn unpacked(
             return Err(ApiError::body_too_large(max_bytes));
         }
         held.grow(step.len() as u64)?;
-        coop::moved(step.len()).await;
+        coop::moved(step.len().max(STEP_INPUT_BYTES)).await;
         match &mut whole {
             Some(whole) => whole.push(step).await,
             none => *none = Some(BodyBuffer::new(None, step)),
