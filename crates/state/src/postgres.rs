@@ -1,19 +1,32 @@
 //! A store that nodes share: one table of a PostgreSQL server.
 //!
-//! All operations go over one connection, without waiting for each other's answers. A connection that is lost is made
-//! again by the next operation; operations that wait for an answer fail.
+//! All operations go over one connection, without waiting for each other's answers. A connection that is lost, or on which
+//! an operation had no answer in time, is made again by the next operation; operations that wait for an answer fail.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::keyed::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::{Client, Config, NoTls, Row, Statement};
 
 /// How long an operation may take, with a new connection: as the load of a key.
 const WITHIN: Duration = Duration::from_secs(10);
+
+/// How long one server of several may take for a connection: the next one is tried then, within the same operation.
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
+/// An operation that was given up after this time has found a silent server. One that was given up earlier says nothing.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+
+/// When the kernel gives a silent connection up.
+const TCP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Operations wait for each other on the server, so none waits long there, such as for the lock of a row.
+const LIMITS: &str = "SET lock_timeout = '1s'; SET statement_timeout = '5s'";
 
 const CLAIM: &str = "INSERT INTO callboard_keyed_actors AS record (kind, key, epoch, version, owner) \
      VALUES ($1, $2, 1, 0, $3) \
@@ -29,6 +42,20 @@ const SAVE: &str = "UPDATE callboard_keyed_actors SET version = version + 1, sta
 /// use. Each operation is one statement, and each save is a transaction of its own: it survives what a commit of the
 /// server survives (`synchronous_commit`).
 ///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use callboard_state::PostgresStore;
+///
+/// let store = PostgresStore::try_new("host=db user=callboard dbname=carts")?;
+/// // Once for a database, by a user who may make tables.
+/// store.create_table().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// All operations share one connection, so the store sets `lock_timeout` and `statement_timeout` on it. A connection on
+/// which an operation was given up is replaced.
+///
 /// The connection has no TLS: use a socket of the machine, a private network, or a proxy beside the node.
 #[derive(Debug)]
 pub struct PostgresStore {
@@ -43,6 +70,29 @@ struct Session {
     claim: Statement,
     load: Statement,
     save: Statement,
+    /// An operation had no answer in time.
+    is_silent: AtomicBool,
+}
+
+/// An operation in progress, which may be given up.
+struct Waiting {
+    session: Arc<Session>,
+    since: Instant,
+    is_answered: bool,
+}
+
+impl Session {
+    fn is_usable(&self) -> bool {
+        !self.client.is_closed() && !self.is_silent.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.is_answered && self.since.elapsed() >= SILENT_AFTER {
+            self.session.is_silent.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Why a server could not be used.
@@ -73,7 +123,13 @@ impl PostgresStore {
         let mut config: Config =
             config.parse().map_err(|error: tokio_postgres::Error| ConnectStoreError::Config(text_of(&error)))?;
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(WITHIN);
+            config.connect_timeout(CONNECT_WITHIN);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(TCP_TIMEOUT);
+        }
+        if config.get_keepalives_idle() > TCP_TIMEOUT {
+            config.keepalives_idle(TCP_TIMEOUT).keepalives_interval(CONNECT_WITHIN).keepalives_retries(3);
         }
         if config.get_application_name().is_none() {
             config.application_name("callboard");
@@ -99,13 +155,20 @@ impl PostgresStore {
     /// The connection, which is made if there is none.
     async fn session(&self) -> Result<Arc<Session>, tokio_postgres::Error> {
         let mut session = self.session.lock().await;
-        if let Some(open) = session.as_ref().filter(|open| !open.client.is_closed()) {
+        if let Some(open) = session.as_ref().filter(|open| open.is_usable()) {
             return Ok(Arc::clone(open));
         }
         let client = connect(&self.config).await?;
+        client.batch_execute(LIMITS).await?;
         let (claim, load) = (client.prepare(CLAIM).await?, client.prepare(LOAD).await?);
         let save = client.prepare(SAVE).await?;
-        Ok(Arc::clone(session.insert(Arc::new(Session { client, claim, load, save }))))
+        Ok(Arc::clone(session.insert(Arc::new(Session {
+            client,
+            claim,
+            load,
+            save,
+            is_silent: AtomicBool::new(false),
+        }))))
     }
 
     fn within<'a, T: Send + 'a>(
@@ -115,7 +178,10 @@ impl PostgresStore {
         Box::pin(async move {
             let running = async {
                 let session = self.session().await.map_err(|error| failed(&error))?;
-                operation(session).await
+                let mut waiting = Waiting { session: Arc::clone(&session), since: Instant::now(), is_answered: false };
+                let outcome = operation(session).await;
+                waiting.is_answered = true;
+                outcome
             };
             let late = |_| StoreError::Failed(format!("no answer within {WITHIN:?}"));
             timeout(WITHIN, running).await.map_err(late)?

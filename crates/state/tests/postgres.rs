@@ -9,11 +9,14 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use callboard_core::keyed::{Fence, StateKey, StateStore, StoreError};
 use callboard_core::testing::check_state_store;
 use callboard_state::PostgresStore;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A server on a socket in its own directory. It ends with the test.
 struct Server {
@@ -150,4 +153,68 @@ async fn a_server_that_was_killed_has_what_was_saved_and_is_connected_again() {
     server.until_up().await;
     assert_eq!(store.load(key).await.unwrap().unwrap().state.unwrap(), "tea");
     assert_eq!(store.save(key, Fence { epoch, version: 1 }, "jam".into()).await, Ok(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_row_does_not_hold_up_others() {
+    let Some(server) = Server::start("locked") else { return };
+    server.until_up().await;
+    let (store, ann) = (server.store(), StateKey { kind: "cart", key: "ann" });
+    let epoch = store.claim(ann, "a node").await.unwrap().epoch;
+    let config = format!("host={} user=callboard dbname=postgres", server.directory.display());
+    let (mut client, connection) = tokio_postgres::connect(&config, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let transaction = client.transaction().await.unwrap();
+    transaction.execute("SELECT 1 FROM callboard_keyed_actors FOR UPDATE", &[]).await.unwrap();
+    let bob = StateKey { kind: "cart", key: "bob" };
+    let (locked, free) = tokio::join!(
+        store.save(ann, Fence { epoch, version: 0 }, "tea".into()),
+        tokio::time::timeout(Duration::from_secs(8), store.claim(bob, "a node")),
+    );
+    assert!(matches!(locked, Err(StoreError::Failed(_))), "{locked:?}");
+    assert_eq!(free.expect("it waits for the lock of another row at most").unwrap().epoch, 1);
+    transaction.rollback().await.unwrap();
+    assert_eq!(store.save(ann, Fence { epoch, version: 0 }, "tea".into()).await, Ok(1));
+}
+
+/// A server behind a socket that forwards nothing once `is_silent`, for the connections that it has then.
+fn behind_a_proxy(server: &Server, is_silent: Arc<AtomicBool>) -> PostgresStore {
+    let directory = server.directory.join("proxy");
+    std::fs::create_dir_all(&directory).unwrap();
+    let listener = tokio::net::UnixListener::bind(directory.join(".s.PGSQL.5432")).unwrap();
+    let target = server.directory.join(".s.PGSQL.5432");
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            is_silent.store(false, Ordering::SeqCst);
+            let (is_silent, target) = (Arc::clone(&is_silent), target.clone());
+            tokio::spawn(async move {
+                let far = tokio::net::UnixStream::connect(target).await.unwrap();
+                let ((mut from, mut back), (mut answers, mut to)) = (near.into_split(), far.into_split());
+                let backward = tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
+                let mut bytes = [0; 8_192];
+                while let Ok(read @ 1..) = from.read(&mut bytes).await {
+                    if is_silent.load(Ordering::SeqCst) {
+                        std::future::pending::<()>().await;
+                    }
+                    to.write_all(&bytes[..read]).await.unwrap();
+                }
+                backward.abort();
+            });
+        }
+    });
+    store_at(&directory)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_silent_is_replaced_when_an_operation_was_given_up() {
+    let Some(server) = Server::start("silent") else { return };
+    server.until_up().await;
+    let is_silent = Arc::<AtomicBool>::default();
+    let (store, ann) = (behind_a_proxy(&server, Arc::clone(&is_silent)), StateKey { kind: "cart", key: "ann" });
+    assert_eq!(store.claim(ann, "a node").await.unwrap().epoch, 1);
+    is_silent.store(true, Ordering::SeqCst);
+    let given_up = tokio::time::timeout(Duration::from_millis(1_200), store.claim(ann, "a node")).await;
+    assert!(given_up.is_err(), "{given_up:?}");
+    let again = tokio::time::timeout(Duration::from_secs(8), store.claim(ann, "a node")).await;
+    assert_eq!(again.expect("over a new connection").unwrap().epoch, 2);
 }

@@ -213,11 +213,12 @@ impl fmt::Display for StatusText<'_> {
             write!(f, "\n{peers}")?;
         }
         if !items(&node["actors"]).is_empty() {
-            let mut actors = Table::new(["actor", "state", "for", "waiting", "restarts"]);
+            let mut actors = Table::new(["actor", "state", "for", "keys", "waiting", "restarts"]);
             for actor in items(&node["actors"]) {
                 let waiting = format!("{}/{}", text(&actor["waiting"]), text(&actor["mailbox"]));
                 let age = shown_span(span(&actor["age"]));
-                actors.row([text(&actor["name"]), text(&actor["state"]), age, waiting, text(&actor["restarts"])]);
+                let keys = or_dash(text(&actor["active_keys"]));
+                actors.row([text(&actor["name"]), text(&actor["state"]), age, keys, waiting, text(&actor["restarts"])]);
             }
             write!(f, "\n{actors}")?;
         }

@@ -71,6 +71,15 @@ struct LifeStory {
     reasons: VecDeque<String>,
 }
 
+impl LifeStory {
+    fn remember(&mut self, reason: String) {
+        if self.reasons.len() == REMEMBERED {
+            self.reasons.pop_front();
+        }
+        self.reasons.push_back(reason);
+    }
+}
+
 impl ActorStatus {
     pub(crate) fn new(name: &str, capacity: usize) -> Self {
         let story = LifeStory { state: ActorState::Starting, since: None, restarts: 0, reasons: VecDeque::new() };
@@ -133,7 +142,7 @@ impl ActorStatus {
     }
 
     /// Enters a state. `Ended` and `Failed` are final.
-    pub(super) fn enter(&self, state: ActorState, now: Instant, reason: Option<&str>) {
+    pub(crate) fn enter(&self, state: ActorState, now: Instant, reason: Option<&str>) {
         let mut life = self.life.lock();
         if matches!(life.state, ActorState::Ended | ActorState::Failed) {
             return;
@@ -144,11 +153,15 @@ impl ActorStatus {
         life.state = state;
         life.since = Some(now);
         if let Some(reason) = reason {
-            if life.reasons.len() == REMEMBERED {
-                life.reasons.pop_front();
-            }
-            life.reasons.push_back(reason.to_owned());
+            life.remember(reason.to_owned());
         }
+    }
+
+    /// Notes a crash of a part, after which it is started again.
+    pub(crate) fn crashed(&self, reason: String) {
+        let mut life = self.life.lock();
+        life.restarts += 1;
+        life.remember(reason);
     }
 
     /// State, since when, restarts, and the last reasons, the newest last.

@@ -93,8 +93,8 @@ impl LocalClient {
     /// [within](Self::within) a call have that call's caller, tags and trace, and end at its deadline.
     #[must_use]
     pub fn keyed(&self, kind: &str) -> KeyedRef {
-        let NodeState { keyed, router, gateway, .. } = &*self.shared;
-        KeyedRef::new(kind, Arc::clone(keyed), Arc::clone(gateway), router.cluster.clone(), self.outer.clone())
+        let NodeState { keyed, router, .. } = &*self.shared;
+        KeyedRef::new(kind, Arc::clone(keyed), router.cluster.clone(), self.outer.clone())
     }
 
     /// Calls a route with a Rust value and waits for its outcome. Nothing is encoded if the types are those of the

@@ -140,7 +140,7 @@ impl EdgeHandle<'_> {
     fn published_kind(self, actor: &str, key: &str) -> Result<Option<Arc<PublishedActor>>, AskError> {
         let shared = &self.0.shared;
         let Some(running) = shared.keyed.published(actor) else { return Ok(None) };
-        match shared.keyed.owner(&shared.router.cluster, actor, key, shared.gateway.is_draining())? {
+        match shared.keyed.owner(&shared.router.cluster, actor, key)? {
             KeyOwner::This => Ok(Some(Arc::clone(&running.published))),
             KeyOwner::Other(node) => Err(AskError::Moved { node: node.to_string() }),
         }

@@ -54,7 +54,7 @@ pub enum AskError {
     /// Only of a [`KeyedRef`](crate::keyed::KeyedRef): the key moves, and the nodes do not agree on its owner. The
     /// message was not handled: try again.
     #[error("the key moves between nodes that do not agree on its owner")]
-    Fenced,
+    NoOwner,
     /// The key has moved to another node. Not handled. A [`KeyedRef`](crate::keyed::KeyedRef) follows it, and its user
     /// never sees this.
     #[doc(hidden)]
@@ -74,7 +74,7 @@ impl AskError {
             | Self::Over
             | Self::Unreachable { .. }
             | Self::NotAccepted { .. }
-            | Self::Fenced
+            | Self::NoOwner
             | Self::Moved { .. } => false,
             Self::DeadlineExceeded { taken } => *taken,
             Self::Lost | Self::Crashed { .. } | Self::Failed(_) => true,
@@ -91,7 +91,7 @@ impl From<AskError> for CallError {
             AskError::Lost | AskError::Crashed { .. } => Self::new(ErrorKind::WorkerFailed, message),
             AskError::DeadlineExceeded { .. } => Self::new(ErrorKind::DeadlineExceeded, message).after_start(taken),
             AskError::Failed(failure) => Self::from_failure_outside(failure),
-            AskError::Unreachable { .. } | AskError::Fenced | AskError::Moved { .. } => {
+            AskError::Unreachable { .. } | AskError::NoOwner | AskError::Moved { .. } => {
                 Self::unavailable(message, RETRY_AFTER)
             }
             AskError::NotAccepted { .. } => Self::new(ErrorKind::InvalidInput, message),
@@ -107,7 +107,7 @@ impl AskError {
     const LOST: &str = "actor_lost";
     const CRASHED: &str = "actor_crashed";
     const NOT_ACCEPTED: &str = "actor_not_accepted";
-    const FENCED: &str = "actor_fenced";
+    const NO_OWNER: &str = "actor_no_owner";
     const MOVED: &str = "actor_moved";
 
     /// This error as an answer, which [`from_answer`](Self::from_answer) reads.
@@ -118,7 +118,7 @@ impl AskError {
             Self::Lost => (Self::LOST, None),
             Self::Crashed { reason, .. } => (Self::CRASHED, Some(reason.clone())),
             Self::NotAccepted { reason } => (Self::NOT_ACCEPTED, Some(reason.clone())),
-            Self::Fenced => (Self::FENCED, None),
+            Self::NoOwner => (Self::NO_OWNER, None),
             Self::Moved { node } => (Self::MOVED, Some(node.clone())),
             Self::Failed(_) => return CallError::from(self).in_run(false),
             Self::DeadlineExceeded { .. } | Self::Unreachable { .. } => return self.into(),
@@ -149,7 +149,7 @@ impl AskError {
                 Self::Crashed { actor, reason: parts.message }
             }
             Some(Self::NOT_ACCEPTED) if !was_taken => Self::NotAccepted { reason: parts.message },
-            Some(Self::FENCED) if !was_taken => Self::Fenced,
+            Some(Self::NO_OWNER) if !was_taken => Self::NoOwner,
             Some(Self::MOVED) if !was_taken => Self::Moved { node: parts.message },
             _ if parts.kind == ErrorKind::DeadlineExceeded => Self::DeadlineExceeded { taken: was_taken },
             _ if parts.reason == Some(ErrorReason::ConnectionLost) => Self::Lost,
@@ -183,7 +183,7 @@ mod tests {
             AskError::DeadlineExceeded { taken: false },
             AskError::DeadlineExceeded { taken: true },
             AskError::NotAccepted { reason: text() },
-            AskError::Fenced,
+            AskError::NoOwner,
             AskError::Moved { node: text() },
             AskError::Moved { node: String::new() },
         ] {

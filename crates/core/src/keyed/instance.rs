@@ -20,21 +20,24 @@ use crate::clock::{self, Instant};
 use crate::containment::{contain, contain_future, drop_contained};
 use crate::deadline::Deadline;
 use crate::error::{AskError, Failure};
+use crate::metrics::{LoadResult, SaveResult};
 
 /// How long an idle key waits after a save that failed.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Runs until the key is passive. While its instance crashes or is fenced, the next message makes the next one.
+/// Runs until the key is passive. While its instance crashes or is fenced off, the next message makes the next one.
 pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
     let (kind, slot) = (&*place.kind, &*place.slot);
     loop {
         match Live::load(kind, slot).await {
             Ok(mut live) => {
+                kind.metrics.loads[LoadResult::Ok as usize].inc();
                 if live.serve().await == End::Passive {
                     return;
                 }
             }
             Err(reason) => {
+                kind.metrics.loads[LoadResult::Failed as usize].inc();
                 let (kind, key) = (&*kind.name, &*slot.key);
                 tracing::warn!(parent: None, kind, key, reason, "a key could not be loaded");
                 slot.refuse_waiting(&AskError::Unreachable { reason });
@@ -69,6 +72,8 @@ struct Live<'a, K: Keyed> {
     instance: Option<K>,
     context: KeyContext,
     fence: Fence,
+    /// A save may have been carried out whose outcome is not known: the record may have a later version.
+    is_unsure: bool,
     /// When its relaxed changes are saved.
     save_at: Option<Instant>,
     idle_at: Instant,
@@ -109,7 +114,7 @@ impl<'a, K: Keyed> Live<'a, K> {
         let (instance, context, fence) = loaded
             .map_err(|_| format!("the load took longer than {:?} (load_within)", kind.settings.load_within))??;
         let idle_at = clock::now() + kind.settings.idle_after;
-        Ok(Self { kind, slot, instance: Some(instance), context, fence, save_at: None, idle_at })
+        Ok(Self { kind, slot, instance: Some(instance), context, fence, is_unsure: false, save_at: None, idle_at })
     }
 
     async fn serve(&mut self) -> End {
@@ -196,6 +201,8 @@ impl<'a, K: Keyed> Live<'a, K> {
         let actor = format!("{}/{}", self.context.kind, self.context.key);
         tracing::warn!(parent: None, actor, reason, "a keyed actor crashed, and is loaded again");
         drop_contained(self.instance.take());
+        self.kind.metrics.crashes.inc();
+        self.kind.status().crashed(format!("{actor}: {reason}"));
         delivery.refuse(AskError::Crashed { actor, reason });
         End::Dropped
     }
@@ -211,10 +218,14 @@ impl<'a, K: Keyed> Live<'a, K> {
         if state.len() > most {
             return Err(SaveError::TooLarge { bytes: state.len(), most });
         }
-        let key = StateKey { kind: &self.kind.name, key: &self.slot.key };
         let within = self.kind.settings.save_within;
-        let saving = tokio::time::timeout(within, self.kind.store.save(key, self.fence, state)).await;
-        self.fence.version = saving.map_err(|_| SaveError::Late { within })?.map_err(SaveError::Store)?;
+        // Boxed: the task of an active key is kept small.
+        let saving = Box::pin(put(self.kind, self.slot, &mut self.fence, self.is_unsure, state));
+        let saved = tokio::time::timeout(within, saving).await;
+        let saved = saved.map_err(|_| SaveError::Late { within }).and_then(|saved| saved.map_err(SaveError::Store));
+        self.is_unsure = saved.as_ref().is_err_and(SaveError::may_pass);
+        saved?;
+        self.kind.metrics.saves[SaveResult::Ok as usize].inc();
         contain(|| instance.stored().set_saved()).map_err(|words| SaveError::NotEncoded(words.to_string()))
     }
 
@@ -252,13 +263,45 @@ impl<'a, K: Keyed> Live<'a, K> {
         End::Passive
     }
 
+    /// Counts and logs a failed save.
     fn say(&self, error: &SaveError) {
         let (kind, key) = (&*self.kind.name, &*self.slot.key);
+        let is_conflict = matches!(error, SaveError::Store(StoreError::Conflict));
+        let result = if is_conflict { SaveResult::Conflict } else { SaveResult::Failed };
+        self.kind.metrics.saves[result as usize].inc();
         match error {
             SaveError::Store(StoreError::Conflict) => {
-                tracing::warn!(parent: None, kind, key, "a key was claimed elsewhere: this instance is fenced and ends");
+                tracing::warn!(parent: None, kind, key, "a later instance has claimed the key: this one is fenced off and ends");
             }
             error => tracing::warn!(parent: None, kind, key, %error, "the state of a key was not saved"),
+        }
+    }
+}
+
+/// Saves the state. If an earlier save may have been carried out after all, a conflict with it is none: the instance
+/// that still has the epoch goes on from the version of the record.
+async fn put<K: Keyed>(
+    kind: &Kind<K>,
+    slot: &Slot<K>,
+    fence: &mut Fence,
+    is_unsure: bool,
+    state: Bytes,
+) -> Result<(), StoreError> {
+    let key = StateKey { kind: &kind.name, key: &slot.key };
+    loop {
+        let known = fence.version;
+        match kind.store.save(key, *fence, state.clone()).await {
+            Err(StoreError::Conflict) if is_unsure => {
+                let record = kind.store.load(key).await?.filter(|record| record.epoch == fence.epoch);
+                fence.version = record.ok_or(StoreError::Conflict)?.version;
+                if fence.version == known {
+                    return Err(StoreError::Conflict);
+                }
+            }
+            saved => {
+                fence.version = saved?;
+                return Ok(());
+            }
         }
     }
 }
@@ -301,7 +344,8 @@ fn span(context: &KeyContext) -> Span {
 
 fn stored_of<K: Keyed>(state: Option<Bytes>) -> Result<Stored<K::State>, String> {
     let Some(state) = state else { return Ok(Stored::fresh(K::State::default())) };
-    let limits = DecodeLimits { max_bytes: state.len(), ..DecodeLimits::default() };
+    // The store has it from here: what was saved must be readable, whatever its shape.
+    let limits = DecodeLimits { max_bytes: state.len(), ..DecodeLimits::UNLIMITED };
     let mut decoder = EnvelopeDecoder::new(&limits);
     let read = decoder.push(state).and_then(|()| decoder.finish_as::<K::State>());
     read.map(Stored::loaded).map_err(|error| format!("the saved state cannot be read: {error}"))

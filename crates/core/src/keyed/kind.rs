@@ -1,27 +1,34 @@
 //! A running kind: the way of a message to its key, and the supervisor of all keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Keyed;
 use super::instance;
 use super::letter::{Delivery, Handler, Letter};
 use super::placement::{self, PUBLISHED_PREFIX};
-use super::shards::{Put, Shards, SlotOrder};
+use super::shards::{Put, Shards, Slot, SlotOrder};
 use super::spec::{KeyedSettings, KeyedSpec, KindStart, LoadHook};
 use super::store::StateStore;
-use crate::actor::{ActorError, ActorStatus, AnswerFuture, PublishedActor, QuestionForm, QuestionOrder};
-use crate::clock;
+use crate::actor::{ActorError, ActorState, ActorStatus, AnswerFuture, PublishedActor, QuestionForm, QuestionOrder};
+use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::AskError;
 use crate::host::HostNode;
+use crate::metrics::{KeyedMetrics, SharedMetrics};
 use crate::remote::{Cluster, KeyOwner};
+
+/// The longest name of a kind.
+pub(super) const MAX_NAME_BYTES: usize = 96;
 
 /// The longest key.
 pub(super) const MAX_KEY_BYTES: usize = 512;
@@ -35,6 +42,14 @@ const VIEW_EVERY: Duration = Duration::from_millis(250);
 /// The most keys that are moved each time: 1,000 in a second.
 const MOVES_AT_ONCE: usize = 250;
 
+/// What a kind has of its node.
+#[derive(Clone)]
+pub(crate) struct KindNode {
+    pub(crate) node: Weak<dyn HostNode>,
+    pub(crate) cluster: Cluster,
+    pub(crate) metrics: SharedMetrics,
+}
+
 /// A running kind.
 pub(super) struct Kind<K: Keyed> {
     pub(super) name: Arc<str>,
@@ -45,8 +60,11 @@ pub(super) struct Kind<K: Keyed> {
     shards: Shards<K>,
     /// The places of active keys.
     active: Arc<Semaphore>,
+    /// No search for an idle key before, because the last one found none.
+    next_search: Mutex<Option<Instant>>,
     /// Its mailbox is the messages that wait for all keys.
     status: Arc<ActorStatus>,
+    pub(super) metrics: KeyedMetrics,
     pub(super) node: Weak<dyn HostNode>,
     cluster: Cluster,
     runtime: Handle,
@@ -55,7 +73,7 @@ pub(super) struct Kind<K: Keyed> {
 /// The place of an active key, which ends with its task.
 pub(super) struct ActivePlace<K: Keyed> {
     pub(super) kind: Arc<Kind<K>>,
-    pub(super) slot: Arc<super::shards::Slot<K>>,
+    pub(super) slot: Arc<Slot<K>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -72,14 +90,18 @@ pub(super) fn ended() -> AskError {
 }
 
 impl<K: Keyed> Kind<K> {
-    pub(super) fn new(spec: KeyedSpec<K>, node: Weak<dyn HostNode>, cluster: Cluster) -> Self {
+    pub(super) fn new(spec: KeyedSpec<K>, node: KindNode) -> Self {
+        let KindNode { node, cluster, metrics } = node;
         let KeyedSpec { name, settings, store, load, handlers, .. } = spec;
         let status = ActorStatus::new(&placement::published_name(&name), settings.max_waiting);
+        status.enter(ActorState::Up, clock::now(), None);
         Self {
             active: Arc::new(Semaphore::new(settings.max_active)),
+            next_search: Mutex::default(),
             status: Arc::new(status),
             shards: Shards::new(),
             runtime: Handle::current(),
+            metrics: metrics.keyed(&name),
             name,
             settings,
             store,
@@ -128,9 +150,10 @@ impl<K: Keyed> Kind<K> {
             self.put(key, Box::new(delivery), deadline).await?;
             match tokio::time::timeout_at(deadline.instant(), answer).await {
                 Ok(Ok(answer)) => answer,
-                // The task of the key was ended.
-                Ok(Err(_)) if letter.take().is_some() => Err(ended()),
-                Ok(Err(_)) => Err(AskError::Lost),
+                Ok(Err(_)) if letter.take().is_none() => Err(AskError::Lost),
+                // It waited too long, or the task of the key was ended.
+                Ok(Err(_)) if deadline.is_expired(clock::now()) => Err(AskError::DeadlineExceeded { taken: false }),
+                Ok(Err(_)) => Err(ended()),
                 Err(_) => Err(AskError::DeadlineExceeded { taken: letter.take().is_none() }),
             }
         })
@@ -151,16 +174,18 @@ impl<K: Keyed> Kind<K> {
             Put::Done => return Ok(()),
             Put::Full => return Err(self.full()),
             Put::Passive(delivery) => delivery,
+            Put::New(_) => return Err(ended()),
         };
         let place = self.active_place(&key, deadline).await?;
-        let spawn = |slot: &Arc<super::shards::Slot<K>>| {
-            let place = ActivePlace { kind: Arc::clone(self), slot: Arc::clone(slot), _place: place };
-            self.runtime.spawn(instance::run(place)).abort_handle()
-        };
-        match self.shards.put_or_add(key, delivery, mailbox, clock::now(), spawn) {
+        match self.shards.put_or_add(key, delivery, mailbox, clock::now()) {
             Put::Done => Ok(()),
             Put::Full => Err(self.full()),
             Put::Passive(_) => Err(ended()),
+            Put::New(slot) => {
+                let active = ActivePlace { kind: Arc::clone(self), slot: Arc::clone(&slot), _place: place };
+                slot.started(self.runtime.spawn(instance::run(active)).abort_handle());
+                Ok(())
+            }
         }
     }
 
@@ -169,8 +194,9 @@ impl<K: Keyed> Kind<K> {
         AskError::Full
     }
 
-    /// A place among the active keys. If none is free, an idle key is asked to end.
+    /// A place among the active keys. If none is free, an idle key is asked to end: one for each message that waits.
     async fn active_place(&self, key: &str, deadline: Deadline) -> Result<OwnedSemaphorePermit, AskError> {
+        let mut asked: Option<Arc<Slot<K>>> = None;
         loop {
             if self.shards.is_over() {
                 return Err(ended());
@@ -178,7 +204,9 @@ impl<K: Keyed> Kind<K> {
             if let Ok(place) = Arc::clone(&self.active).try_acquire_owned() {
                 return Ok(place);
             }
-            self.shards.passivate_one(key);
+            if !asked.as_ref().is_some_and(|slot| slot.is_ending()) {
+                asked = self.passivate_one(key);
+            }
             let until = deadline.instant().min(clock::now() + LOOK_EVERY);
             if let Ok(Ok(place)) = tokio::time::timeout_at(until, Arc::clone(&self.active).acquire_owned()).await {
                 return Ok(place);
@@ -189,6 +217,18 @@ impl<K: Keyed> Kind<K> {
                 return Err(AskError::Unreachable { reason });
             }
         }
+    }
+
+    /// Asks an idle key to end. One message searches at a time, and none soon after a search that found no key.
+    fn passivate_one(&self, near: &str) -> Option<Arc<Slot<K>>> {
+        let mut next = self.next_search.try_lock()?;
+        let now = clock::now();
+        if next.is_some_and(|at| now < at) {
+            return None;
+        }
+        let found = self.shards.passivate_one(near);
+        *next = found.is_none().then(|| now + LOOK_EVERY);
+        found
     }
 }
 
@@ -219,11 +259,17 @@ pub(crate) trait AnyKind: Send + Sync {
     /// The count of active keys.
     fn active(&self) -> usize;
 
-    /// Ends the keys that `is_here` denies, a bounded number at once. False if there are more.
-    fn move_away(&self, is_here: &dyn Fn(&str) -> bool) -> bool;
+    /// Its state, for people. Its mailbox is the messages that wait for all keys, its restarts the crashes of keys.
+    fn status(&self) -> &Arc<ActorStatus>;
 
-    /// Saves and ends all keys.
-    fn stop(&self) -> StopFuture<'_>;
+    /// Sets what its series show of this moment.
+    fn set_series(&self);
+
+    /// Ends the keys that `is_here` denies, at most this number. False if there are more.
+    fn move_away(&self, is_here: &dyn Fn(&str) -> bool, at_most: usize) -> bool;
+
+    /// Saves and ends all keys, within this time and the kind's own.
+    fn stop(&self, within: Duration) -> StopFuture<'_>;
 
     /// Ends all keys at once.
     fn abort(&self);
@@ -248,22 +294,34 @@ impl<K: Keyed> AnyKind for Kind<K> {
         self.settings.max_active - self.active.available_permits()
     }
 
-    fn move_away(&self, is_here: &dyn Fn(&str) -> bool) -> bool {
+    fn status(&self) -> &Arc<ActorStatus> {
+        &self.status
+    }
+
+    fn set_series(&self) {
+        let KeyedMetrics { active, waiting, refused, .. } = &self.metrics;
+        active.set(self.active() as i64);
+        waiting.set(self.status.waiting() as i64);
+        refused.inner().fetch_max(self.status.refusals(), Ordering::Relaxed);
+    }
+
+    fn move_away(&self, is_here: &dyn Fn(&str) -> bool, at_most: usize) -> bool {
         let mut moved = 0;
         self.shards.for_each(|slot| {
-            if moved < MOVES_AT_ONCE && slot.order() != SlotOrder::Move && !is_here(&slot.key) {
+            if moved < at_most && slot.order() != SlotOrder::Move && !is_here(&slot.key) {
                 moved += 1;
                 slot.give(SlotOrder::Move);
             }
         });
-        moved < MOVES_AT_ONCE
+        moved < at_most
     }
 
-    fn stop(&self) -> StopFuture<'_> {
+    fn stop(&self, within: Duration) -> StopFuture<'_> {
         Box::pin(async move {
             self.shards.stop();
             let all = u32::try_from(self.settings.max_active).unwrap_or(u32::MAX);
-            let ended = tokio::time::timeout(self.settings.stop_within, self.active.acquire_many(all)).await;
+            let within = within.min(self.settings.stop_within);
+            let ended = tokio::time::timeout(within, self.active.acquire_many(all)).await;
             if ended.is_err() {
                 let (count, kind) = (self.shards.abort(), &*self.name);
                 tracing::error!(parent: None, kind, count, "keys were ended before they had saved (stop_within)");
@@ -280,6 +338,10 @@ impl<K: Keyed> AnyKind for Kind<K> {
 #[derive(Default)]
 pub(crate) struct KeyedKinds {
     kinds: OnceLock<BTreeMap<Arc<str>, RunningKind>>,
+    /// Other nodes take the keys of this one from now on.
+    is_leaving: AtomicBool,
+    /// Notified then.
+    leaves: Notify,
 }
 
 /// A kind, and what other nodes can find of it.
@@ -291,19 +353,14 @@ pub(crate) struct RunningKind {
 
 impl KeyedKinds {
     /// Starts the kinds of an app, and the supervisor that moves their keys. Once for each node.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        specs: Vec<KindStart>,
-        node: &Weak<dyn HostNode>,
-        cluster: Cluster,
-    ) -> Result<(), ActorError> {
+    pub(crate) fn start(self: &Arc<Self>, specs: Vec<KindStart>, node: &KindNode) -> Result<(), ActorError> {
         let mut kinds = BTreeMap::new();
         for spec in specs {
             let name = Arc::clone(&spec.name);
             if name.len() > MAX_NAME_BYTES {
                 return Err(ActorError::LongName { name: name.to_string(), limit: MAX_NAME_BYTES });
             }
-            let (kind, published) = spec.start(Weak::clone(node), cluster.clone());
+            let (kind, published) = spec.start(node.clone());
             if kinds.insert(Arc::clone(&name), RunningKind { kind, published }).is_some() {
                 return Err(ActorError::NameTaken { name: name.to_string() });
             }
@@ -312,7 +369,7 @@ impl KeyedKinds {
             return Ok(());
         }
         let _ = self.kinds.set(kinds);
-        tokio::spawn(supervise(Arc::downgrade(self), cluster));
+        tokio::spawn(supervise(Arc::downgrade(self), node.cluster.clone()));
         Ok(())
     }
 
@@ -320,7 +377,7 @@ impl KeyedKinds {
         self.kinds.get()?.get(kind)
     }
 
-    fn all(&self) -> impl Iterator<Item = (&Arc<str>, &RunningKind)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Arc<str>, &RunningKind)> {
         self.kinds.get().into_iter().flatten()
     }
 
@@ -335,29 +392,31 @@ impl KeyedKinds {
     }
 
     /// The node that has the key of a kind, which is published under this name, by the view of this node. One that
-    /// drains gives its keys away, if another node takes them.
-    pub(crate) fn owner(
-        &self,
-        cluster: &Cluster,
-        published: &str,
-        key: &str,
-        is_draining: bool,
-    ) -> Result<KeyOwner, AskError> {
+    /// leaves gives its keys away, if another node takes them.
+    pub(crate) fn owner(&self, cluster: &Cluster, published: &str, key: &str) -> Result<KeyOwner, AskError> {
         let kind = published.strip_prefix(PUBLISHED_PREFIX).unwrap_or(published);
         let has_kind = self.get(kind).is_some();
         let others = cluster.stages().and_then(|stages| stages.actors());
         let place = || placement::place_of(kind, key);
-        let owner = others.and_then(|others| others.owner(published, place(), has_kind && !is_draining));
+        let owner = others.and_then(|others| others.owner(published, place(), has_kind && !self.is_leaving()));
         owner.or_else(|| has_kind.then_some(KeyOwner::This)).ok_or_else(|| AskError::Unreachable {
             reason: format!("no node can be reached that has the keyed actors `{kind}`"),
         })
     }
 
-    /// Saves and ends all keys.
-    pub(crate) async fn stop(&self) {
-        for (_, running) in self.all() {
-            running.kind.stop().await;
-        }
+    /// The node is withdrawn or drains: its keys are saved and ended at once, where another node has their kind.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Release);
+        self.leaves.notify_one();
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// Saves and ends all keys of all kinds, within this time and each kind's own.
+    pub(crate) async fn stop(&self, within: Duration) {
+        join_all(self.all().map(|(_, running)| running.kind.stop(within))).await;
     }
 
     /// Ends all keys at once.
@@ -366,21 +425,21 @@ impl KeyedKinds {
     }
 }
 
-const MAX_NAME_BYTES: usize = 96;
-
 /// Moves the keys that another node should have, whenever the nodes have changed.
 async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
     let mut views: BTreeMap<Arc<str>, u64> = BTreeMap::new();
-    let mut has_warned = false;
+    let mut warned = BTreeSet::new();
     loop {
-        tokio::time::sleep(VIEW_EVERY).await;
+        let Some(leaves) = kinds.upgrade() else { return };
+        let _ = tokio::time::timeout(VIEW_EVERY, leaves.leaves.notified()).await;
+        drop(leaves);
         let Some(kinds) = kinds.upgrade() else { return };
+        let is_leaving = kinds.is_leaving();
         let Some(actors) = cluster.stages().and_then(|stages| stages.actors()) else { continue };
         for (name, running) in kinds.all() {
             let published = placement::published_name(name);
             let view = actors.view_of(&published);
-            if view != 0 && !has_warned && running.kind.store().is_local() {
-                has_warned = true;
+            if view != 0 && running.kind.store().is_local() && warned.insert(Arc::clone(name)) {
                 tracing::warn!(
                     parent: None,
                     kind = &**name,
@@ -388,11 +447,16 @@ async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
                      not find its state there (use a shared store)"
                 );
             }
-            if views.get(name) == Some(&view) {
+            // A question that another node sends back makes a key active once more.
+            if views.get(name) == Some(&view) && !is_leaving {
                 continue;
             }
-            let is_here = |key: &str| placement::is_here(actors, &published, placement::place_of(name, key));
-            if running.kind.move_away(&is_here) {
+            let is_here = |key: &str| {
+                let owner = actors.owner(&published, placement::place_of(name, key), !is_leaving);
+                !matches!(owner, Some(KeyOwner::Other(_)))
+            };
+            let at_most = if is_leaving { usize::MAX } else { MOVES_AT_ONCE };
+            if running.kind.move_away(&is_here, at_most) {
                 views.insert(Arc::clone(name), view);
             }
         }

@@ -28,9 +28,9 @@ mod tests;
 
 pub use context::KeyContext;
 pub use reference::KeyedRef;
-pub use spec::{Answers, Keyed, KeyedSettings, KeyedSpec, SavePolicy};
+pub use spec::{Answers, Keyed, KeyedSpec, SavePolicy};
 pub use store::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
 pub use stored::Stored;
 
-pub(crate) use kind::KeyedKinds;
+pub(crate) use kind::{KeyedKinds, KindNode};
 pub(crate) use spec::KindStart;

@@ -3,7 +3,7 @@
 //! addresses, so nodes with the same view agree, and a node that leaves moves its own keys only.
 
 use crate::call::SessionKey;
-use crate::remote::{KeyOwner, RemoteActors, splitmix64};
+use crate::remote::splitmix64;
 
 /// Kinds have names of their own beside those of actors.
 pub(super) const PUBLISHED_PREFIX: &str = "keyed:";
@@ -16,9 +16,4 @@ pub(super) fn published_name(kind: &str) -> String {
 /// The number of a key, which decides its node.
 pub(super) fn place_of(kind: &str, key: &str) -> u64 {
     splitmix64(SessionKey::new(key).number() ^ splitmix64(SessionKey::new(kind).number()))
-}
-
-/// Whether this node has the key, by its own view. It has the kind.
-pub(super) fn is_here(actors: &dyn RemoteActors, published: &str, place: u64) -> bool {
-    !matches!(actors.owner(published, place, true), Some(KeyOwner::Other(_)))
 }

@@ -13,7 +13,6 @@ use crate::call::{CallOptions, Origin, OuterCall};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::{AskError, Failure};
-use crate::gateway::Gateway;
 use crate::remote::{Cluster, KeyOwner, RemoteQuestion};
 
 /// How often a question follows its key to another node.
@@ -36,7 +35,7 @@ const MAX_HOPS: usize = 2;
 /// | the key cannot be loaded, or its store fails before the message is taken | `Unreachable`: not handled |
 /// | the key is too long, or the kind does not accept the question | `NotAccepted`: not handled |
 /// | the mailbox of the key, or of the kind, is full | `Full`: not handled |
-/// | the key moves between nodes that do not agree on its owner | `Fenced`: not handled |
+/// | the key moves between nodes that do not agree on its owner | `NoOwner`: not handled |
 /// | the handler panics or takes too long | `Crashed`: its changes are not saved |
 /// | the save of its changes fails; a later instance has claimed the key; the connection is lost | `Lost`: it may have had an effect |
 /// | the handler returns a failure, or the state is too large | `Failed` |
@@ -46,22 +45,15 @@ pub struct KeyedRef {
     kind: Arc<str>,
     published: Arc<str>,
     kinds: Arc<KeyedKinds>,
-    gateway: Arc<Gateway>,
     cluster: Cluster,
     /// The call for which it asks.
     outer: Option<Arc<OuterCall>>,
 }
 
 impl KeyedRef {
-    pub(crate) fn new(
-        kind: &str,
-        kinds: Arc<KeyedKinds>,
-        gateway: Arc<Gateway>,
-        cluster: Cluster,
-        outer: Option<Arc<OuterCall>>,
-    ) -> Self {
+    pub(crate) fn new(kind: &str, kinds: Arc<KeyedKinds>, cluster: Cluster, outer: Option<Arc<OuterCall>>) -> Self {
         let published = placement::published_name(kind).into();
-        Self { kind: kind.into(), published, kinds, gateway, cluster, outer }
+        Self { kind: kind.into(), published, kinds, cluster, outer }
     }
 
     /// The kind.
@@ -96,8 +88,9 @@ impl KeyedRef {
         self.send::<Q, Q::Answer>(key, QuestionForm::Ask, within.into(), question).await
     }
 
-    /// Puts a message into the mailbox of `key`, and returns when it is there. Nobody learns whether it is handled: it
-    /// is lost if the key cannot be loaded, moves, or its node is killed.
+    /// Puts a message into the mailbox of `key`, and returns when it is there. Nobody learns whether it is handled, or
+    /// what it answers: it is lost if the key cannot be loaded or moves, if the instance crashes with it or its change
+    /// cannot be saved, and if the node stops before its turn or is killed.
     ///
     /// # Errors
     ///
@@ -161,12 +154,12 @@ impl KeyedRef {
                 answer => return answer,
             }
         }
-        Err(AskError::Fenced)
+        Err(AskError::NoOwner)
     }
 
     /// The node that has the key, by the view of this one.
     fn owner(&self, key: &str) -> Result<KeyOwner, AskError> {
-        self.kinds.owner(&self.cluster, &self.published, key, self.gateway.is_draining())
+        self.kinds.owner(&self.cluster, &self.published, key)
     }
 
     fn named(&self, node: String) -> KeyOwner {

@@ -4,8 +4,8 @@
 //! then: a message that finds it closed makes the next one, so none is lost between two instances of a key.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -44,7 +44,15 @@ pub(super) struct Slot<K> {
     order: AtomicU8,
     /// Whether it had a message since the last search for an idle key.
     is_touched: AtomicBool,
-    task: OnceLock<AbortHandle>,
+    task: Mutex<SlotTask>,
+}
+
+/// The task of a slot.
+#[derive(Debug)]
+enum SlotTask {
+    NotStarted,
+    Started(AbortHandle),
+    Aborted,
 }
 
 struct Mail<K> {
@@ -60,6 +68,8 @@ pub(super) enum Put<K> {
     Full,
     /// The key is not active.
     Passive(Box<Delivery<K>>),
+    /// The key was not active. This is its slot, whose task is to be started.
+    New(Arc<Slot<K>>),
 }
 
 impl<K> Slot<K> {
@@ -70,7 +80,7 @@ impl<K> Slot<K> {
             wake: Notify::new(),
             order: AtomicU8::new(SlotOrder::None as u8),
             is_touched: AtomicBool::new(true),
-            task: OnceLock::new(),
+            task: Mutex::new(SlotTask::NotStarted),
         })
     }
 
@@ -130,10 +140,34 @@ impl<K> Slot<K> {
         }
     }
 
+    /// Whether it was asked to end, and still has its place.
+    pub(super) fn is_ending(&self) -> bool {
+        self.order() != SlotOrder::None && !self.mail.lock().is_closed
+    }
+
     /// Gives an order. A later one is never weaker.
     pub(super) fn give(&self, order: SlotOrder) {
         self.order.fetch_max(order as u8, Ordering::AcqRel);
         self.wake.notify_one();
+    }
+
+    /// Its task has been started.
+    pub(super) fn started(&self, handle: AbortHandle) {
+        let mut task = self.task.lock();
+        if matches!(*task, SlotTask::NotStarted) {
+            *task = SlotTask::Started(handle);
+            return;
+        }
+        drop(task);
+        handle.abort();
+    }
+
+    /// Ends its task, also one that is still to be started.
+    fn abort(&self) {
+        let task = std::mem::replace(&mut *self.task.lock(), SlotTask::Aborted);
+        if let SlotTask::Started(handle) = task {
+            handle.abort();
+        }
     }
 
     /// The key got a message after all.
@@ -175,15 +209,9 @@ impl<K> Shards<K> {
         }
     }
 
-    /// The same, or makes its slot, which `spawn` starts. `Passive` only once all is over.
-    pub(super) fn put_or_add(
-        &self,
-        key: Arc<str>,
-        delivery: Box<Delivery<K>>,
-        mailbox: usize,
-        now: Instant,
-        spawn: impl FnOnce(&Arc<Slot<K>>) -> AbortHandle,
-    ) -> Put<K> {
+    /// The same, or makes its slot: `New`, or `Passive` once all is over. The caller starts the task without the lock of
+    /// the shard: a runtime that has ended drops the task at once, which removes the slot.
+    pub(super) fn put_or_add(&self, key: Arc<str>, delivery: Box<Delivery<K>>, mailbox: usize, now: Instant) -> Put<K> {
         let mut shard = self.shards[Self::position(&key)].lock();
         if self.is_over.load(Ordering::Acquire) {
             return Put::Passive(delivery);
@@ -196,10 +224,9 @@ impl<K> Shards<K> {
             },
         };
         let slot = Slot::new(Arc::clone(&key), delivery);
-        let _ = slot.task.set(spawn(&slot));
         shard.clock.push_back(Arc::clone(&slot));
-        shard.slots.insert(key, slot);
-        Put::Done
+        shard.slots.insert(key, Arc::clone(&slot));
+        Put::New(slot)
     }
 
     /// Removes a slot that has ended.
@@ -214,10 +241,10 @@ impl<K> Shards<K> {
         }
     }
 
-    /// Asks a key that had no message for long to end. False if none is found: a second chance, as in a clock.
-    pub(super) fn passivate_one(&self, near: &str) -> bool {
+    /// Asks a key that had no message for long to end, and returns its slot: a second chance, as in a clock.
+    pub(super) fn passivate_one(&self, near: &str) -> Option<Arc<Slot<K>>> {
         let first = Self::position(near);
-        (0..2 * SHARDS).any(|step| self.shards[(first + step) % SHARDS].lock().passivate_one())
+        (0..2 * SHARDS).find_map(|step| self.shards[(first + step) % SHARDS].lock().passivate_one())
     }
 
     /// Calls `see` for each active key.
@@ -240,7 +267,7 @@ impl<K> Shards<K> {
         let mut count = 0;
         self.for_each(|slot| {
             count += 1;
-            slot.task.get().inspect(|task| task.abort());
+            slot.abort();
         });
         count
     }
@@ -251,9 +278,9 @@ impl<K> Shards<K> {
 }
 
 impl<K> Shard<K> {
-    fn passivate_one(&mut self) -> bool {
+    fn passivate_one(&mut self) -> Option<Arc<Slot<K>>> {
         for _ in 0..self.clock.len().min(LOOKS) {
-            let Some(slot) = self.clock.pop_front() else { return false };
+            let slot = self.clock.pop_front()?;
             let (is_closed, is_busy) = {
                 let mail = slot.mail.lock();
                 (mail.is_closed, !mail.waiting.is_empty())
@@ -263,14 +290,12 @@ impl<K> Shard<K> {
             }
             let is_idle =
                 !is_busy && !slot.is_touched.swap(false, Ordering::Relaxed) && slot.order() == SlotOrder::None;
+            self.clock.push_back(Arc::clone(&slot));
             if is_idle {
                 slot.give(SlotOrder::Passivate);
-            }
-            self.clock.push_back(slot);
-            if is_idle {
-                return true;
+                return Some(slot);
             }
         }
-        false
+        None
     }
 }

@@ -3,20 +3,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
 
 use super::context::KeyContext;
-use super::kind::{AnyKind, Kind};
+use super::kind::{AnyKind, Kind, KindNode};
 use super::letter::{Handler, Letter};
 use super::store::StateStore;
 use super::stored::Stored;
 use crate::actor::{AcceptedQuestion, PublishedActor, Question, QuestionForm, owned};
 use crate::error::Failure;
-use crate::host::HostNode;
-use crate::remote::Cluster;
 
 /// An instance of a kind: the state of one key, and what the code needs beside it.
 ///
@@ -126,7 +124,7 @@ pub enum SavePolicy {
 
 /// The bounds of a kind.
 #[derive(Clone, Debug)]
-pub struct KeyedSettings {
+pub(super) struct KeyedSettings {
     pub(super) save: SavePolicy,
     pub(super) max_active: usize,
     pub(super) mailbox: usize,
@@ -204,7 +202,7 @@ impl<K: Keyed> KeyedSpec<K> {
     }
 
     /// The longest name of a kind, in bytes.
-    pub const MAX_NAME_BYTES: usize = 96;
+    pub const MAX_NAME_BYTES: usize = super::kind::MAX_NAME_BYTES;
 
     /// Accepts questions of this type, asked or told. Other nodes of a cluster may ask them, too.
     pub fn accepts<Q: Question>(mut self) -> Self
@@ -326,20 +324,20 @@ pub(crate) struct KindStart {
     start: Box<StartFn>,
 }
 
-type StartFn = dyn FnOnce(Weak<dyn HostNode>, Cluster) -> (Arc<dyn AnyKind>, Arc<PublishedActor>) + Send;
+type StartFn = dyn FnOnce(KindNode) -> (Arc<dyn AnyKind>, Arc<PublishedActor>) + Send;
 
 impl KindStart {
-    pub(crate) fn start(self, node: Weak<dyn HostNode>, cluster: Cluster) -> (Arc<dyn AnyKind>, Arc<PublishedActor>) {
-        (self.start)(node, cluster)
+    pub(super) fn start(self, node: KindNode) -> (Arc<dyn AnyKind>, Arc<PublishedActor>) {
+        (self.start)(node)
     }
 }
 
 impl<K: Keyed> From<KeyedSpec<K>> for KindStart {
     fn from(spec: KeyedSpec<K>) -> Self {
         let name = Arc::clone(&spec.name);
-        let start = move |node, cluster| {
+        let start = move |node| {
             let accepted = spec.accepted.clone();
-            let kind = Arc::new(Kind::new(spec, node, cluster));
+            let kind = Arc::new(Kind::new(spec, node));
             let accepted = accepted.iter().map(|accepted| accepted(&kind)).collect();
             let published = PublishedActor::new(kind.status(), accepted);
             (kind as Arc<dyn AnyKind>, published)

@@ -1,20 +1,28 @@
 //! Keyed actors on one node, on virtual time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use callboard_codec::Payload;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use super::kind::{Kind, KindNode};
+use super::letter::Letter;
 use super::{
-    Answers, Fence, KeyContext, Keyed, KeyedSpec, SavePolicy, StateKey, StateStore, StoreFuture, Stored, StoredState,
+    Answers, Fence, KeyContext, Keyed, KeyedSpec, SavePolicy, StateKey, StateStore, StoreError, StoreFuture, Stored,
+    StoredState,
 };
-use crate::actor::{AskError, Question};
+use crate::actor::{AskError, Question, QuestionForm, QuestionOrder};
+use crate::client::NodeState;
+use crate::deadline::Deadline;
+use crate::metrics::NodeMetrics;
+use crate::remote::Cluster;
 use crate::testing::MemoryStore;
-use crate::{App, Failure, Node};
+use crate::{App, CallOptions, Failure, Node};
 
 const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(600);
@@ -24,6 +32,7 @@ const LONG: Duration = Duration::from_secs(600);
 struct Count {
     total: u64,
     note: String,
+    list: Vec<u8>,
 }
 
 /// A counter, with what the test gives it.
@@ -59,6 +68,7 @@ question!(Poison(), "poison", u64);
 question!(Refuse(u64), "refuse", u64);
 question!(WaitAtGate(), "wait", u64);
 question!(Grow(u64), "grow", u64);
+question!(Fill(u64), "fill", u64);
 
 impl Answers<Add> for Counter {
     async fn answer(&mut self, Add(by): Add, _: &KeyContext) -> Result<u64, Failure> {
@@ -107,6 +117,13 @@ impl Answers<Grow> for Counter {
     }
 }
 
+impl Answers<Fill> for Counter {
+    async fn answer(&mut self, Fill(to): Fill, _: &KeyContext) -> Result<u64, Failure> {
+        self.count.list = vec![1; to as usize];
+        Ok(to)
+    }
+}
+
 /// A kind of counters, and the count of their loads.
 struct Counters {
     store: MemoryStore,
@@ -150,6 +167,7 @@ fn with_questions(spec: KeyedSpec<Counter>) -> KeyedSpec<Counter> {
         .accepts::<Refuse>()
         .accepts::<WaitAtGate>()
         .accepts::<Grow>()
+        .accepts::<Fill>()
 }
 
 async fn start(spec: KeyedSpec<Counter>) -> Node {
@@ -230,9 +248,9 @@ async fn a_message_that_arrives_while_its_key_is_passivated_is_not_lost() {
     assert!(counters.loads() > 100, "{} passivations", counters.loads());
 }
 
-/// A store whose saves take this long.
+/// A store whose saves take this long, and the count of those that have begun.
 #[derive(Debug)]
-struct SlowStore(MemoryStore, Duration);
+struct SlowStore(MemoryStore, Duration, Arc<AtomicUsize>);
 
 impl StateStore for SlowStore {
     fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
@@ -245,6 +263,7 @@ impl StateStore for SlowStore {
 
     fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: bytes::Bytes) -> StoreFuture<'a, u64> {
         Box::pin(async move {
+            self.2.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(self.1).await;
             self.0.save(key, fence, state).await
         })
@@ -259,7 +278,7 @@ impl StateStore for SlowStore {
 async fn a_message_that_arrives_while_its_key_is_saved_for_the_last_time_is_handled() {
     let counters = Counters::new();
     let mut spec = counters.spec().save(SavePolicy::Relaxed { every: LONG }).idle_after(SECOND);
-    spec.store = Arc::new(SlowStore(counters.store.clone(), SECOND));
+    spec.store = Arc::new(SlowStore(counters.store.clone(), SECOND, Arc::default()));
     let node = start(spec).await;
     let counter = node.keyed("counter");
     assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(1));
@@ -275,7 +294,7 @@ async fn a_message_that_arrives_while_its_key_is_saved_for_the_last_time_is_hand
 async fn a_save_that_hangs_is_given_up_and_the_key_is_loaded_again() {
     let counters = Counters::new();
     let mut spec = counters.spec().save_within(SECOND);
-    spec.store = Arc::new(SlowStore(counters.store.clone(), LONG));
+    spec.store = Arc::new(SlowStore(counters.store.clone(), LONG, Arc::default()));
     let node = start(spec).await;
     let counter = node.keyed("counter");
     assert_eq!(counter.ask("a", LONG, Add(1)).await, Err(AskError::Lost));
@@ -509,6 +528,182 @@ async fn a_stop_does_not_wait_longer_than_its_limit() {
     let _ = node.shutdown(SECOND).await;
     assert_eq!(began.elapsed(), 2 * SECOND);
     assert_eq!(hanging.await.unwrap(), Err(AskError::Lost));
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_stop_at_the_same_time_within_what_is_left_to_the_node() {
+    let counters = Counters::new();
+    let kinds = || {
+        let second = KeyedSpec::new("second", Arc::new(counters.store.clone()), {
+            let gate = Arc::clone(&counters.gate);
+            move |_, count| {
+                let gate = Arc::clone(&gate);
+                async move { Ok(Counter { count, gate }) }
+            }
+        });
+        App::new().keyed(counters.spec()).keyed(with_questions(second))
+    };
+    for (within, expected) in [(LONG, 5 * SECOND), (3 * SECOND, 3 * SECOND), (Duration::ZERO, SECOND)] {
+        let node = kinds().start().await.unwrap();
+        let hanging = ["counter", "second"].map(|kind| {
+            let counter = node.keyed(kind);
+            tokio::spawn(async move { counter.ask("a", LONG, WaitAtGate()).await })
+        });
+        tokio::time::sleep(SECOND).await;
+        let began = tokio::time::Instant::now();
+        node.stop(within).await;
+        assert_eq!(began.elapsed(), expected, "of {within:?}");
+        for hanging in hanging {
+            assert_eq!(hanging.await.unwrap(), Err(AskError::Lost));
+        }
+    }
+}
+
+/// A store that carries out each save and says that it has failed, while it is told to.
+#[derive(Debug)]
+struct UnsureStore(MemoryStore, Arc<AtomicBool>);
+
+impl StateStore for UnsureStore {
+    fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
+        self.0.claim(key, owner)
+    }
+
+    fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>> {
+        self.0.load(key)
+    }
+
+    fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: bytes::Bytes) -> StoreFuture<'a, u64> {
+        Box::pin(async move {
+            let saved = self.0.save(key, fence, state).await?;
+            let is_unsure = self.1.load(Ordering::SeqCst);
+            if is_unsure { Err(StoreError::Failed("no answer".to_owned())) } else { Ok(saved) }
+        })
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relaxed_state_is_saved_again_after_a_save_that_was_carried_out_without_an_answer() {
+    let (counters, is_unsure) = (Counters::new(), Arc::new(AtomicBool::new(true)));
+    let mut spec = counters.spec().save(SavePolicy::Relaxed { every: SECOND }).idle_after(LONG);
+    spec.store = Arc::new(UnsureStore(counters.store.clone(), Arc::clone(&is_unsure)));
+    let node = start(spec).await;
+    let counter = node.keyed("counter");
+    for total in 1..=3 {
+        assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(total));
+        tokio::time::sleep(2 * SECOND).await;
+        assert_eq!(counters.saved("a").await, Some(total));
+    }
+    is_unsure.store(false, Ordering::SeqCst);
+    assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(4));
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!((counters.saved("a").await, counters.loads()), (Some(4), 1));
+
+    // A later instance is no save of this one.
+    is_unsure.store(true, Ordering::SeqCst);
+    counter.ask("a", SECOND, Add(1)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    counters.store.claim(StateKey { kind: "counter", key: "a" }, "another node").await.unwrap();
+    counter.ask("a", SECOND, Add(1)).await.unwrap();
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(counters.saved("a").await, Some(5), "it is fenced off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_saved_can_be_loaded_whatever_its_shape() {
+    let counters = Counters::new();
+    let node = start(counters.spec().max_state_bytes(8 << 20)).await;
+    assert_eq!(node.keyed("counter").ask("a", LONG, Fill(1_100_000)).await, Ok(1_100_000));
+    let _ = node.shutdown(SECOND).await;
+    let node = start(counters.spec()).await;
+    assert_eq!(node.keyed("counter").ask("a", LONG, Read()).await, Ok(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_expires_in_the_mailbox_is_late() {
+    let counters = Counters::new();
+    let node = start(counters.spec().mailbox(1)).await;
+    let counter = node.keyed("counter");
+    let busy = counter.ask("a", LONG, WaitAtGate());
+    tokio::pin!(busy);
+    assert!(futures_util::poll!(busy.as_mut()).is_pending());
+    tokio::time::sleep(SECOND).await;
+    let late = counter.ask("a", SECOND, Add(1));
+    tokio::pin!(late);
+    assert!(futures_util::poll!(late.as_mut()).is_pending());
+    tokio::time::advance(2 * SECOND).await;
+    counter.tell("a", SECOND, Add(10)).await.expect("the place of the late one is free");
+    assert_eq!(late.await, Err(AskError::DeadlineExceeded { taken: false }));
+    counters.gate.notify_one();
+    busy.await.unwrap();
+    assert_eq!(counter.ask("a", SECOND, Read()).await, Ok(10));
+}
+
+#[test]
+fn a_question_to_a_kind_whose_runtime_has_ended_is_refused() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let of_node = runtime();
+    let kind = {
+        let _guard = of_node.enter();
+        let (metrics, node) = (Arc::new(NodeMetrics::new()), Weak::<NodeState>::new());
+        Arc::new(Kind::new(Counters::new().spec(), KindNode { node, cluster: Cluster::default(), metrics }))
+    };
+    drop(of_node);
+    let answer = runtime().block_on(async {
+        let deadline = Deadline::after(crate::clock::now(), SECOND);
+        let order = QuestionOrder { deadline, options: CallOptions::new(), place: None, key: Some("a".into()) };
+        kind.send("add", Letter::new(Payload::new(Add(1))), QuestionForm::Ask, order).await
+    });
+    assert!(matches!(answer, Err(AskError::Unreachable { .. })), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_for_a_place_asks_one_key_at_a_time_to_end() {
+    let (counters, saves) = (Counters::new(), Arc::<AtomicUsize>::default());
+    let mut spec = counters.spec().save(SavePolicy::Relaxed { every: LONG }).max_active(10).idle_after(LONG);
+    spec.store = Arc::new(SlowStore(counters.store.clone(), 3 * SECOND, Arc::clone(&saves)));
+    let node = start(spec).await;
+    let counter = node.keyed("counter");
+    for key in 0..10 {
+        counter.ask(&key.to_string(), SECOND, Add(1)).await.unwrap();
+    }
+    assert_eq!(counter.ask("new", 10 * SECOND, Add(1)).await, Ok(1));
+    assert_eq!(saves.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_is_described_and_counted() {
+    let counters = Counters::new();
+    let node = start(counters.spec().mailbox(1)).await;
+    let counter = node.keyed("counter");
+    counter.ask("a", SECOND, Add(1)).await.unwrap();
+    counter.ask("b", SECOND, Poison()).await.unwrap_err();
+    counters.store.claim(StateKey { kind: "counter", key: "a" }, "another node").await.unwrap();
+    counter.ask("a", SECOND, Add(1)).await.unwrap_err();
+    counters.store.set_away(true);
+    counter.ask("c", SECOND, Add(1)).await.unwrap_err();
+    let busy = join_all((0..3).map(|_| counter.ask("b", SECOND, WaitAtGate())));
+    counters.store.set_away(false);
+    busy.await;
+    let description = node.describe();
+    let [kind] = &description.actors[..] else { panic!("{:?}", description.actors) };
+    assert_eq!((kind.name.as_str(), kind.restarts, kind.refused), ("keyed:counter", 1, 2));
+    assert_eq!((kind.active_keys, kind.reasons.clone()), (Some(1), vec!["counter/b: panicked: poison".to_owned()]));
+    let page = node.shared().encode_metrics();
+    for line in [
+        "keyed_active{kind=\"counter\"} 1",
+        "keyed_waiting{kind=\"counter\"} 1",
+        "keyed_refused_total{kind=\"counter\"} 2",
+        "keyed_loads_total{kind=\"counter\",result=\"failed\"} 1",
+        "keyed_saves_total{kind=\"counter\",result=\"ok\"} 1",
+        "keyed_saves_total{kind=\"counter\",result=\"conflict\"} 1",
+        "keyed_crashes_total{kind=\"counter\"} 1",
+    ] {
+        assert!(page.contains(&format!("callboard_{line}\n")), "{line}: {page}");
+    }
 }
 
 /// The size of the futures that a function returns.

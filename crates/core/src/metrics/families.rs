@@ -13,8 +13,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use super::{
-    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, NodeLoad,
-    ProcessUsage, ReplicaState, RolloutMetrics, RouteMetrics, Seconds, Sizes, StageMetrics, TrialRole, Verdict,
+    CacheUse, CallRefusal, DecisionCause, DiscardPlace, DiscardReason, EntryRefusal, KeyedMetrics, LoadResult,
+    NodeLoad, ProcessUsage, ReplicaState, RolloutMetrics, RouteMetrics, SaveResult, Seconds, Sizes, StageMetrics,
+    TrialRole, Verdict,
 };
 use crate::error::ErrorKind;
 use crate::id::{RouteName, StageName};
@@ -113,6 +114,13 @@ families! {
             "replica_memory_bytes", "Bytes of memory that a replica's own process holds";
         cache: Family<Labels, Counter> = "stage_cache", "Calls of a stage with a response cache, by what the cache did";
         cache_bytes: Family<Labels, Gauge> = "stage_cache_bytes", "Bytes of the answers that a response cache keeps";
+        keyed_active: Family<Labels, Gauge> = "keyed_active", "Keys that are active on this node";
+        keyed_waiting: Family<Labels, Gauge> = "keyed_waiting", "Messages of all keys of a kind that wait or are handled now";
+        keyed_refused: Family<Labels, Counter> =
+            "keyed_refused", "Messages refused by the full mailbox of a key or of its kind";
+        keyed_loads: Family<Labels, Counter> = "keyed_loads", "Loads of keys, by result";
+        keyed_saves: Family<Labels, Counter> = "keyed_saves", "Saves of keys, by result";
+        keyed_crashes: Family<Labels, Counter> = "keyed_crashes", "Instances of keys that crashed";
     }
 }
 
@@ -257,6 +265,19 @@ impl NodeMetrics {
             ready: families.ready.get_or_create_owned(&stage),
             cache: CacheUse::ALL.map(|how| by(&families.cache, "result", how.as_str())),
             cache_bytes: families.cache_bytes.get_or_create_owned(&stage),
+        }
+    }
+
+    pub(crate) fn keyed(&self, kind: &str) -> KeyedMetrics {
+        let (families, kind) = (&self.families, vec![("kind", kind.to_owned())]);
+        let by = |family: &Family<Labels, Counter>, word| family.get_or_create_owned(&with(&kind, "result", word));
+        KeyedMetrics {
+            active: families.keyed_active.get_or_create_owned(&kind),
+            waiting: families.keyed_waiting.get_or_create_owned(&kind),
+            refused: families.keyed_refused.get_or_create_owned(&kind),
+            loads: LoadResult::ALL.map(|result| by(&families.keyed_loads, result.as_str())),
+            saves: SaveResult::ALL.map(|result| by(&families.keyed_saves, result.as_str())),
+            crashes: families.keyed_crashes.get_or_create_owned(&kind),
         }
     }
 

@@ -7,8 +7,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::{
-    COUNTING, CacheUse, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, ReplicaState, Seconds, Sizes, TrialRole,
-    micros,
+    COUNTING, CacheUse, DiscardPlace, DiscardReason, EntryRefusal, LoadResult, ReplicaState, SaveResult, Seconds,
+    Sizes, TrialRole, micros,
 };
 use crate::error::ErrorKind;
 use crate::timeline::{ReleaseReason, Timing};
@@ -65,6 +65,17 @@ impl RolloutMetrics {
     pub(crate) fn compared(&self, agrees: bool) {
         self.compared[usize::from(!agrees)].inc();
     }
+}
+
+/// The handles of one kind of keyed actors. Arrays have a handle for each variant of an enumeration.
+#[derive(Debug)]
+pub(crate) struct KeyedMetrics {
+    pub(crate) active: Gauge,
+    pub(crate) waiting: Gauge,
+    pub(crate) refused: Counter,
+    pub(crate) loads: [Counter; LoadResult::ALL.len()],
+    pub(crate) saves: [Counter; SaveResult::ALL.len()],
+    pub(crate) crashes: Counter,
 }
 
 /// The handles of one stage. Arrays have a handle for each variant of an enumeration.

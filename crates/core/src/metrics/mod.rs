@@ -20,7 +20,7 @@ use callboard_codec::words;
 
 pub(crate) use self::extra::ExtraFamilies;
 pub(crate) use self::families::NodeMetrics;
-pub(crate) use self::handles::{RolloutMetrics, RouteMetrics, StageMetrics};
+pub(crate) use self::handles::{KeyedMetrics, RolloutMetrics, RouteMetrics, StageMetrics};
 use self::histogram::PowerHistogram;
 pub use self::load::NodeLoad;
 pub(crate) use self::reported::ReportedFamilies;
@@ -128,13 +128,25 @@ words! {
 }
 
 words! {
-    /// How a load of a stage ended.
+    /// How a load of a stage, or of a keyed actor, ended.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum LoadResult {
-        /// Its first replica is up.
+        /// Its first replica is up, or its instance.
         Ok => "ok",
-        /// Its first replica could not start.
+        /// It could not start.
         Failed => "failed",
+    }
+}
+
+words! {
+    /// How a save of a keyed actor ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum SaveResult {
+        Ok => "ok",
+        /// The store failed or was too slow, or the state cannot be saved.
+        Failed => "failed",
+        /// A later instance has claimed the key.
+        Conflict => "conflict",
     }
 }
 

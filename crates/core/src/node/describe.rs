@@ -107,7 +107,7 @@ pub struct Description {
     pub routes: Vec<RouteDescription>,
     /// Each stage.
     pub stages: Vec<StageDescription>,
-    /// The users' actors in the order of their declaration.
+    /// The users' actors in the order of their declaration, then the kinds of keyed actors.
     pub actors: Vec<ActorDescription>,
     /// The other nodes that its stages may run on.
     pub peers: Vec<PeerDescription>,
@@ -139,11 +139,12 @@ pub struct RestartDescription {
     pub reason: String,
 }
 
-/// One actor of a user.
+/// One actor of a user, or one kind of keyed actors: its mailbox has the messages that wait for all keys, and its
+/// restarts are the crashes of keys.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ActorDescription {
-    /// Its name.
+    /// Its name. That of a kind begins with `keyed:`.
     pub name: String,
     /// The group that supervises it.
     pub group: String,
@@ -161,6 +162,9 @@ pub struct ActorDescription {
     pub restarts: u64,
     /// Why it ended the last times, the newest last. At most eight.
     pub reasons: Vec<String>,
+    /// The keys of a kind that are active on this node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_keys: Option<usize>,
 }
 
 /// One route.
@@ -360,10 +364,18 @@ impl NodeState {
             outcomes: outcomes(&table) + self.metrics.past_outcomes(),
             routes: describe_routes(&table, now),
             stages: table.stages().map(|stage| describe_stage(&table, stage, now)).collect(),
-            actors: self.directory.statuses().iter().map(|actor| describe_actor(actor, now)).collect(),
+            actors: self.describe_actors(now),
             peers: self.router.cluster.stages().map(|cluster| cluster.peers()).unwrap_or_default(),
             members: self.router.cluster.stages().map(|cluster| cluster.members()).unwrap_or_default(),
         }
+    }
+
+    fn describe_actors(&self, now: Instant) -> Vec<ActorDescription> {
+        let mut actors: Vec<_> =
+            self.directory.statuses().iter().map(|actor| describe_actor(actor, None, now)).collect();
+        let kinds = self.keyed.all().map(|(_, running)| &running.kind);
+        actors.extend(kinds.map(|kind| describe_actor(kind.status(), Some(kind.active()), now)));
+        actors
     }
 
     /// The routes alone, which cost much less than the whole.
@@ -389,6 +401,7 @@ impl NodeState {
             let cached = all().map(|pool| pool.cached_bytes()).sum();
             pool.metrics.set_gauges(queued, replicas, all().any(|pool| pool.health.state().is_ready()), cached);
         }
+        self.keyed.all().for_each(|(_, running)| running.kind.set_series());
         let in_flight = (self.gateway.in_flight(), self.gateway.bytes());
         self.metrics.encode(in_flight, self.load(), &process_usages(&table))
     }
@@ -523,7 +536,7 @@ fn describe_restarts(pool: &Pool, now: Instant) -> Vec<RestartDescription> {
     pool.replicas.last_restarts().into_iter().map(describe).collect()
 }
 
-fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
+fn describe_actor(actor: &ActorStatus, active_keys: Option<usize>, now: Instant) -> ActorDescription {
     let (state, since, restarts, reasons) = actor.life();
     ActorDescription {
         name: actor.name().to_owned(),
@@ -535,6 +548,7 @@ fn describe_actor(actor: &ActorStatus, now: Instant) -> ActorDescription {
         refused: actor.refusals(),
         restarts,
         reasons,
+        active_keys,
     }
 }
 

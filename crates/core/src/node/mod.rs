@@ -19,11 +19,12 @@ use tokio::sync::oneshot;
 
 use crate::actor::{ActorGroup, Directory};
 use crate::client::NodeState;
+use crate::clock;
 use crate::containment::note_places;
 use crate::executor::Watchdog;
 use crate::gateway::{Gateway, Limits};
 use crate::host::HostNode;
-use crate::keyed::{KeyedKinds, KindStart};
+use crate::keyed::{KeyedKinds, KindNode, KindStart};
 use crate::metrics::{ExtraFamilies, NodeMetrics, ReportedFamilies, SharedMetrics};
 use crate::pool::BatcherMessage;
 use crate::router::{RouteChange, RouteSpec, Router, RouterMessage};
@@ -62,6 +63,9 @@ pub enum Drained {
         in_flight: usize,
     },
 }
+
+/// What keyed actors have for their saves when stages and actors have taken all of the time of a stop.
+const LEAST_SAVE: Duration = Duration::from_secs(1);
 
 impl Node {
     pub(crate) async fn start(
@@ -129,7 +133,8 @@ impl Node {
         // First: actors may ask keys when they start. Nothing of a key runs before.
         let shared = &self.handle.shared;
         let host: Weak<dyn HostNode> = Arc::downgrade(shared) as Weak<dyn HostNode>;
-        shared.keyed.start(keyed, &host, shared.router.cluster.clone())?;
+        let (cluster, metrics) = (shared.router.cluster.clone(), Arc::clone(&shared.metrics));
+        shared.keyed.start(keyed, &KindNode { node: host, cluster, metrics })?;
         // Before the stages: their workers may ask actors while they warm up.
         for group in actors {
             self.spawn_actors(group).await?;
@@ -149,11 +154,12 @@ impl Node {
         self.handle.clone()
     }
 
-    /// Makes the node not ready from now on; it still serves calls.
+    /// Makes the node not ready from now on; it still serves calls. Its keyed actors move to other nodes that have them.
     ///
     /// The first step of a shutdown without lost calls: load balancers stop sending before the node refuses calls.
     pub fn withdraw(&self) {
         self.handle.shared.withdrawn.store(true, Ordering::Release);
+        self.handle.shared.keyed.leave();
     }
 
     /// Refuses new calls and waits until every admitted call has its outcome, at most for `grace`.
@@ -162,6 +168,7 @@ impl Node {
     ///
     /// Dropping the future only ends the waiting; the node stays closed to new calls.
     pub async fn drain(&self, grace: Duration) -> Drained {
+        self.handle.shared.keyed.leave();
         self.handle.shared.gateway.drain();
         let (emptied, empty) = oneshot::channel();
         let sent = self.root.cast(RootMessage::Drain { emptied });
@@ -187,9 +194,10 @@ impl Node {
     }
 
     /// Stops every worker in good order and ends. A worker that takes longer than `within`, or than its stage's
-    /// [`stop_timeout`](crate::StageSettings::stop_timeout), is ended. Calls in flight get `Unavailable`:
-    /// [drain](Self::drain) first.
+    /// [`stop_timeout`](crate::StageSettings::stop_timeout), is ended. Keyed actors save in what is left of it, for a
+    /// second at least. Calls in flight get `Unavailable`: [drain](Self::drain) first.
     pub async fn stop(self, within: Duration) {
+        let began = clock::now();
         let (stopped, done) = oneshot::channel();
         if self.handle.shared.router.tell(RouterMessage::Stop { within, stopped }).is_ok() {
             // An error means that everything was already gone.
@@ -201,7 +209,8 @@ impl Node {
             let _ = done.await;
         }
         // Keys last: stages and actors may ask them until then.
-        self.handle.shared.keyed.stop().await;
+        let left = within.saturating_sub(clock::now() - began).max(LEAST_SAVE);
+        self.handle.shared.keyed.stop(left).await;
     }
 
     /// Ends everything now. Calls in flight get `Unavailable` or `WorkerFailed`.

@@ -126,6 +126,7 @@ const DEVICES = [
 const ACTORS = [
   ['actor', '', actor => actor.name],
   ['state', '', actor => state(actor.state)],
+  ['keys', 'n', actor => shown(actor.active_keys)],
   ['waiting', 'n', actor => `${shown(actor.waiting)} of ${shown(actor.mailbox)}`],
   ['restarts', 'n', actor => shown(actor.restarts)],
 ];

@@ -201,7 +201,7 @@ async fn the_keys_of_a_killed_node_answer_on_the_other_with_what_was_saved() {
                 match left.counter.ask(&key, LONG, Add(0)).await {
                     Ok(total) => return total,
                     // Nothing is changed by this question.
-                    Err(AskError::Unreachable { .. } | AskError::Lost | AskError::Fenced) => {}
+                    Err(AskError::Unreachable { .. } | AskError::Lost | AskError::NoOwner) => {}
                     Err(other) => panic!("{other:?}"),
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -256,6 +256,40 @@ async fn keys_move_to_a_node_that_joins_with_their_state() {
     for key in keys() {
         assert_eq!(left.counter.ask(&key, LONG, Add(0)).await, Ok(3), "key {key}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_withdrawn_gives_its_keys_away_with_what_it_has_not_saved() {
+    let store = MemoryStore::new();
+    let (left, right, _, on_right) = two(&store, SavePolicy::Relaxed { every: LONG }).await;
+    for key in keys() {
+        assert_eq!(right.counter.ask(&key, LONG, Add(3)).await, Ok(3));
+    }
+    assert!(right.counter.active() > 0);
+    right.served.node.withdraw();
+    callboard_core::edge::Edge::withdraw(&right.served.edge);
+    until(|| right.counter.active() == 0).await;
+    let moved = async {
+        // Its own callers go there, as soon as the other node knows that it leaves.
+        while right.counter.ask(&on_right, LONG, Where()).await.as_deref() != Ok("left") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, moved).await.expect("the other node takes the key");
+    for key in keys() {
+        let asking = async {
+            loop {
+                match left.counter.ask(&key, LONG, Add(0)).await {
+                    Ok(total) => return total,
+                    Err(error) => assert!(!error.was_taken(), "{error:?}"),
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        assert_eq!(tokio::time::timeout(LONG, asking).await.expect("it is loaded"), 3, "key {key}");
+        assert_eq!(right.counter.ask(&key, LONG, Add(0)).await, Ok(3), "key {key}");
+    }
+    until(|| right.counter.active() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

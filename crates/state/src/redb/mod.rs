@@ -27,8 +27,8 @@ const AT_ONCE: usize = 256;
 const CACHE_BYTES: usize = 64 << 20;
 
 /// Keeps the state of keyed actors in a file. A save survives the end of the process and of the machine, and **not the
-/// loss of the machine**: a node of a cluster with more than one node needs a shared store, and warns at its start
-/// about this one. One process has the file at a time.
+/// loss of the machine**: a cluster of several nodes needs a shared store, and a node warns about this one as soon
+/// as another node has the kind. One process has the file at a time.
 ///
 /// ```
 /// # #[tokio::main]

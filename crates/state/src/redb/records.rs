@@ -1,9 +1,8 @@
 //! The tables, and the transaction of several operations.
 //!
-//! Epochs and states are in two tables, so that a claim does not write the state again. A transaction of claims alone is
-//! not flushed to the disk: if the process ends and the claims are forgotten, so are the instances that made them.
+//! Epochs and states are in two tables, so that a claim does not write the state again.
 
-use ::redb::{Database, Durability, ReadableTable, Table, TableDefinition, WriteTransaction};
+use ::redb::{Database, ReadableTable, Table, TableDefinition, WriteTransaction};
 use bytes::Bytes;
 use callboard_core::keyed::{Fence, StateKey, StoreError, StoredState};
 use tokio::sync::oneshot;
@@ -80,10 +79,7 @@ pub(super) fn carry_out(database: &Database, orders: &mut Vec<Order>) {
 }
 
 fn transact(database: &Database, orders: &mut Vec<Order>, outcomes: &mut Vec<Outcome>) -> Result<(), ::redb::Error> {
-    let mut transaction = database.begin_write()?;
-    let saves = orders.iter().any(|order| matches!(order, Order::Save { .. }));
-    let durability = if saves { Durability::Immediate } else { Durability::None };
-    transaction.set_durability(durability)?;
+    let transaction = database.begin_write()?;
     {
         let mut tables = Tables::open(&transaction)?;
         for order in orders.drain(..) {

@@ -232,6 +232,7 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
         &[
             ("actor", Left, &|row| text(&row["name"]).into()),
             ("state", Left, &|row| Cell::state(&text(&row["state"]))),
+            ("keys", Right, &|row| or_dash(text(&row["active_keys"])).into()),
             ("waiting", Right, &|row| format!("{}/{}", text(&row["waiting"]), text(&row["mailbox"])).into()),
             ("restarts", Right, &|row| text(&row["restarts"]).into()),
         ],

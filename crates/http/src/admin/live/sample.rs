@@ -73,7 +73,7 @@ impl LiveSampler {
             .map(|actor| {
                 json!({
                     "name": actor.name, "state": actor.state, "waiting": actor.waiting, "mailbox": actor.mailbox,
-                    "restarts": actor.restarts,
+                    "restarts": actor.restarts, "active_keys": actor.active_keys,
                 })
             })
             .collect();
