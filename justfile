@@ -121,6 +121,10 @@ simulate seeds="2000":
 generators:
     cargo test --test external -- --include-ignored generator
 
+# Describes the services of gRPC, after a change of their files; needs protoc.
+protos:
+    cd crates/grpc/proto && protoc --descriptor_set_out=services.bin *.proto
+
 # Everything that CI runs, in its order.
 ci:
     .ci/run

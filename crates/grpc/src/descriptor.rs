@@ -1,5 +1,5 @@
 //! The files that describe the services: `proto/services.bin`, made of the `.proto` files beside it by
-//! `protoc --descriptor_set_out`. A test compares it with the messages that are declared in Rust.
+//! `just protos`. Tests compare it with these files, and with the messages that are declared in Rust.
 
 use std::sync::LazyLock;
 
@@ -175,6 +175,79 @@ mod tests {
         let mut described: Vec<&str> = services.iter().map(String::as_str).collect();
         described.sort_unstable();
         assert_eq!(described, own);
+    }
+
+    fn fields(message: &Bytes) -> impl Iterator<Item = (u32, FieldValue)> + use<> {
+        Fields::new(message.clone()).map(Result::unwrap)
+    }
+
+    fn parts(message: &Bytes, wanted: u32) -> impl Iterator<Item = Bytes> + use<> {
+        fields(message).filter(move |(number, _)| *number == wanted).map(|(_, part)| part.bytes().unwrap())
+    }
+
+    fn text(message: &Bytes, wanted: u32) -> String {
+        parts(message, wanted).next().map_or_else(String::new, |text| String::from_utf8(text.into()).unwrap())
+    }
+
+    fn number(message: &Bytes, wanted: u32) -> Option<u64> {
+        fields(message).find_map(|(number, value)| match value {
+            FieldValue::Varint(value) if number == wanted => Some(value),
+            _ => None,
+        })
+    }
+
+    /// `name=number` of each field and variant, but those of entries of maps.
+    fn numbered(message: &Bytes, found: &mut Vec<String>) {
+        if text(message, 1).ends_with("Entry") {
+            return;
+        }
+        found.extend(parts(message, 2).map(|field| format!("{}={}", text(&field, 1), number(&field, 3).unwrap())));
+        parts(message, 3).for_each(|nested| numbered(&nested, found));
+        parts(message, 4).for_each(|variants| variants_of(&variants, found));
+    }
+
+    fn variants_of(variants: &Bytes, found: &mut Vec<String>) {
+        found.extend(
+            parts(variants, 2).map(|variant| format!("{}={}", text(&variant, 1), number(&variant, 2).unwrap())),
+        );
+    }
+
+    /// What a service has: `rpcName(Input)returns(streamOutput)`.
+    fn method(method: &Bytes) -> String {
+        let of = |name, is_stream| {
+            let stream = if number(method, is_stream) == Some(1) { "stream" } else { "" };
+            format!("({stream}{})", text(method, name).rsplit('.').next().unwrap())
+        };
+        format!("rpc{}{}returns{}", text(method, 1), of(2, 5), of(3, 6))
+    }
+
+    #[test]
+    fn the_descriptor_is_made_of_the_files() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+        let files = std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        assert_eq!(files.filter(|path| path.extension().is_some_and(|of| of == "proto")).count(), FILES.len());
+        for file in FILES.iter() {
+            let mut described = Vec::new();
+            parts(&file.bytes, 4).for_each(|message| numbered(&message, &mut described));
+            parts(&file.bytes, 5).for_each(|variants| variants_of(&variants, &mut described));
+            described.extend(parts(&file.bytes, 6).flat_map(|service| parts(&service, 2)).map(|of| method(&of)));
+            let source = std::fs::read_to_string(folder.join(&file.name)).unwrap();
+            let code: String = source.lines().map(|line| line.split("//").next().unwrap_or_default()).collect();
+            let mut written = Vec::new();
+            for statement in code.split([';', '{', '}']).map(str::trim) {
+                if statement.starts_with("rpc ") {
+                    written.push(statement.split_whitespace().collect());
+                } else if let Some((declared, number)) = statement.split_once('=')
+                    && let Some(number) = number.split_whitespace().next().and_then(|word| word.parse::<u64>().ok())
+                {
+                    written.push(format!("{}={number}", declared.split_whitespace().next_back().unwrap()));
+                }
+            }
+            written.sort_unstable();
+            described.sort_unstable();
+            assert!(!written.is_empty());
+            assert_eq!(written, described, "{}: run `just protos`", file.name);
+        }
     }
 
     #[test]

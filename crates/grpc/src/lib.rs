@@ -52,7 +52,7 @@ use callboard_http::protocol::{
 use callboard_oip::InferenceProtocol;
 
 use self::framing::{answer_coding, coding_of, unimplemented};
-use self::inference::infer::{Answered, Caller};
+use self::inference::infer::{Caller, InferAnswer};
 use self::inference::models::{self, Models};
 use self::inference::response::AnswerForm;
 use self::inference::streamed;
@@ -243,7 +243,7 @@ impl GrpcCall<'_> {
         let Message { bytes, account } = self.reader(config.largest_body_bytes()).only().await?;
         let of = caller.model_of(bytes)?;
         let answered = caller.infer(&of, &account, start, AnswerForm::Only).await;
-        let Answered { pieces, timing } = answered.map_err(|error| error.about(of.route.name()))?;
+        let InferAnswer { pieces, timing } = answered.map_err(|error| error.about(of.route.name()))?;
         let mut response = answer::unary(pieces, coding);
         response.headers_mut().insert(SERVER_TIMING, server_timing(&timing));
         response.extensions_mut().insert(CalledRoute(of.route));

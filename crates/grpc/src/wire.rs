@@ -9,6 +9,7 @@ use std::fmt;
 use bytes::{Buf, Bytes};
 use callboard_core::ErrorKind;
 use callboard_http::protocol::ApiError;
+use callboard_oip::parts::Refusal;
 
 /// A field's number and value.
 pub(crate) type FieldResult = Result<(u32, FieldValue), Malformed>;
@@ -42,6 +43,12 @@ impl fmt::Display for Malformed {
 impl From<Malformed> for ApiError {
     fn from(malformed: Malformed) -> Self {
         Self::new(ErrorKind::InvalidInput, format!("the message cannot be read: {malformed}"))
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(malformed: Malformed) -> Self {
+        Self::new(format!("the message cannot be read: {malformed}"))
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct ModelMessage {
 }
 
 /// A framed answer, with the times of its call.
-pub(crate) struct Answered {
+pub(crate) struct InferAnswer {
     pub(crate) pieces: Vec<Bytes>,
     pub(crate) timing: Timing,
 }
@@ -75,7 +75,7 @@ impl<'a> Caller<'a> {
         account: &Arc<HeldBytes>,
         arrived_at: Instant,
         form: AnswerForm,
-    ) -> Result<Answered, ApiError> {
+    ) -> Result<InferAnswer, ApiError> {
         if of.route.streams() {
             let name = of.model.name();
             return Err(unimplemented(format!("model '{name}' answers with a stream: use ModelStreamInfer")));
@@ -86,7 +86,7 @@ impl<'a> Caller<'a> {
         let Ran { outputs, timing, .. } = run.run(&budget, admission, &options, inputs, rows).await?;
         of.model.inferred();
         let answer = AnswerHead { id, requested, is_typed, form };
-        Ok(Answered { pieces: self.written(of, &budget, &answer, outputs).await?, timing })
+        Ok(InferAnswer { pieces: self.written(of, &budget, &answer, outputs).await?, timing })
     }
 
     pub(crate) fn run_of<'b>(&'b self, of: &'b ModelMessage) -> ModelRun<'b> {

@@ -22,12 +22,6 @@ mod field {
     pub(super) const RAW: u32 = 7;
 }
 
-impl From<Malformed> for Refusal {
-    fn from(malformed: Malformed) -> Self {
-        Self::new(format!("the message cannot be read: {malformed}"))
-    }
-}
-
 /// A message whose fields are well-formed, with the name of its model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestMessage {

@@ -31,7 +31,7 @@ use futures_util::{FutureExt, StreamExt};
 use prost::Message as _;
 use tokio::time::sleep_until;
 
-use super::infer::{Admitted, Answered, Caller, ModelMessage};
+use super::infer::{Admitted, Caller, InferAnswer, ModelMessage};
 use super::request::{ReadRequest, RequestMessage};
 use super::response::{AnswerForm, AnswerHead, empty_final};
 use crate::framing::framed_plain;
@@ -169,7 +169,7 @@ impl StreamCall<'_> {
             self.caller.infer(of, account, *arrived_at, form).await
         };
         match answer.await {
-            Ok(Answered { pieces, .. }) => Ok(pieces),
+            Ok(InferAnswer { pieces, .. }) => Ok(pieces),
             Err(error) => Err((of.message.id.clone(), error.about(of.route.name()))),
         }
     }

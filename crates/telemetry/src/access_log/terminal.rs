@@ -21,8 +21,9 @@ const RED: &str = "1;31";
 
 impl AccessRecord<'_> {
     /// Appends a short line for people with a line end: time of day (UTC), status, method, milliseconds, length of the
-    /// response, path; then a client of another machine, the name of the key, and the request's id if the status is 400
-    /// or above. A path of more than 48 characters is cut; control characters are escaped. `is_coloured` adds colours.
+    /// response, path; then the status of a failed call of gRPC, a client of another machine, the name of the key, and
+    /// the id of a request that failed. A path of more than 48 characters is cut; control characters are escaped.
+    /// `is_coloured` adds colours.
     pub fn write_short(&self, is_coloured: bool, line: &mut Vec<u8>) {
         let mut date = Vec::with_capacity(32);
         push_now(&mut date);
@@ -40,8 +41,11 @@ impl AccessRecord<'_> {
         let _ = write!(line, " {:<7} {:>7.2} ms {length:>10}  ", self.method, self.elapsed.as_secs_f64() * 1000.0);
         push_path(self.path, line);
         let client = self.client.filter(|client| !client.is_loopback()).map(|client| client.to_string());
-        let id = (self.status >= 400).then(|| self.request_id.to_owned());
-        for (name, value) in [("client", client), ("key", self.key.map(str::to_owned)), ("request_id", id)] {
+        let id = (self.status >= 400 || self.grpc_status.is_some()).then(|| self.request_id.to_owned());
+        let grpc_status = self.grpc_status.map(|status| status.to_string());
+        for (name, value) in
+            [("grpc_status", grpc_status), ("client", client), ("key", self.key.map(str::to_owned)), ("request_id", id)]
+        {
             if let Some(value) = value {
                 paint(DIM, &format!("  {name}={}", value.escape_debug()), line);
             }
@@ -139,6 +143,8 @@ mod tests {
         };
         let expected = "  /\\u{1b}[2J\\u{202e}  client=10.0.0.1  key=web  request_id=mine-1\n";
         assert!(line(&refused, false).ends_with(expected), "{}", line(&refused, false));
+        let failed = line(&AccessRecord { grpc_status: Some(14), ..RECORD }, false);
+        assert!(failed.ends_with("  /digits  grpc_status=14  request_id=mine-1\n"), "{failed}");
     }
 
     #[test]
