@@ -31,8 +31,8 @@ from callboard._options import (
     route_path,
     size_of,
     task_of,
-    tool_of,
     timeout_ms,
+    tool_of,
     variables_of,
 )
 from callboard._response import Declared, declared
