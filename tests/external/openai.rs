@@ -1,7 +1,7 @@
 //! The clients of OpenAI's API that people use, against `examples/openai` and against models in trouble.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::node::Node;
 use crate::python::Python;
@@ -14,15 +14,20 @@ fn base(server: &Server) -> String {
     format!("http://{}/v1", server.address)
 }
 
+/// Models in trouble, and the file in which they note each run.
+fn trouble(python: &Python) -> (Server, PathBuf) {
+    let runs = directory().join("runs");
+    fs::write(&runs, "").unwrap();
+    let mut command = command(python, &["serve", "tests/external/scripts/openai_app.py", "--http", "127.0.0.1:0"]);
+    command.env("RUNS", &runs);
+    (Server::start(command), runs)
+}
+
 #[test]
 fn the_client_of_openai_finds_models_reads_streams_and_repeats_nothing_that_ran() {
     let Some((python, openai)) = python().zip(Python::with("openai")) else { return };
     let example = serve(&python, EXAMPLE);
-    let runs = directory().join("runs");
-    fs::write(&runs, "").unwrap();
-    let mut trouble = command(&python, &["serve", "tests/external/scripts/openai_app.py", "--http", "127.0.0.1:0"]);
-    trouble.env("RUNS", &runs);
-    let trouble = Server::start(trouble);
+    let (trouble, runs) = trouble(&python);
     let output = openai.run("openai_python.py", &[&base(&example), &base(&trouble), runs.to_str().unwrap()]);
     let parts = [
         ["models", "chat", "streams", "embeddings", "refused"],
@@ -35,11 +40,7 @@ fn the_client_of_openai_finds_models_reads_streams_and_repeats_nothing_that_ran(
 fn the_client_of_anthropic_talks_to_the_same_models() {
     let Some((python, anthropic)) = python().zip(Python::with("openai")) else { return };
     let example = serve(&python, EXAMPLE);
-    let runs = directory().join("runs");
-    fs::write(&runs, "").unwrap();
-    let mut trouble = command(&python, &["serve", "tests/external/scripts/openai_app.py", "--http", "127.0.0.1:0"]);
-    trouble.env("RUNS", &runs);
-    let trouble = Server::start(trouble);
+    let (trouble, runs) = trouble(&python);
     let bases = [&example, &trouble].map(|server| format!("http://{}", server.address));
     let output = anthropic.run("anthropic_python.py", &[&bases[0], &bases[1], runs.to_str().unwrap()]);
     assert_eq!(output.lines().collect::<Vec<_>>(), ["chat", "tools", "failures"]);

@@ -34,13 +34,12 @@ mod tools;
 
 use std::sync::Arc;
 
+use callboard_core::ErrorKind;
 use callboard_core::edge::Route;
-use callboard_core::{Deadline, ErrorKind};
 use callboard_http::axum::http::Method;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    ApiError, BodyLimits, Claims, IncomingBody, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext, RequestHead,
-    ResponseCompression, UnroutedBody, announced_length, compressed,
+    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext, UnroutedRequest, compressed,
 };
 
 pub use self::config::{Authorization, AuthorizationError, McpConfig};
@@ -100,25 +99,10 @@ impl McpProtocol {
 
     /// Reads a message and answers it.
     async fn exchange(&self, context: RequestContext<'_>, request: ProtocolRequest<'_>) -> Result<Response, Refusal> {
-        let RequestContext { client, config, start, .. } = context;
-        let ProtocolRequest { head: parts, body } = request;
+        let parts = request.head;
         context.check_page(parts)?;
-        let head = RequestHead::read(&parts.headers)?;
-        head.check_json()?;
-        let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
-        let max_bytes = config.largest_body_bytes();
-        let announced = announced_length(&*body, max_bytes)?;
-        let limits = client.edge().limits();
-        let longest = head.timeout.unwrap_or(limits.default_timeout).min(limits.max_timeout);
-        let pace = config.body_pace(Deadline::after(start, longest));
-        let mut arrival = UnroutedBody::new(client);
-        let bytes = {
-            let limits = BodyLimits { max_bytes, pace };
-            let mut body = IncomingBody::new(body, announced, &mut arrival, limits)?.decoded(head.coding);
-            body.collect_aligned_at(0).await?
-        };
-        let (account, body_bytes) = (arrival.into_account(), bytes.len() as u64);
-        let budget = client.edge().codec_budget(Arc::clone(&account) as _, Deadline::after(start, longest));
+        let UnroutedRequest { head, bytes, account, budget, compression } = context.read_unrouted(request).await?;
+        let body_bytes = bytes.len() as u64;
         let ((), message) = budget.read((), bytes, |bytes| Ok::<_, ApiError>(rpc::read(bytes))).await?;
         let message = message.map_err(Refusal::unread)?;
 

@@ -10,8 +10,7 @@ use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, Route};
 use callboard_core::{CallOptions, Deadline, Task};
 use callboard_http::protocol::{
-    ApiError, BodyLimits, CodecBudget, HeldBytes, IncomingBody, ProtocolRequest, RequestContext, RequestHead,
-    ResponseCompression, UnroutedBody, announced_length,
+    ApiError, CodecBudget, HeldBytes, ProtocolRequest, RequestContext, ResponseCompression, UnroutedRequest,
 };
 
 use crate::error::invalid;
@@ -57,24 +56,9 @@ impl<'a> ModelRequest<'a> {
         translate: fn(Map) -> Result<Map, ApiError>,
     ) -> Result<Self, ApiError> {
         let RequestContext { client, config, start, .. } = context;
-        let ProtocolRequest { head: parts, body } = request;
-        let head = RequestHead::read(&parts.headers)?;
-        head.check_json()?;
-        let compression = ResponseCompression::new(head.accept_encoding.as_deref(), config);
-        let max_bytes = config.largest_body_bytes();
-        let announced = announced_length(&*body, max_bytes)?;
-        let limits = client.edge().limits();
-        let longest = head.timeout.unwrap_or(limits.default_timeout).min(limits.max_timeout);
-        let pace = config.body_pace(Deadline::after(start, longest));
-        let mut arrival = UnroutedBody::new(client);
-        let bytes = {
-            let limits = BodyLimits { max_bytes, pace };
-            let mut body = IncomingBody::new(body, announced, &mut arrival, limits)?.decoded(head.coding);
-            body.collect_aligned_at(0).await?
-        };
-        let account = arrival.into_account();
+        let parts = request.head;
+        let UnroutedRequest { head, bytes, account, budget, compression } = context.read_unrouted(request).await?;
         let length = bytes.len() as u64;
-        let budget = client.edge().codec_budget(Arc::clone(&account) as _, Deadline::after(start, longest));
         let decode = config.decode.clone();
         let read = move |bytes: &bytes::Bytes| match Value::decode(Format::Json, bytes, &decode)? {
             Value::Map(fields) => translate(fields),

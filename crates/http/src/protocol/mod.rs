@@ -56,6 +56,7 @@
 //! * **Cancelled:** when the client leaves, the edge drops the future of the answer.
 
 mod list;
+mod unrouted;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -77,8 +78,10 @@ use tower::BoxError;
 use crate::config::HttpConfig;
 
 pub use self::list::{Claims, ProtocolError, Protocols, ReservedRoute};
+pub use self::unrouted::UnroutedRequest;
 
 pub use crate::call::events::{EventSource, event_bytes, events};
+
 pub use crate::call::{CallOrigin, RequestContext, RouteOutputs};
 pub use crate::error::ApiError;
 pub use crate::error::catch_panic::caught_within;
