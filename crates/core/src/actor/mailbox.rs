@@ -526,7 +526,8 @@ where
     })
 }
 
-fn call_error(error: AskError, actor: &str) -> CallError {
+/// The error of a call whose step has asked this actor.
+pub(crate) fn call_error(error: AskError, actor: &str) -> CallError {
     let name = StageName::new(actor);
     match error {
         AskError::Failed(failure) => CallError::from_failure(failure, &name).in_run(false),

@@ -41,7 +41,7 @@ pub use strategy::{RestartPolicy, RestartStrategy};
 pub use directory::ActorState;
 pub(crate) use directory::{ActorStatus, Directory, SpawnActors};
 pub(crate) use group::{GroupActor, GroupArgs, GroupMessage};
-pub(crate) use mailbox::{AskFn, ask_step};
+pub(crate) use mailbox::{AskFn, ask_step, call_error};
 pub(crate) use question::{
     AcceptedQuestion, AnswerFuture, PublishedActor, QuestionForm, QuestionOrder, ReservedPlace, owned,
 };

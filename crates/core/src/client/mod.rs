@@ -5,6 +5,7 @@ mod caller;
 mod detached;
 mod function;
 mod inner;
+mod keyed_step;
 mod node_state;
 mod replies;
 mod shadow;

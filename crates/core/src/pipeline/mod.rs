@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
 
-use crate::actor::{ActorRef, ReplyPort, ask_step};
+use crate::actor::{ActorRef, AskFn, ReplyPort, ask_step};
 use crate::error::Failure;
 use crate::stage::{Stage, StageSpec};
 
@@ -107,7 +107,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         M: Send + 'static,
         F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
     {
-        Self::from_graph(Graph::Ask { name: name.into(), ask: ask_step(actor, None, message) })
+        Self::asking(name.into(), ask_step(actor, None, message))
     }
 
     /// As [`ask`](Self::ask), for at most `timeout`: a call whose answer takes longer is `DeadlineExceeded`, although
@@ -151,7 +151,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
         M: Send + 'static,
         F: Fn(&In, ReplyPort<Out>) -> M + Send + Sync + 'static,
     {
-        Self::from_graph(Graph::Ask { name: name.into(), ask: ask_step(actor, Some(timeout), message) })
+        Self::asking(name.into(), ask_step(actor, Some(timeout), message))
     }
 
     /// Continues with `next`, which takes the output of this pipeline.
@@ -178,6 +178,11 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
     #[must_use]
     pub fn labelled(self, labels: impl IntoIterator<Item = String>) -> Self {
         Self::from_graph(self.graph.labelled(labels.into_iter().collect()))
+    }
+
+    /// One question for each item.
+    pub(crate) fn asking(name: Arc<str>, ask: AskFn) -> Self {
+        Self::from_graph(Graph::Ask { name, ask })
     }
 
     fn from_graph(graph: Graph<Arc<StageSpec>>) -> Self {

@@ -27,6 +27,7 @@ mod hosted;
 mod hung;
 mod inner_calls;
 mod isolation;
+mod keyed_step;
 mod load;
 mod loading;
 mod overload;
