@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Description, Health};
 use crate::actor::{Actor, ActorContext, ActorError, ActorGroup, ActorRef, ActorSpec, RemoteRef};
+use crate::call::OuterCall;
 use crate::client::{LocalClient, NodeState};
 use crate::keyed::{KeyContext, KeyedRef};
 use crate::metrics::Verdict;
@@ -280,6 +281,19 @@ impl KeyContext {
     #[must_use]
     pub fn client(&self) -> LocalClient {
         self.node().client()
+    }
+
+    /// A client for calls that the asker of the message in hand waits for. If its question is a part of a call of this
+    /// node, they are [inner calls](LocalClient::within) of that: they end with it, and need no permit of their own.
+    /// Else it is as [`client`](Self::client).
+    #[must_use]
+    pub fn asker_client(&self) -> LocalClient {
+        let asker = self.options().origin().and_then(|origin| origin.outer.as_ref());
+        let is_here = |asker: &&Arc<OuterCall>| {
+            let node = asker.flight.permit.as_ref().and_then(|permit| permit.node());
+            node.is_some_and(|node| Arc::ptr_eq(&node, &self.node))
+        };
+        LocalClient { outer: asker.filter(is_here).cloned(), ..self.client() }
     }
 
     /// The node.

@@ -97,8 +97,7 @@ async fn each_item_has_its_own_outcome() {
     hide_panics();
     let node = node().await;
     let client = node.client();
-    let adds =
-        [Add::new("a", 1), Add::new("broken", 1), Add::new("a", 666), Add::new("a", 1_000), Add::new("b", 1)];
+    let adds = [Add::new("a", 1), Add::new("broken", 1), Add::new("a", 666), Add::new("a", 1_000), Add::new("b", 1)];
     let outcomes = join_all(adds.map(|add| client.call::<_, Seen>("/add", add))).await;
     let outcomes: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().map(|seen| seen.total)).collect();
     assert_eq!((outcomes[0].as_ref().ok(), outcomes[4].as_ref().ok()), (Some(&1), Some(&1)));
