@@ -5,10 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::node::Node;
 use crate::process::run;
 use crate::python::Python;
-use crate::python_apps::{command, python, serve};
+use crate::python_apps::{command, package, python, serve};
 use crate::support::{Server, directory};
 
 const EXAMPLE: &str = "examples/mcp/app.py";
@@ -50,6 +52,39 @@ fn both_clients_in_javascript_call_tools() {
     let script = "mcp_clients.mjs";
     fs::copy(Path::new("tests/external/scripts").join(script), directory.join(script)).unwrap();
     assert_eq!(node.script(script, &[&url(&example)], &directory).trim(), "sdk\nclient");
+}
+
+/// The app is started by its host, or a running node is called through a bridge with a key.
+#[test]
+fn hosts_call_tools_on_stdin_and_stdout_and_nothing_outlives_them() {
+    let Some((python, mcp)) = python().zip(Python::with("mcp")) else { return };
+    let Some(old) = Python::with("mcp-old") else { return };
+    let directory = directory();
+    let (runs, keys) = (directory.join("runs"), directory.join("keys"));
+    fs::write(&runs, "").unwrap();
+    fs::write(&keys, "host a-long-enough-secret\n").unwrap();
+    let mut node = command(&python, &["serve", APP, "--http", "127.0.0.1:0", "--api-keys", keys.to_str().unwrap()]);
+    node.env("RUNS", &runs);
+    let node = Server::start(node);
+    let program = env!("CARGO_BIN_EXE_callboard");
+    let of_app = json!([program, "mcp", APP]);
+    let of_node = json!([program, "mcp", "--url", url(&node), "--key", "env:NODE_KEY"]);
+    let environment = [
+        ("RUNS", runs.as_os_str().to_owned()),
+        ("NODE_KEY", "a-long-enough-secret".into()),
+        ("VIRTUAL_ENV", python.environment().into()),
+        ("PYTHONPATH", package().join("src").into()),
+    ];
+    for host in [&of_app, &of_node] {
+        for (library, parts) in [(&mcp, &["both eras", "by hand"][..]), (&old, &["handshake"])] {
+            let arguments = [host.to_string(), runs.to_str().unwrap().to_owned()];
+            let output = library.run_with("mcp_stdio.py", &arguments, &environment);
+            assert_eq!(output.lines().collect::<Vec<_>>(), parts, "{host}");
+        }
+    }
+    let keyless = json!([program, "mcp", "--url", url(&node)]);
+    let refused = old.run_with("mcp_stdio_refused.py", &[keyless.to_string()], &environment);
+    assert_eq!(refused.trim(), "refused");
 }
 
 /// The scenarios of the suite for what this server offers, each in the versions that have it.

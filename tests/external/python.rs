@@ -5,6 +5,7 @@
 //! requirements marks it as complete, so an interrupted or outdated environment is created again. `uv` installs the
 //! packages, in a quarter of pip's time, and pip does where `uv` cannot: it knows other settings of an index.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +50,22 @@ impl Python {
     ///
     /// If the script fails, with all its output.
     pub(crate) fn run(&self, script: &str, args: &[&str]) -> String {
+        self.run_with(script, args, &[])
+    }
+
+    /// The same with these variables.
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    pub(crate) fn run_with<A: AsRef<OsStr>>(
+        &self,
+        script: &str,
+        args: &[A],
+        environment: &[(&str, OsString)],
+    ) -> String {
         let mut command = Command::new(&self.interpreter);
+        command.envs(environment.iter().cloned());
         // No byte code next to the scripts, and unbuffered output.
         command.args(["-B", "-u"]).arg(external_directory().join("scripts").join(script)).args(args);
         command.current_dir(env!("CARGO_MANIFEST_DIR"));

@@ -16,6 +16,7 @@ use crate::commands::bench_args::BenchArgs;
 use crate::commands::call::CallArgs;
 use crate::commands::cluster::ClusterArgs;
 use crate::commands::explain::ExplainFormat;
+use crate::commands::mcp::McpArgs;
 use crate::commands::models::ModelsArgs;
 use crate::commands::status::StatusArgs;
 use crate::commands::top::TopArgs;
@@ -63,6 +64,8 @@ pub(crate) enum CliCommand {
     Examples(Language),
     /// Print the resolved plan and stop.
     Explain(ExplainFormat),
+    /// Serve tools to a host on stdin and stdout.
+    Mcp(Box<McpArgs>),
     /// Put load on a server.
     Bench(Box<BenchArgs>),
     /// Show the status of a node.
@@ -113,6 +116,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         ("top", None) => CliCommand::Top(Box::new(TopArgs::from_matches(matches))),
         ("completions", None) => CliCommand::Completions(value_of(matches, "shell")),
         ("man", None) => CliCommand::Man(matches.get_one::<String>("of").cloned()),
+        ("mcp", None) => CliCommand::Mcp(Box::new(McpArgs::from_matches(matches))),
         ("openapi", None) => CliCommand::OpenApi { output: matches.get_one::<PathBuf>("output").cloned() },
         _ => CliCommand::Serve { reload: matches.try_get_one("reload").ok().flatten() == Some(&true) },
     };
@@ -201,7 +205,7 @@ pub(crate) fn command(program: Program) -> Command {
         .after_help(EXIT_CODES)
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([serve, check, openapi, examples].map(with_settings))
+        .subcommands([serve, check, openapi, examples, McpArgs::command()].map(with_settings))
         .subcommands(if program == Program::Callboard { for_files().map(with_target).to_vec() } else { Vec::new() })
         .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), TopArgs::command()])
         .subcommands([ModelsArgs::command()])

@@ -1,6 +1,6 @@
 //! The command line of the `callboard` binary, and of programs with their own app:
-//! `serve`, `check`, `openapi`, `examples`, `export`, `prepare`, `doctor`, `init`, `call`, `bench`, `status`, `top`,
-//! `models`, `cluster`, `completions`, `man`.
+//! `serve`, `check`, `openapi`, `examples`, `mcp`, `export`, `prepare`, `doctor`, `init`, `call`, `bench`, `status`,
+//! `top`, `models`, `cluster`, `completions`, `man`.
 //!
 //! A run has three steps: `args` parses the command line, [`callboard_config`] resolves it into a plan without side
 //! effects, and one of the `commands` runs. An error is one line on stderr and an exit code:

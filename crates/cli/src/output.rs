@@ -21,6 +21,11 @@ pub(crate) fn stdout() -> Box<dyn Write> {
     if stdout.is_terminal() { Box::new(PlainWriter::new(stdout)) } else { Box::new(stdout) }
 }
 
+/// The output for the messages of a protocol, which nothing else may write to.
+pub(crate) fn messages() -> tokio::io::Stdout {
+    tokio::io::stdout()
+}
+
 /// Writes a result to a file.
 pub(crate) fn file(path: &Path, text: impl Display) -> Result<(), CliError> {
     written(path.display(), std::fs::write(path, format!("{text}\n")))

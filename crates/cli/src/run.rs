@@ -13,7 +13,7 @@ use tracing::Level;
 
 use crate::args::{self, CliCommand, ParsedArgs};
 use crate::commands::{
-    bench, call, check, cluster, examples, explain, export, init, models, openapi, serve, status, top, words,
+    bench, call, check, cluster, examples, explain, export, init, mcp, models, openapi, serve, status, top, words,
 };
 #[cfg(feature = "process")]
 use crate::commands::{doctor, prepare};
@@ -115,8 +115,10 @@ fn carry_out(
             let message = "this program was built without the feature `process`, which services in Python need";
             return Err(CliError::Usage(message.to_owned()));
         }
+        CliCommand::Mcp(ref args) if args.is_bridge() => return mcp::bridge(args),
         CliCommand::Serve { .. }
         | CliCommand::Check
+        | CliCommand::Mcp(_)
         | CliCommand::OpenApi { .. }
         | CliCommand::Examples(_)
         | CliCommand::Explain(_) => {}
@@ -142,6 +144,7 @@ fn carry_out(
             let reload = (program == Program::Callboard).then(|| Box::new(move || Ok(read()?)) as ReadAgain);
             serve::run(plan, app, reload, watches, info, log)
         }
+        CliCommand::Mcp(args) => mcp::run(plan, app, info, &args, log),
         CliCommand::Check => check::run(Service::new(with_one_replica(plan), app)?),
         CliCommand::OpenApi { output } => openapi::run(Service::described(plan, app)?, &info, output.as_deref()),
         CliCommand::Examples(language) => examples::run(Service::described(plan, app)?, language),

@@ -25,6 +25,7 @@ use crate::replies::Replies;
 use crate::respond::{Refusal, json_response};
 use crate::rpc::{self, INVALID_PARAMS, Message, RpcError};
 use crate::schema;
+use crate::stdio::CLOSING_CANCELS;
 use crate::tools::Tools;
 
 /// A call whose message was read.
@@ -104,7 +105,8 @@ impl ToolCall<'_> {
         let (admission, payload) = decode_input(&budget, admission, route, Format::Json, input, &config.decode).await?;
         let replies = edge.submit_streaming(admission, payload, options);
         let replies = Replies::Own { replies, life: Arc::clone(life), body: Arc::clone(&self.body) };
-        let is_kept = self.asked.era == Era::Handshake && !edge.may_run_again(route);
+        let closing_cancels = self.parts.headers.contains_key(CLOSING_CANCELS);
+        let is_kept = self.asked.era == Era::Handshake && !closing_cancels && !edge.may_run_again(route);
         let reader = PieceReader {
             client: client.clone(),
             route: Arc::clone(route),

@@ -19,9 +19,9 @@ const HANDSHAKE: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11
 /// The method whose answer tells a client of the new era what there is.
 pub(crate) const DISCOVER: &str = "server/discover";
 
-const PROTOCOL_VERSION: &str = "mcp-protocol-version";
-const METHOD: &str = "mcp-method";
-const NAME: &str = "mcp-name";
+pub(crate) const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+pub(crate) const METHOD: &str = "mcp-method";
+pub(crate) const NAME: &str = "mcp-name";
 
 /// The era of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +118,14 @@ fn decoded(value: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(inner).ok()?).ok()
 }
 
+/// A value as [`decoded`] reads it: in base64 if a header cannot have it, or would have it differently.
+pub(crate) fn encoded(value: &str) -> String {
+    let is_plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        && value.trim_matches([' ', '\t']) == value
+        && !value.starts_with("=?base64?");
+    if is_plain { value.to_owned() } else { format!("=?base64?{}?=", STANDARD.encode(value)) }
+}
+
 #[cfg(test)]
 mod tests {
     use callboard_http::axum::http::HeaderName;
@@ -187,6 +195,15 @@ mod tests {
         let error = check(&headers(&[(PROTOCOL_VERSION, "1900-01-01"), (METHOD, "tools/list")]), &old).unwrap_err();
         assert_eq!(error.code, UNSUPPORTED_VERSION);
         assert_eq!(error.data, Some(json!({ "supported": ["2026-07-28"], "requested": "1900-01-01" })));
+    }
+
+    #[test]
+    fn an_encoded_value_is_read_back() {
+        for value in ["a", "a b", " a", "", "täg", "=?base64?YQ==?=", "a\u{7f}", "a\n"] {
+            let header = HeaderValue::from_str(&encoded(value)).unwrap();
+            let read = headers(&[(NAME, header.to_str().unwrap())]);
+            assert_eq!(super::header(&read, NAME).and_then(decoded).as_deref(), Some(value));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!
 //! A route is a tool if it says so ([`RouteSpec::tool`](callboard_core::RouteSpec::tool)), or if all are
 //! ([`McpConfig::all_routes`]). Its name is the route with `_` for each further slash, its description and its
-//! schemas those of the route.
+//! schemas those of the route. [`serve_stdio`] serves the same on stdin and stdout, for hosts that start their servers.
 //!
 //! The protocol translates: it has no queue, no session, no retry and no default of its own.
 //!
@@ -30,12 +30,13 @@ mod replies;
 mod respond;
 mod rpc;
 mod schema;
+mod stdio;
 mod tools;
 
 use std::sync::Arc;
 
-use callboard_core::ErrorKind;
 use callboard_core::edge::Route;
+use callboard_core::{ErrorKind, LocalClient};
 use callboard_http::axum::http::Method;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
@@ -43,6 +44,7 @@ use callboard_http::protocol::{
 };
 
 pub use self::config::{Authorization, AuthorizationError, McpConfig};
+pub use self::stdio::{AnswerBody, ExchangeError, HostMessage, LocalNode, MessageExchange, PostedAnswer, serve_stdio};
 
 use self::answer::Asked;
 use self::call::ToolCall;
@@ -64,6 +66,12 @@ impl McpProtocol {
     #[must_use]
     pub fn new(config: McpConfig) -> Self {
         Self { config }
+    }
+
+    /// The names of the tools of a node, in their order.
+    #[must_use]
+    pub fn tool_names(&self, client: &LocalClient) -> Vec<String> {
+        self.tools().list(client).into_iter().map(|(name, _)| name).collect()
     }
 
     fn tools(&self) -> Tools {

@@ -27,6 +27,19 @@ const MAX_TEXT_BYTES: usize = 1024;
 #[derive(Clone, Debug)]
 pub(crate) struct Id(Box<RawValue>);
 
+impl Id {
+    pub(crate) fn as_raw(&self) -> &RawValue {
+        &self.0
+    }
+}
+
+/// As they were sent: a client writes the id of its request in one way.
+impl PartialEq for Id {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
 /// An error of JSON-RPC.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RpcError {
@@ -59,6 +72,8 @@ pub(crate) struct Params {
     pub(crate) arguments: Option<Bytes>,
     /// The version that a handshake asks for.
     pub(crate) protocol_version: Option<String>,
+    /// The request that `notifications/cancelled` names, if it is an id.
+    pub(crate) cancelled: Option<Id>,
 }
 
 /// What `_meta` of a request says.
@@ -93,6 +108,8 @@ struct ParamsJson<'a> {
     arguments: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present", rename = "protocolVersion")]
     protocol_version: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "requestId")]
+    request_id: Option<&'a RawValue>,
 }
 
 #[derive(DeriveDeserialize)]
@@ -169,7 +186,8 @@ fn params(body: &Bytes, json: &RawValue) -> Result<Params, RpcError> {
     };
     let name = text_of("name", params.name)?;
     let protocol_version = text_of("protocolVersion", params.protocol_version)?;
-    Ok(Params { meta, name, arguments, protocol_version })
+    let cancelled = params.request_id.filter(|id| is_text_or_number(id)).map(|id| Id(id.to_owned()));
+    Ok(Params { meta, name, arguments, protocol_version, cancelled })
 }
 
 fn meta(json: &RawValue) -> Result<Meta, RpcError> {

@@ -87,6 +87,15 @@ def test_logging_tool() -> str:
     return "done"
 
 
+@cb.function(mcp=True)
+def test_noise() -> str:
+    """Prints where a host reads messages."""
+    note(f"process {os.getpid()}")
+    print("no message")
+    os.write(1, b"nor this\n")
+    return "said"
+
+
 # The suite calls the first tool that is listed: these are the last.
 @cb.function(mcp=True)
 def watch_endless() -> Iterator[str]:

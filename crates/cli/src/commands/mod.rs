@@ -15,6 +15,7 @@ pub(crate) mod examples;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod init;
+pub(crate) mod mcp;
 pub(crate) mod models;
 pub(crate) mod openapi;
 #[cfg(feature = "process")]

@@ -108,6 +108,10 @@ impl Served {
         Self { edge: edge.unwrap(), node }
     }
 
+    pub(crate) fn edge(&self) -> &HttpEdge {
+        &self.edge
+    }
+
     /// Why the node cannot be served.
     pub(crate) async fn refused(app: App, mcp: McpConfig) -> String {
         let node = app.start().await.unwrap();

@@ -7,4 +7,5 @@ mod edge;
 mod handshake;
 mod refusals;
 mod stateless;
+mod stdio;
 mod streams;
