@@ -30,8 +30,8 @@ fn the_client_of_openai_finds_models_reads_streams_and_repeats_nothing_that_ran(
     let (trouble, runs) = trouble(&python);
     let output = openai.run("openai_python.py", &[&base(&example), &base(&trouble), runs.to_str().unwrap()]);
     let parts = [
-        ["models", "chat", "streams", "embeddings", "refused"],
-        ["failures", "cancelled", "tool_calls", "others", "overload"],
+        ["models", "chat", "streams", "embeddings", "refused", "responses"],
+        ["failures", "cancelled", "tool_calls", "others", "responses_in_trouble", "overload"],
     ];
     assert_eq!(output.lines().collect::<Vec<_>>(), parts.concat());
 }

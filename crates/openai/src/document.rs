@@ -10,7 +10,7 @@ use callboard_http::protocol::ProtocolDocument;
 use serde_json::{Map, Value, json};
 
 use crate::models::id_of;
-use crate::path::path_of;
+use crate::path::{RESPONSES, path_of};
 
 /// The name of the error response.
 const ERROR: &str = "OpenAiError";
@@ -45,6 +45,29 @@ pub(crate) fn document(
     }
     if paths.is_empty() {
         return None;
+    }
+    let chats = models(Task::Chat);
+    if !chats.is_empty() {
+        let answer = add_schema("Response", json!({ "type": "object" }));
+        let properties = json!({
+            "model": { "type": "string", "enum": chats },
+            "input": {},
+            "instructions": text(),
+            "stream": { "type": "boolean" },
+        });
+        let request = json!({ "type": "object", "required": ["model", "input"], "properties": properties });
+        let content = json!({
+            "application/json": { "schema": answer },
+            "text/event-stream": { "schema": { "type": "string" } },
+        });
+        let operation = json!({
+            "operationId": "openai_responses",
+            "summary": "The next items of a conversation, whole or as events; nothing is kept",
+            "tags": [TAG],
+            "requestBody": { "required": true, "content": { "application/json": { "schema": request } } },
+            "responses": { "200": { "description": "The answer", "content": content }, "default": refusal() },
+        });
+        paths.insert(RESPONSES.to_owned(), json!({ "post": operation }));
     }
     let fields = json!({ "message": text(), "type": text(), "param": {}, "code": {} });
     let error = json!({ "type": "object", "required": ["message", "type"], "properties": fields });

@@ -3,6 +3,7 @@
 //! ```text
 //!  GET  /v1/models[/{id}]         the routes with a task; an id is the route without the leading slash
 //!  POST /v1/chat/completions      chat: messages to a message, whole or streamed
+//!  POST /v1/responses             chat as well: items to items, whole or streamed; nothing is kept
 //!  POST /v1/completions           complete: a prompt to a text, whole or streamed
 //!  POST /v1/embeddings            embed: each entry is an item of the route's batches
 //!  POST /v1/rerank                rerank: each pair of query and document is an item
@@ -27,11 +28,13 @@ mod input;
 mod items;
 mod messages;
 mod models;
+mod parts;
 mod path;
 mod rank;
 mod reply;
 mod request;
 mod respond;
+mod responses;
 mod stop;
 
 use std::sync::Arc;
@@ -77,7 +80,9 @@ impl OpenAiProtocol {
         let is_read = method == Method::GET || method == Method::HEAD;
         match endpoint {
             Endpoint::Models | Endpoint::Model(_) if !is_read => Err(ApiError::method_not_allowed(method, "GET, HEAD")),
-            Endpoint::Call(_) if method != Method::POST => Err(ApiError::method_not_allowed(method, "POST")),
+            Endpoint::Call(_) | Endpoint::Responses if method != Method::POST => {
+                Err(ApiError::method_not_allowed(method, "POST"))
+            }
             Endpoint::Models => Ok(Json(models::list(context.client, self.created)).into_response()),
             Endpoint::Model(id) => {
                 let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
@@ -96,6 +101,7 @@ impl OpenAiProtocol {
                 };
                 answer.map_err(|error| error.about(&route))
             }
+            Endpoint::Responses => Box::pin(responses::answer(context, request)).await,
             Endpoint::Missing(what) => {
                 Err(ApiError::new(ErrorKind::NotFound, format!("this server does not offer {what}")))
             }

@@ -10,11 +10,16 @@ pub(crate) enum Endpoint<'p> {
     Model(&'p str),
     /// One that calls a route of this task.
     Call(Task),
+    /// `/v1/responses`, which calls a route that chats.
+    Responses,
     /// Part of the API, and not offered here.
     Missing(&'static str),
     /// No endpoint.
     Unknown,
 }
+
+/// The endpoint of responses.
+pub(crate) const RESPONSES: &str = "/v1/responses";
 
 /// The paths that belong to the API, each with all below.
 pub(crate) const PATHS: [&str; 12] = [
@@ -24,7 +29,7 @@ pub(crate) const PATHS: [&str; 12] = [
     "/v1/embeddings",
     "/v1/rerank",
     "/v1/moderations",
-    "/v1/responses",
+    RESPONSES,
     "/v1/audio",
     "/v1/images",
     "/v1/files",
@@ -41,6 +46,7 @@ impl<'p> Endpoint<'p> {
             "/v1/embeddings" => Self::Call(Task::Embed),
             "/v1/rerank" => Self::Call(Task::Rerank),
             "/v1/moderations" => Self::Call(Task::Moderate),
+            RESPONSES => Self::Responses,
             _ => match path.strip_prefix("/v1/models/").filter(|id| !id.is_empty()) {
                 Some(id) => Self::Model(id),
                 None => missing(path).map_or(Self::Unknown, Self::Missing),
@@ -52,7 +58,7 @@ impl<'p> Endpoint<'p> {
 fn missing(path: &str) -> Option<&'static str> {
     let (name, _) = path.strip_prefix("/v1/")?.split_once('/').unwrap_or((path.strip_prefix("/v1/")?, ""));
     Some(match name {
-        "responses" => "the Responses API: use /v1/chat/completions",
+        "responses" => "responses that are kept: each answer is sent once",
         "audio" => "speech and transcriptions",
         "images" => "images",
         "files" => "files",
@@ -93,6 +99,8 @@ mod tests {
             ("/v1/chat", Endpoint::Unknown),
             ("/v1/images/generations", Endpoint::Missing("images")),
             ("/v1/files", Endpoint::Missing("files")),
+            ("/v1/responses", Endpoint::Responses),
+            ("/v1/responses/resp_1", Endpoint::Missing("responses that are kept: each answer is sent once")),
         ] {
             assert_eq!(Endpoint::parse(path), endpoint, "{path}");
             assert!(PATHS.iter().any(|claimed| path.starts_with(claimed)), "{path}");

@@ -37,7 +37,8 @@ async def use(call):
         seen.append((done, total))
 
     result = await call("test_tool_with_progress", {}, progress_callback=note)
-    assert result.content[0].text == "done" and seen[:3] == [(0.0, 100.0), (50.0, 100.0), (100.0, 100.0)], (result, seen)
+    assert result.content[0].text == "done", result
+    assert seen[:3] == [(0.0, 100.0), (50.0, 100.0), (100.0, 100.0)], seen
 
     began = asyncio.Event()
 
@@ -70,7 +71,8 @@ async def by_hand():
     """Nothing but messages is on stdout, and the end of stdin ends a call, the program and all that it has started."""
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(*COMMAND, stdin=pipe, stdout=pipe, env=dict(os.environ))
-    version = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
+    version = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
+    version = {f"io.modelcontextprotocol/{name}": value for name, value in version.items()}
 
     def ask(number, method, **params):
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params | {"_meta": version}}

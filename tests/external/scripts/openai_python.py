@@ -108,6 +108,45 @@ def others(client):
     assert [result.flagged for result in verdict.results] == [False, True]
 
 
+def responses(client):
+    whole = client.responses.create(model="repeat", input="one two three", max_output_tokens=2)
+    assert (whole.output_text, whole.status, whole.usage.total_tokens) == ("one two", "incomplete", 5), whole
+    assert whole.incomplete_details.reason == "max_output_tokens" and whole.id.startswith("resp_")
+    items = [{"role": "user", "content": "no"}, *whole.output, {"role": "user", "content": "four five"}]
+    with client.responses.stream(model="repeat", input=items, instructions="be kind") as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert [event.delta for event in events if event.type == "response.output_text.delta"] == ["four", " five"]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert (final.output_text, final.status, final.usage.output_tokens) == ("four five", "completed", 2), final
+    try:
+        client.responses.create(model="repeat", input="more", previous_response_id=whole.id)
+    except openai.BadRequestError as error:
+        assert "nothing is kept" in error.message and error.code == "invalid_value", error
+    else:
+        raise AssertionError("nothing is kept")
+
+
+def responses_in_trouble(client):
+    before = noted("fails")
+    try:
+        client.responses.create(model="fails", input="hi")
+    except openai.InternalServerError as error:
+        assert "the model is broken" in error.message, error
+    assert noted("fails") == before + 1
+    events = list(client.responses.create(model="breaks", input="hi", stream=True))
+    assert events[-1].type == "response.failed" and events[-1].response.output_text == "one ", events[-1]
+    assert "the model is broken" in events[-1].response.error.message
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
+    whole = client.responses.create(model="tools", input="hi", tools=[tool], tool_choice="required")
+    [call] = whole.output
+    assert (call.type, call.name, call.arguments) == ("function_call", "weather", '{"city": "Rome"}'), call
+    answer = {"type": "function_call_output", "call_id": call.call_id, "output": "9"}
+    items = [{"role": "user", "content": "hi"}, call, answer]
+    with client.responses.stream(model="tools", input=items, tools=[tool]) as stream:
+        assert stream.get_final_response().output[0].arguments == '{"city": "Rome"}'
+
+
 async def overload(base):
     """A full queue is 429, which the client waits for and repeats: all are answered in the end."""
     statuses = []
@@ -126,11 +165,11 @@ async def overload(base):
 
 
 client = openai.OpenAI(base_url=example, api_key="none")
-for part in (models, chat, streams, embeddings, refused):
+for part in (models, chat, streams, embeddings, refused, responses):
     part(client)
     print(part.__name__)
 client = openai.OpenAI(base_url=trouble, api_key="none")
-for part in (failures, cancelled, tool_calls, others):
+for part in (failures, cancelled, tool_calls, others, responses_in_trouble):
     part(client)
     print(part.__name__)
 asyncio.run(overload(trouble))

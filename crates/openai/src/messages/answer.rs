@@ -10,11 +10,14 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::error;
-use super::tools::{OneCallAtATime, Part, tool_uses};
 use crate::generate::{Choice, Ending, Piece};
+use crate::parts::{OneCallAtATime, Part, tool_uses};
 use crate::reply::Usage;
 use crate::request::ModelRequest;
 use crate::respond::{self, written};
+
+/// Of the ids of calls that the route gives none.
+const ID_PREFIX: &str = "toolu";
 
 #[derive(Serialize)]
 struct MessageJson<'a> {
@@ -65,7 +68,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
         }
         for call in tool_uses(&reply) {
             let input = call.arguments.object(&route)?;
-            content.push(json!({ "type": "tool_use", "id": call.id(), "name": call.name, "input": input }));
+            content.push(json!({ "type": "tool_use", "id": call.id(ID_PREFIX), "name": call.name, "input": input }));
         }
         written(&MessageJson {
             id: &id,
@@ -87,7 +90,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
 pub(super) async fn streamed(request: ModelRequest<'_>, id: String, choice: Choice) -> Result<Response, ApiError> {
     let source = MessageEvents {
         choice: Some(choice),
-        calls: OneCallAtATime::default(),
+        calls: OneCallAtATime::new(ID_PREFIX),
         held_bytes: request.context.client.edge().held_bytes(),
         writer: EventWriter { id: id.into(), model: request.model.as_str().into(), ..EventWriter::default() },
         usage: Usage::default(),

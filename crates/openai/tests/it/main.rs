@@ -7,3 +7,4 @@ mod edge;
 mod items;
 mod messages;
 mod refusals;
+mod responses;

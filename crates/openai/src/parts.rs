@@ -1,6 +1,6 @@
 //! The uses of tools in an answer, and their order in a stream. Pure.
 //!
-//! Pieces of several calls may alternate, but the blocks of a message follow each other. So one call is sent as it
+//! Pieces of several calls may alternate, but the blocks of a message, and the items of a response, follow each other. So one call is sent as it
 //! comes; the pieces of the others, and text between, wait until the end.
 
 use std::borrow::Cow;
@@ -14,32 +14,32 @@ use crate::reply::Reply;
 use crate::respond::{self, written};
 
 /// What a reply says of a call of a tool: its number, and what is known of it.
-pub(super) struct ToolUse<'a> {
+pub(crate) struct ToolUse<'a> {
     index: i64,
     id: &'a str,
-    pub(super) name: &'a str,
-    pub(super) arguments: Arguments<'a>,
+    pub(crate) name: &'a str,
+    pub(crate) arguments: Arguments<'a>,
 }
 
 impl ToolUse<'_> {
-    pub(super) fn id(&self) -> String {
-        id_of(self.index, self.id)
+    pub(crate) fn id(&self, prefix: &str) -> String {
+        id_of(prefix, self.index, self.id)
     }
 }
 
 /// A route may leave the id out, and a client answers by it.
-fn id_of(index: i64, id: &str) -> String {
-    if id.is_empty() { format!("toolu_{index}") } else { id.to_owned() }
+fn id_of(prefix: &str, index: i64, id: &str) -> String {
+    if id.is_empty() { format!("{prefix}_{index}") } else { id.to_owned() }
 }
 
 /// The arguments of a tool: JSON, also in pieces, or what it is the JSON of.
-pub(super) enum Arguments<'a> {
+pub(crate) enum Arguments<'a> {
     Text(&'a str),
     Value(&'a Value),
 }
 
 impl Arguments<'_> {
-    fn text(&self) -> Result<Cow<'_, str>, ApiError> {
+    pub(crate) fn text(&self) -> Result<Cow<'_, str>, ApiError> {
         match self {
             Self::Text(text) => Ok(Cow::Borrowed(text)),
             Self::Value(value) => {
@@ -49,7 +49,7 @@ impl Arguments<'_> {
     }
 
     /// The object that a client gets. None are an empty one.
-    pub(super) fn object(&self, route: &str) -> Result<Json, ApiError> {
+    pub(crate) fn object(&self, route: &str) -> Result<Json, ApiError> {
         let text = self.text()?;
         if text.trim().is_empty() {
             return Ok(json!({}));
@@ -60,7 +60,7 @@ impl Arguments<'_> {
     }
 }
 
-pub(super) fn tool_uses(reply: &Reply) -> impl Iterator<Item = ToolUse<'_>> {
+pub(crate) fn tool_uses(reply: &Reply) -> impl Iterator<Item = ToolUse<'_>> {
     let calls = match reply.more.get("tool_calls") {
         Some(Value::List(calls)) => calls.as_slice(),
         _ => &[],
@@ -86,7 +86,7 @@ pub(super) fn tool_uses(reply: &Reply) -> impl Iterator<Item = ToolUse<'_>> {
 
 /// A part of a message, in the order of its blocks.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     Text(String),
     /// A call begins.
     Call {
@@ -98,7 +98,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Text(text) | Self::Arguments(text) => text.len(),
             Self::Call { id, name } => id.len() + name.len(),
@@ -116,8 +116,10 @@ struct WaitingCall {
 }
 
 /// Puts the pieces of an answer into the order of its blocks.
-#[derive(Debug, Default)]
-pub(super) struct OneCallAtATime {
+#[derive(Debug)]
+pub(crate) struct OneCallAtATime {
+    /// Of ids that the route leaves out.
+    id_prefix: &'static str,
     ready: Vec<Part>,
     /// The call that is sent as it comes.
     sent: Option<i64>,
@@ -127,8 +129,12 @@ pub(super) struct OneCallAtATime {
 }
 
 impl OneCallAtATime {
+    pub(crate) fn new(id_prefix: &'static str) -> Self {
+        Self { id_prefix, ready: Vec::new(), sent: None, text: String::new(), waiting: Vec::new() }
+    }
+
     /// Adds a piece.
-    pub(super) fn add(&mut self, reply: &Reply) -> Result<(), ApiError> {
+    pub(crate) fn add(&mut self, reply: &Reply) -> Result<(), ApiError> {
         if !reply.content.is_empty() {
             match self.sent {
                 None => self.ready.push(Part::Text(reply.content.clone())),
@@ -139,7 +145,7 @@ impl OneCallAtATime {
             let arguments = call.arguments.text()?;
             if self.sent.is_none() {
                 self.sent = Some(call.index);
-                self.ready.push(begun(call.index, call.id, call.name));
+                self.ready.push(begun(self.id_prefix, call.index, call.id, call.name));
             }
             if self.sent == Some(call.index) {
                 if !arguments.is_empty() {
@@ -159,14 +165,14 @@ impl OneCallAtATime {
     }
 
     /// What can be sent: at the end, all.
-    pub(super) fn take(&mut self, is_end: bool) -> Vec<Part> {
+    pub(crate) fn take(&mut self, is_end: bool) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.ready);
         if is_end {
             if !self.text.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut self.text)));
             }
             for WaitingCall { index, id, name, arguments } in self.waiting.drain(..) {
-                parts.push(begun(index, &id, &name));
+                parts.push(begun(self.id_prefix, index, &id, &name));
                 if !arguments.is_empty() {
                     parts.push(Part::Arguments(arguments));
                 }
@@ -176,17 +182,17 @@ impl OneCallAtATime {
     }
 
     /// The bytes of what waits.
-    pub(super) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         let of = |call: &WaitingCall| size_of::<WaitingCall>() + call.id.len() + call.name.len() + call.arguments.len();
         self.text.len() + self.waiting.iter().map(of).sum::<usize>()
     }
 
     /// Whether there was a call.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.sent.is_some()
     }
 }
 
-fn begun(index: i64, id: &str, name: &str) -> Part {
-    Part::Call { id: id_of(index, id), name: name.to_owned() }
+fn begun(prefix: &str, index: i64, id: &str, name: &str) -> Part {
+    Part::Call { id: id_of(prefix, index, id), name: name.to_owned() }
 }
