@@ -209,3 +209,32 @@ fn the_doctor_says_what_is_missing_with_its_cure() {
     let (code, lines) = doctor(good, &|command| _ = command.args(["--http", &address]));
     assert!(code == 1 && lines.contains(&format!("problem: {address} cannot be listened on")), "{lines}");
 }
+
+#[test]
+fn a_cart_has_its_content_after_a_restart() {
+    let Some(python) = python() else { return };
+    let place = directory();
+    let app = place.join("cart.py");
+    fs::copy("examples/python/cart.py", &app).unwrap();
+    let show = |server: &Server| {
+        let answer = server.request("GET /cart/ann HTTP/1.1", b"");
+        (answer.status, serde_json::from_str::<Value>(&answer.body).unwrap())
+    };
+    let server = serve(&python, app.to_str().unwrap());
+    for (count, expected) in [(2, 2), (1, 3)] {
+        assert_eq!(answer(&server, "/cart/ann/add", &json!({ "item": "tea", "count": count })), (200, json!(expected)));
+    }
+    assert_eq!(answer(&server, "/cart/ann/add", &json!({ "item": "tea", "count": 0 })).0, 422);
+    let (status, problem) = answer(&server, "/cart/bob/order", &json!({}));
+    assert_eq!((status, problem["message"].as_str()), (409, Some("the cart is empty")));
+    assert_eq!(show(&server), (200, json!({ "items": { "tea": 3 }, "ordered": 0 })));
+    drop(server);
+
+    let server = serve(&python, app.to_str().unwrap());
+    assert_eq!(answer(&server, "/cart/ann/order", &json!({})), (200, json!("ann-1")));
+    assert_eq!(show(&server), (200, json!({ "items": {}, "ordered": 1 })));
+
+    let exported = command(&python, &["export", app.to_str().unwrap()]).output().unwrap();
+    let exported = String::from_utf8(exported.stdout).unwrap();
+    assert!(exported.contains("path = \"@keyed/cart-:key-add\"\nstages = \"cart-:key-add\"\n"), "{exported}");
+}

@@ -44,7 +44,7 @@ mod units;
 
 pub use error::{ConfigError, Place, chain};
 pub use explain::Explanation;
-pub use form::{AdminAddress, LogFormat, Replicas, SecretSource};
+pub use form::{AdminAddress, LogFormat, Replicas, SecretSource, StateStoreAt};
 pub use graph::Steps;
 #[cfg(feature = "process")]
 pub use helper::{HelperKeys, HelperPlan, ReadyKey};

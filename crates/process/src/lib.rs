@@ -62,7 +62,7 @@ pub use log_limit::OUTPUT_TARGET;
 pub use memory::{MemoryLimit, default_memory_limit};
 pub use program::processors::check as check_cores;
 pub use python::{
-    HOOKS_READY, PythonApp, PythonConfig, PythonDependency, PythonError, PythonRawBody, PythonReplicas,
+    HOOKS_READY, PythonApp, PythonConfig, PythonDependency, PythonError, PythonKeyed, PythonRawBody, PythonReplicas,
     PythonRequestArgument, PythonRequestPlace, PythonService, is_module_in, python_files,
 };
 pub use ready::{HttpUrl, Readiness};

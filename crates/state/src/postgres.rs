@@ -60,6 +60,7 @@ const SAVE: &str = "UPDATE callboard_keyed_actors SET version = version + 1, sta
 #[derive(Debug)]
 pub struct PostgresStore {
     config: Config,
+    makes_table: bool,
     session: Mutex<Option<Arc<Session>>>,
 }
 
@@ -134,7 +135,15 @@ impl PostgresStore {
         if config.get_application_name().is_none() {
             config.application_name("callboard");
         }
-        Ok(Self { config, session: Mutex::default() })
+        Ok(Self { config, makes_table: false, session: Mutex::default() })
+    }
+
+    /// Makes the table with each connection, if it does not exist and its user may. By default nodes only read and write
+    /// it; see [`create_table`](Self::create_table).
+    #[must_use]
+    pub fn making_table(mut self) -> Self {
+        self.makes_table = true;
+        self
     }
 
     /// Makes the table, if it does not exist. Once for a database, by a user who may: the nodes only read and write it.
@@ -160,6 +169,12 @@ impl PostgresStore {
         }
         let client = connect(&self.config).await?;
         client.batch_execute(LIMITS).await?;
+        if self.makes_table
+            && let Err(error) = client.batch_execute(Self::TABLE).await
+        {
+            // It may be there, made by another user.
+            tracing::debug!(parent: None, reason = text_of(&error), "the table of keyed actors was not made");
+        }
         let (claim, load) = (client.prepare(CLAIM).await?, client.prepare(LOAD).await?);
         let save = client.prepare(SAVE).await?;
         Ok(Arc::clone(session.insert(Arc::new(Session {

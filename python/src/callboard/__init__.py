@@ -23,6 +23,7 @@ from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, sw
 from callboard._context import Context, SetupContext
 from callboard._depends import depends
 from callboard._exceptions import CallError, HTTPException, InvalidInput
+from callboard._keyed import keyed
 from callboard._media import Audio, File, Image
 from callboard._options import nearest_name
 from callboard._request import Cookie, Header, Query
@@ -60,6 +61,7 @@ __all__ = [
     "depends",
     "ensemble",
     "function",
+    "keyed",
     "metric",
     "on_start",
     "on_stop",
@@ -78,6 +80,8 @@ __all__ = [
 
 # Names of other systems, and the name here.
 _ELSEWHERE = {
+    "actor": "keyed",
+    "entity": "keyed",
     "authenticate": "auth",
     "middleware": "auth",
     "on_event": "on_start",

@@ -96,6 +96,8 @@ class Service:
     mcp: bool = False
     # What it says of its answers over HTTP.
     response: Declared | None = None
+    # What it says of its objects, if there is one for each key.
+    keyed: Any = None
 
 
 @dataclasses.dataclass

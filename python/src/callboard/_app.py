@@ -53,7 +53,8 @@ class App:
             for attribute, found in depends_of(route.owner)
         ]
         is_step = any(route is step for step in self.steps)
-        more = {"depends": depends, "is_step": is_step}
+        keyed = route.service.keyed
+        more = {"depends": depends, "is_step": is_step, "keyed": keyed and dataclasses.asdict(keyed)}
         return {**route.describe(), **{key: value for key, value in more.items() if value}}
 
 

@@ -395,8 +395,8 @@ async def _aclosing(outputs: Any) -> AsyncIterator[None]:
 # ---- Setup and cleanup -----------------------------------------------------------------------------------------------
 
 
-def setup_arguments(setup: Callable[..., Any], context: SetupContext) -> dict[str, Any]:
-    """The arguments of `setup` by name: device, replica, cache, context, settings, and each setting as itself."""
+def setup_arguments(setup: Callable[..., Any], context: SetupContext, **more: Any) -> dict[str, Any]:
+    """The arguments of `setup` by name: device, replica, cache, context, settings, each setting as itself, and more."""
     known = {
         "cache": context.cache,
         **context.settings,
@@ -404,6 +404,7 @@ def setup_arguments(setup: Callable[..., Any], context: SetupContext) -> dict[st
         "replica": context.replica,
         "settings": context.settings,
         "context": context,
+        **more,
     }
     return hook_arguments(setup, known)
 

@@ -50,6 +50,7 @@ class Signature:
         batched: bool,
         path: str = "",
         methods: tuple[str, ...] = (),
+        implied: tuple[str, ...] = (),
     ) -> None:
         inner = inspect.unwrap(fn)
         parameters = list(inspect.signature(inner).parameters.values())[1 if drop_self else 0 :]
@@ -65,6 +66,9 @@ class Signature:
         for parameter in parameters:
             self._take(parameter, hints.get(parameter.name, Any))
         missing = set(path_parameters(path)) - {each.name for each in self.request if each.part.place == "path"}
+        # Parameters of the path that the code need not have.
+        self.implied = [Argument(name, PathParameter(path), str, []) for name in implied if name in missing]
+        missing -= set(implied)
         if missing:
             raise TypeError(f"{where}: the path {path} has `{min(missing)}`, and no parameter is called so")
         returned = unaliased(hints.get("return", Any))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -17,7 +18,8 @@ import msgspec
 from callboard._api import ASGI_ROUTE, METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
-from callboard._options import hyphened, nearest_name
+from callboard._keyed import Objects, State, methods_of, turn_signature
+from callboard._options import hyphened, nearest_name, path_parameters
 from callboard._response import Declared, Response
 from callboard._said import said
 from callboard._signature import Signature
@@ -45,6 +47,8 @@ class Route:
     signature: Signature
     # The method whose replicas run it, if they are not its own.
     host: Route | None = None
+    # The signature of the method itself, where this is what a replica runs of a keyed class.
+    own: Signature | None = None
 
     @property
     def max_batch_size(self) -> int:
@@ -55,7 +59,7 @@ class Route:
     @property
     def examples(self) -> tuple[Any, ...]:
         """Valid inputs. Those of a service are for `predict`; a class may have them as an attribute, too."""
-        if self.attribute not in (None, "predict") or self.method.examples:
+        if self.attribute not in (None, "predict") or self.method.examples or self.service.keyed is not None:
             return self.method.examples
         return self.service.examples or tuple(getattr(self.owner, "examples", ()))
 
@@ -128,9 +132,29 @@ class Route:
 
     def instance(self) -> Any:
         """A new instance of the class, before its `setup`; None for a function."""
+        if self.service.keyed is not None:
+            return Objects(self.owner)
         return self.owner() if self.attribute else None
 
+    def computed(self) -> Route:
+        """The same as a replica runs it: a method of a keyed class gets the state of the key with its input."""
+        if self.service.keyed is None or self.own is not None:
+            return self
+        return dataclasses.replace(self, signature=turn_signature(self.signature), own=self.signature)
+
+    @property
+    def own_signature(self) -> Signature:
+        """The signature of the code itself."""
+        return self.own or self.signature
+
+    def call(self, instance: Any, arguments: dict[str, Any]) -> Any:
+        """Calls the method of an object."""
+        return getattr(instance, str(self.attribute))(**arguments)
+
     def bind(self, instance: Any) -> Callable[..., Any]:
+        if self.own is not None:
+            turn = instance.turn_async if self.signature.is_async else instance.turn
+            return functools.partial(turn, self)
         bound: Callable[..., Any] = getattr(instance, self.attribute) if self.attribute else self.owner
         return bound
 
@@ -153,7 +177,7 @@ class Route:
             "mcp": self.mcp,
             "documentation": self.documentation if self.mcp else None,
             "response": None if self.response is None else dataclasses.asdict(self.response),
-            "request": [argument.describe() for argument in self.signature.request],
+            "request": [argument.describe() for argument in (*self.signature.implied, *self.signature.request)],
             "streams": self.signature.streams,
             "batched": self.method.batched,
             "max_batch_size": self.max_batch_size,
@@ -325,11 +349,18 @@ def _class_routes(cls: Any, service: Service, target: str) -> list[Route]:
     _check_constructor(cls)
     _check_cleanup(cls)
     names = [name for name in dir(cls) if name != "predict" and _is_route(cls, name)]
+    if service.keyed is not None:
+        State(cls)
+        names = [name for name in methods_of(cls) if name != "predict"]
     # In the order in which they are written.
     names.sort(key=lambda name: getattr(getattr(cls, name), "__code__", _NO_CODE).co_firstlineno)
     if callable(getattr(cls, "predict", None)):
         names.insert(0, "predict")
     routes = [_method_route(cls, name, service, target) for name in names]
+    if service.keyed is not None and inspect.iscoroutinefunction(getattr(cls, "setup", None)):
+        other = next((route for route in routes if not route.signature.is_async), None)
+        if other is not None:
+            raise TypeError(f"{cls.__name__}.setup is async, so `{other.attribute}` has to be: `async def`")
     # A replica runs batches of methods that answer alike and as many at once. The first of them has the replicas.
     hosts: dict[tuple[bool, int], Route] = {}
     for route in routes:
@@ -353,13 +384,41 @@ def _method_route(cls: Any, name: str, service: Service, target: str) -> Route:
     fn = getattr(cls, name)
     method = getattr(fn, METHOD, Method())
     is_main = name == "predict"
-    path = method.route or (service.route if is_main else f"{service.route}/{name}")
+    base = service.route if service.keyed is None else f"{service.route}/{{key}}"
+    path = method.route or (base if is_main else f"{base}/{name}")
     where, methods = f"{service.name}.{name}", method.methods or (service.methods if is_main else ())
-    signature = Signature(fn, where, drop_self=not is_static, batched=method.batched, path=path, methods=methods)
+    signature = Signature(
+        fn,
+        where,
+        drop_self=not is_static,
+        batched=method.batched,
+        path=path,
+        methods=methods,
+        implied=() if service.keyed is None else ("key",),
+    )
     _check_concurrency(method, signature)
+    if service.keyed is not None:
+        _check_keyed(path, method, signature)
     if is_main:
         return _checked(Route(target, service.name, path, cls, name, service, method, signature))
     return _checked(Route(f"{target}.{name}", f"{service.name}.{name}", path, cls, name, service, method, signature))
+
+
+def _check_keyed(path: str, method: Method, signature: Signature) -> None:
+    if "key" not in path_parameters(path):
+        raise TypeError(
+            f"{signature.where}: a route of a keyed class has the key in its path, such as '/cart/{{key}}/x'"
+        )
+    wrong = {
+        "yields: a method of a keyed class has one output": signature.streams,
+        "@batched: a key has one call at a time": method.batched,
+        "examples: they would change the keys that they call": bool(method.examples),
+        "openai and mcp: the key is in the path": bool(method.openai or method.mcp),
+        "status_code, media_type and response_description are not for keyed classes": method.response is not None,
+    }
+    for what, is_wrong in wrong.items():
+        if is_wrong:
+            raise TypeError(f"{signature.where}: {what}")
 
 
 def _checked(route: Route) -> Route:

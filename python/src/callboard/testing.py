@@ -6,9 +6,12 @@ import asyncio
 import copy
 import inspect
 import sys
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Protocol
+from urllib.parse import quote, unquote
 
+from callboard._api import SERVICE
 from callboard._asgi import is_asgi
 from callboard._awaiting import finish, settled, wait
 from callboard._compose import NodeStage, Step, walk
@@ -53,7 +56,10 @@ def test_client(app: Any, **settings: Any) -> TestClient:
         raise TargetError("an ASGI app is tested by a client of its own, such as starlette.testclient.TestClient(app)")
     owners = [part for part in walk(app) if not isinstance(part, Step)] if isinstance(app, Step) else [app]
     modules = [sys.modules[each.__module__] for each in owners if each.__module__ in sys.modules]
-    found = _steps(app, settings) if isinstance(app, Step) else _Instance(app, settings)
+    if isinstance(app, Step):
+        return TestClient(_steps(app, settings), NodeHooks(modules))
+    is_keyed = getattr(getattr(app, SERVICE, None), "keyed", None) is not None
+    found = _KeyedInstance(app, settings) if is_keyed else _Instance(app, settings)
     return TestClient(found, NodeHooks(modules))
 
 
@@ -112,14 +118,17 @@ class TestClient:
         transport = LocalTransport(self._app, self._wait)
         return Client.over(transport, ThreadedTransport(transport))
 
-    def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
+    def call(
+        self, value: Any = None, *, method: str | None = None, context: Context | None = None, key: str | None = None
+    ) -> Any:
         """One call, and its output as plain data; for a streaming route the list of its outputs.
 
         `method` is the name of a method with `@route`, by default `predict`; `context` is what the code gets as its
-        `Context`, whose `response` has the status and headers of the answer afterwards. Raises what the code raises,
-        `InvalidInput` for an input that does not fit the hints, and `TargetError` for a method that is no route.
+        `Context`, whose `response` has the status and headers of the answer afterwards; `key` is that of a keyed class.
+        Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and `TargetError` for a
+        method that is no route.
         """
-        return self._wait(self._app.call(value, method, _read_back(context)))
+        return self._wait(self._app.call(value, method, _with_key(_read_back(context), key)))
 
     def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
         """Many calls, and their outputs in order. A failed item is its exception, in its place.
@@ -153,9 +162,11 @@ class AsyncTestClient:
         """As `TestClient.client`."""
         return AsyncClient.over(AsyncLocalTransport(self._app))
 
-    async def call(self, value: Any = None, *, method: str | None = None, context: Context | None = None) -> Any:
+    async def call(
+        self, value: Any = None, *, method: str | None = None, context: Context | None = None, key: str | None = None
+    ) -> Any:
         """As `TestClient.call`."""
-        return await self._app.call(value, method, _read_back(context))
+        return await self._app.call(value, method, _with_key(_read_back(context), key))
 
     async def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
         """As `TestClient.batch`."""
@@ -171,6 +182,19 @@ def _read_back(context: Context | None) -> Context | None:
     if context is not None:
         context._response = Response()
     return context
+
+
+def _with_key(context: Context | None, key: str | None) -> Context | None:
+    """The context of a call of a keyed class, whose key is the last segment of a path until the route is known."""
+    if key is None:
+        return context
+    context = context or Context()
+    context.path = f"{_KEY}{quote(key, safe='')}"
+    return context
+
+
+# No route begins so.
+_KEY = "@key/"
 
 
 def _steps(app: Step, settings: dict[str, Any]) -> App:
@@ -322,3 +346,55 @@ class _Instance:
     def _decoded(self, envelope: Buffer, *, is_as_sent: bool = True) -> Any:
         self._decoder.is_as_sent = is_as_sent
         return self._decoder.decode(envelope)
+
+
+class _KeyedInstance(_Instance):
+    """A keyed class, with the states of its keys in memory."""
+
+    def __init__(self, app: Any, settings: dict[str, Any]) -> None:
+        super().__init__(app, settings)
+        self._instance.context = self._context
+        self._states: dict[str, tuple[int, bytes | None]] = {}
+        # The calls of a key run one after another.
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def open(self) -> None:
+        """`setup` runs for each object."""
+
+    async def close(self) -> None:
+        """Objects are dropped without notice."""
+
+    async def run(
+        self, items: list[bytes], method: str | None, contexts: list[Context]
+    ) -> list[tuple[list[bytes], Failure | None]]:
+        route = self._route(method)
+        runner = Runner(route.computed(), self._instance)
+        return [await self._turn(route, runner, *each) for each in zip(items, contexts, strict=True)]
+
+    async def _turn(
+        self, route: Route, runner: Runner, item: bytes, context: Context
+    ) -> tuple[list[bytes], Failure | None]:
+        key = _key_of(route, context)
+        if key is None:
+            raise TargetError(f"`{route.name}` needs a key: client.call(…, method={route.attribute!r}, key='ann')")
+        async with self._turns[key]:
+            version, state = self._states.get(key, (0, None))
+            turn = {"key": key, "epoch": 1, "version": version, "state": state, "input": item}
+            (found,) = await run_here(runner, [turn], [context], lambda index, output: None)
+            if isinstance(found, Failure):
+                return [], found
+            if found["state"] is not None:
+                self._states[key] = (version + 1, found["state"])
+            return [found["output"]], None
+
+
+def _key_of(route: Route, context: Context) -> str | None:
+    """The key of a call. Its path becomes that of the route."""
+    path = context.path or ""
+    if path.startswith(_KEY):
+        given = path.removeprefix(_KEY)
+        context.path = route.path.replace("{key}", given)
+        return unquote(given)
+    place = route.path.split("/").index("{key}") - len(route.path.split("/"))
+    segments = path.split("/")
+    return unquote(segments[place]) if len(segments) >= -place and segments[place] else None

@@ -143,7 +143,9 @@ class Worker:
             if hasattr(instance, "prepare"):
                 self._says("preparing")
             context = setup_context(route, start, instance)
-            routes = [route, *beside(route, start.methods)]
+            routes = [each.computed() for each in (route, *beside(route, start.methods))]
+            if route.service.keyed is not None:
+                instance.context = context
         self._may_call = bool(_depends.depends_of(route.owner))
         self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
         _depends.current = self._calls

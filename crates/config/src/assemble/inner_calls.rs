@@ -85,6 +85,8 @@ mod tests {
             auth: None,
             engine: None,
             host: None,
+            #[cfg(feature = "process")]
+            computed: None,
         };
         check(&plan, &called.map(|routes| Some(part(routes)))).map_err(|error| error.to_string())
     }

@@ -6,6 +6,8 @@
 mod inner_calls;
 #[cfg(all(feature = "onnx", feature = "process"))]
 pub mod isolated;
+#[cfg(feature = "process")]
+mod keyed;
 mod part;
 mod types;
 
@@ -89,7 +91,10 @@ pub fn app_and_engines(plan: &Plan) -> Result<(App, Vec<String>), BuildError> {
         Some(format!("stage {} runs on {engine}", stage.name.value))
     };
     let engines = plan.stages.iter().zip(&parts).filter_map(line).collect();
-    Ok((routes_of(plan, &parts)?.into_iter().fold(App::new(), App::mount), engines))
+    let app = routes_of(plan, &parts)?.into_iter().fold(App::new(), App::mount);
+    #[cfg(feature = "process")]
+    let app = keyed::start(app, plan, &parts)?;
+    Ok((app, engines))
 }
 
 /// Makes the routes that a plan describes, with the stages that they use.
@@ -178,6 +183,10 @@ impl fmt::Debug for SharedStage {
 }
 
 fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> Result<RouteSpec, BuildError> {
+    #[cfg(feature = "process")]
+    if let Some(computed) = keyed::route(plan, route, parts) {
+        return Ok(computed);
+    }
     let types = Types(parts);
     let needs = types.needs(&route.steps.value, None);
     let (input, example) =

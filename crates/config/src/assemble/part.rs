@@ -19,6 +19,8 @@ use callboard_stages::{StageConfigError, image, labels};
 use serde_json::json;
 
 use super::BuildError;
+#[cfg(feature = "process")]
+use super::keyed::Computed;
 use super::types::Needs;
 #[cfg(feature = "process")]
 use crate::placement::Placement;
@@ -52,6 +54,9 @@ pub(super) struct Part {
     pub(super) engine: Option<String>,
     /// Its replicas, for stages with `replicas_of`; `None` where it cannot be a host.
     pub(super) host: Option<Host>,
+    /// What computes it, if it is a method of a keyed class: `code` asks the actor of a key.
+    #[cfg(feature = "process")]
+    pub(super) computed: Option<Computed>,
 }
 
 /// A stage whose replicas run others.
@@ -90,6 +95,8 @@ impl Part {
             response: None,
             engine: None,
             host: None,
+            #[cfg(feature = "process")]
+            computed: None,
         };
         match &planned.kind {
             StageKind::Image(config) => {
@@ -119,6 +126,7 @@ impl Part {
                     let place = plan.place(&planned.name.source, format!("stage `{name}`"));
                     BuildError::Python { place, source: Box::new(source) }
                 })?;
+                let keyed = service.keyed.clone().map(|class| (class, service.route.clone()));
                 let calls = service.depends.iter().map(|call| (call.attribute.clone(), call.route.clone())).collect();
                 let typed = |schema| DataType::value().with_name(name).with_schema(schema);
                 let arguments = service.request.iter().map(request_argument).collect();
@@ -151,8 +159,9 @@ impl Part {
                     let stage = host.into_iter().fold(stage, |stage, host| stage.hosted_by(&host.replicas));
                     (Planned::Single(stage.clone().into()), stage.as_host())
                 };
+                let (code, computed) = Computed::behind(keyed, name, code);
                 let (needs, host) = (Some(Needs { input, example: None }), Some(Host { replicas, streams }));
-                Ok(Self { code, needs, output, calls, auth, arguments, response, engine: None, host })
+                Ok(Self { code, needs, output, calls, auth, arguments, response, engine: None, host, computed })
             }
             StageKind::Remote(config) => Ok(remote(name, config)),
         }
@@ -256,6 +265,8 @@ fn remote(name: &str, config: &RemoteConfig) -> Part {
         response: None,
         engine: None,
         host: None,
+        #[cfg(feature = "process")]
+        computed: None,
     }
 }
 
@@ -422,6 +433,8 @@ mod model {
             response: None,
             engine: Some(model.runs_on()),
             host: None,
+            #[cfg(feature = "process")]
+            computed: None,
         })
     }
 

@@ -25,8 +25,8 @@ pub(crate) use self::network::{
 pub(crate) use self::replicas::ReplicaBounds;
 pub use self::replicas::Replicas;
 pub(crate) use self::weights::Weights;
-pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter};
-pub use self::words::{LogFormat, SecretSource};
+pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, StoreForm};
+pub use self::words::{LogFormat, SecretSource, StateStoreAt};
 
 /// No value.
 pub(crate) const NONE: &str = "none";

@@ -77,6 +77,56 @@ impl Form for KeysFrom {
     }
 }
 
+/// Where the state of keyed actors is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateStoreAt {
+    /// A file beside what the node serves.
+    Auto,
+    /// Memory: it ends with the node.
+    Memory,
+    /// This file.
+    File(PathBuf),
+    /// The PostgreSQL server whose connection string this variable has, which may be a secret.
+    Server(String),
+}
+
+/// The form of a [`StateStoreAt`].
+#[derive(Clone, Debug)]
+pub(crate) struct StoreForm;
+
+const MEMORY: &str = "memory";
+
+impl Form for StoreForm {
+    type Value = StateStoreAt;
+
+    fn read(&self, raw: Raw<'_>) -> Option<StateStoreAt> {
+        match KeysFrom.read(raw)? {
+            // The word for no file.
+            None => None,
+            Some(SecretSource::Variable(name)) => Some(StateStoreAt::Server(name)),
+            Some(SecretSource::File(path)) if path.as_os_str() == AUTO => Some(StateStoreAt::Auto),
+            Some(SecretSource::File(path)) if path.as_os_str() == MEMORY => Some(StateStoreAt::Memory),
+            Some(SecretSource::File(path)) => Some(StateStoreAt::File(path)),
+        }
+    }
+
+    fn expected(&self) -> String {
+        format!(
+            "\"{AUTO}\", the path of a file, \"{VARIABLE}NAME\" for a variable with the connection string of a \
+             PostgreSQL server, or \"{MEMORY}\""
+        )
+    }
+
+    fn show(&self, value: &StateStoreAt) -> String {
+        match value {
+            StateStoreAt::Auto => AUTO.to_owned(),
+            StateStoreAt::Memory => MEMORY.to_owned(),
+            StateStoreAt::File(path) => path.display().to_string(),
+            StateStoreAt::Server(variable) => format!("{VARIABLE}{variable}"),
+        }
+    }
+}
+
 /// A name or version for people: one short line, or `auto` for the default.
 #[derive(Clone, Debug)]
 pub(crate) struct Label;

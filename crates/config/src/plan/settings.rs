@@ -10,19 +10,19 @@ use callboard_http_client::Origin;
 use callboard_net::{MembershipProfile, NodeAddress, OfferRules};
 
 use crate::error::ConfigError;
-use crate::form::{AdminAddress, Form, LogFormat, SecretSource};
+use crate::form::{AdminAddress, Form, LogFormat, SecretSource, StateStoreAt};
 use crate::http::HttpLimits;
 use crate::layers::Layers;
 use crate::models::settings::ModelDefaults;
 use crate::setting::values::{Row, setting_values};
 use crate::setting::{
-    ACCESS_LOG, ADMIN, ADMIN_API_KEYS, ADVERTISE, ALL, API_KEYS, API_TITLE, API_VERSION, AUTHORIZATION_SERVERS,
-    BODY_TIMEOUT, CALLS_BACK, CLUSTER, COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN, DRAIN_DELAY, ERROR_TRACES,
-    EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG, LOG_FORMAT, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES, MAX_LOADED, MAX_LOADED_BYTES,
-    MAX_TIMEOUT, MCP, MCP_URL, MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS, OPEN_LOAD, OTLP_CA_FILE,
-    OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT, RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT, Setting,
-    TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
+    ACCESS_LOG, ACTOR_STORE, ADMIN, ADMIN_API_KEYS, ADVERTISE, ALL, API_KEYS, API_TITLE, API_VERSION,
+    AUTHORIZATION_SERVERS, BODY_TIMEOUT, CALLS_BACK, CLUSTER, COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DRAIN,
+    DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN, LOG,
+    LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
+    MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT, MCP, MCP_URL, MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS,
+    OPEN_LOAD, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT, RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT,
+    Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use crate::source::{Source, Sourced};
 #[cfg(feature = "process")]
@@ -105,6 +105,8 @@ setting_values! {
         models_watch: Option<Duration> = WATCH;
         /// The largest model file that operators may upload, if any.
         model_uploads: Option<u64> = MODEL_UPLOADS;
+        /// Where the state of keyed classes is.
+        actor_store: StateStoreAt = ACTOR_STORE;
         /// The filter of log lines.
         log: String = LOG;
         /// The format of log lines.
@@ -220,8 +222,15 @@ impl Settings {
         Ok(())
     }
 
-    /// A program sets the queues of its stages in its code, so this setting would have no effect.
+    /// A program sets the queues of its stages and the stores of its keyed actors in its code, so these settings would
+    /// have no effect.
     pub(super) fn check_program(&self) -> Result<(), ConfigError> {
+        if self.actor_store.source != Source::Default {
+            return Err(ConfigError::NotHere {
+                what: described(&ACTOR_STORE, &self.actor_store),
+                why: "the keyed actors of a program have the stores that its code gives them",
+            });
+        }
         match self.queue.source {
             Source::Default => Ok(()),
             _ => Err(ConfigError::NotHere {

@@ -15,7 +15,7 @@ use callboard_net::MembershipProfile;
 use super::form::{
     AdminListen, Advertised, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label,
     Listen, LogFilter, LogFormat, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, SecureUrl,
-    SecureUrls, Span,
+    SecureUrls, Span, StoreForm,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -39,7 +39,7 @@ impl Name {
     /// Whether a program with its own app has this setting. Its code sets its stages.
     #[must_use]
     pub fn is_for_programs(&self) -> bool {
-        ![QUEUE.name.key, WATCH.name.key, MODEL_UPLOADS.name.key].contains(&self.key)
+        ![QUEUE.name.key, WATCH.name.key, MODEL_UPLOADS.name.key, ACTOR_STORE.name.key].contains(&self.key)
     }
 
     /// Whether its value is true or false; on the command line, the flag without a value means true.
@@ -294,6 +294,10 @@ settings! {
     MODEL_UPLOADS: OrNone<Bytes> = OrNone(Bytes(SIZE_RANGE)), key "models.uploads", flag "model-uploads",
         value "SIZE", default "none",
         "Largest model file that the admin listener takes into a directory of models; none to take none";
+    /// A file: state that survives a restart is what keyed classes are for.
+    ACTOR_STORE: StoreForm = StoreForm, key "actors.store", flag "actor-store",
+        value "FILE", default "auto",
+        "Where the state of keyed classes is: a file, env:NAME for a PostgreSQL server, memory; auto: .callboard/actors.redb";
     /// Warnings and errors: the start-up lines show the rest.
     LOG: LogFilter = LogFilter, key "log.filter", flag "log",
         value "FILTER", default "warn",

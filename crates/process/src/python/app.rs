@@ -7,6 +7,8 @@ use callboard_core::edge::DeclaredResponse;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
+use super::keyed::PythonKeyed;
+
 /// How many replicas a service has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
@@ -122,6 +124,8 @@ pub struct PythonService {
     /// Whether it is a step of pipelines, and has no route of its own.
     #[serde(default)]
     pub is_step: bool,
+    /// What it says of its objects, if it is a method of a class with one for each key.
+    pub keyed: Option<PythonKeyed>,
     /// The target of the function that names the callers of its file, if that has one.
     #[serde(skip)]
     pub auth: Option<String>,

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::app::{NodeStage, PythonApp, PythonHooks, PythonPipeline, PythonReplicas, PythonService};
+use super::keyed::PythonKeyed;
 
 impl PythonApp {
     /// The configuration file that it means.
@@ -64,6 +65,10 @@ impl PythonApp {
                     let examples: Vec<String> = examples.iter().map(|each| format!("{{ json = {each} }}")).collect();
                     let _ = writeln!(text, "examples = [{}]", examples.join(", "));
                 }
+            }
+            if service.keyed.is_some() {
+                let route = quoted(&PythonKeyed::route_of(&service.stage_name()));
+                let _ = writeln!(text, "\n[[route]]\npath = {route}\nstages = {name}");
             }
             text.push('\n');
         }
@@ -163,6 +168,20 @@ mod tests {
         let steps = r#"stages = ["decode", "m", { switch = "n", cases = { "a b" = "best" } }]"#;
         assert!(text.contains(&format!("path = \"/app\"\n{steps}\n")), "{text}");
         assert!(text.contains("path = \"/other\"") && !text.contains("path = \"/decode\""), "{text}");
+    }
+
+    #[test]
+    fn a_method_of_a_keyed_class_has_a_route_that_computes_it() {
+        let mut app = app();
+        app.services[3].route = "/cart/{key}/add".to_owned();
+        let keyed = json!({ "kind": "cart", "save_every_ms": null, "idle_after_ms": 60_000, "max_active": 100 });
+        app.services[3].keyed = Some(serde_json::from_value(keyed).unwrap());
+        let text = app.configuration();
+        for path in ["/cart/{key}/add", "@keyed/cart-:key-add"] {
+            let route = format!("[[route]]\npath = \"{path}\"\nstages = \"cart-:key-add\"\n");
+            assert_eq!(text.matches(&route).count(), 1, "{text}");
+        }
+        assert_eq!(text.matches("@keyed").count(), 1, "other services have none");
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 mod app;
 mod configuration;
+mod keyed;
 
 pub use app::{
     PythonApp, PythonDependency, PythonRawBody, PythonReplicas, PythonRequestArgument, PythonRequestPlace,
     PythonService,
 };
+pub use keyed::PythonKeyed;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -254,11 +254,26 @@ fn the_file_of_a_program_has_only_settings() {
     let plan = resolve("[http]\nlisten = \"127.0.0.1:0\"\n").unwrap();
     assert_eq!(plan.settings.http.source, Source::File { line: 2 });
     let error = resolve(DIGITS).unwrap_err().to_string();
-    let known = "http, quic, admin, api, mcp, files, models, log, errors, traces, limits";
+    let known = "http, quic, admin, api, mcp, files, models, actors, log, errors, traces, limits";
     let process = if cfg!(feature = "process") { ", process" } else { "" };
     assert_eq!(error, format!("c.toml:2: unknown key `stage`; known: {known}{process}"));
     let error = resolve("[limits]\nqueue = 5\n").unwrap_err().to_string();
     assert_eq!(error, "limits.queue = 5 (line 2) has no effect here: the stages of a program set their own queues");
+    let error = resolve("[actors]\nstore = \"memory\"\n").unwrap_err().to_string();
+    assert!(error.starts_with("actors.store = memory (line 2) has no effect here: "), "{error}");
+}
+
+#[test]
+fn the_store_of_keyed_classes_is_a_file_a_server_or_memory() {
+    let store =
+        |text: &str| plan_with(DIGITS, &[("actor-store", text)], &[]).map(|plan| plan.settings.actor_store.value);
+    assert_eq!(store("auto"), Ok(StateStoreAt::Auto));
+    assert_eq!(store("memory"), Ok(StateStoreAt::Memory));
+    assert_eq!(store("carts.redb"), Ok(StateStoreAt::File("carts.redb".into())));
+    assert_eq!(store("env:CARTS"), Ok(StateStoreAt::Server("CARTS".to_owned())));
+    for wrong in ["none", "env:", ""] {
+        assert!(store(wrong).unwrap_err().contains("\"env:NAME\" for a variable"), "{wrong}");
+    }
 }
 
 #[test]

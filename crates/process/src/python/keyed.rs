@@ -1,0 +1,161 @@
+//! Keyed classes: the node has the state of each key, and a replica computes what a method makes of it.
+//!
+//! ```text
+//! POST /cart/ann/add ──► door ──► instance of `ann`, one in the cluster ──► @keyed/cart-:key-add ──► a replica
+//!                                 has the state, saves what has changed ◄── state and output ◄───────┘
+//! ```
+//!
+//! * **In order:** the instance handles one call at a time, so the next one begins with the state of the last one.
+//! * **Crash:** a call whose replica dies, or whose method raises, has no new state: the key goes on with the last one.
+//! * **Late, cancelled:** a call that has left is cancelled in its replica. Its state is that of the call before.
+//!
+//! The replica keeps objects by epoch and version of their state, so it seldom reads a state. None of them is needed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_core::actor::Question;
+use callboard_core::keyed::{Answers, KeyContext, Keyed, KeyedSpec, SavePolicy, StateStore, Stored};
+use callboard_core::{App, CallContext, CallError, Deadline, Failure, Pipeline};
+use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
+
+/// What a class with `@keyed` says of its objects.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct PythonKeyed {
+    /// The kind of its keyed actors.
+    pub kind: String,
+    /// How long an answered change may be unsaved; `None` if it is saved before its answer leaves.
+    pub save_every_ms: Option<u64>,
+    /// How long a key stays active after its last call.
+    pub idle_after_ms: u64,
+    /// The most active keys on a node.
+    pub max_active: usize,
+}
+
+/// The parameter of each route of such a class that is the key.
+const KEY: &str = "key";
+
+impl PythonKeyed {
+    /// The route that computes a method of such a class for a key. No edge serves it.
+    #[must_use]
+    pub fn route_of(stage: &str) -> String {
+        format!("@keyed/{stage}")
+    }
+
+    /// The app with the kind, whose states are in `store`.
+    pub fn start(&self, app: App, store: Arc<dyn StateStore>) -> App {
+        let load = |_, state: Stored<Value>| async { Ok(Object { state, version: 0 }) };
+        let save = self.save_every_ms.map(|every| SavePolicy::Relaxed { every: Duration::from_millis(every) });
+        let kind = KeyedSpec::new(&self.kind, store, load)
+            .save(save.unwrap_or(SavePolicy::Durable))
+            .idle_after(Duration::from_millis(self.idle_after_ms))
+            .max_active(self.max_active)
+            // A call ends at its deadline, with a failure. A crash would drop what is not saved yet.
+            .handle_within(2 * Deadline::MAX_TIMEOUT);
+        app.keyed(kind.accepts::<Turn>())
+    }
+
+    /// The step of a route of such a class: `route` is its path, with the parameter of the key, and `stage` computes it.
+    #[must_use]
+    pub fn door(&self, route: &str, stage: &str) -> Pipeline<Value, Value> {
+        let (route, stage) = (route.to_owned(), stage.to_owned());
+        let asked = Pipeline::ask_key_with(&self.kind, move |input: &Value, context: &CallContext| {
+            let key = key_in(&route, context.path().unwrap_or_default())?;
+            let input = Value::Bytes(input.encode(Format::Envelope)?);
+            Ok((key, Turn { stage: stage.clone(), input }))
+        });
+        asked.map("output", |output: &Value| match output {
+            // A replica of this cluster has written it.
+            Value::Bytes(output) => Ok(Value::decode(Format::Envelope, output, &DecodeLimits::UNLIMITED)?),
+            other => Err(Failure::new(format!("a replica answered with a value of type {}", other.kind()))),
+        })
+    }
+}
+
+/// The key in a path that this route takes. There may be more segments before it, such as the prefix of a proxy.
+fn key_in(route: &str, path: &str) -> Result<String, Failure> {
+    let needs = || Failure::invalid_input(format!("a call of `{route}` needs the key in its path"));
+    let place = route.rsplit('/').position(|segment| segment == format!("{{{KEY}}}")).ok_or_else(needs)?;
+    let segment = path.rsplit('/').nth(place).filter(|segment| !segment.is_empty()).ok_or_else(needs)?;
+    let key = percent_decode_str(segment).decode_utf8();
+    Ok(key.map_err(|_| Failure::invalid_input("the key is no text in UTF-8"))?.into_owned())
+}
+
+/// One call of a method.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Turn {
+    /// The stage that computes the method.
+    stage: String,
+    /// The input, as an envelope.
+    input: Value,
+}
+
+impl Question for Turn {
+    const NAME: &str = "callboard.turn";
+    type Answer = Value;
+}
+
+/// The state of one key.
+struct Object {
+    /// Bytes that the class reads; null before its first change.
+    state: Stored<Value>,
+    /// The count of changes since it was loaded.
+    version: u64,
+}
+
+impl Keyed for Object {
+    type State = Value;
+
+    fn stored(&mut self) -> &mut Stored<Value> {
+        &mut self.state
+    }
+}
+
+impl Answers<Turn> for Object {
+    async fn answer(&mut self, Turn { stage, input }: Turn, context: &KeyContext) -> Result<Value, Failure> {
+        let turn: [(&str, Value); 5] = [
+            ("key", context.key().into()),
+            ("epoch", context.epoch().into()),
+            ("version", self.version.into()),
+            ("state", Value::clone(&self.state)),
+            ("input", input),
+        ];
+        let (route, turn) = (PythonKeyed::route_of(&stage), Value::Map(Map::from_iter(turn)));
+        let options = context.options().clone().with_deadline(context.deadline());
+        let answer: Result<Value, CallError> = context.asker_client().call_with(&route, turn, options).await;
+        let Value::Map(mut answer) = answer? else { return Err(Failure::new("a replica answered without a state")) };
+        if let Some(Value::Bytes(state)) = answer.remove("state") {
+            // A copy: the answer's buffer may be memory of the replica, and is larger.
+            *self.state = Value::Bytes(state.to_vec().into());
+            self.version += 1;
+        }
+        answer.remove("output").ok_or_else(|| Failure::new("a replica answered without an output"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_a_segment_of_the_path_from_its_end() {
+        let key = |route: &str, path: &str| key_in(route, path).map_err(|failure| failure.to_string());
+        for (route, path, expected) in [
+            ("/cart/{key}/add", "/cart/ann/add", "ann"),
+            ("/cart/{key}", "/proxy/cart/a%2Fb%C3%A4", "a/bä"),
+            ("/cart/{key}/{item}", "/cart/ann/tea", "ann"),
+        ] {
+            assert_eq!(key(route, path).as_deref(), Ok(expected), "{path}");
+        }
+        for path in ["", "/add", "/cart//add"] {
+            assert_eq!(
+                key("/cart/{key}/add", path).unwrap_err(),
+                "a call of `/cart/{key}/add` needs the key in its path"
+            );
+        }
+        assert_eq!(key("/cart/{key}", "/cart/%ff").unwrap_err(), "the key is no text in UTF-8");
+    }
+}

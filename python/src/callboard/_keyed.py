@@ -1,0 +1,263 @@
+"""Keyed classes: one object for each key, whose state the node keeps.
+
+The node has the state of a key, lets one call at a time in, and gives it the state with the input. A replica makes an
+object of it, runs the method, and answers with the output and the state, if that has changed. It keeps the object for
+the next call of the key, but no promise depends on that.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import typing
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from callboard._api import SERVICE, service_of
+from callboard._awaiting import settled
+from callboard._context import Context, SetupContext
+from callboard._envelope import decode
+from callboard._options import check_names, hyphened, positive, timeout_ms
+from callboard._response import ANSWERS
+from callboard._said import said
+from callboard._signature import Signature
+
+if TYPE_CHECKING:
+    from callboard._target import Route
+
+C = TypeVar("C", bound=type)
+# The objects that a replica keeps.
+_KEPT = 1000
+# A state is at most 1 MiB, so a node has memory for this many.
+_MAX_ACTIVE = 100_000
+# Methods that no call reaches.
+_HOOKS = ("setup",)
+_SERVICE_OPTIONS = (
+    *("name", "route", "replicas", "timeout", "queue", "start_timeout", "device", "devices", "memory_limit", "env"),
+    *("affinity", "warm", "headers", "query"),
+)
+_OPTIONS = ("durable", "save_every", "idle_after", "max_active", *_SERVICE_OPTIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Keyed:
+    """The options of `keyed`, beside those of a service."""
+
+    kind: str
+    # None: before the answer leaves.
+    save_every_ms: int | None = None
+    idle_after_ms: int = 60_000
+    max_active: int = _MAX_ACTIVE
+
+
+@overload
+def keyed(cls: C, /) -> C: ...
+
+
+@overload
+def keyed(
+    *,
+    durable: bool = ...,
+    save_every: str | float = ...,
+    idle_after: str | float = ...,
+    max_active: int = ...,
+    name: str | None = ...,
+    route: str | None = ...,
+    replicas: int | tuple[int, int] = ...,
+    timeout: str | float | None = ...,
+    queue: int | None = ...,
+    start_timeout: str | float | None = ...,
+    device: str | None = ...,
+    devices: Any = ...,
+    memory_limit: str | int | None = ...,
+    env: Any = ...,
+    affinity: Any = ...,
+    warm: bool = ...,
+    headers: Sequence[str] = ...,
+    query: Sequence[str] = ...,
+) -> Callable[[C], C]: ...
+
+
+def keyed(cls: Any = None, /, **options: Any) -> Any:
+    """Makes a class one whose objects have a key each: one cart for each customer, wherever in the cluster.
+
+        @cb.keyed
+        class Cart:
+            state: list[str]
+
+            def add(self, item: str) -> int:
+                self.state.append(item)
+                return len(self.state)
+
+    `POST /cart/ann/add` calls `add` of the cart `ann`. Each method is a route, unless its name begins with `_`;
+    `predict` is `/cart/{key}`, and `callboard.route` gives a method another path with `{key}`. The calls of a key run
+    one after another, those of different keys at the same time in the replicas.
+
+    `state` is what is kept of a key: its hint may be all that a parameter may be, such as a dataclass. A new key begins
+    with a copy of the class attribute `state`, else with what the type makes without arguments. `self.key` is the key.
+    A method that raises changes nothing. Other attributes live as long as their object, which a replica drops at any
+    time: `setup` makes them, and gets by name what `setup` of a service gets, `key` and `state`.
+
+    * `durable`: what a call has changed is saved before its answer leaves, by default. `False`: at most every
+      `save_every`, `"5s"` by default, and when the key becomes idle. A node that is killed loses what it has not saved.
+    * `idle_after`: how long the node keeps the state of a key in memory after its last call, `"60s"` by default.
+    * `max_active`: the most keys in memory of a node, 100,000 by default.
+    * `name`: with hyphens the name of the class in the store, which must stay the same; by default that of the class.
+
+    The others are those of `service`. Where the states are: `actors.store`, by default a file beside the app.
+
+    Raises `TypeError` for an unknown option or anything but a class, and `ValueError` for a value out of its range.
+    """
+    check_names("keyed", options, _OPTIONS)
+
+    def decorate(cls: Any) -> Any:
+        if not isinstance(cls, type):
+            raise TypeError(f"@keyed decorates a class, not {cls!r}")
+        found = service_of(cls, False, **{name: each for name, each in options.items() if name in _SERVICE_OPTIONS})
+        setattr(cls, SERVICE, dataclasses.replace(found, keyed=_keyed_of(found.name, options)))
+        return cls
+
+    return decorate if cls is None else decorate(cls)
+
+
+def _keyed_of(name: str, options: dict[str, Any]) -> Keyed:
+    durable = options.get("durable", True)
+    if durable and "save_every" in options:
+        raise ValueError("save_every is for durable=False: otherwise each change is saved before its answer")
+    return Keyed(
+        kind=hyphened(name),
+        save_every_ms=None if durable else timeout_ms(options.get("save_every", "5s"), "save_every"),
+        idle_after_ms=timeout_ms(options.get("idle_after", "60s"), "idle_after"),
+        max_active=positive("max_active", options.get("max_active", _MAX_ACTIVE)),
+    )
+
+
+def methods_of(cls: Any) -> list[str]:
+    """The methods that are routes. `TypeError` names one that a keyed class cannot have."""
+    for hook in ("cleanup", "health", "prepare"):
+        if hasattr(cls, hook):
+            raise TypeError(f"{cls.__name__}.{hook}: a keyed class has none: its objects are dropped without notice")
+    found = [name for name in dir(cls) if not name.startswith("_") and name not in _HOOKS]
+    return [name for name in found if inspect.isfunction(inspect.getattr_static(cls, name))]
+
+
+class State:
+    """How the state of a class is made, read and written. `TypeError` says what is wrong with it."""
+
+    def __init__(self, cls: Any) -> None:
+        self._cls = cls
+        try:
+            hint = typing.get_type_hints(cls, include_extras=True).get("state")
+        except NameError as error:
+            raise TypeError(f"{cls.__name__}: a type hint cannot be read: {error}") from error
+        if hint is None:
+            raise TypeError(f"{cls.__name__}: a keyed class says what is kept of a key: write `state: dict[str, int]`")
+
+        def state(state: Any) -> Any: ...
+
+        state.__annotations__ = {"state": hint, "return": hint}
+        self._form = Signature(state, f"{cls.__name__}.state", drop_self=False, batched=False)
+        self._make = typing.get_origin(hint) or hint
+        self.fresh()
+
+    def fresh(self) -> Any:
+        """The state of a new key."""
+        if hasattr(self._cls, "state"):
+            return copy.deepcopy(self._cls.state)
+        try:
+            return self._make()
+        except Exception as error:
+            raise TypeError(
+                f"{self._cls.__name__}.state: a new key begins with `{getattr(self._make, '__name__', self._make)}()`, "
+                f"which fails: {said(error)}: write a default, `state: … = …`"
+            ) from error
+
+    def read(self, written: bytes) -> Any:
+        return self._form.arguments(decode(written, is_as_sent=self._form.takes_frames_as_sent))["state"]
+
+    def write(self, state: Any) -> bytes:
+        return b"".join(self._form.encode_output(state))
+
+
+class Objects:
+    """The objects of a replica. It is the instance of a service, whose methods are `turn` and `turn_async`."""
+
+    def __init__(self, cls: Any) -> None:
+        self._cls = cls
+        self._state = State(cls)
+        self._kept: OrderedDict[str, tuple[tuple[int, int], Any]] = OrderedDict()
+        self.context = SetupContext()
+
+    def turn(self, route: Route, turn: dict[str, Any], context: Context) -> dict[str, Any]:
+        """One call for a key, without an await."""
+        found, arguments = self._begin(turn), _arguments(route, turn, context)
+        if found is None:
+            found = self._made(turn)
+            self._set_up(found, turn)
+        return self._ended(found, route, turn, route.call(found, arguments))
+
+    async def turn_async(self, route: Route, turn: dict[str, Any], context: Context) -> dict[str, Any]:
+        """The same with one."""
+        found, arguments = self._begin(turn), _arguments(route, turn, context)
+        if found is None:
+            found = self._made(turn)
+            await settled(self._set_up(found, turn))
+        return self._ended(found, route, turn, await settled(route.call(found, arguments)))
+
+    def _begin(self, turn: dict[str, Any]) -> Any:
+        """The object that has this state. It is kept again if the call succeeds."""
+        version, found = self._kept.pop(turn["key"], (None, None))
+        return found if version == (turn["epoch"], turn["version"]) else None
+
+    def _made(self, turn: dict[str, Any]) -> Any:
+        made = self._cls()
+        made.key = turn["key"]
+        made.state = self._state.fresh() if turn["state"] is None else self._state.read(turn["state"])
+        return made
+
+    def _set_up(self, made: Any, turn: dict[str, Any]) -> Any:
+        # The runner imports the routes, which know this module.
+        from callboard._runner import setup_arguments
+
+        setup = getattr(made, "setup", None)
+        if setup is None:
+            return None
+        return setup(**setup_arguments(setup, self.context, key=turn["key"], state=made.state))
+
+    def _ended(self, found: Any, route: Route, turn: dict[str, Any], output: Any) -> dict[str, Any]:
+        signature = route.own_signature
+        if isinstance(output, BaseException):
+            raise output
+        if isinstance(output, ANSWERS):
+            raise TypeError(f"{signature.where}: a method of a keyed class returns a value, and no `Response`")
+        encoded, state = b"".join(signature.encode_output(output)), self._state.write(found.state)
+        is_same = state == turn["state"]
+        self._kept[turn["key"]] = ((turn["epoch"], turn["version"] + (not is_same)), found)
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return {"state": None if is_same else state, "output": encoded}
+
+
+def _arguments(route: Route, turn: dict[str, Any], context: Context) -> dict[str, Any]:
+    signature = route.own_signature
+    # The node has called a route of its own.
+    context.route = route.path
+    found = signature.arguments(decode(turn["input"], is_as_sent=signature.takes_frames_as_sent))
+    found.update(signature.request_arguments(context))
+    if signature.context:
+        found[signature.context] = context
+    return found
+
+
+def turn_signature(signature: Signature) -> Signature:
+    """The signature of a method as a replica runs it: the state comes with the input."""
+
+    def turn(turn: dict[str, Any], context: Context) -> Any: ...
+
+    async def turn_async(turn: dict[str, Any], context: Context) -> Any: ...
+
+    for each in (turn, turn_async):
+        each.__annotations__ = {"turn": dict[str, Any], "context": Context}
+    return Signature(turn_async if signature.is_async else turn, signature.where, drop_self=False, batched=False)
