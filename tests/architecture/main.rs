@@ -39,7 +39,7 @@ const RULES: [Rule; 22] = [
     ("server", "core grpc http mcp net oip openai process", "axum hyper quinn ractor"),
     (
         "config",
-        "codec core http http-client mcp net onnx process server stages",
+        "codec core http http-client mcp net onnx process server stages state",
         "axum hyper quinn ractor rten prost image",
     ),
     ("models", "codec config core http server", "axum hyper quinn ractor"),
