@@ -7,7 +7,7 @@ use callboard_http::{HttpConfig, TlsConfig, TrustedProxies};
 use super::setting::values::setting_values;
 use super::setting::{
     API_KEYS_RELOAD_INTERVAL, BODY_PROGRESS_TIMEOUT, CLOSE_LINGER, HEADER_READ_TIMEOUT, HTTP2_STREAM_WINDOW_BYTES,
-    IDLE_TIMEOUT, MAX_CANCELLED_STREAMS, MAX_CONCURRENT_STREAMS, MAX_DECOMPRESSED_BYTES, MAX_DEPTH, MAX_ELEMENTS,
+    HTTP2_WINDOWS_BYTES, IDLE_TIMEOUT, MAX_CANCELLED_STREAMS, MAX_CONCURRENT_STREAMS, MAX_DECOMPRESSED_BYTES, MAX_DEPTH, MAX_ELEMENTS,
     MAX_HEADER_BYTES, MAX_STRING_BYTES, MAX_TREE_BYTES, MIN_BYTES_PER_SECOND, SHUTDOWN_LINGER, TLS_HANDSHAKE_TIMEOUT,
     TLS_RELOAD_INTERVAL, TRUSTED_PROXIES, WRITE_PROGRESS_TIMEOUT,
 };
@@ -26,6 +26,7 @@ setting_values! {
         trusted_proxies: TrustedProxies = TRUSTED_PROXIES;
         max_concurrent_streams: usize = MAX_CONCURRENT_STREAMS;
         http2_stream_window_bytes: u64 = HTTP2_STREAM_WINDOW_BYTES;
+        http2_windows_bytes: u64 = HTTP2_WINDOWS_BYTES;
         max_cancelled_streams: usize = MAX_CANCELLED_STREAMS;
         max_depth: usize = MAX_DEPTH;
         max_elements: usize = MAX_ELEMENTS;
@@ -54,6 +55,7 @@ impl HttpLimits {
         config.trusted_proxies = self.trusted_proxies.value.clone();
         config.max_concurrent_streams = small(&self.max_concurrent_streams);
         config.http2_stream_window_bytes = bytes(&self.http2_stream_window_bytes) as u32;
+        config.http2_windows_bytes = self.http2_windows_bytes.value;
         config.max_cancelled_streams = small(&self.max_cancelled_streams);
         config.decode.max_depth = self.max_depth.value;
         config.decode.max_elements = self.max_elements.value;

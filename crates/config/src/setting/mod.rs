@@ -191,7 +191,10 @@ settings! {
         value "COUNT", default "256", "Most HTTP/2 requests in flight on one connection";
     HTTP2_STREAM_WINDOW_BYTES: Bytes = Bytes(16 << 10..=128 << 20),
         key "http.http2_stream_window_bytes", flag "http2-stream-window-bytes",
-        value "SIZE", default "64KiB", "Bytes of a body that an HTTP/2 client may send ahead";
+        value "SIZE", default "64KiB", "Bytes of a body that every HTTP/2 client may send ahead";
+    HTTP2_WINDOWS_BYTES: Bytes = Bytes(0..=1 << 40),
+        key "http.http2_windows_bytes", flag "http2-windows-bytes",
+        value "SIZE", default "128MiB", "Bytes that HTTP/2 clients may send ahead beyond that, all together";
     MAX_CANCELLED_STREAMS: Count = Count(0..=1_000_000),
         key "http.max_cancelled_streams", flag "max-cancelled-streams",
         value "COUNT", default "1000", "HTTP/2 requests that a connection may cancel beyond the finished ones";

@@ -56,7 +56,7 @@ use crate::dispatch::{HttpEdge, NOSNIFF};
 use crate::error::ApiError;
 use crate::guard::is_below;
 use crate::listener::tls::Tls;
-use crate::listener::{self, AcceptMetrics};
+use crate::listener::{self, AcceptMetrics, Http2Windows};
 use crate::model_repository::ModelRepository;
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::{Protocol, Protocols};
@@ -154,7 +154,9 @@ pub async fn serve_admin(
     let mut watchers = JoinSet::new();
     guard.watch_keys().map(|fresh| watchers.spawn(fresh));
     let router = admin.router(guard, &config);
-    listener::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
+    // Its bodies are short, but for uploads of models, which come from near.
+    let windows = Http2Windows::new(&HttpConfig { http2_windows_bytes: 0, ..config.clone() });
+    listener::run(listener, router, &config, tls, AcceptMetrics::default(), windows, shutdown).await;
     Ok(())
 }
 

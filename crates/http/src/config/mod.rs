@@ -205,12 +205,21 @@ pub struct HttpConfig {
     /// [`max_connections`](Self::max_connections): the product bounds the requests that the edge holds.
     pub max_concurrent_streams: u32,
 
-    /// The bytes of one body that an HTTP/2 client may send before the edge has read them. Default 64 KiB; a connection
-    /// may send nine times that on all its streams.
+    /// The bytes of one body that every HTTP/2 client may send before the edge has read them. Default 64 KiB; a
+    /// connection may send nine times that on all its streams.
     ///
     /// *Threat*: memory that is charged to no call, bounded by nine times this per connection. *Cost*: a body comes no
     /// faster than one window per round trip, 1.3 MB/s at 50 ms. Raise it for clients that upload over slow links.
+    /// Pairs with [`http2_windows_bytes`](Self::http2_windows_bytes), by which most connections have more.
     pub http2_stream_window_bytes: u32,
+
+    /// The bytes that HTTP/2 clients may send ahead beyond those windows, all together. Default 128 MiB, and never more
+    /// than half of the node's `max_in_flight_bytes`; 0 leaves each connection its own window only.
+    ///
+    /// A connection that begins gets up to an eighth of what is left, so that a stream has at most 1 MiB: the first
+    /// eight connections have that, dozens some of it. *Threat*: as above. Raise it for many clients that send large
+    /// tensors at a time.
+    pub http2_windows_bytes: u64,
 
     /// The number of HTTP/2 requests that one connection may cancel (reset) beyond the finished ones. Default 1,000;
     /// then the connection is cut.
@@ -389,6 +398,7 @@ impl Default for HttpConfig {
             decode: DecodeLimits::default(),
             max_concurrent_streams: 256,
             http2_stream_window_bytes: 64 * 1024,
+            http2_windows_bytes: 128 << 20,
             max_cancelled_streams: 1_000,
             access_log: AccessLog::Off,
             error_traces: ErrorTraces::default(),

@@ -25,7 +25,7 @@ use crate::describe;
 use crate::describe::openapi::ApiInfo;
 use crate::error::starting;
 use crate::guard::{AUTH_ROUTE, AccessPolicy, LoopbackGuard};
-use crate::listener::AcceptMetrics;
+use crate::listener::{AcceptMetrics, Http2Windows};
 use crate::listener::tls::Tls;
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::{Protocol, Protocols};
@@ -47,6 +47,7 @@ struct EdgeState {
     ids: RequestIds,
     metrics: Arc<EdgeMetrics>,
     tls: Option<Tls>,
+    windows: Arc<Http2Windows>,
     /// `None` without keys and CORS.
     policy: Option<AccessPolicy>,
     /// Applies before the policy, on a listener that only this machine can reach.
@@ -106,11 +107,23 @@ impl HttpEdge {
         let (policy, loopback_guard) = (config.access_policy(), config.loopback_guard());
         let tls = config.tls.clone().map(Tls::load).transpose()?;
         let (ids, metrics, info) = (RequestIds::new(), Arc::new(EdgeMetrics::new()), Arc::new(info));
+        let windows = Http2Windows::new(&config);
         let protocols = Protocols::try_new(protocols)?.with_open_page(config.open_load.then_some(describe::load::PATH));
         let (node, tracer, life) = (OnceLock::new(), OnceLock::new(), Arc::new(EdgeLife::new(&config)));
-        let state =
-            EdgeState { config, info, ids, metrics, tls, policy, loopback_guard, life, node, tracer, protocols };
-        Ok(Self(Arc::new(state)))
+        Ok(Self(Arc::new(EdgeState {
+            config,
+            info,
+            ids,
+            metrics,
+            tls,
+            windows,
+            policy,
+            loopback_guard,
+            life,
+            node,
+            tracer,
+            protocols,
+        })))
     }
 
     /// Serves the routes of the node, which has started.
@@ -135,6 +148,7 @@ impl HttpEdge {
         protocols
             .check_all(&client.routes())
             .map_err(|(protocol, reason)| HttpServeError::Refused { protocol, reason })?;
+        self.0.windows.limit(client.edge().limits().max_in_flight_bytes / 2);
         let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), protocols.clone());
         self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
         self.share_tracer();
@@ -207,6 +221,10 @@ impl HttpEdge {
 
     pub(crate) fn metrics(&self) -> Arc<EdgeMetrics> {
         Arc::clone(&self.0.metrics)
+    }
+
+    pub(crate) fn windows(&self) -> Arc<Http2Windows> {
+        Arc::clone(&self.0.windows)
     }
 
     pub(crate) fn tls(&self) -> Option<Tls> {

@@ -13,7 +13,7 @@ use crate::config::{HttpConfig, HttpConfigError};
 use crate::describe::openapi::ApiInfo;
 use crate::dispatch::HttpEdge;
 use crate::listener::tls::{Tls, TlsError};
-use crate::listener::{self, AcceptMetrics, Responder};
+use crate::listener::{self, AcceptMetrics, Http2Windows, Responder};
 use crate::protocol::{ProtocolError, ReservedRoute};
 
 /// Serves a node's routes and the edge's pages on `listener` until `shutdown` completes, then finishes the requests in
@@ -89,7 +89,7 @@ async fn serve_for(
         watchers.spawn(edge.end_apps_within(grace));
         grace
     };
-    listener::run(listener, responder, &config, tls, metrics, shutdown).await;
+    listener::run(listener, responder, &config, tls, metrics, edge.windows(), shutdown).await;
 }
 
 /// Serves any axum router with this crate's accept loop: its timers, limits and orderly shutdown, and nothing else of
@@ -118,7 +118,8 @@ pub async fn serve_router(
         shutdown.await;
         grace
     };
-    listener::run(listener, router, &config, tls, AcceptMetrics::default(), shutdown).await;
+    let (metrics, windows) = (AcceptMetrics::default(), Http2Windows::new(&config));
+    listener::run(listener, router, &config, tls, metrics, windows, shutdown).await;
     Ok(())
 }
 

@@ -31,6 +31,7 @@ use super::linger::{LingerPool, ReceivedBody};
 use super::response_body::{Http1Body, Http2Body};
 use super::rest::{self, CLOSE};
 use super::stream::{Socket, Stream, StreamLimits, Version};
+use super::windows::Http2Windows;
 use super::{AcceptMetrics, PeerInfo, Responder};
 use crate::config::HttpConfig;
 use crate::listener::tls::Tls;
@@ -42,6 +43,7 @@ use crate::upgrade::AcceptedUpgrade;
 pub(crate) struct ConnectionSettings {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
+    windows: Arc<Http2Windows>,
     tls: Option<Tls>,
     is_local: bool,
     /// The longest time between two checks for rest.
@@ -65,7 +67,13 @@ async fn polled_on<F: Future>(closing: Option<&ShutdownSignal>, work: Pin<&mut F
 }
 
 impl ConnectionSettings {
-    pub(crate) fn new(config: &HttpConfig, tls: Option<Tls>, is_local: bool, metrics: AcceptMetrics) -> Arc<Self> {
+    pub(crate) fn new(
+        config: &HttpConfig,
+        tls: Option<Tls>,
+        is_local: bool,
+        metrics: AcceptMetrics,
+        windows: Arc<Http2Windows>,
+    ) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
             .timer(TokioTimer::new())
@@ -78,8 +86,6 @@ impl ConnectionSettings {
             .timer(TokioTimer::new())
             .max_header_list_size(u32::try_from(config.max_header_bytes).unwrap_or(u32::MAX))
             .max_concurrent_streams(config.max_concurrent_streams)
-            .initial_stream_window_size(config.http2_stream_window_bytes)
-            .initial_connection_window_size(config.http2_stream_window_bytes.saturating_mul(STREAMS_OF_A_WINDOW))
             .max_send_buf_size(MAX_SEND_BUFFER)
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(MAX_LOCAL_RESETS)
@@ -90,6 +96,7 @@ impl ConnectionSettings {
         Arc::new(Self {
             http1,
             http2,
+            windows,
             tls,
             is_local,
             // hyper's header timer also runs while a connection is idle, but not while it rests.
@@ -304,7 +311,12 @@ impl ConnectionSettings {
             };
             answer.map(|answer| Ok::<_, Infallible>(answer.map(|body| Http2Body::new(body, active))))
         });
-        let mut connection = pin!(self.http2.serve_connection(stream, service));
+        let windows = self.windows.grant();
+        let mut http2 = self.http2.clone();
+        http2
+            .initial_stream_window_size(windows.stream_bytes)
+            .initial_connection_window_size(windows.connection_bytes);
+        let mut connection = pin!(http2.serve_connection(stream, service));
         let watched = {
             let watched = pin!(activity.watch(connection.as_mut(), self.misuse));
             self.closing.unless_begun(watched).await
@@ -377,12 +389,6 @@ const MAX_PENDING_RESETS: usize = 20;
 /// HTTP/2 streams that we reset because of their content (RUSTSEC-2024-0003). Each is an error of the client.
 const MAX_LOCAL_RESETS: usize = 100;
 
-/// The window of an HTTP/2 connection as a multiple of a stream's window. h2 closes a connection (ENHANCE_YOUR_CALM) if
-/// the overhead of its unread small DATA frames exceeds half of its window; the overhead of a frame is what it lacks of
-/// 256 bytes. The shortest call of an ordered stream has some 50 bytes, so a stream's window of them has an overhead of
-/// 4.2 windows.
-const STREAMS_OF_A_WINDOW: u32 = 9;
-
 /// The bytes of one response that h2 keeps while the window allows them and the socket does not: four slices of
 /// [`Http2Body`].
 const MAX_SEND_BUFFER: usize = 64 * 1024;
@@ -409,7 +415,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_is_small_compared_with_an_active_one_of_hyper() {
         let edge = HttpEdge::starting(HttpConfig::default(), ApiInfo::default(), vec![]).unwrap();
-        let connections = ConnectionSettings::new(&HttpConfig::default(), None, true, AcceptMetrics::default());
+        let (config, metrics) = (HttpConfig::default(), AcceptMetrics::default());
+        let connections = ConnectionSettings::new(&config, None, true, metrics, Http2Windows::new(&config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let bytes = size_of_val(&connections.serve(socket, [127, 0, 0, 1].into(), edge));

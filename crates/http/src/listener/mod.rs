@@ -21,6 +21,7 @@ mod response_body;
 mod rest;
 mod stream;
 pub(crate) mod tls;
+mod windows;
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -48,6 +49,7 @@ use self::backoff::AcceptBackoff;
 use self::connection::ConnectionSettings;
 pub(crate) use self::linger::ReceivedBody;
 pub(crate) use self::rest::{CLOSE, UnreadBody};
+pub(crate) use self::windows::Http2Windows;
 use crate::config::HttpConfig;
 use crate::guard::TrustedProxies;
 use crate::listener::tls::Tls;
@@ -128,6 +130,7 @@ pub(crate) async fn run(
     config: &HttpConfig,
     tls: Option<Tls>,
     metrics: AcceptMetrics,
+    windows: Arc<Http2Windows>,
     shutdown: impl Future<Output = Duration>,
 ) {
     lengthen_backlog(&listener);
@@ -140,7 +143,7 @@ pub(crate) async fn run(
         permits: Arc::new(Semaphore::new(config.max_connections)),
         addresses: AddressLimits::new(config.max_connections_per_address),
         proxies: config.trusted_proxies.clone(),
-        connections: ConnectionSettings::new(config, tls, is_local(&listener), metrics.clone()),
+        connections: ConnectionSettings::new(config, tls, is_local(&listener), metrics.clone(), windows),
         tasks: JoinSet::new(),
         metrics,
         listener,

@@ -133,13 +133,14 @@ async fn an_idle_connection_gets_a_goaway() {
     drop(client);
 }
 
-/// Windows are outside the node's byte budget, so they start small.
+/// Windows are outside the account of any call, so they are small, or shares of a budget.
 #[tokio::test]
-async fn the_windows_of_a_connection_are_small() {
+async fn the_windows_of_a_connection_are_small_without_a_share_of_the_budget() {
     const INITIAL_WINDOW_SIZE: u16 = 4;
     const MAX_HEADER_LIST_SIZE: u16 = 6;
-    let larger = config(|c| c.http2_stream_window_bytes = 256 * 1024);
-    for (config, stream_kib) in [(HttpConfig::default(), 64), (larger, 256)] {
+    let small = config(|c| c.http2_windows_bytes = 0);
+    let larger = HttpConfig { http2_stream_window_bytes: 256 * 1024, ..small.clone() };
+    for (config, stream_kib) in [(HttpConfig::default(), 1024), (small, 64), (larger, 256)] {
         let server = Server::for_app(app(), config).await;
         let mut client = Frames::connect(server.address).await;
         let (_, settings) = client.next_of(&[SETTINGS]).await.unwrap();
@@ -190,7 +191,7 @@ async fn small_calls_that_wait_in_their_window_are_not_a_flood() {
         ],
     );
     client.socket.write_all(&head).await.unwrap();
-    let calls = frame(DATA, 0, 1, &call).repeat(64 * 1024 / call.len());
+    let calls = frame(DATA, 0, 1, &call).repeat((1 << 20) / call.len());
     client.socket.write_all(&calls).await.unwrap();
     hold.wait_until_held().await;
     client.socket.write_all(&frame(PING, 0, 0, &[0; 8])).await.unwrap();
