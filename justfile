@@ -103,6 +103,10 @@ metrics-cost:
 cost-since commit:
     benches/cost-since.sh {{commit}}
 
+# Each door (gRPC, OpenAI's API, MCP) next to the shortest way to the same work: a quiet machine, four minutes.
+doors *args:
+    cargo bench --bench doors -- {{args}}
+
 # Whether `callboard bench` and oha agree on one server; needs oha (or wrk) and python3.
 agreement:
     cargo build --release

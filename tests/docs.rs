@@ -292,14 +292,15 @@ fn semantics_states_the_actual_bounds() {
 #[test]
 fn operations_states_what_a_connection_may_hold() {
     let rows = rows("docs/operations/running.md", "| of one connection |");
-    let (connection, config) = (read("crates/http/src/listener/connection.rs"), read("crates/http/src/config/mod.rs"));
+    let [connection, windows, config] = ["listener/connection.rs", "listener/windows.rs", "config/mod.rs"]
+        .map(|file| read(&format!("crates/http/src/{file}")));
     let number = |source: &str, prefix: &str, suffix: &str| -> u32 {
         let (_, rest) = source.split_once(prefix).unwrap_or_else(|| panic!("no {prefix}"));
         rest.split_once(suffix).and_then(|(number, _)| number.parse().ok()).unwrap_or_else(|| panic!("{prefix}"))
     };
     let constant = |name: &str| number(&connection, &format!("const {name}: usize = "), " * 1024;");
     let window = number(&config, "            http2_stream_window_bytes: ", " * 1024,");
-    let window = window * number(&connection, "const STREAMS_OF_A_WINDOW: u32 = ", ";");
+    let window = window * number(&windows, "const STREAMS_OF_A_WINDOW: u32 = ", ";");
     for (name, kib) in [
         ("HTTP/1 read buffer", constant("MAX_READ_BUFFER")),
         ("HTTP/1 write buffer", constant("MAX_READ_BUFFER")),

@@ -73,10 +73,16 @@ impl Case {
             Self::GrpcLarge => tensors(1 << 20),
             Self::Embeddings => vec![
                 json_side("the route as plain JSON", "/embed", &json!(TEXT), VECTOR as u64),
-                json_side("/v1/embeddings", "/v1/embeddings", &json!({ "model": "embed", "input": TEXT }), VECTOR as u64),
+                json_side(
+                    "/v1/embeddings",
+                    "/v1/embeddings",
+                    &json!({ "model": "embed", "input": TEXT }),
+                    VECTOR as u64,
+                ),
             ],
             Self::Chat => {
-                let body = json!({ "model": "chat", "stream": true, "messages": [{ "role": "user", "content": TEXT }] });
+                let body =
+                    json!({ "model": "chat", "stream": true, "messages": [{ "role": "user", "content": TEXT }] });
                 let mut events = json_side("the route as events", "/chat", &body, TOKENS as u64);
                 events.call.headers.push(("accept".to_owned(), "text/event-stream".to_owned()));
                 let door = "/v1/chat/completions, streamed";
@@ -123,13 +129,8 @@ fn json_side(name: &'static str, path: &str, body: &Value, answer_bytes: u64) ->
 fn tensors(bytes: usize) -> Vec<Side> {
     let elements = bytes / size_of::<f32>();
     let data: Bytes = (0..elements).flat_map(|n| (n as f32).to_le_bytes()).collect::<Vec<u8>>().into();
-    let side = |name, server, call| Side {
-        name,
-        server,
-        protocol: Protocol::Http2,
-        call,
-        answer_bytes: data.len() as u64,
-    };
+    let side =
+        |name, server, call| Side { name, server, protocol: Protocol::Http2, call, answer_bytes: data.len() as u64 };
     let grpc = grpc_call(elements, &data);
     vec![
         side("bare tonic", Kind::Tonic, grpc.clone()),

@@ -121,8 +121,9 @@ impl Plan {
             );
         }
         for Comparison { of, with, least_speed, most_cpu } in case.comparisons() {
-            let ratio =
-                |metric: fn(&Measured) -> f64| median(rounds.iter().map(|round| metric(&round[of]) / metric(&round[with])));
+            let ratio = |metric: fn(&Measured) -> f64| {
+                median(rounds.iter().map(|round| metric(&round[of]) / metric(&round[with])))
+            };
             let (speed, cpu) = (ratio(Measured::requests_per_second), ratio(Measured::server_cpu));
             println!("  {} of {}:", sides[of].name, sides[with].name);
             println!("    requests/s {speed:.3}{}", asked("at least", least_speed, |least| speed >= least));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use callboard_codec::{DType, DataType, TensorField, TensorFields, Value};
 use callboard_core::{App, RouteSpec, Stage, StreamStage, Task};
 use callboard_grpc::GrpcProtocol;
+use callboard_http::protocol::Protocol;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge, serve_edge};
 use callboard_mcp::{McpConfig, McpProtocol};
 use callboard_oip::InferenceProtocol;
@@ -72,8 +73,8 @@ pub(crate) async fn start() -> SocketAddr {
     let address = listener.local_addr().unwrap();
     let node = app().start().await.unwrap();
     let inference = Arc::new(InferenceProtocol::new());
-    let protocols = vec![
-        Arc::clone(&inference) as Arc<_>,
+    let protocols: Vec<Arc<dyn Protocol>> = vec![
+        Arc::<InferenceProtocol>::clone(&inference),
         Arc::new(OpenAiProtocol::new()),
         Arc::new(GrpcProtocol::new(inference)),
         Arc::new(McpProtocol::new(McpConfig::default())),

@@ -21,7 +21,7 @@ fn bench(server: &Server, args: &[&str]) -> Command {
 /// The count of 200 answers on the server before this request.
 fn answers(server: &Server) -> f64 {
     let metrics = server.request("GET /metrics HTTP/1.1", b"").body;
-    let sample = "callboard_http_responses_total{status=\"200\"} ";
+    let sample = "callboard_http_responses_total{door=\"http\",status=\"200\"} ";
     let count = metrics.lines().find_map(|line| line.strip_prefix(sample));
     count.map_or(0.0, |count| count.parse().unwrap())
 }

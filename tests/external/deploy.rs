@@ -39,6 +39,46 @@ fn after_drain() -> u64 {
 /// Kinds that Kubernetes does not have by itself.
 const FOREIGN: [&str; 3] = ["PodMonitor", "ScaledObject", "InferencePool"];
 
+/// Templates of KServe and Knative: their containers are those of pods, which the schema of Kubernetes knows.
+const TEMPLATES: [(&str, &str); 2] = [("kserve", "serving-runtime.yaml"), ("knative", "service.yaml")];
+
+#[test]
+fn the_containers_of_kserve_and_knative_are_those_of_pods_and_end_in_time() {
+    let Some(tools) = Python::with("deploy") else { return };
+    let file = directory().join("pod");
+    let validate = |containers: &str| {
+        let pod = format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: callboard\nspec:\n{containers}");
+        fs::write(&file, pod).unwrap();
+        run(Command::new(tools.program("kubernetes-validate")).arg("--strict").arg(&file))
+    };
+    for (variant, template) in TEMPLATES {
+        let path = deploy("kubernetes").join(variant);
+        let mut kustomize = Command::new(tools.program("kubectl"));
+        let text = run(kustomize.arg("kustomize").arg(&path)).unwrap();
+        assert!(text.contains("readOnlyRootFilesystem: true") && text.contains("runAsNonRoot: true"), "{variant}");
+
+        let template = read(&path.join(template));
+        let (front, containers) = template.split_once("containers:\n").unwrap();
+        let indent = front.len() - front.trim_end_matches(' ').len();
+        let lines = containers.lines().map(|line| format!("  {}\n", &line[indent.min(line.len())..]));
+        let containers = format!("  containers:\n{}", lines.collect::<String>());
+        validate(&containers).unwrap();
+        let misspelt = containers.replace("startupProbe", "startUpProbe").replace("livenessProbe", "liveness");
+        assert!(validate(&misspelt).is_err(), "{variant}");
+    }
+    // The grace period of Kubernetes, and Knative's own.
+    let kserve = read(&deploy("kubernetes/kserve/serving-runtime.yaml"));
+    assert!(seconds(&kserve, "--drain-delay=") + seconds(&kserve, "--drain=") + after_drain() <= 30);
+    let knative = read(&deploy("kubernetes/knative/service.yaml"));
+    let setting = |name: &str| seconds(&knative, &format!("- name: {name}\n              value: "));
+    let drained = setting("CALLBOARD_DRAIN_DELAY") + setting("CALLBOARD_DRAIN");
+    assert!(seconds(&knative, "timeoutSeconds: ") >= drained + after_drain());
+    // The program knows each flag and its value.
+    let flags = kserve.lines().filter_map(|line| line.trim().strip_prefix("- --")).map(|flag| format!("--{flag}"));
+    let flags: Vec<String> = ["serve", "examples/digits"].map(str::to_owned).into_iter().chain(flags).collect();
+    run(&mut callboard(flags.iter().chain(&["--explain".to_owned()]))).unwrap();
+}
+
 #[test]
 fn kubernetes_takes_every_manifest_and_a_misspelt_field_is_found() {
     let Some(tools) = Python::with("deploy") else { return };

@@ -1,9 +1,11 @@
-//! Other people's clients of gRPC: Triton's, and grpcio's for health, against models of every kind.
+//! Other people's clients of gRPC: Triton's, KServe's, grpc-js, and grpcio's for health, against models of every kind.
 
 use std::fs;
+use std::path::Path;
 
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 
+use crate::node::Node;
 use crate::python::Python;
 use crate::support::{Server, callboard, directory};
 use crate::triton;
@@ -13,6 +15,25 @@ fn tritonclient_calls_everything_over_grpc() {
     let Some(output) = triton::run_with("grpc", "grpc_triton.py") else { return };
     let parts = ["models", "datatypes", "calls", "mistakes", "cancelled", "large", "streams", "pings"];
     assert_eq!(output.lines().collect::<Vec<_>>(), parts);
+}
+
+/// KServe's client repeats UNAVAILABLE by itself, and speaks version 1 over REST.
+#[test]
+fn the_client_of_kserve_calls_over_grpc_and_rest() {
+    let Some(output) = triton::run_with("kserve", "kserve_clients.py") else { return };
+    let parts = ["infer", "statuses", "cancelled", "repository", "v2", "v1"];
+    assert_eq!(output.lines().collect::<Vec<_>>(), parts);
+}
+
+#[test]
+fn grpc_js_calls_streams_and_cancels() {
+    let Some(node) = Node::with("grpc") else { return };
+    let directory = node.scratch("clients");
+    let (script, root) = ("grpc_node.mjs", Path::new(env!("CARGO_MANIFEST_DIR")));
+    fs::copy(root.join("tests/external/scripts").join(script), directory.join(script)).unwrap();
+    let protos = root.join("crates/grpc/proto");
+    let output = triton::served(|address| node.script(script, &[address, protos.to_str().unwrap()], &directory));
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["unary", "streams", "cancelled", "statuses"]);
 }
 
 #[test]

@@ -56,13 +56,18 @@ fn run(script: &str) {
 /// Runs a script with these packages against the routes; returns its output if Python is required.
 pub(crate) fn run_with(requirements: &str, script: &str) -> Option<String> {
     let python = Python::with(requirements)?;
+    Some(served(|address| python.run(script, &[address])))
+}
+
+/// What a client gives of a server with the routes.
+pub(crate) fn served<T>(client: impl FnOnce(&str) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     // The bytes before a tensor of 64 MiB count as well.
     let config = HttpConfig { max_body_bytes: 65 * 1024 * 1024, ..HttpConfig::default() };
     let server = runtime.block_on(callboard::Server::start(app(), "127.0.0.1:0", config)).unwrap();
-    let output = python.run(script, &[&server.address().to_string()]);
+    let output = client(&server.address().to_string());
     runtime.block_on(async { drop(server) });
-    Some(output)
+    output
 }
 
 /// The routes of the scripts.

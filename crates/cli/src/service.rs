@@ -140,6 +140,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
         compress_from_bytes: compress_from.unwrap_or(usize::MAX),
         error_traces: settings.error_traces.value,
         explain_requests: settings.explain_requests.value,
+        doors_off: settings.doors_off.value.clone(),
         open_load: settings.open_load.value,
         model_control: settings.model_control.value,
         shutdown_grace: settings.drain.value,
@@ -308,7 +309,7 @@ mod tests {
         let default = config("access-log", "true").unwrap();
         let others = ["http", "api-keys", "rate-limit", "tls-certificate", "tls-key"];
         for name in SETTINGS.iter().filter(|name| name.key.starts_with("http.") && !others.contains(&name.flag)) {
-            let values = ["7", "7s", "7KiB", "32KiB", "false", "true", "10.0.0.1", "https://a.example"];
+            let values = ["7", "7s", "7KiB", "32KiB", "false", "true", "10.0.0.1", "https://a.example", "grpc"];
             let changed = values.into_iter().filter_map(|value| config(name.flag, value).ok());
             assert!(changed.into_iter().any(|config| config != default), "{} has no effect", name.key);
         }

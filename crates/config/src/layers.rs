@@ -1,5 +1,6 @@
-//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default. Only
-//! the collector of spans has one more, between file and default: `OTEL_EXPORTER_OTLP_ENDPOINT`.
+//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default. Two have
+//! one more: the collector of spans between file and default, `OTEL_EXPORTER_OTLP_ENDPOINT`, and the address of HTTP
+//! below the flag, `PORT` of Knative.
 
 use callboard_http::OTEL_ENDPOINT;
 
@@ -7,7 +8,7 @@ use super::document::Section;
 use super::error::{ConfigError, Place};
 use super::form::{Form, Raw};
 use super::nearest::Hint;
-use super::setting::{ALL, Name, OTLP_ENDPOINT, Setting};
+use super::setting::{ALL, HTTP, Name, OTLP_ENDPOINT, Setting};
 use super::source::{Source, Sourced};
 
 /// The prefix of our variables.
@@ -22,7 +23,13 @@ pub struct Environment {
     own: Vec<(&'static Name, String)>,
     /// It is for every program on the machine, so it is weaker than our file.
     collector: Option<String>,
+    /// The port that Knative sends requests to. Other platforms set a `PORT` that is not meant for this program, so it
+    /// counts beside `K_SERVICE` alone.
+    port: Option<String>,
 }
+
+/// Knative's name of the service, and its port.
+const KNATIVE: [&str; 2] = ["K_SERVICE", "PORT"];
 
 impl Environment {
     /// Picks our variables out of all of them.
@@ -31,14 +38,20 @@ impl Environment {
     ///
     /// A variable with our prefix that names no setting.
     pub fn try_new(variables: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
-        let mut environment = Self::default();
+        let (mut environment, [service, port]) = (Self::default(), KNATIVE);
+        let mut is_knative = false;
         for (variable, value) in variables {
             if variable.starts_with(ENV_PREFIX) && !is_service_link(&variable) {
                 environment.own.push((setting_of(&variable)?, value));
             } else if variable == OTEL_ENDPOINT && !value.is_empty() {
                 environment.collector = Some(value);
+            } else if variable == service {
+                is_knative = true;
+            } else if variable == port {
+                environment.port = Some(value);
             }
         }
+        environment.port.take_if(|_| !is_knative);
         Ok(environment)
     }
 
@@ -82,6 +95,11 @@ impl Layers<'_> {
         let Setting { name, form } = setting;
         if let Some((_, text)) = self.flags.iter().find(|(flag, _)| *flag == name.flag) {
             return read(form, text, Source::Flag(name.flag), Place::Flag(name.flag));
+        }
+        // An image has a variable of its own for the address, and does not know the port.
+        if let Some(port) = self.env.port.as_deref().filter(|_| name.env == HTTP.name.env) {
+            let [_, variable] = KNATIVE;
+            return read(form, &format!("0.0.0.0:{port}"), Source::Env(variable), Place::Env(variable.to_owned()));
         }
         if let Some(text) = self.env.get(name) {
             return read(form, text, Source::Env(name.env), Place::Env(name.env.to_owned()));
@@ -168,6 +186,22 @@ mod tests {
             layers.resolve(&DEFAULT_TIMEOUT).unwrap_err().to_string(),
             "--default-timeout: expected a duration from 1ms to 1h, such as \"250ms\" or \"30s\", found \"2h\""
         );
+    }
+
+    #[test]
+    fn the_port_of_knative_is_stronger_than_the_address_of_an_image() {
+        let all = [("CALLBOARD_HTTP", "0.0.0.0:8000"), ("PORT", "8080"), ("K_SERVICE", "digits")];
+        let resolved = |env: &[(&str, &str)], flags: &Flags| {
+            let env = environment(env).unwrap();
+            Layers { flags, env: &env, file: None }.resolve(&HTTP).map(|http| (http.value.to_string(), http.source))
+        };
+        let none = Flags::new();
+        assert_eq!(resolved(&all, &none).unwrap(), ("0.0.0.0:8080".to_owned(), Source::Env("PORT")));
+        assert_eq!(resolved(&all[..2], &none).unwrap().1, Source::Env("CALLBOARD_HTTP"));
+        let flags = vec![("http", "127.0.0.1:1".to_owned())];
+        assert_eq!(resolved(&all, &flags).unwrap().1, Source::Flag("http"));
+        let wrong = resolved(&[("PORT", "tcp://x"), ("K_SERVICE", "digits")], &none).unwrap_err();
+        assert!(wrong.to_string().starts_with("PORT: expected"), "{wrong}");
     }
 
     proptest! {

@@ -280,6 +280,10 @@ impl Protocol for GrpcProtocol {
         "gRPC"
     }
 
+    fn door(&self) -> &'static str {
+        "grpc"
+    }
+
     fn claims(&self) -> Claims {
         Claims { paths: &SERVICES, content_types: &["application/grpc"], open_paths: &OPEN, ..Claims::default() }
     }

@@ -136,6 +136,10 @@ impl Protocol for McpProtocol {
         "the Model Context Protocol"
     }
 
+    fn door(&self) -> &'static str {
+        "mcp"
+    }
+
     fn claims(&self) -> Claims {
         Claims { paths: &[PATH, metadata::WELL_KNOWN], open_paths: &[metadata::WELL_KNOWN], ..Claims::default() }
     }

@@ -138,4 +138,4 @@ async fn parse(
 const HEAD_PER_BYTE: usize = 8;
 
 /// The most text per byte of a tensor: `-128,`.
-const JSON_PER_BYTE: usize = 5;
+pub(crate) const JSON_PER_BYTE: usize = 5;

@@ -5,6 +5,7 @@
 //!  /v2/models/{m}[/versions/{v}][/{action}]         ready, config, stats, infer, generate, generate_stream; none: metadata
 //!  /v2/models/stats, /v2/repository/index           all models
 //!  /v2/repository/models/{m}/{load,unload}          what is served
+//!  /v1/models/{m}[/versions/{v}]:predict            KServe's version 1: instances in, predictions out
 //! ```
 //!
 //! Every route is a model. Its name is the route's path without the leading slash (`path`); its arrays follow from
@@ -34,6 +35,7 @@ mod model;
 mod parameters;
 pub mod parts;
 mod path;
+mod predict;
 mod repository;
 mod request;
 mod response;
@@ -60,7 +62,7 @@ use serde_json::{Value, json};
 use self::error::Refusal;
 use self::infer::ModelCall;
 use self::model::{Model, Models};
-use self::path::{Action, Endpoint, RepositoryAction};
+use self::path::{Action, Endpoint, PREDICT, RepositoryAction};
 use self::repository::ModelChange;
 
 #[cfg(feature = "fuzz")]
@@ -192,8 +194,12 @@ impl Protocol for InferenceProtocol {
         "the Open Inference Protocol"
     }
 
+    fn door(&self) -> &'static str {
+        "oip"
+    }
+
     fn claims(&self) -> Claims {
-        Claims { paths: &["/v2"], open_paths: &["/v2/health"], ..Claims::default() }
+        Claims { paths: &["/v2"], open_paths: &["/v2/health"], endings: &[PREDICT], ..Claims::default() }
     }
 
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
@@ -288,14 +294,15 @@ async fn answer_model(call: ModelCall<'_>, action: Action, request: ProtocolRequ
         // Boxed, because they are large and rare.
         Action::Generate => Box::pin(generate::generate(call, request)).await,
         Action::GenerateStream => Box::pin(generate::generate_stream(call, request)).await,
+        Action::Predict => Box::pin(predict::predict(call, request)).await,
     }
 }
 
 fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
-    use Action::{Generate, GenerateStream, Infer};
+    use Action::{Generate, GenerateStream, Infer, Predict};
     let allowed = match endpoint {
         Endpoint::Unknown | Endpoint::Missing(_) => return Ok(()),
-        Endpoint::Repository(_) | Endpoint::Model { action: Infer | Generate | GenerateStream, .. } => ACTS,
+        Endpoint::Repository(_) | Endpoint::Model { action: Infer | Generate | GenerateStream | Predict, .. } => ACTS,
         _ => READS,
     };
     // Some load balancers check health by OPTIONS.
@@ -309,7 +316,7 @@ fn check_method(method: &Method, endpoint: &Endpoint) -> Result<(), ApiError> {
 }
 
 fn unknown_path() -> ApiError {
-    ApiError::new(ErrorKind::NotFound, "there is no such path under /v2")
+    ApiError::new(ErrorKind::NotFound, "there is no such path of the Open Inference Protocol")
 }
 
 fn unready(reason: String) -> ApiError {

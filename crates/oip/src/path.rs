@@ -1,4 +1,4 @@
-//! The endpoint of a path under `/v2`. Pure.
+//! The endpoint of a path under `/v2`, or of a prediction by version 1 under `/v1`. Pure.
 //!
 //! A model's name is its route's path without the leading slash, percent-decoded, so it may contain slashes. The last
 //! segment is matched first: `/v2/models/a/ready` asks whether `a` is ready, although a model `a/ready` may exist,
@@ -44,7 +44,12 @@ pub(crate) enum Action {
     Infer,
     Generate,
     GenerateStream,
+    /// Of version 1.
+    Predict,
 }
+
+/// The prefix and the ending of predictions by version 1: `/v1/models/{name}[/versions/{version}]:predict`.
+pub(crate) const PREDICT: (&str, &str) = ("/v1/models", ":predict");
 
 impl Action {
     fn parse(segment: &str) -> Option<Self> {
@@ -62,6 +67,10 @@ impl Action {
 
 impl Endpoint {
     pub(crate) fn parse(path: &str) -> Self {
+        let (front, ending) = PREDICT;
+        if let Some(model) = path.strip_prefix(front).and_then(|rest| rest.strip_suffix(ending)) {
+            return predict(model).unwrap_or(Self::Unknown);
+        }
         let rest = path.strip_prefix("/v2").unwrap_or_default();
         let rest = rest.strip_prefix('/').unwrap_or(rest);
         match rest {
@@ -96,6 +105,14 @@ fn model(rest: &str) -> Option<Endpoint> {
         Some((front, Some(action))) => (front, action),
         _ => (rest, Action::Metadata),
     };
+    versioned(rest, action)
+}
+
+fn predict(rest: &str) -> Option<Endpoint> {
+    versioned(rest.strip_prefix('/')?, Action::Predict)
+}
+
+fn versioned(rest: &str, action: Action) -> Option<Endpoint> {
     let (name, version) = match rest.rsplit_once("/versions/") {
         Some((name, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => {
             (name, Some(version.parse().ok()?))

@@ -40,7 +40,7 @@ pub struct Ran {
 }
 
 /// The memory of an item: its permit, its queue entry, its future.
-const ITEM_BYTES: usize = 2048;
+pub(crate) const ITEM_BYTES: usize = 2048;
 
 /// The memory of an item's array besides its elements.
 const ARRAY_BYTES: usize = 256;

@@ -117,6 +117,10 @@ impl Protocol for OpenAiProtocol {
         "OpenAI's API"
     }
 
+    fn door(&self) -> &'static str {
+        "openai"
+    }
+
     fn claims(&self) -> Claims {
         Claims { paths: &PATHS, ..Claims::default() }
     }

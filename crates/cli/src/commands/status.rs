@@ -112,6 +112,10 @@ impl fmt::Display for StatusText<'_> {
         writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
         let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
         writeln!(f, "calls: {} in flight, {} admitted and {} refused since the start", calls[0], calls[1], calls[2])?;
+        let doors = items(&self.status["doors"]);
+        if !doors.is_empty() {
+            writeln!(f, "doors: {}", doors.iter().map(text).collect::<Vec<_>>().join(", "))?;
+        }
         let members = items(&node["members"]);
         if !members.is_empty() {
             writeln!(f, "nodes: {}", summary(members))?;
@@ -335,6 +339,7 @@ mod tests {
         let status = json!({
             "version": "1.2.3",
             "uptime_seconds": 3725,
+            "doors": ["http", "grpc"],
             "health": { "ready": false, "draining": false },
             "node": {
                 "in_flight": 3, "admitted": 10, "refused": 1,
@@ -359,6 +364,7 @@ mod tests {
         let expected = "\
 callboard 1.2.3, not ready, up 1 h 2 min
 calls: 3 in flight, 10 admitted and 1 refused since the start
+doors: http, grpc
 nodes: 1 up, 1 suspected (second)
 
 route    revision  calls  calls/s  failed  p50     p99     pipeline

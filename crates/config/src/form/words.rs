@@ -28,6 +28,28 @@ impl Form for FilePath {
     }
 }
 
+/// Some of these names: a list, or text with commas; `none` for none of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Names(pub(crate) &'static [&'static str]);
+
+impl Form for Names {
+    type Value = Vec<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
+        let names = raw.texts()?;
+        let is_known = |(index, name): (usize, &&str)| self.0.contains(name) && !names[..index].contains(name);
+        names.iter().enumerate().all(is_known).then(|| names.into_iter().map(str::to_owned).collect())
+    }
+
+    fn expected(&self) -> String {
+        format!("\"{NONE}\", or some of {}", self.0.join(", "))
+    }
+
+    fn show(&self, value: &Vec<String>) -> String {
+        if value.is_empty() { NONE.to_owned() } else { value.join(",") }
+    }
+}
+
 /// The source of API keys: a file, `env:NAME` for an environment variable, or `none`. A key itself must not be on a
 /// command line, which every process of the machine can read.
 #[derive(Clone, Debug)]

@@ -14,8 +14,8 @@ use callboard_net::MembershipProfile;
 
 use super::form::{
     AdminListen, Advertised, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label,
-    Listen, LogFilter, LogFormat, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio, SecureUrl,
-    SecureUrls, Span, StoreForm,
+    Listen, LogFilter, LogFormat, Names, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio,
+    SecureUrl, SecureUrls, Span, StoreForm,
 };
 
 /// The names of a setting: in the file, on the command line and in the environment.
@@ -78,6 +78,9 @@ pub(crate) struct Setting<F> {
 pub(crate) const QUEUE_RANGE: RangeInclusive<usize> = 1..=1_000_000;
 
 pub(crate) const SIZE_RANGE: RangeInclusive<u64> = 1..=1 << 40;
+
+/// The short names of the protocols of every server.
+pub(crate) const DOORS: [&str; 5] = ["anthropic", "grpc", "mcp", "oip", "openai"];
 
 pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -156,6 +159,9 @@ settings! {
     /// On: a timeline says no more than `/metrics`, which the same listener serves.
     EXPLAIN_REQUESTS: Flag = Flag, key "http.explain_requests", flag "explain-requests",
         value "true|false", default "true", "Whether requests may ask for their timeline";
+    /// None: each has the guards of the routes.
+    DOORS_OFF: Names = Names(&DOORS), key "http.doors_off", flag "doors-off",
+        value "NAMES", default "none", "Protocols beside the routes that are not served: anthropic, grpc, mcp, oip, openai";
     /// Off: it says how busy the node is.
     OPEN_LOAD: Flag = Flag, key "http.open_load", flag "open-load",
         value "true|false", default "false", "Whether /metrics/load needs no key";
@@ -363,6 +369,18 @@ mod tests {
     #[test]
     fn every_default_is_valid_and_shown_as_it_is_written() {
         each_setting_reads_its_default();
+    }
+
+    #[test]
+    fn the_doors_are_those_of_a_server() {
+        let mut doors = callboard_server::own_protocols().doors();
+        doors.sort_unstable();
+        assert_eq!(doors, DOORS);
+        assert!(DOORS_OFF.name.help.ends_with(&DOORS.join(", ")));
+        assert_eq!(DOORS_OFF.form.read(Raw::Text("grpc,mcp")), Some(vec!["grpc".to_owned(), "mcp".to_owned()]));
+        for wrong in ["grcp", "grpc,grpc", "", "none,grpc"] {
+            assert_eq!(DOORS_OFF.form.read(Raw::Text(wrong)), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -58,7 +58,7 @@ use crate::guard::is_below;
 use crate::listener::tls::Tls;
 use crate::listener::{self, AcceptMetrics, Http2Windows};
 use crate::model_repository::ModelRepository;
-use crate::observe::metrics::EdgeMetrics;
+use crate::observe::metrics::{EdgeMetrics, ROUTES};
 use crate::protocol::{Protocol, Protocols};
 use crate::request_id::{RequestId, RequestIds, X_REQUEST_ID};
 
@@ -194,10 +194,12 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
     // Processes of replicas are measured for it.
     let tree = spawn_blocking(move || {
-        let AdminState { node, started_at, .. } = &*admin.0;
+        let AdminState { node, protocols, started_at, .. } = &*admin.0;
+        let doors: Vec<&str> = std::iter::once(ROUTES).chain(protocols.doors()).collect();
         Json(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_seconds": started_at.elapsed().as_secs_f64(),
+            "doors": doors,
             "health": node.health(),
             "node": node.describe(),
         }))

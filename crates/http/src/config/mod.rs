@@ -248,6 +248,12 @@ pub struct HttpConfig {
     /// both from strangers. *Cost*: for requests that ask, an allocation for each stage and up to 3 KiB of header.
     pub explain_requests: bool,
 
+    /// The [short names](crate::protocol::Protocol::door) of protocols that are not served, such as `grpc`. Default none.
+    ///
+    /// Requests to them are answered as if they did not exist. *Threat*: each protocol is one more way to the same
+    /// routes, with the same guards; switch off what no client uses.
+    pub doors_off: Vec<String>,
+
     /// Whether `/metrics/load` needs no key. Default off: like `/metrics` it needs one where routes do.
     ///
     /// For load balancers that read it without credentials, such as an endpoint picker of Kubernetes. *Threat*:
@@ -403,6 +409,7 @@ impl Default for HttpConfig {
             access_log: AccessLog::Off,
             error_traces: ErrorTraces::default(),
             explain_requests: true,
+            doors_off: Vec::new(),
             open_load: false,
             model_control: false,
             close_linger: Duration::from_secs(2),

@@ -18,8 +18,10 @@ use crate::error::{ApiError, starting};
 use crate::guard::KeyHolder;
 use crate::listener::{CLOSE, PeerInfo, UnreadBody};
 use crate::observe::log_line::PendingLogLine;
+use crate::observe::metrics::ROUTES;
 use crate::observe::request_trace::{RequestTrace, TraceHeaders};
 use crate::observe::server_timing::{SERVER_TIMING, error_timing};
+use crate::protocol::Protocol;
 use crate::request::head::RequestHead;
 use crate::request::request_fields::auth_request;
 use crate::request_id::{HAS_REQUEST_IDS, RequestId, X_REQUEST_ID};
@@ -60,6 +62,11 @@ impl<'a> Exchange<'a> {
         Self { edge, start, version: request.version(), id, trace, target, sends_traces, allowed_origin }
     }
 
+    /// The door that the request came by.
+    fn door(&self) -> &'static str {
+        self.target.protocol.map_or(ROUTES, Protocol::door)
+    }
+
     fn route(&self) -> Option<&Route> {
         self.target.route.as_deref()
     }
@@ -81,6 +88,7 @@ impl<'a> Exchange<'a> {
             self.route(),
             self.trace.as_deref(),
         )
+        .map(|line| line.by_door(self.target.protocol.map(Protocol::door)))
     }
 
     /// Asks the app who sends the request, within the time that its client waits.
@@ -141,7 +149,7 @@ impl<'a> Exchange<'a> {
         self.count_error(error);
         let failed = error.and_then(ApiError::route).map(str::to_owned);
         let mut response = self.render(outcome);
-        edge.metrics.responded(response.status());
+        edge.metrics.responded(self.door(), response.status());
         let status = response.status();
         let is_error = status.is_client_error() || status.is_server_error();
         let headers = response.headers_mut();
@@ -176,7 +184,7 @@ impl<'a> Exchange<'a> {
         if let Some(error) = error
             && let Some(route) = error.route().or_else(|| self.route().map(Route::name))
         {
-            self.edge.metrics.answered_with(route, error.status());
+            self.edge.metrics.answered_with(self.door(), route, error.status());
         }
     }
 

@@ -25,8 +25,8 @@ use crate::describe;
 use crate::describe::openapi::ApiInfo;
 use crate::error::starting;
 use crate::guard::{AUTH_ROUTE, AccessPolicy, LoopbackGuard};
-use crate::listener::{AcceptMetrics, Http2Windows};
 use crate::listener::tls::Tls;
+use crate::listener::{AcceptMetrics, Http2Windows};
 use crate::observe::metrics::EdgeMetrics;
 use crate::protocol::{Protocol, Protocols};
 use crate::request_id::RequestIds;
@@ -106,9 +106,10 @@ impl HttpEdge {
         info.needs_key |= config.api_keys.is_some() || config.auth;
         let (policy, loopback_guard) = (config.access_policy(), config.loopback_guard());
         let tls = config.tls.clone().map(Tls::load).transpose()?;
-        let (ids, metrics, info) = (RequestIds::new(), Arc::new(EdgeMetrics::new()), Arc::new(info));
-        let windows = Http2Windows::new(&config);
-        let protocols = Protocols::try_new(protocols)?.with_open_page(config.open_load.then_some(describe::load::PATH));
+        let protocols = Protocols::try_new(protocols)?.without(&config.doors_off)?;
+        let protocols = protocols.with_open_page(config.open_load.then_some(describe::load::PATH));
+        let (ids, metrics, info) = (RequestIds::new(), EdgeMetrics::new(&protocols.doors()), Arc::new(info));
+        let (metrics, windows) = (Arc::new(metrics), Http2Windows::new(&config));
         let (node, tracer, life) = (OnceLock::new(), OnceLock::new(), Arc::new(EdgeLife::new(&config)));
         Ok(Self(Arc::new(EdgeState {
             config,

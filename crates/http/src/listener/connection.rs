@@ -313,9 +313,7 @@ impl ConnectionSettings {
         });
         let windows = self.windows.grant();
         let mut http2 = self.http2.clone();
-        http2
-            .initial_stream_window_size(windows.stream_bytes)
-            .initial_connection_window_size(windows.connection_bytes);
+        http2.initial_stream_window_size(windows.stream_bytes).initial_connection_window_size(windows.connection_bytes);
         let mut connection = pin!(http2.serve_connection(stream, service));
         let watched = {
             let watched = pin!(activity.watch(connection.as_mut(), self.misuse));

@@ -41,6 +41,8 @@ pub(crate) struct PendingLogLine<'a> {
     client: Option<IpAddr>,
     request_bytes: Option<u64>,
     route: Option<&'a Route>,
+    /// The protocol that was asked.
+    door: Option<&'static str>,
     /// The route that a protocol has called.
     called: Option<String>,
     trace: Option<&'a RequestTrace>,
@@ -68,11 +70,18 @@ impl<'a> PendingLogLine<'a> {
             client: client(),
             request_bytes: request.body().size_hint().exact(),
             route,
+            door: None,
             called: None,
             trace,
             key_holder: None,
             is_written: false,
         })
+    }
+
+    /// The same for a request to a protocol.
+    pub(crate) fn by_door(mut self, door: Option<&'static str>) -> Self {
+        self.door = door;
+        self
     }
 
     pub(crate) fn set_key_holder(&mut self, holder: &KeyHolder) {
@@ -106,6 +115,7 @@ impl<'a> PendingLogLine<'a> {
             client: self.client,
             request_bytes: self.request_bytes,
             route: self.route_name().map(str::to_owned),
+            door: self.door,
             trace_id: self.trace.and_then(|trace| trace.trace_id()).map(|id| id.as_str().to_owned()),
             key_holder: self.key_holder.take(),
             status: response.status().as_u16(),
@@ -123,6 +133,7 @@ impl<'a> PendingLogLine<'a> {
         let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
         let mut record = AccessRecord::new(method, path, status, self.start.elapsed(), self.id.as_str());
         record.route = self.route_name();
+        record.door = self.door;
         record.grpc_status = grpc_status;
         record.timing = timing;
         record.request_bytes = self.request_bytes;

@@ -1,7 +1,8 @@
 //! The metrics of the edge. The node counts calls and stages, and `/metrics` shows both.
 //!
 //! One registry per edge: two nodes in one process do not mix. No request takes a lock: the counter of each status is
-//! looked up once.
+//! looked up once. The label `door` says how a request came: to a route by its own path (`http`, as are the pages of the
+//! edge), or by a protocol; its values are the list of the edge's protocols.
 
 use std::sync::OnceLock;
 
@@ -29,7 +30,7 @@ pub(crate) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf
 families! {
     /// The counters of requests.
     pub struct RequestMetrics {
-        responses: Family<StatusLabel, Counter> = "responses", "Responses by status";
+        responses: Family<ResponseLabels, Counter> = "responses", "Responses by door and status";
         errors: Family<ErrorLabels, Counter> =
             "errors",
             "Requests of a route that were answered with an error, whether refused at the edge or failed in their call";
@@ -49,22 +50,33 @@ pub struct EdgeMetrics {
     pub(crate) accept: AcceptMetrics,
     #[cfg(feature = "otlp")]
     pub(crate) spans: SpanMetrics,
-    by_status: Box<[OnceLock<Counter>]>,
+    by_door: Box<[DoorCounters]>,
+}
+
+/// The counters of one door, looked up once.
+#[derive(Debug)]
+struct DoorCounters {
+    door: &'static str,
+    /// Made with the first response.
+    by_status: OnceLock<Box<[OnceLock<Counter>]>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StatusLabel {
+struct ResponseLabels {
+    door: &'static str,
     status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ErrorLabels {
+    door: &'static str,
     route: String,
     status: u16,
 }
 
 impl EdgeMetrics {
-    pub(crate) fn new() -> Self {
+    /// The counters of an edge with these doors beside its routes.
+    pub(crate) fn new(doors: &[&'static str]) -> Self {
         let (requests, accept) = (RequestMetrics::default(), AcceptMetrics::default());
         let mut registry = Registry::with_prefix("callboard_http");
         requests.register(&mut registry);
@@ -79,24 +91,30 @@ impl EdgeMetrics {
             accept,
             #[cfg(feature = "otlp")]
             spans,
-            by_status: (0..STATUSES).map(|_| OnceLock::new()).collect(),
+            by_door: std::iter::once(&ROUTES)
+                .chain(doors)
+                .map(|door| DoorCounters { door, by_status: OnceLock::new() })
+                .collect(),
         }
     }
 
-    pub(crate) fn responded(&self, status: StatusCode) {
+    pub(crate) fn responded(&self, door: &'static str, status: StatusCode) {
         if !COUNTING {
             return;
         }
+        // There are few, and the routes come first.
+        let Some(counters) = self.by_door.iter().find(|counters| counters.door == door) else { return };
         let status = status.as_u16();
-        if let Some(counter) = self.by_status.get(usize::from(status)) {
-            counter.get_or_init(|| self.requests.responses.get_or_create_owned(&StatusLabel { status })).inc();
+        let by_status = counters.by_status.get_or_init(|| (0..STATUSES).map(|_| OnceLock::new()).collect());
+        if let Some(counter) = by_status.get(usize::from(status)) {
+            counter.get_or_init(|| self.requests.responses.get_or_create_owned(&ResponseLabels { door, status })).inc();
         }
     }
 
     /// Counts an error response of a route. Takes a lock, which only errors wait for.
-    pub(crate) fn answered_with(&self, route: &str, status: StatusCode) {
+    pub(crate) fn answered_with(&self, door: &'static str, route: &str, status: StatusCode) {
         if COUNTING {
-            let labels = ErrorLabels { route: route.to_owned(), status: status.as_u16() };
+            let labels = ErrorLabels { door, route: route.to_owned(), status: status.as_u16() };
             self.requests.errors.get_or_create_owned(&labels).inc();
         }
     }
@@ -146,6 +164,9 @@ fn labels_of(line: &str) -> String {
     labels.trim_end_matches(',').to_owned()
 }
 
+/// The door of the routes, and of the pages of the edge.
+pub(crate) const ROUTES: &str = "http";
+
 /// All statuses are below this.
 const STATUSES: usize = 1000;
 
@@ -166,14 +187,19 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_counted_by_status() {
-        let metrics = EdgeMetrics::new();
-        metrics.responded(StatusCode::OK);
-        metrics.responded(StatusCode::OK);
-        metrics.responded(StatusCode::TOO_MANY_REQUESTS);
+    fn responses_are_counted_by_door_and_status() {
+        let metrics = EdgeMetrics::new(&["grpc"]);
+        metrics.responded(ROUTES, StatusCode::OK);
+        metrics.responded(ROUTES, StatusCode::OK);
+        metrics.responded("grpc", StatusCode::OK);
+        metrics.responded(ROUTES, StatusCode::TOO_MANY_REQUESTS);
+        metrics.responded("unknown", StatusCode::OK);
         let text = metrics.encode();
-        assert!(text.contains("callboard_http_responses_total{status=\"200\"} 2\n"), "{text}");
-        assert!(text.contains("callboard_http_responses_total{status=\"429\"} 1\n"), "{text}");
+        for (labels, count) in [("http\",status=\"200", 2), ("grpc\",status=\"200", 1), ("http\",status=\"429", 1)] {
+            let line = format!("callboard_http_responses_total{{door=\"{labels}\"}} {count}\n");
+            assert!(text.contains(&line), "{line} in {text}");
+        }
+        assert!(!text.contains("unknown"), "the doors are a list");
         assert!(text.ends_with("# EOF\n"));
     }
 }

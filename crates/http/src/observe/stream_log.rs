@@ -44,6 +44,7 @@ pub(super) struct StreamRecord {
     pub(super) client: Option<IpAddr>,
     pub(super) request_bytes: Option<u64>,
     pub(super) route: Option<String>,
+    pub(super) door: Option<&'static str>,
     pub(super) trace_id: Option<String>,
     pub(super) key_holder: Option<KeyHolder>,
     pub(super) status: u16,
@@ -58,6 +59,7 @@ impl StreamRecord {
         let path = truncate_for_log(self.path.as_ref().map_or("", PathAndQuery::path));
         let mut record = AccessRecord::new(method, path, status, self.start.elapsed(), self.id.as_str());
         record.route = self.route.as_deref();
+        record.door = self.door;
         record.grpc_status = self.grpc_status;
         record.timing = self.timing.as_deref();
         record.request_bytes = self.request_bytes;

@@ -34,6 +34,9 @@ pub struct Claims {
     /// Upgrades of connections, such as `websocket`: a request that is not `POST` and asks a route for one of them
     /// belongs to the protocol. At its own paths it offers [upgrades](crate::protocol::RequestContext::upgrade) itself.
     pub upgrades: &'static [&'static str],
+    /// Paths below a prefix that end so, such as `("/v1/models", ":predict")`, also where another protocol claims the
+    /// prefix. No route may be below the prefix.
+    pub endings: &'static [(&'static str, &'static str)],
     /// Those of the paths that need no key, such as `/v2/health`, each with all paths below. A body of another
     /// protocol's media type needs one there.
     pub open_paths: &'static [&'static str],
@@ -64,6 +67,8 @@ struct List {
     paths: Claimed,
     content_types: Claimed,
     upgrades: Claimed,
+    /// The claimed endings with their prefixes.
+    endings: Vec<(&'static str, &'static str, usize)>,
 }
 
 type Claimed = Vec<(&'static str, usize)>;
@@ -76,7 +81,7 @@ impl Protocols {
     /// See [`ProtocolError`]; it names both protocols that claim the same.
     pub fn try_new(protocols: Vec<Arc<dyn Protocol>>) -> Result<Self, ProtocolError> {
         let [mut paths, mut content_types, mut upgrades] = [const { Claimed::new() }; 3];
-        let mut open = Vec::new();
+        let (mut open, mut endings) = (Vec::new(), Vec::<(&str, &str, usize)>::new());
         for (index, protocol) in protocols.iter().enumerate() {
             let (name, claims) = (protocol.name(), protocol.claims());
             let clash = |other: &str, claim: &str| {
@@ -104,6 +109,14 @@ impl Protocols {
                     return clash(name_of(&protocols, *other), upgrade);
                 }
             }
+            for &(prefix, ending) in claims.endings {
+                let is_same =
+                    |(other, known, _): &&(&str, &str, usize)| *known == ending && overlap(other, prefix, is_below);
+                if let Some((.., other)) = endings.iter().find(is_same) {
+                    return clash(name_of(&protocols, *other), ending);
+                }
+                endings.push((prefix, ending, index));
+            }
             let is_unclaimed = |path: &&&str| !claims.paths.iter().any(|claimed| is_below(path, claimed));
             if let Some(path) = claims.open_paths.iter().find(is_unclaimed) {
                 return Err(ProtocolError::OpenPath { protocol: name.to_owned(), path: (*path).to_owned() });
@@ -113,9 +126,10 @@ impl Protocols {
             upgrades.extend(claims.upgrades.iter().map(|upgrade| (*upgrade, index)));
             open.extend(claims.open_paths);
         }
-        let reserved: Vec<_> = RESERVED.into_iter().chain(paths.iter().map(|(path, _)| *path)).collect();
+        let claimed = paths.iter().map(|(path, _)| *path).chain(endings.iter().map(|(prefix, ..)| *prefix));
+        let reserved: Vec<_> = RESERVED.into_iter().chain(claimed).collect();
         let initials = reserved.iter().filter_map(|path| initial(path)).fold(0, |bits, bit| bits | bit);
-        Ok(Self(Arc::new(List { protocols, reserved, initials, open, paths, content_types, upgrades })))
+        Ok(Self(Arc::new(List { protocols, reserved, initials, open, paths, content_types, upgrades, endings })))
     }
 
     /// The same list, with this page of the edge open.
@@ -179,7 +193,9 @@ impl Protocols {
 
     /// The index of the protocol that claims this path.
     fn claimant(&self, path: &str) -> Option<usize> {
-        self.0.paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index)
+        let ends = |(prefix, ending, _): &&(&str, &str, usize)| path.ends_with(ending) && is_below(path, prefix);
+        let by_ending = self.0.endings.iter().find(ends).map(|(.., index)| *index);
+        by_ending.or_else(|| self.0.paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index))
     }
 
     /// The index of the protocol that claims the media type of the body.
@@ -199,6 +215,32 @@ impl Protocols {
             Some((protocol.name().to_owned(), refusal))
         };
         self.iter().find_map(refused).map_or(Ok(()), Err)
+    }
+
+    /// The same without those of these [short names](Protocol::door): their paths and media types belong to no one.
+    ///
+    /// # Errors
+    ///
+    /// [`ProtocolError::UnknownDoor`] for a name that none of them has.
+    pub fn without(&self, doors: &[String]) -> Result<Self, ProtocolError> {
+        let known = self.doors();
+        if let Some(door) = doors.iter().find(|door| !known.contains(&door.as_str())) {
+            return Err(ProtocolError::UnknownDoor { door: door.clone(), known: known.join(", ") });
+        }
+        let is_kept = |protocol: &&Arc<dyn Protocol>| !doors.iter().any(|door| door == protocol.door());
+        Self::try_new(self.0.protocols.iter().filter(is_kept).cloned().collect())
+    }
+
+    /// The short names of the protocols, each once, in their order.
+    #[must_use]
+    pub fn doors(&self) -> Vec<&'static str> {
+        let mut doors = Vec::new();
+        for door in self.iter().map(Protocol::door) {
+            if !doors.contains(&door) {
+                doors.push(door);
+            }
+        }
+        doors
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &dyn Protocol> {
@@ -245,6 +287,14 @@ pub enum ProtocolError {
         protocol: String,
         /// The path.
         path: String,
+    },
+    /// A door that is switched off has the short name of a protocol.
+    #[error("there is no door `{door}` to switch off; there are: {known}")]
+    UnknownDoor {
+        /// The name.
+        door: String,
+        /// Those that there are.
+        known: String,
     },
     /// A claimed path begins with a slash and ends without one.
     #[error("{protocol} claims `{path}`, which is not a path such as `/v2`")]

@@ -155,6 +155,12 @@ pub trait Protocol: fmt::Debug + Send + Sync + 'static {
     /// Its name in errors, such as "the Open Inference Protocol".
     fn name(&self) -> &str;
 
+    /// Its short name: the label `door` of metrics and logs, and the name by which
+    /// [`HttpConfig::doors_off`] switches it off. Always the same.
+    fn door(&self) -> &'static str {
+        "other"
+    }
+
     /// The requests that belong to it. Always the same.
     fn claims(&self) -> Claims;
 

@@ -178,6 +178,9 @@ async fn small_calls_that_wait_in_their_window_are_not_a_flood() {
     let (app, hold) = Hold::with_queue(1).split();
     let server = Server::for_app(app, HttpConfig::default()).await;
     let mut client = Frames::connect(server.address).await;
+    // The window of its streams grows when it has confirmed the setting.
+    client.next_of(&[SETTINGS]).await.unwrap();
+    client.socket.write_all(&frame(SETTINGS, ACK, 0, &[])).await.unwrap();
     let call = envelope(&arguments(["x".into()]));
     let call = [&[0; 4], &(call.len() as u32).to_le_bytes()[..], &call].concat();
     let head = client.request_head(

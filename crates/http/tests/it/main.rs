@@ -29,6 +29,7 @@ mod oip_errors;
 mod otlp;
 mod outcomes;
 mod pages;
+mod predict;
 mod protocols;
 mod refusals;
 mod spans;

@@ -50,8 +50,8 @@ async fn metrics_cover_the_node_and_the_edge() {
     for line in [
         "# TYPE callboard_requests_total counter",
         "callboard_requests_total{route=\"/mirror\",outcome=\"ok\"} 1",
-        "callboard_http_responses_total{status=\"200\"} 1",
-        "callboard_http_responses_total{status=\"404\"} 1",
+        "callboard_http_responses_total{door=\"http\",status=\"200\"} 1",
+        "callboard_http_responses_total{door=\"http\",status=\"404\"} 1",
         "callboard_http_connections_open ",
     ] {
         assert!(text.contains(line), "{line} in\n{text}");
@@ -459,8 +459,10 @@ async fn errors_are_counted_by_route_even_without_a_call() {
     let page = server.get("/metrics").await;
     let metrics = page.text();
     for line in [
-        "callboard_http_errors_total{route=\"/greet\",status=\"422\"} 1",
-        "callboard_http_errors_total{route=\"/greet\",status=\"400\"} 3",
+        "callboard_http_errors_total{door=\"http\",route=\"/greet\",status=\"422\"} 1",
+        "callboard_http_errors_total{door=\"http\",route=\"/greet\",status=\"400\"} 2",
+        "callboard_http_errors_total{door=\"oip\",route=\"/greet\",status=\"400\"} 1",
+        "callboard_http_responses_total{door=\"oip\",status=\"400\"} 1",
     ] {
         assert!(metrics.contains(line), "{line} in\n{metrics}");
     }

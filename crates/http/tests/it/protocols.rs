@@ -24,12 +24,18 @@ struct Small {
 
 const COUNTING: Small = Small {
     name: "the counting protocol",
-    claims: Claims { paths: &["/count"], content_types: &[], upgrades: &["count"], open_paths: &["/count/health"] },
+    claims: Claims {
+        paths: &["/count"],
+        content_types: &[],
+        upgrades: &["count"],
+        endings: &[],
+        open_paths: &["/count/health"],
+    },
 };
 
 const FRAMES: Small = Small {
     name: "the protocol of frames",
-    claims: Claims { paths: &[], content_types: &["application/frames"], upgrades: &[], open_paths: &[] },
+    claims: Claims { paths: &[], content_types: &["application/frames"], upgrades: &[], endings: &[], open_paths: &[] },
 };
 
 impl Protocol for Small {
@@ -108,12 +114,48 @@ async fn two_protocols_with_one_claim_are_an_error_that_names_both() {
             "the protocol of frames and the rival both claim `application/frames+x`",
         ),
         (Claims { upgrades: &["Count"], ..none }, "the counting protocol and the rival both claim `Count`"),
+        (
+            Claims { endings: &[("/v1", ":predict")], ..none },
+            "the Open Inference Protocol and the rival both claim `:predict`",
+        ),
     ] {
         let protocols = three().into_iter().chain([Arc::new(rival(claims)) as Arc<dyn Protocol>]).collect();
         let error = edge(&node, HttpConfig::default(), protocols).unwrap_err();
         assert!(matches!(error, HttpServeError::Protocols(ProtocolError::Clash { .. })), "{error:?}");
         assert_eq!(error.to_string(), message);
     }
+}
+
+/// A part of a path that another protocol claims.
+#[tokio::test]
+async fn an_ending_belongs_to_its_protocol_below_the_prefix_alone() {
+    let claims = Claims { paths: &["/v1/models"], ..Claims::default() };
+    let models: Vec<Arc<dyn Protocol>> =
+        vec![Arc::new(Small { name: "the models", claims }), Arc::new(InferenceProtocol::new())];
+    let node = node().await;
+    let edge = edge(&node, HttpConfig::default(), models).unwrap();
+    for models in ["/v1/models", "/v1/models/double", "/v1/models/double:explain"] {
+        assert_eq!(post(&edge, models, "application/json").await.1, format!("the models: {models}"));
+    }
+    let (status, predicted) = post(&edge, "/v1/models/double:predict", "application/json").await;
+    assert!(status == 400 && predicted.contains("must be an object"), "{predicted}");
+    assert_eq!(post(&edge, "/v1/modelsx/double:predict", "application/json").await.0, 404);
+    assert_eq!(post(&edge, "/double:predict", "application/json").await.0, 404);
+}
+
+/// What is off answers as if it were not there.
+#[tokio::test]
+async fn a_protocol_that_is_switched_off_has_no_paths() {
+    let node = node().await;
+    let off = |door: &str| config(|config| config.doors_off = vec![door.to_owned()]);
+    let without = edge(&node, off("oip"), three()).unwrap();
+    for path in ["/v2", "/v2/models/double/infer", "/v1/models/double:predict"] {
+        let (status, body) = post(&without, path, "application/json").await;
+        assert!(status == 404 && body.contains("not_found"), "{path}: {body}");
+    }
+    assert_eq!(post(&without, "/count", "application/json").await.0, 200);
+    let error = edge(&node, off("oib"), three()).unwrap_err();
+    assert_eq!(error.to_string(), "there is no door `oib` to switch off; there are: oip, other");
 }
 
 #[test]

@@ -66,6 +66,10 @@ impl Protocol for MessagesProtocol {
         "Anthropic's Messages API"
     }
 
+    fn door(&self) -> &'static str {
+        "anthropic"
+    }
+
     fn claims(&self) -> Claims {
         Claims { paths: &[PATH], ..Claims::default() }
     }

@@ -18,6 +18,8 @@ pub struct AccessRecord<'a> {
     pub path: &'a str,
     /// The name of the route.
     pub route: Option<&'a str>,
+    /// The short name of the protocol by which the route was called, such as `grpc`; none for its own path.
+    pub door: Option<&'a str>,
     /// The status of the response; 499 if the client left before it.
     pub status: u16,
     /// The status of a call of gRPC that failed, with which `status` is 200.
@@ -53,6 +55,7 @@ impl<'a> AccessRecord<'a> {
             method,
             path,
             route: None,
+            door: None,
             status,
             grpc_status: None,
             elapsed,
@@ -95,6 +98,9 @@ impl<'a> AccessRecord<'a> {
         if let Some(route) = self.route {
             form.text("route", route, line);
         }
+        if let Some(door) = self.door {
+            form.text("door", door, line);
+        }
         form.name("status", line);
         line.extend_from_slice(&digits::<3>(self.status.into()));
         if let Some(status) = self.grpc_status {
@@ -135,6 +141,7 @@ impl<'a> AccessRecord<'a> {
             method = self.method,
             path = self.path,
             route = self.route,
+            door = self.door,
             status = self.status,
             grpc_status = self.grpc_status,
             milliseconds = self.elapsed.as_micros() as f64 / 1000.0,
@@ -316,6 +323,7 @@ mod tests {
         method: "POST",
         path: "/digits",
         route: Some("/digits"),
+        door: None,
         status: 200,
         grpc_status: None,
         elapsed: Duration::from_micros(1_234),
@@ -363,7 +371,7 @@ mod tests {
             RECORD,
             AccessRecord { elapsed: Duration::from_micros(3_600_000_001), status: 499, ..nothing },
             AccessRecord { bytes: None, items: Some(7), ..RECORD },
-            AccessRecord { grpc_status: Some(14), ..RECORD },
+            AccessRecord { grpc_status: Some(14), door: Some("grpc"), ..RECORD },
             AccessRecord { path: "/ü\"\\\n\t\u{7f}", request_id: "a\"b\\c", ..RECORD },
             AccessRecord { client: Some("2001:db8::1".parse().unwrap()), route: Some("/größe"), ..RECORD },
         ];

@@ -109,6 +109,7 @@ mod tests {
         method: "POST",
         path: "/digits",
         route: Some("/digits"),
+        door: None,
         status: 200,
         grpc_status: None,
         elapsed: Duration::from_micros(1_234),
