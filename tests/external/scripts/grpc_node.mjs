@@ -7,7 +7,7 @@ import { loadSync } from "@grpc/proto-loader";
 
 const [address, protos] = process.argv.slice(2);
 const files = ["inference.proto", "callboard.proto", "health.proto"].map((file) => join(protos, file));
-const { inference, callboard, grpc: own } = grpc.loadPackageDefinition(loadSync(files, { longs: Number }));
+const { inference, callboard, grpc: own } = grpc.loadPackageDefinition(loadSync(files, { longs: Number, enums: String }));
 
 // It repeats what was not started: UNAVAILABLE.
 const retries = {
@@ -126,13 +126,9 @@ await idle();
 const cancelled = new Promise((resolve, reject) => {
   const call = models.ModelInfer(nap, (error) => (error ? reject(error) : resolve()));
   const end = Date.now() + 20_000;
-  const look = async () => {
-    if ((await metric("callboard_in_flight")) === 0 && Date.now() < end) {
-      setTimeout(look, 10);
-    } else {
-      call.cancel();
-    }
-  };
+  // It runs when it is cancelled.
+  const look = async () =>
+    (await metric("callboard_in_flight")) === 0 && Date.now() < end ? setTimeout(look, 10) : call.cancel();
   look();
 });
 await refused(cancelled, "CANCELLED", /./);
@@ -142,7 +138,11 @@ console.log("cancelled");
 // Statuses, and a failure that is not repeated.
 await refused(unary(models, "ModelInfer", { ...double, modelName: "nobody" }), "NOT_FOUND", /nobody/);
 await refused(unary(models, "ModelInfer", { ...double, rawInputContents: [] }), "INVALID_ARGUMENT", /input/);
-await refused(unary(models, "SystemSharedMemoryStatus", {}), "UNIMPLEMENTED", /SystemSharedMemoryStatus/);
+const shared = new Promise((resolve, reject) => {
+  const [path, same] = ["/inference.GRPCInferenceService/SystemSharedMemoryStatus", (message) => message];
+  models.makeUnaryRequest(path, same, same, Buffer.alloc(0), (error) => (error ? reject(error) : resolve()));
+});
+await refused(shared, "UNIMPLEMENTED", /SystemSharedMemoryStatus/);
 await refused(unary(routes, "Call", { route: "/nobody", body: Buffer.from("1") }), "NOT_FOUND", /nobody/);
 await refused(unary(routes, "Call", { route: "/number", body: Buffer.from("[]") }), "INVALID_ARGUMENT", /./);
 const failed = 'callboard_requests_total{route="/fail",outcome="failed"}';
