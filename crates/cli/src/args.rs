@@ -12,6 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
 use crate::client::args::value_of;
+use crate::commands::actors::ActorsArgs;
 use crate::commands::bench_args::BenchArgs;
 use crate::commands::call::CallArgs;
 use crate::commands::cluster::ClusterArgs;
@@ -72,6 +73,8 @@ pub(crate) enum CliCommand {
     Status(Box<StatusArgs>),
     /// Draw a node each second.
     Top(Box<TopArgs>),
+    /// Show or ask the keyed actors of a node.
+    Actors(Box<ActorsArgs>),
     /// Show or change the models of a node.
     Models(Box<ModelsArgs>),
     /// Send one request to a server.
@@ -111,6 +114,7 @@ pub(crate) fn parse(program: Program, args: impl IntoIterator<Item = OsString>) 
         ("doctor", None) => CliCommand::Doctor,
         ("init", None) => CliCommand::Init(value_of(matches, "directory")),
         ("cluster", None) => CliCommand::Cluster(Box::new(ClusterArgs::from_matches(matches))),
+        ("actors", None) => CliCommand::Actors(Box::new(ActorsArgs::from_matches(matches))),
         ("models", None) => CliCommand::Models(Box::new(ModelsArgs::from_matches(matches))),
         ("status", None) => CliCommand::Status(Box::new(StatusArgs::from_matches(matches))),
         ("top", None) => CliCommand::Top(Box::new(TopArgs::from_matches(matches))),
@@ -208,7 +212,7 @@ pub(crate) fn command(program: Program) -> Command {
         .subcommands([serve, check, openapi, examples, McpArgs::command()].map(with_settings))
         .subcommands(if program == Program::Callboard { for_files().map(with_target).to_vec() } else { Vec::new() })
         .subcommands([CallArgs::command(), BenchArgs::command(), StatusArgs::command(), TopArgs::command()])
-        .subcommands([ModelsArgs::command()])
+        .subcommands([ModelsArgs::command(), ActorsArgs::command()])
         .subcommands([ClusterArgs::command()])
         .subcommands([completions(), man()])
 }

@@ -13,7 +13,8 @@ use tracing::Level;
 
 use crate::args::{self, CliCommand, ParsedArgs};
 use crate::commands::{
-    bench, call, check, cluster, examples, explain, export, init, mcp, models, openapi, serve, status, top, words,
+    actors, bench, call, check, cluster, examples, explain, export, init, mcp, models, openapi, serve, status, top,
+    words,
 };
 #[cfg(feature = "process")]
 use crate::commands::{doctor, prepare};
@@ -96,6 +97,7 @@ fn carry_out(
         CliCommand::Call(args) => return call::run(&args),
         CliCommand::Status(args) => return status::run(&args),
         CliCommand::Top(args) => return top::run(&args),
+        CliCommand::Actors(args) => return actors::run(&args),
         CliCommand::Models(args) => return models::run(&args),
         CliCommand::Cluster(args) => return cluster::run(&args),
         CliCommand::Completions(shell) => return words::completions(args::command(program), &low.name, shell),
@@ -154,6 +156,7 @@ fn carry_out(
         | CliCommand::Status(_)
         | CliCommand::Top(_)
         | CliCommand::Models(_)
+        | CliCommand::Actors(_)
         | CliCommand::Cluster(_) => Ok(()),
         CliCommand::Completions(_)
         | CliCommand::Man(_)

@@ -1,5 +1,6 @@
 //! The commands, one verb per file.
 
+pub(crate) mod actors;
 mod admin_client;
 pub(crate) mod bench;
 pub(crate) mod bench_args;

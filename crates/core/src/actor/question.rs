@@ -52,7 +52,7 @@ pub(crate) type AnswerFuture = Pin<Box<dyn Future<Output = Result<Payload, AskEr
 
 /// A question that an actor accepts, without its types.
 pub(crate) struct AcceptedQuestion {
-    name: &'static str,
+    pub(crate) name: &'static str,
     form: QuestionForm,
     /// Reads it from another node.
     pub(crate) read: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,

@@ -259,6 +259,12 @@ pub(crate) trait AnyKind: Send + Sync {
     /// The count of active keys.
     fn active(&self) -> usize;
 
+    /// Some of the active keys, in no order.
+    fn active_keys(&self, at_most: usize) -> Vec<Arc<str>>;
+
+    /// Asks a key to save and end. Whether it was active.
+    fn end(&self, key: &str, order: SlotOrder) -> bool;
+
     /// Its state, for people. Its mailbox is the messages that wait for all keys, its restarts the crashes of keys.
     fn status(&self) -> &Arc<ActorStatus>;
 
@@ -292,6 +298,20 @@ impl<K: Keyed> AnyKind for Kind<K> {
 
     fn active(&self) -> usize {
         self.settings.max_active - self.active.available_permits()
+    }
+
+    fn active_keys(&self, at_most: usize) -> Vec<Arc<str>> {
+        let mut keys = Vec::new();
+        self.shards.for_each(|slot| {
+            if keys.len() < at_most {
+                keys.push(Arc::clone(&slot.key));
+            }
+        });
+        keys
+    }
+
+    fn end(&self, key: &str, order: SlotOrder) -> bool {
+        self.shards.find(key).inspect(|slot| slot.give(order)).is_some()
     }
 
     fn status(&self) -> &Arc<ActorStatus> {

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use callboard_codec::{Data, Payload};
+use callboard_codec::{Data, Payload, Value};
 
 use super::kind::{KeyedKinds, check_key, ended};
 use super::letter::Letter;
 use super::placement;
+use super::shards::SlotOrder;
 use crate::actor::{Question, QuestionForm, QuestionOrder, owned};
 use crate::call::{CallOptions, Origin, OuterCall};
 use crate::clock;
@@ -68,6 +69,51 @@ impl KeyedRef {
         self.kinds.get(&self.kind).map_or(0, |running| running.kind.active())
     }
 
+    /// Some of the keys that are active on this node now, sorted.
+    #[must_use]
+    pub fn active_keys(&self, at_most: usize) -> Vec<String> {
+        let keys = self.kinds.get(&self.kind).map(|running| running.kind.active_keys(at_most)).unwrap_or_default();
+        let mut keys: Vec<String> = keys.iter().map(|key| key.to_string()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Asks the instance of `key` on this node to save what has changed and to end, unless a message waits for it. Its
+    /// next message loads it, on whichever node has it then. Returns at once, and says whether the key was active.
+    #[must_use]
+    pub fn passivate(&self, key: &str) -> bool {
+        self.end(key, SlotOrder::Passivate)
+    }
+
+    /// As [`passivate`](Self::passivate), also if messages wait: they follow the key to the node that has it now.
+    #[must_use]
+    pub fn release(&self, key: &str) -> bool {
+        self.end(key, SlotOrder::Move)
+    }
+
+    fn end(&self, key: &str, order: SlotOrder) -> bool {
+        self.kinds.get(&self.kind).is_some_and(|running| running.kind.end(key, order))
+    }
+
+    /// As [`ask`](Self::ask), by the name of the question, for tools: the question and its answer are values. This node
+    /// needs to have the kind.
+    ///
+    /// # Errors
+    ///
+    /// See [`KeyedRef`] and [`AskError`].
+    pub async fn ask_value(
+        &self,
+        key: &str,
+        within: impl Into<CallOptions>,
+        question: &str,
+        value: Value,
+    ) -> Result<Value, AskError> {
+        let reason = || format!("this node has no keyed actors `{}`", self.kind);
+        let running = self.kinds.get(&self.kind).ok_or_else(|| AskError::Unreachable { reason: reason() })?;
+        let name = running.published.find(question, QuestionForm::Ask)?.name;
+        self.send_as::<Value>(key, name, QuestionForm::Ask, within.into(), Payload::new(value)).await
+    }
+
     /// Asks the instance of `key`, which is loaded if it is not active, and waits for the answer: a
     /// [`Duration`](std::time::Duration) from now, until a [`Deadline`], or as [`CallOptions`] say, which may also name
     /// a caller. Options without a deadline wait for [30 s](Deadline::DEFAULT_TIMEOUT).
@@ -115,6 +161,17 @@ impl KeyedRef {
         options: CallOptions,
         question: Q,
     ) -> Result<A, AskError> {
+        self.send_as(key, Q::NAME, form, options, Payload::new(question)).await
+    }
+
+    async fn send_as<A: Data>(
+        &self,
+        key: &str,
+        question: &'static str,
+        form: QuestionForm,
+        options: CallOptions,
+        payload: Payload,
+    ) -> Result<A, AskError> {
         check_key(key)?;
         let now = clock::now();
         let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
@@ -124,8 +181,8 @@ impl KeyedRef {
         let options = recorder.into_iter().fold(options, CallOptions::with_recorder);
         let options = options.with_origin(origin).with_deadline(deadline);
         let read = |decoder: callboard_codec::EnvelopeDecoder| decoder.finish_as::<A>().map(Payload::new);
-        let asked = Asked { key: key.into(), question: Q::NAME, form, deadline, options, read };
-        let answer = self.follow(&asked, Payload::new(question)).await?;
+        let asked = Asked { key: key.into(), question, form, deadline, options, read };
+        let answer = self.follow(&asked, payload).await?;
         owned(answer).map_err(|reason| AskError::Failed(Failure::new(format!("the answer cannot be read: {reason}"))))
     }
 

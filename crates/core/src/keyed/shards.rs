@@ -25,7 +25,7 @@ const LOOKS: usize = 16;
 /// What an instance is asked to do by its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum SlotOrder {
+pub(crate) enum SlotOrder {
     None,
     /// Save and end, once no message waits: another key needs the place.
     Passivate,
@@ -198,6 +198,12 @@ impl<K> Shards<K> {
     fn position(key: &str) -> usize {
         // The remainder is below the number of shards.
         (SessionKey::new(key).number() % SHARDS as u64) as usize
+    }
+
+    /// The slot of an active key.
+    pub(super) fn find(&self, key: &str) -> Option<Arc<Slot<K>>> {
+        let found = self.shards[Self::position(key)].lock().slots.get(key).cloned();
+        found.filter(|slot| !slot.mail.lock().is_closed)
     }
 
     /// Puts a message into the mailbox of its key, if that is active.

@@ -198,6 +198,40 @@ async fn a_key_has_one_instance_which_begins_with_its_saved_state() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn operators_see_active_keys_ask_them_by_name_and_passivate_them() {
+    let counters = Counters::new();
+    let node = start(counters.spec().save(SavePolicy::Relaxed { every: LONG })).await;
+    let counter = node.keyed("counter");
+    let add = callboard_codec::Value::from(3u64);
+    for key in ["b", "a", "c"] {
+        assert_eq!(counter.ask_value(key, SECOND, "add", add.clone()).await, Ok(callboard_codec::Value::from(3u64)));
+    }
+    assert_eq!((counter.active_keys(10), counter.active_keys(1).len()), (vec!["a".into(), "b".into(), "c".into()], 1));
+    assert!(matches!(counter.ask_value("a", SECOND, "nothing", add).await, Err(AskError::NotAccepted { .. })));
+    let wrong = counter.ask_value("a", SECOND, "add", "three".into()).await;
+    assert!(matches!(wrong, Err(AskError::Failed(_))), "{wrong:?}");
+    assert_eq!(counters.saved("a").await, None);
+    assert!(counter.passivate("a") && !counter.passivate("d"));
+    until_active(&node, 2).await;
+    assert_eq!(counters.saved("a").await, Some(3), "it was saved before it ended");
+    assert!(!counter.passivate("a"));
+    assert_eq!(counter.ask("a", SECOND, Read()).await, Ok(3));
+    // A message that waits behind the one in hand is handled by the next instance.
+    let holding = counter.ask("b", SECOND, WaitAtGate());
+    let waiting = async {
+        tokio::task::yield_now().await;
+        let read = counter.ask("b", SECOND, Epoch());
+        let releasing = async {
+            tokio::task::yield_now().await;
+            assert!(counter.release("b"));
+            counters.gate.notify_one();
+        };
+        tokio::join!(read, releasing).0
+    };
+    assert_eq!(tokio::join!(holding, waiting), (Ok(3), Ok(2)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_durable_answer_leaves_after_its_save_and_a_reading_one_saves_nothing() {
     let counters = Counters::new();
     let node = start(counters.spec()).await;

@@ -132,6 +132,7 @@ pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
         path if path.starts_with("/v1/stages/") => "POST",
         path if path.starts_with("/v1/routes/") => "DELETE, POST",
         "/v1/drain" => "POST",
+        path if path.starts_with("/v1/actors/") && path.matches('/').count() > 3 => "POST",
         path if path.starts_with("/v1/models/") && VERBS.iter().any(|verb| path.ends_with(verb)) => "POST",
         _ => "GET, HEAD",
     };

@@ -40,6 +40,23 @@ fn document() -> Value {
                 &anything(),
             ) },
             "/v1/drain": { "post": accepted("drain", "Asks the process to finish its calls and to end") },
+            "/v1/actors": { "get": operation("actors", "The kinds of keyed actors, with their active keys", &[], &anything()) },
+            "/v1/actors/{kind}": { "get": keys() },
+            "/v1/actors/{kind}/ask": { "post": with_body(
+                of_key("ask_actor", "Asks the actor of a key a question by its name; `question` is its name", &["question"]),
+                "application/json",
+                &json!({}),
+            ) },
+            "/v1/actors/{kind}/passivate": { "post": of_key(
+                "passivate_actor",
+                "Saves a key and ends it on this node, unless a message waits",
+                &[],
+            ) },
+            "/v1/actors/{kind}/move": { "post": of_key(
+                "move_actor",
+                "Saves a key and ends it on this node at once; its messages follow it to the node that has it now",
+                &[],
+            ) },
             "/v1/models": { "get": page() },
             "/v1/models/{name}": { "get": operation("model", "A model with its versions", &["name"], &model) },
             "/v1/models/{name}/load": { "post": operation(
@@ -145,6 +162,24 @@ fn scaling() -> Value {
 fn events() -> Value {
     let mut operation = operation("live", "An event each second with the figures of that second", &[], &anything());
     operation["responses"]["200"]["content"] = json!({ "text/event-stream": { "schema": { "type": "string" } } });
+    operation
+}
+
+fn keys() -> Value {
+    let mut operation = operation("actor_keys", "A kind, with some of its active keys", &["kind"], &anything());
+    let limit = json!({ "type": "integer", "minimum": 1, "maximum": 1000, "default": 100 });
+    if let Value::Array(parameters) = &mut operation["parameters"] {
+        parameters.push(json!({ "name": "limit", "in": "query", "schema": limit }));
+    }
+    operation
+}
+
+fn of_key(id: &str, summary: &str, more: &[&str]) -> Value {
+    let mut operation = operation(id, summary, &["kind"], &anything());
+    if let Value::Array(parameters) = &mut operation["parameters"] {
+        let text = |name| json!({ "name": name, "in": "query", "required": true, "schema": { "type": "string" } });
+        parameters.extend(["key"].iter().chain(more).map(text));
+    }
     operation
 }
 

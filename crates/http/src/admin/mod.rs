@@ -11,6 +11,7 @@
 //!   that is kept after one.
 //! - `GET /v1/models` and below: the models of the node's [`ModelRepository`], their versions, and changes of them
 //!   ([`models`]).
+//! - `GET /v1/actors` and below: the kinds of keyed actors, their active keys, and orders for a key ([`actors`]).
 //! - `GET /openapi.json`: these requests as an OpenAPI document.
 //! - `POST /v1/drain`: asks the process to finish its calls and to end.
 //! - What the protocols of the edge [answer to operators](crate::protocol::Protocol::answer_admin).
@@ -23,6 +24,7 @@
 //! so that the keys cannot be read on the network: the command line requires both, and uses the certificate of the
 //! edge.
 
+mod actors;
 mod changes;
 mod document;
 mod guard;
@@ -120,6 +122,9 @@ impl Admin {
             .route("/openapi.json", get(document::openapi))
             .route("/v1/routes/{*route}", delete(changes::remove_route).post(changes::end_rollout))
             .route("/v1/models", get(models::list))
+            .route("/v1/actors", get(actors::list))
+            .route("/v1/actors/{kind}", get(actors::kind))
+            .route("/v1/actors/{kind}/{verb}", post(actors::order))
             .route("/v1/drain", post(changes::drain))
             .merge(live::routes())
             .fallback(changes::below_no_page)

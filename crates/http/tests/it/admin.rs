@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use callboard_core::actor::Question;
+use callboard_core::keyed::{Answers, KeyContext, KeyedSpec, Stored};
+use callboard_core::testing::MemoryStore;
 use callboard_core::{App, Batch, Failure, Node, Replica, Rollout, RouteSpec, Stage, Worker};
 use callboard_http::{Admin, ApiInfo, ApiKeys, HttpConfig, HttpEdge, serve_admin};
 use callboard_oip::InferenceProtocol;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -214,5 +218,60 @@ async fn every_invalid_request_is_answered_with_a_problem_document() {
         client.send(format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n{{")).await;
         let answer = client.answer().await;
         assert_eq!((answer.status, answer.json()["error"].is_string()), (status, true), "{path}: {answer:?}");
+    }
+}
+
+/// Adds to the total of a key.
+#[derive(Serialize, Deserialize)]
+struct Add(u64);
+
+impl Question for Add {
+    const NAME: &str = "add";
+    type Answer = u64;
+}
+
+impl Answers<Add> for Stored<u64> {
+    async fn answer(&mut self, Add(by): Add, _: &KeyContext) -> Result<u64, Failure> {
+        **self += by;
+        if by == 0 { Err(Failure::new("nothing").with_status(409)) } else { Ok(**self) }
+    }
+}
+
+#[tokio::test]
+async fn keyed_actors_are_listed_asked_and_ended() {
+    let totals = KeyedSpec::new("total", Arc::new(MemoryStore::new()), |_, total: Stored<u64>| async { Ok(total) });
+    let run = AdminServer::start(app().keyed(totals.accepts::<Add>()), HttpConfig::default()).await;
+    let add = "POST /v1/actors/total/ask?key=a%2Fb&question=add";
+    for expected in [3, 6] {
+        let asked = run.local(add, "3").await;
+        assert_eq!((asked.status, asked.json()["answer"].as_u64()), (200, Some(expected)), "{asked:?}");
+    }
+    let kinds = run.local("GET /v1/actors", "").await.json();
+    assert_eq!((&kinds["kinds"][0]["kind"], &kinds["kinds"][0]["active_keys"]), (&json!("total"), &json!(1)));
+    assert_eq!(run.local("GET /v1/actors/total", "").await.json()["keys"], json!(["a/b"]));
+
+    for verb in ["passivate", "move"] {
+        let end = format!("POST /v1/actors/total/{verb}?key=a%2Fb");
+        assert_eq!(run.local(&end, "").await.json()["was_active"], true, "{verb}");
+        while run.local("GET /v1/actors/total", "").await.json()["active_keys"] != 0 {}
+        assert_eq!(run.local(&end, "").await.json()["was_active"], false, "{verb}");
+        assert_eq!(run.local(add, "1").await.status, 200, "it was saved");
+    }
+    assert_eq!(run.local(add, "1").await.json()["answer"], 9);
+
+    for (line, body, status) in [
+        ("GET /v1/actors/none", "", 404),
+        ("GET /v1/actors/total?limit=0", "", 400),
+        ("POST /v1/actors/total/forget?key=a", "", 404),
+        ("POST /v1/actors/total/ask?key=a", "1", 400),
+        ("POST /v1/actors/total/ask?key=a&question=nothing", "1", 400),
+        ("POST /v1/actors/total/ask?key=a&question=add", "{", 400),
+        ("POST /v1/actors/total/ask?key=a&question=add", "\"three\"", 400),
+        ("POST /v1/actors/total/ask?key=a&question=add", "0", 409),
+        ("GET /v1/actors/total/ask", "", 405),
+        ("POST /v1/actors", "", 405),
+    ] {
+        let answer = run.local(line, body).await;
+        assert_eq!(answer.problem()["status"], status, "{line}: {answer:?}");
     }
 }
