@@ -1,6 +1,6 @@
 //! The command line of the `callboard` binary, and of programs with their own app:
 //! `serve`, `check`, `openapi`, `examples`, `mcp`, `export`, `prepare`, `doctor`, `init`, `call`, `bench`, `status`,
-//! `top`, `models`, `cluster`, `completions`, `man`.
+//! `top`, `models`, `actors`, `cluster`, `completions`, `man`.
 //!
 //! A run has three steps: `args` parses the command line, [`callboard_config`] resolves it into a plan without side
 //! effects, and one of the `commands` runs. An error is one line on stderr and an exit code:
@@ -13,7 +13,7 @@
 //! | 3, 4, 5 | `call` was answered with a status of 3xx, 4xx, 5xx |
 //! | 130, 143 | `bench` was ended early by SIGINT, SIGTERM; it has printed what it measured |
 //!
-//! `call`, `bench`, `status`, `top` and `models` are clients: they know a URL, and neither a plan nor settings.
+//! `call`, `bench`, `status`, `top`, `models` and `actors` are clients: they know a URL, no plan and no settings.
 //! `cluster` works on the directories of identities.
 
 mod admin;

@@ -436,6 +436,11 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
     assert_eq!(
         paths,
         [
+            "/v1/actors",
+            "/v1/actors/{kind}",
+            "/v1/actors/{kind}/ask",
+            "/v1/actors/{kind}/move",
+            "/v1/actors/{kind}/passivate",
             "/v1/drain",
             "/v1/live",
             "/v1/models",
