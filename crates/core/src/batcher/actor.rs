@@ -10,7 +10,7 @@ use crate::error::CallError;
 use crate::metrics::DiscardPlace;
 use crate::pool::{BatchRun, BatcherMessage, FailedStart, Pool, ReplicaHandle, WorkerMessage};
 use crate::queue::{Entry, EntryKey, LifeId, Release, SuspectGroup, Suspects, Suspicion, inbox};
-use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
+use crate::timeline::{ReleaseReason, RunEnd};
 
 /// The actor of the queue in front of a stage's replicas.
 pub(crate) struct BatcherActor;
@@ -28,8 +28,6 @@ pub(crate) struct BatcherState {
     /// `None` while there are none.
     isolation: Option<Box<Isolation>>,
     workers: Vec<Arc<ReplicaHandle>>,
-    /// Batches that were handed over.
-    batches: u64,
     /// The stage for whose callers the batcher has yielded its turn: `Yielded` is on its way.
     yielding: Option<usize>,
     /// The armed delay, so that no second timer is armed for the same moment.
@@ -76,7 +74,6 @@ impl Actor for BatcherActor {
             returned: Vec::new(),
             isolation: None,
             workers: Vec::new(),
-            batches: 0,
             yielding: None,
             due_at: None,
             is_draining: false,
@@ -292,6 +289,7 @@ impl BatcherState {
             self.arm(myself, now, until);
         }
         let is_over = isolation.suspects.is_empty() && isolation.held.is_empty();
+        self.pool.entrance.set_isolating(!is_over);
         self.isolation = (!is_over).then_some(isolation);
         if is_one_lost {
             self.update_sessions();
@@ -375,25 +373,22 @@ impl BatcherState {
             worker.give_back();
             return;
         }
-        self.stages.released(stage, entries.len(), entries.iter().map(|entry| entry.cost).sum());
-        self.stages.pool(stage).metrics.released(reason, entries.len());
         self.hand_over(worker, entries, Suspicion::default(), now, Some(reason));
     }
 
     /// Without a reason, the batch is a part of a batch under bisection.
     fn hand_over(
-        &mut self,
+        &self,
         worker: &ReplicaHandle,
         entries: Vec<Entry>,
         suspicion: Suspicion,
         now: Instant,
         reason: Option<ReleaseReason>,
     ) {
-        self.batches += 1;
         self.pool.demand.note_batch(now);
-        let (id, size, replica) = (self.batches, entries.len(), worker.index());
-        let facts = BatchFacts { id, size, replica, reason, span: None };
         let pool = Arc::clone(self.pool_of(&entries));
+        let cost = entries.iter().map(|entry| entry.cost).sum();
+        let facts = pool.release(entries.len(), cost, worker.index(), reason);
         for entry in &entries {
             entry.note_taken(pool.name(), now, facts);
         }
@@ -484,6 +479,7 @@ impl BatcherState {
     fn isolate(&mut self, entries: Vec<Entry>, suspicion: Suspicion, life: Option<LifeId>) {
         let entries = self.keep_wanted(entries);
         if !entries.is_empty() {
+            self.pool.entrance.set_isolating(true);
             self.isolation.get_or_insert_default().suspects.add(entries, suspicion, life);
         }
     }

@@ -1,5 +1,5 @@
-//! The stages of one batcher: that of its pool, and the stages that it hosts. For each: the last batch, and how often a
-//! yield brought no entry. The costs come from its pool.
+//! The stages of one batcher: that of its pool, and the stages that it hosts. For each: how often a yield brought no
+//! entry. The costs and the last batch come from its pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,10 @@ use crate::queue::{CostLine, Entry, HostedId, HostedQueues, QueueState, SessionQ
 pub(super) struct HostedStages {
     pub(super) queues: HostedQueues<Box<Entry>>,
     states: Vec<HostedStage>,
-    /// The stage of the last batch, and the cost of that batch.
-    last: usize,
-    last_cost: u64,
 }
 
 struct HostedStage {
     pool: Arc<Pool>,
-    last_batch: usize,
     /// The number of waiting entries at the last yield.
     yielded_at: usize,
     /// Yields in a row during which no entry arrived; see [`QueueState`].
@@ -30,14 +26,14 @@ struct HostedStage {
 
 impl HostedStage {
     fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, last_batch: 0, yielded_at: 0, empty_yields: 0 }
+        Self { pool, yielded_at: 0, empty_yields: 0 }
     }
 }
 
 impl HostedStages {
     pub(super) fn new(pool: &Arc<Pool>) -> Self {
         let queues = HostedQueues::new(pool.policy().ageing);
-        Self { queues, states: vec![HostedStage::new(Arc::clone(pool))], last: 0, last_cost: 0 }
+        Self { queues, states: vec![HostedStage::new(Arc::clone(pool))] }
     }
 
     /// The stage of an index.
@@ -56,10 +52,20 @@ impl HostedStages {
     }
 
     fn known(&self, entry: &Entry) -> Option<usize> {
-        if entry.hosted_id() == 0 {
+        self.place_of(entry.hosted_id())
+    }
+
+    fn place_of(&self, id: HostedId) -> Option<usize> {
+        if id == 0 {
             return Some(0);
         }
-        self.states.iter().position(|state| state.pool.hosted_id == entry.hosted_id())
+        self.states.iter().position(|state| state.pool.hosted_id == id)
+    }
+
+    /// The stage and the cost of the last batch.
+    fn last(&self) -> (usize, u64) {
+        let (stage, cost) = self.pool(0).entrance.last_batch();
+        (self.place_of(stage).unwrap_or(0), cost)
     }
 
     /// The index of an entry's stage. `None`: the stage has ended, and with it the caller.
@@ -91,7 +97,8 @@ impl HostedStages {
 
     /// The refusal of an entry that would miss its deadline behind what waits and runs.
     pub(super) fn refusal(&self, stage: usize, entry: &Entry) -> Option<CallError> {
-        let running = (self.pool(self.last).cost.line(), self.last_cost);
+        let (last, cost) = self.last();
+        let running = (self.pool(last).cost.line(), cost);
         self.pool(stage).refusal(entry, self.queues.of(stage), running, self.others(stage, entry))
     }
 
@@ -119,7 +126,7 @@ impl HostedStages {
             oldest_arrival: if has_delay { queue.oldest_arrival(replica) } else { None },
             first_deadline: if has_delay { queue.first_deadline(replica) } else { None },
             estimate: if has_delay { state.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
-            last_batch: state.last_batch,
+            last_batch: state.pool.last_batch(),
             empty_yields: state.empty_yields,
             is_draining,
             has_returned: false,
@@ -136,9 +143,10 @@ impl HostedStages {
         replicas: usize,
     ) -> bool {
         let pool = self.pool(stage);
-        let running = self.pool(self.last).cost.line().batch(self.last_cost);
+        let (last, cost) = self.last();
+        let running = self.pool(last).cost.line().batch(cost);
         // The batch that would run after it is of this stage, and may take longer.
-        let estimate = if stage == self.last { running } else { running.max(self.longest(pool.cost.line(), stage)) };
+        let estimate = if stage == last { running } else { running.max(self.longest(pool.cost.line(), stage)) };
         let first_deadline = self.queues.of(stage).first_deadline(replica);
         let waiting = QueueState { first_deadline, estimate, has_returned, ..self.waiting(stage, replica, false) };
         pool.policy().hands_ahead(now, &waiting, replicas)
@@ -147,12 +155,6 @@ impl HostedStages {
     /// The duration of a batch of all that waits of a stage, up to a full one.
     fn longest(&self, line: CostLine, stage: usize) -> Duration {
         line.batch(self.queues.of(stage).load().of_next_batch(self.pool(stage).policy()))
-    }
-
-    /// A batch of this size and cost leaves.
-    pub(super) fn released(&mut self, stage: usize, entries: usize, cost: u64) {
-        (self.last, self.last_cost) = (stage, cost);
-        self.states[stage].last_batch = entries;
     }
 
     /// A decision to form a batch was carried out.

@@ -11,12 +11,13 @@ use callboard_codec::{Data, Payload};
 use super::LocalClient;
 use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
+use crate::id::{CallId, RouteName};
 use crate::text::limit_error_text;
 
 impl LocalClient {
     /// Starts a call without waiting for its outcome. Needs no `await` and no runtime.
     ///
-    /// When this returns `Ok`, the call is admitted: it holds its permit, waits in its first stage's queue, and
+    /// When this returns `Ok`, the call is admitted: it holds its permit, waits in its first stage's queue or runs, and
     /// continues until its deadline, even without its caller. Its outcome is counted with the route's others; an error
     /// is logged as a warning. A node that drains waits for it.
     ///
@@ -69,16 +70,22 @@ impl LocalClient {
         // One poll here takes the permit of the first queue, so that the caller gets a refusal. The next poll brings
         // its own waker.
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => outcome.map(|_| ()),
+            Poll::Ready(Err(error)) if !error.was_started() => Err(error),
+            Poll::Ready(outcome) => {
+                log_failure(&route, id, outcome.err());
+                Ok(())
+            }
             Poll::Pending => {
-                self.shared.runtime.spawn(async move {
-                    if let Err(error) = call.await {
-                        let error = limit_error_text(error.to_string());
-                        tracing::warn!(parent: None, %route, flight = %id, error, "a detached call failed");
-                    }
-                });
+                self.shared.runtime.spawn(async move { log_failure(&route, id, call.await.err()) });
                 Ok(())
             }
         }
+    }
+}
+
+fn log_failure(route: &RouteName, id: CallId, error: Option<CallError>) {
+    if let Some(error) = error {
+        let error = limit_error_text(error.to_string());
+        tracing::warn!(parent: None, %route, flight = %id, error, "a detached call failed");
     }
 }

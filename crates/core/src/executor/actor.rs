@@ -9,6 +9,7 @@ use tracing::Instrument;
 
 use super::Watchdog;
 use super::kind::{Executor, ExecutorContext};
+use super::shared::SharedExecutor;
 use crate::error::Failure;
 use crate::pool::{BatchRun, BatcherMessage, Pool, ReplicaHandle, WorkerMessage};
 use crate::stage::Factory;
@@ -37,12 +38,9 @@ pub(crate) struct WorkerArgs {
 }
 
 pub(crate) struct WorkerState {
-    /// `None` only while the executor moves or closes.
-    executor: Option<Executor>,
+    executor: SharedExecutor,
     context: ExecutorContext,
     report: ReportPort,
-    /// The count of batches handed to the executor.
-    runs: u64,
     /// Wakes the actor when the last batch is overdue.
     alarm: Option<AbortHandle>,
     /// Tells a worker that may still run that its replica has ended.
@@ -70,7 +68,9 @@ impl Actor for WorkerActor {
         let span = span::for_replica(context.pool.name(), context.handle.index());
         let executor = build_executor(replica, &watchdog, &context).instrument(span).await;
         let executor = executor.map_err(|failure| failure.message().to_owned())?;
-        Ok(WorkerState { executor: Some(executor), context, report, runs: 0, alarm: None, exit })
+        let executor = SharedExecutor::new(executor);
+        context.handle.set_port(executor.port());
+        Ok(WorkerState { executor, context, report, alarm: None, exit })
     }
 
     async fn post_start(
@@ -100,7 +100,7 @@ impl Actor for WorkerActor {
             }
             // The replica ends with its user code; the supervisor reads the reason.
             WorkerMessage::Crashed(words) => {
-                if let Some(running) = state.executor.as_mut().and_then(Executor::take_running) {
+                if let Some(running) = state.executor.take_running() {
                     // The supervisor outlives this replica, and ends these batches with the stage.
                     (state.report)(ReplicaReport::LeftRunning(running));
                 }
@@ -116,7 +116,7 @@ impl Actor for WorkerActor {
         state: &mut WorkerState,
     ) -> Result<(), ActorProcessingErr> {
         state.context.handle.retire();
-        if let Some(executor) = state.executor.take() {
+        if let Some(executor) = state.executor.take().await {
             let ExecutorContext { pool, handle, .. } = &state.context;
             let span = span::for_replica(pool.name(), handle.index());
             close(executor, &state.context).instrument(span).await;
@@ -169,29 +169,26 @@ async fn build_executor(replica: Replica, watchdog: &Watchdog, context: &Executo
 }
 
 impl WorkerState {
-    fn run(&mut self, myself: &ActorRef<WorkerMessage>, mut run: BatchRun) -> Result<(), ActorProcessingErr> {
+    fn run(&mut self, myself: &ActorRef<WorkerMessage>, run: BatchRun) -> Result<(), ActorProcessingErr> {
         self.leave_the_runtime_if_told()?;
-        self.runs += 1;
-        run.number = self.runs;
-        let executor = self.executor.as_mut().ok_or("the worker has no executor")?;
-        if let Some(timeout) = self.context.pool.settings().timeout()
-            && executor.is_thread()
+        let ExecutorContext { pool, handle, .. } = &self.context;
+        if let Some(timeout) = pool.settings().timeout()
+            && self.executor.is_thread()
         {
-            // A thread runs one batch at a time, so the previous run is over.
-            if let Some(alarm) = self.alarm.replace(watch(myself, timeout, self.runs)) {
+            // A thread runs one batch at a time, so the previous run is over. Without a direct run either, the next
+            // number is that of this one.
+            if let Some(alarm) = self.alarm.replace(watch(myself, timeout, handle.runs() + 1)) {
                 alarm.abort();
             }
         }
-        Ok(executor.run(run, &self.context)?)
+        Ok(self.executor.run(run, handle)?)
     }
 
     /// The watchdog found this stage too slow for the runtime.
-    fn leave_the_runtime_if_told(&mut self) -> Result<(), ActorProcessingErr> {
-        if self.context.pool.replicas.is_moved_to_threads()
-            && let Some(executor) = self.executor.take_if(|executor| executor.is_task())
-        {
-            let moved = executor.move_to_thread(self.context.clone());
-            self.executor = Some(moved.map_err(|failure| failure.message().to_owned())?);
+    fn leave_the_runtime_if_told(&self) -> Result<(), ActorProcessingErr> {
+        if self.context.pool.replicas.is_moved_to_threads() {
+            let moved = self.executor.move_to_thread(&self.context);
+            moved.map_err(|failure| failure.message().to_owned())?;
         }
         Ok(())
     }
@@ -203,7 +200,7 @@ impl WorkerState {
         let Some(timeout) = pool.settings().timeout() else { return Ok(()) };
         let Some(batch) = handle.take_batch_of(number) else {
             // Either the run is over, or the operating system has not scheduled its thread yet.
-            if self.runs == number && handle.running() > 0 {
+            if handle.runs() == number && handle.running() > 0 {
                 watch(myself, timeout, number);
             }
             return Ok(());
@@ -226,7 +223,9 @@ impl Drop for WorkerState {
         // a hung thread are answered here.
         self.exit.close();
         self.context.handle.retire();
-        if self.context.pool.health.state().is_ending()
+        // A task that runs in its caller's poll answers by itself.
+        if self.executor.drop_now()
+            && self.context.pool.health.state().is_ending()
             && let Some(batch) = self.context.handle.take_batch()
         {
             self.context.pool.abandon_thread();

@@ -41,11 +41,11 @@ impl ExecutorContext {
 /// The place where the code of one replica runs.
 pub(crate) enum Executor {
     /// On the runtime, watched by the watchdog.
-    Task { worker: Box<dyn DynWorker>, watched: Arc<WatchedTask> },
+    Task { worker: Box<dyn DynWorker>, watched: Arc<WatchedTask>, runtime: Handle },
     /// On its own thread.
     Thread { batches: SyncSender<ThreadRun>, ended: oneshot::Receiver<()> },
     /// As futures on the runtime, one per batch.
-    Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()> },
+    Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()>, runtime: Handle },
 }
 
 /// A batch for a thread, and the hold on a paused clock until the batch is done.
@@ -63,7 +63,7 @@ pub(crate) enum ExecutorError {
 impl Executor {
     /// Builds a worker in place.
     pub(crate) fn on_task(build: BuildWorker, pool: &Pool, watched: Arc<WatchedTask>) -> Result<Self, Failure> {
-        Ok(Self::Task { worker: build_and_warm_up(build, pool)?, watched })
+        Ok(Self::Task { worker: build_and_warm_up(build, pool)?, watched, runtime: Handle::current() })
     }
 
     /// Builds a worker on a new thread and waits until it is warm.
@@ -83,7 +83,7 @@ impl Executor {
         let worker = contain(build).unwrap_or_else(|words| Err(panicked(&words)))?;
         pool.begin_warm_up();
         warm_up(&*worker).await?;
-        Ok(Self::Futures { worker, running: JoinSet::new() })
+        Ok(Self::Futures { worker, running: JoinSet::new(), runtime: Handle::current() })
     }
 
     /// Whether a running call may be abandoned.
@@ -95,26 +95,29 @@ impl Executor {
         matches!(self, Self::Task { .. })
     }
 
-    /// Runs one batch, or hands it over to its thread or future.
-    pub(crate) fn run(&mut self, run: BatchRun, context: &ExecutorContext) -> Result<(), ExecutorError> {
+    /// Runs one batch, or hands it over to its thread or future. A caller may be outside of the node's runtime.
+    pub(crate) fn run(&mut self, mut run: BatchRun, handle: &Arc<ReplicaHandle>) -> Result<(), ExecutorError> {
+        run.number = handle.next_run();
         match self {
-            Self::Task { worker, watched } => {
+            Self::Task { worker, watched, runtime } => {
+                let _entered = runtime.enter();
                 watched.begin();
-                let result = run.execute(worker.as_mut(), &context.handle);
+                let result = run.execute(worker.as_mut(), handle);
                 watched.end();
                 Ok(result?)
             }
             // A slot has at most one batch, so the buffer of one is never full while the thread lives. If it were, the
             // batch would go back to the queue.
             Self::Thread { batches, .. } => {
-                batches.try_send((run, context.hold_clock())).map_err(|error| match error {
+                let clock = run.has_virtual_time().then(ClockHold::new);
+                batches.try_send((run, clock)).map_err(|error| match error {
                     TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
                 })
             }
-            Self::Futures { worker, running } => {
+            Self::Futures { worker, running, runtime } => {
                 while running.try_join_next().is_some() {}
-                let (worker, ExecutorContext { handle, actor, .. }) = (Arc::clone(worker), context.clone());
-                running.spawn(async move {
+                let (worker, handle) = (Arc::clone(worker), Arc::clone(handle));
+                let running_batch = async move {
                     // A run contains panics of user code, but its future may also panic when it is dropped.
                     let crash = match contain_future(run.execute_async(worker, &handle)).await {
                         Ok(Ok(())) => return,
@@ -122,8 +125,9 @@ impl Executor {
                         Err(words) => words.to_string(),
                     };
                     handle.retire();
-                    let _ = actor.send_message(WorkerMessage::Crashed(crash));
-                });
+                    let _ = handle.actor().send_message(WorkerMessage::Crashed(crash));
+                };
+                running.spawn_on(running_batch, runtime);
                 Ok(())
             }
         }
@@ -148,7 +152,7 @@ impl Executor {
                 drop(batches);
                 let _ = ended.await;
             }
-            Self::Futures { worker, mut running } => {
+            Self::Futures { worker, mut running, .. } => {
                 while running.join_next().await.is_some() {}
                 worker.cleanup().await;
             }

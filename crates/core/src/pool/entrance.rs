@@ -1,6 +1,6 @@
 //! The entrance of a stage's queue: the permits that bound it, the inbox, and the address of the batcher.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ractor::ActorRef;
@@ -25,6 +25,13 @@ struct WaitingLine {
     /// Set before the stage accepts its first entry.
     batcher: OnceLock<ActorRef<BatcherMessage>>,
     sequence: AtomicU64,
+    /// Batches that were handed over.
+    batches: AtomicU64,
+    /// The stage and the cost of the last of them.
+    last_stage: AtomicU32,
+    last_cost: AtomicU64,
+    /// Entries run apart from others: only the batcher knows which replica is free.
+    is_isolating: AtomicBool,
 }
 
 impl QueueEntrance {
@@ -59,6 +66,28 @@ impl QueueEntrance {
             Ok(false) => true,
             Err(_unqueued) => false,
         }
+    }
+
+    /// A batch of a stage, of this cost, is about to be handed over. Returns its number.
+    pub(crate) fn next_batch(&self, stage: HostedId, cost: u64) -> u64 {
+        self.line.last_stage.store(stage, Ordering::Relaxed);
+        self.line.last_cost.store(cost, Ordering::Relaxed);
+        self.line.batches.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The stage and the cost of the last batch.
+    pub(crate) fn last_batch(&self) -> (HostedId, u64) {
+        (self.line.last_stage.load(Ordering::Relaxed), self.line.last_cost.load(Ordering::Relaxed))
+    }
+
+    /// Sequentially consistent with the replicas' slots: either a caller that takes one sees this, or the batcher sees
+    /// the taken slot.
+    pub(crate) fn set_isolating(&self, is_isolating: bool) {
+        self.line.is_isolating.store(is_isolating, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_isolating(&self) -> bool {
+        self.line.is_isolating.load(Ordering::SeqCst)
     }
 
     pub(super) fn queued_cost(&self) -> u64 {

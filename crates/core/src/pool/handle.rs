@@ -1,6 +1,7 @@
 //! One stage on this node, as callers, batcher, replicas and supervisor share it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -8,6 +9,7 @@ use parking_lot::Mutex;
 use super::demand::{Demand, FailedStart};
 use super::entrance::QueueEntrance;
 use super::health::Health;
+use super::idle::LoneCaller;
 use super::lifecycle::StageState;
 use super::message::BatcherMessage;
 use super::replica::ReplicaHandle;
@@ -23,7 +25,7 @@ use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
 use crate::queue::{BatchPolicy, Entry, HostedId, Load, SharedCost};
 use crate::remote::Cluster;
 use crate::stage::{StageSettings, StageSpec};
-use crate::timeline::RunEnd;
+use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
 /// The retry time of a failed stage that is trying to start just now.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -50,6 +52,10 @@ pub(crate) struct Pool {
     pub(crate) hosted_id: HostedId,
     /// How long batches take, as measured.
     pub(crate) cost: SharedCost,
+    /// The number of entries of the last batch.
+    last_batch: AtomicUsize,
+    /// The task that last ran an entry by itself.
+    pub(super) lone_caller: LoneCaller,
     pub(crate) metrics: StageMetrics,
     retries: Mutex<RerunBudget>,
     crash_log: Mutex<LogLimit>,
@@ -76,6 +82,8 @@ impl Pool {
             hosted: Hosted::default(),
             hosted_id,
             cost: SharedCost::default(),
+            last_batch: AtomicUsize::new(0),
+            lone_caller: LoneCaller::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
             crash_log: Mutex::new(LogLimit::new(CRASH_LINES)),
@@ -104,6 +112,27 @@ impl Pool {
     /// Entries in the queue and on their way to it.
     pub(crate) fn queued(&self) -> usize {
         self.entrance.permits.taken()
+    }
+
+    /// A batch is about to be handed over: counts it, and returns its facts.
+    pub(crate) fn release(
+        &self,
+        entries: usize,
+        cost: u64,
+        replica: usize,
+        reason: Option<ReleaseReason>,
+    ) -> BatchFacts {
+        let id = self.entrance.next_batch(self.hosted_id, cost);
+        if let Some(reason) = reason {
+            self.last_batch.store(entries, Ordering::Relaxed);
+            self.metrics.released(reason, entries);
+        }
+        BatchFacts { id, size: entries, replica, reason, span: None }
+    }
+
+    /// The number of entries of the last batch. Parts of a batch under bisection do not count.
+    pub(crate) fn last_batch(&self) -> usize {
+        self.last_batch.load(Ordering::Relaxed)
     }
 
     /// Whether entries wait for its replicas, or run there.

@@ -11,6 +11,7 @@ mod demand;
 mod entrance;
 mod handle;
 mod health;
+mod idle;
 mod in_flight;
 mod lifecycle;
 mod message;
@@ -29,7 +30,7 @@ pub use lifecycle::StageState;
 pub(crate) use demand::{FailedStart, ScaleChange, WakePort};
 pub(crate) use handle::Pool;
 pub(crate) use message::{BatcherMessage, WorkerMessage};
-pub(crate) use replica::ReplicaHandle;
+pub(crate) use replica::{BatchPort, ReplicaHandle};
 pub(crate) use replica_set::Restart;
 pub(crate) use run::{BatchRun, RunError};
 

@@ -55,7 +55,7 @@ impl Pool {
         now: Instant,
     ) -> EntryOutcome {
         let queue = |index: usize, (part, cost): (Payload, u64), permit: QueuePermit, now: Instant| {
-            let entry = self.enqueue(None, permit, part, cost, branch, now)?;
+            let entry = self.enqueue(permit, part, cost, branch, now)?;
             Ok::<_, CallError>(async move { (index, entry.await) })
         };
         let mut outputs = Vec::from_iter(parts.iter().map(|_| None));

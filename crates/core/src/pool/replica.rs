@@ -1,16 +1,19 @@
 //! One life of a replica, as batcher, replica and supervisor share it without a message.
 //!
-//! A restarted replica gets a new handle. The count of free slots alone decides whether the replica takes a batch: the
-//! batcher takes a slot when it hands over a batch, the replica gives it back. Messages are only hints to look again.
+//! A restarted replica gets a new handle. The count of free slots alone decides whether the replica takes a batch:
+//! whoever hands over a batch takes a slot, the replica gives it back. Messages are only hints to look again.
 //! Most replicas have one slot; an asynchronous one has a slot for each batch that it may run at once.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use ractor::ActorRef;
 
 use super::in_flight::InFlightBatch;
 use super::message::WorkerMessage;
+use super::run::BatchRun;
 use crate::clock::{self, Instant};
 use crate::metrics::{ProcessUsage, UsagePort};
 use crate::queue::LifeId;
@@ -19,6 +22,24 @@ use crate::worker::Replica;
 
 /// In place of the count of free slots: the replica has ended.
 const GONE: u32 = u32::MAX;
+
+/// Runs a batch on the replica whose handle it gets, or hands it to its thread or future: for a caller that has taken a
+/// slot itself.
+pub(crate) struct BatchPort(Box<RunBatch>);
+
+type RunBatch = dyn Fn(BatchRun, &Arc<ReplicaHandle>) + Send + Sync;
+
+impl BatchPort {
+    pub(crate) fn new(run: impl Fn(BatchRun, &Arc<ReplicaHandle>) + Send + Sync + 'static) -> Self {
+        Self(Box::new(run))
+    }
+}
+
+impl fmt::Debug for BatchPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BatchPort")
+    }
+}
 
 /// One life of a replica.
 #[derive(Debug)]
@@ -30,7 +51,12 @@ pub(crate) struct ReplicaHandle {
     /// Slots beside these, for batches that wait in the replica for their turn.
     ahead: u32,
     free: AtomicU32,
+    /// The batches that it got.
+    runs: AtomicU64,
+    /// The batches that it has completed.
     batches: AtomicU64,
+    /// Set before it is known to others.
+    port: OnceLock<BatchPort>,
     /// The stage was scaled down: the replica gets no more batches.
     leaving: AtomicBool,
     /// A batch had begun that the life did not complete.
@@ -51,7 +77,9 @@ impl ReplicaHandle {
             slots,
             ahead,
             free: AtomicU32::new(slots + ahead),
+            runs: AtomicU64::new(0),
             batches: AtomicU64::new(0),
+            port: OnceLock::new(),
             leaving: AtomicBool::new(false),
             ended_in_batch: AtomicBool::new(false),
             batch: Mutex::default(),
@@ -77,7 +105,7 @@ impl ReplicaHandle {
         &self.actor
     }
 
-    /// Takes a slot if one is free. Only the batcher calls this.
+    /// Takes a slot if one is free.
     pub(crate) fn try_take(&self) -> bool {
         self.change(|free| (free > self.ahead).then(|| free - 1))
     }
@@ -146,6 +174,28 @@ impl ReplicaHandle {
             GONE => 0,
             free => (self.slots + self.ahead - free).min(self.slots),
         }
+    }
+
+    pub(crate) fn set_port(&self, port: BatchPort) {
+        let _ = self.port.set(port);
+    }
+
+    /// Runs a batch, or hands it to the replica's thread or future, without its actor. The slot was taken. A batch that
+    /// a replica at its end does not take goes back to the queue.
+    pub(super) fn run(self: &Arc<Self>, run: BatchRun) {
+        if let Some(port) = self.port.get() {
+            (port.0)(run, self);
+        }
+    }
+
+    /// The number of the next batch among those of this life, from 1.
+    pub(crate) fn next_run(&self) -> u64 {
+        self.runs.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The number of batches that this life got.
+    pub(crate) fn runs(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
     }
 
     /// The number of batches that this life has completed.

@@ -124,6 +124,11 @@ impl ReplicaSet {
         live.fold((0, false), |(slots, free), handle| (slots + handle.slots(), free || handle.free_slots() > 0))
     }
 
+    /// A replica that takes a batch now, with its slot taken.
+    pub(super) fn take_free(&self) -> Option<Arc<ReplicaHandle>> {
+        self.handles.lock().iter().find(|handle| !handle.is_leaving() && handle.try_take()).cloned()
+    }
+
     /// Says that replicas run on threads from now on. True: they did not before.
     pub(super) fn move_to_threads(&self) -> bool {
         !self.is_moved_to_threads.swap(true, Ordering::AcqRel)

@@ -78,7 +78,7 @@ impl Pool {
     /// Answers from the cache, or runs the stage. An input without an encoded form runs as without a cache, and so does
     /// a call with extensions, which cannot be compared.
     pub(super) async fn answer_cached(
-        &self,
+        self: &Arc<Self>,
         cache: &ResponseCache,
         payload: Payload,
         flight: &Arc<Flight>,

@@ -67,6 +67,11 @@ impl BatchRun {
         Self { pool, entries, formed_at, facts, suspicion, number: 0 }
     }
 
+    /// Whether its stage is tested on virtual time.
+    pub(crate) fn has_virtual_time(&self) -> bool {
+        self.pool.settings().has_virtual_time()
+    }
+
     /// Runs the batch and answers every entry.
     pub(crate) fn execute(mut self, worker: &mut dyn DynWorker, handle: &ReplicaHandle) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);

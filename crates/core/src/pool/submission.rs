@@ -51,7 +51,7 @@ impl Pool {
     }
 
     fn try_submit<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         payload: Payload,
         flight: &'a Arc<Flight>,
         now: Instant,
@@ -70,7 +70,7 @@ impl Pool {
 
     /// As [`submit`](Self::submit), with no look into the stage's cache.
     pub(super) fn submit_uncached<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         payload: Payload,
         flight: &'a Arc<Flight>,
         now: Instant,
@@ -89,12 +89,12 @@ impl Pool {
             None if flight.is_patient => {
                 return Ok(Submission::Boxed(Box::pin(async move {
                     let (permit, now) = self.await_permit(flight).await?;
-                    self.enqueue(None, permit, payload, cost, flight, now)?.await
+                    self.hand_over(None, permit, payload, cost, flight, now)?.await
                 })));
             }
             None => return Err(self.refuse()),
         };
-        Ok(Submission::Queued(self.enqueue(None, permit, payload, cost, flight, now)?))
+        Ok(Submission::Queued(self.hand_over(None, permit, payload, cost, flight, now)?))
     }
 
     /// Runs one payload through this stage, which streams its outputs. The outcome comes after the last of them.
@@ -103,7 +103,7 @@ impl Pool {
     ///
     /// As [`submit`](Self::submit).
     pub(crate) async fn submit_streaming(
-        &self,
+        self: &Arc<Self>,
         payload: Payload,
         outputs: OutputSender,
         flight: &Arc<Flight>,
@@ -111,7 +111,7 @@ impl Pool {
     ) -> EntryOutcome {
         self.check_time(flight, now)?;
         let (permit, now) = self.take_or_await_permit(flight, now).await?;
-        self.enqueue(Some(outputs), permit, payload, 1, flight, now)?.await
+        self.hand_over(Some(outputs), permit, payload, 1, flight, now)?.await
     }
 
     fn check_time(&self, flight: &Flight, now: Instant) -> Result<(), CallError> {
@@ -135,9 +135,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Queues an entry that has its permit; where the stage streams, with the channel for its outputs.
-    pub(crate) fn enqueue<'a>(
-        &'a self,
+    /// Hands over an entry that has its permit: to a replica if it need not wait, else to the queue. Where the stage
+    /// streams, with the channel for its outputs.
+    fn hand_over<'a>(
+        self: &'a Arc<Self>,
         outputs: Option<OutputSender>,
         permit: QueuePermit,
         payload: Payload,
@@ -145,6 +146,44 @@ impl Pool {
         flight: &'a Arc<Flight>,
         now: Instant,
     ) -> Result<QueuedEntry<'a>, CallError> {
+        let (entry, queued) = self.make_entry(outputs, permit, payload, cost, flight, now)?;
+        match self.hand_over_idle(entry, now) {
+            Ok(()) => Ok(queued),
+            Err(entry) => self.put(entry, queued),
+        }
+    }
+
+    /// Queues an entry that has its permit.
+    pub(super) fn enqueue<'a>(
+        &'a self,
+        permit: QueuePermit,
+        payload: Payload,
+        cost: u64,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<QueuedEntry<'a>, CallError> {
+        let (entry, queued) = self.make_entry(None, permit, payload, cost, flight, now)?;
+        self.put(entry, queued)
+    }
+
+    fn put<'a>(&'a self, entry: Entry, mut queued: QueuedEntry<'a>) -> Result<QueuedEntry<'a>, CallError> {
+        if self.entrance.put(entry) {
+            return Ok(queued);
+        }
+        // There is nothing to abandon.
+        queued.outcome = None;
+        Err(self.unavailable())
+    }
+
+    fn make_entry<'a>(
+        &'a self,
+        outputs: Option<OutputSender>,
+        permit: QueuePermit,
+        payload: Payload,
+        cost: u64,
+        flight: &'a Arc<Flight>,
+        now: Instant,
+    ) -> Result<(Entry, QueuedEntry<'a>), CallError> {
         let sequence = self.entrance.next_sequence(self.hosted_id);
         let (reply, outcome) = OutcomePort::pair();
         let entry = Entry {
@@ -159,10 +198,7 @@ impl Pool {
         };
         self.check_open()?;
         entry.note_queued(self.name(), now);
-        if !self.entrance.put(entry) {
-            return Err(self.unavailable());
-        }
-        Ok(QueuedEntry { pool: self, flight, sequence, outcome: Some(outcome) })
+        Ok((entry, QueuedEntry { pool: self, flight, sequence, outcome: Some(outcome) }))
     }
 
     /// Calls the stage's cost function.

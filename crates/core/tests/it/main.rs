@@ -25,6 +25,7 @@ mod errors;
 mod functions;
 mod hosted;
 mod hung;
+mod idle;
 mod inner_calls;
 mod isolation;
 mod keyed_step;

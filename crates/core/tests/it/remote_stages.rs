@@ -258,10 +258,15 @@ async fn any_other_error_of_another_node_is_the_outcome() {
     }
 }
 
+/// A stage that has room for one call, which waits for another one in vain.
+fn waiting(stage: Stage<u64, u64>) -> Stage<u64, u64> {
+    stage.queue(1).max_batch_size(2).max_delay(Duration::from_millis(1))
+}
+
 /// Two calls of a stage that has room for one, on this node first.
 async fn two_calls(offers: bool, answer: Option<Result<(u64, usize), CallError>>) -> (Result<u64, CallError>, usize) {
     let cluster = Cluster::new(Script { offers, ..Script::default() }, answer);
-    let node = cluster.serve(App::new().route("/route", add(&Arc::default()).queue(1))).await;
+    let node = cluster.serve(App::new().route("/route", waiting(add(&Arc::default())))).await;
     let (first, second) = tokio::join!(call(&node, 1), call(&node, 1));
     assert_eq!(first.unwrap(), 2);
     (second, cluster.stages().len())
@@ -392,7 +397,7 @@ async fn a_call_that_waits_for_capacity_waits_for_nothing_else() {
 async fn a_call_whose_first_stage_must_not_run_again_may_not_be_repeated() {
     for runs_once in [false, true] {
         let cluster = Cluster::new(Script { runs_once, ..Script::default() }, [Ok((1, 1)), Ok((1, 1))]);
-        let pipeline = Pipeline::<u64, u64>::remote("first").then(add(&Arc::default()).queue(1));
+        let pipeline = Pipeline::<u64, u64>::remote("first").then(waiting(add(&Arc::default())));
         let node = cluster.serve(App::new().route("/route", pipeline)).await;
         let (first, second) = tokio::join!(call(&node, 1), call(&node, 1));
         let error = first.and(second).unwrap_err();

@@ -401,7 +401,7 @@ async fn a_shadow_has_no_effects_unless_asked() {
     let spec = || RouteSpec::new("/route", asking.clone());
     let error = node.roll_out(spec(), Rollout::shadow(1.0)).await.unwrap_err().to_string();
     assert!(error.contains("asks an actor"), "{error}");
-    node.roll_out(spec(), Rollout::shadow(1.0).min_calls(5).run_effects_twice()).await.unwrap();
+    node.roll_out(spec(), Rollout::shadow(1.0).min_calls(5).max_latency(1e9).run_effects_twice()).await.unwrap();
     call_while_running(&node, &CallOptions::new()).await;
     assert_eq!(rollout(&node).state, RolloutState::Promoted);
 }

@@ -116,7 +116,9 @@ async fn a_lost_connection_is_noticed_although_it_is_back_at_once() {
 async fn a_stage_on_both_nodes_goes_to_the_peer_when_it_is_full() {
     let (here, there) = (Arc::default(), Arc::default());
     let peer = peer(App::new().route("/run", double(Contract::AtMostOnce, &there))).await;
-    let node = joined(App::new().route("/run", double(Contract::AtMostOnce, &here).queue(1)), &peer).await;
+    // Calls wait for others, so that the queue is full.
+    let waiting = double(Contract::AtMostOnce, &here).max_batch_size(2).max_delay(Duration::from_millis(1));
+    let node = joined(App::new().route("/run", waiting.queue(1)), &peer).await;
     let calls = || async { futures_util::future::join_all((0..6).map(|_| run(&node))).await };
     assert!(calls().await.iter().all(|(outcome, _)| outcome.is_ok()));
     assert!(here.load(Ordering::SeqCst) > 0 && there.load(Ordering::SeqCst) > 0);

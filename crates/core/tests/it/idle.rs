@@ -1,0 +1,233 @@
+//! A call that finds a free replica and nothing before it is run without an actor, and keeps every promise.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use callboard_core::{
+    App, BackoffPolicy, Batch, Contract, ErrorKind, Failure, Node, Pipeline, Replica, RouteSpec, Stage, Worker,
+};
+use futures_util::FutureExt;
+
+use super::support::{Gate, gated, hide_panics, serve, until};
+
+fn echo(name: &str) -> Stage<u64, u64> {
+    Stage::each(name, |n: &u64| Ok(*n))
+}
+
+fn batches(node: &Node, stage: &str) -> u64 {
+    let stages = node.describe().stages;
+    stages.iter().find(|described| described.health.name.as_str() == stage).unwrap().batches
+}
+
+#[tokio::test]
+async fn code_on_the_runtime_answers_in_the_first_poll() {
+    let node = serve(Pipeline::from(echo("one")).then(echo("two"))).await;
+    let client = node.client();
+    for n in 0..3u64 {
+        assert_eq!(client.call::<u64, u64>("/route", n).now_or_never().expect("nothing is waited for").unwrap(), n);
+    }
+    let ensemble = serve(Pipeline::ensemble_of((0..5).map(|n| Pipeline::from(echo(&format!("echo{n}")))))).await;
+    let answers = ensemble.client().call::<u64, Vec<u64>>("/route", 7).now_or_never().expect("nothing is waited for");
+    assert_eq!(answers.unwrap(), [7; 5]);
+}
+
+/// Polls the call twice. Between them the runtime runs nothing, so no actor has had a turn.
+#[tokio::test]
+async fn a_thread_is_woken_by_the_call_itself() {
+    let gate = Gate::default();
+    let node = serve(gated(&gate)).await;
+    let client = node.client();
+    let mut call = Box::pin(client.call::<u64, u64>("/route", 5));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    let started = std::time::Instant::now();
+    while gate.arrived() == 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "the thread has not heard of it");
+        std::thread::yield_now();
+    }
+    gate.open();
+    let answer = loop {
+        match call.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => break answer,
+            Poll::Pending => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(answer.unwrap(), 5);
+}
+
+#[tokio::test]
+async fn a_caller_alone_is_answered_in_its_poll_where_batches_form() {
+    let node = serve(echo("echo").max_batch_size(32)).await;
+    let client = node.client();
+    // Until it is known to be alone.
+    assert_eq!(client.call::<u64, u64>("/route", 0).await.unwrap(), 0);
+    for n in 1..4u64 {
+        assert_eq!(client.call::<u64, u64>("/route", n).now_or_never().expect("nothing is waited for").unwrap(), n);
+    }
+}
+
+#[tokio::test]
+async fn many_callers_still_meet_in_batches() {
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sizes);
+    let stage = Stage::batch("sizes", move |batch: Batch<u64>| {
+        seen.lock().unwrap().push(batch.len());
+        batch.iter().map(|n| Ok(*n)).collect()
+    });
+    let node = serve(stage.max_batch_size(16)).await;
+    let callers = (0..16u64).map(|caller| {
+        let client = node.client();
+        tokio::spawn(async move {
+            for n in 0..200u64 {
+                assert_eq!(client.call::<u64, u64>("/route", caller * 1000 + n).await.unwrap(), caller * 1000 + n);
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    let sizes = sizes.lock().unwrap();
+    let full = sizes.iter().filter(|size| **size == 16).count();
+    assert!(full >= 190, "{full} of {} batches are full", sizes.len());
+}
+
+#[tokio::test]
+async fn what_waits_comes_first() {
+    let gate = Gate::default();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let (held, seen) = (gate.clone(), Arc::clone(&order));
+    let stage = Stage::each("ordered", move |n: &u64| {
+        held.pass();
+        seen.lock().unwrap().push(*n);
+        Ok(*n)
+    });
+    let node = serve(stage.on_threads()).await;
+    let call = |n: u64| {
+        let client = node.client();
+        tokio::spawn(async move { client.call::<u64, u64>("/route", n).await.unwrap() })
+    };
+    let first = call(0);
+    until("the first runs", || gate.arrived() == 1).await;
+    let mut rest = Vec::new();
+    for n in 1..20 {
+        rest.push(call(n));
+        until("it waits", || node.describe().stages[0].queued == n as usize).await;
+    }
+    gate.open();
+    // Later calls find a free replica at times, and never before an earlier one has left.
+    for n in 20..40 {
+        rest.push(call(n));
+        tokio::task::yield_now().await;
+    }
+    first.await.unwrap();
+    for call in rest {
+        call.await.unwrap();
+    }
+    assert!(order.lock().unwrap().is_sorted(), "{:?}", order.lock().unwrap());
+}
+
+/// Panics at 666, and counts what it runs at once.
+struct Careful {
+    inside: Arc<AtomicUsize>,
+    runs: Arc<AtomicU64>,
+}
+
+impl Worker for Careful {
+    type In = u64;
+    type Out = u64;
+
+    fn call(&mut self, batch: Batch<u64>) -> Vec<Result<u64, Failure>> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        assert!(batch.iter().all(|n| *n != 666), "meant to panic");
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst);
+        let outcome = if inside == 0 { Ok(()) } else { Err(Failure::new("two at once")) };
+        std::hint::spin_loop();
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        batch.iter().map(|n| outcome.clone().map(|()| *n)).collect()
+    }
+}
+
+fn careful(runs: &Arc<AtomicU64>) -> Stage<u64, u64> {
+    let runs = Arc::clone(runs);
+    let inside = Arc::new(AtomicUsize::new(0));
+    let stage = Stage::worker("careful", move |_: &Replica| {
+        Ok(Careful { inside: Arc::clone(&inside), runs: Arc::clone(&runs) })
+    });
+    let fast = BackoffPolicy { initial: Duration::from_millis(1), ..BackoffPolicy::default() };
+    stage.as_tasks().map_settings(|settings| settings.with_backoff(fast))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_race_for_one_slot_run_one_by_one() {
+    let runs = Arc::new(AtomicU64::new(0));
+    let node = serve(careful(&runs)).await;
+    let callers = (0..4u64).map(|caller| {
+        let client = node.client();
+        tokio::spawn(async move {
+            for n in 0..25_000u64 {
+                assert_eq!(
+                    client.call::<u64, u64>("/route", (caller + 1) << 32 | n).await.unwrap(),
+                    (caller + 1) << 32 | n
+                );
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    assert_eq!(runs.load(Ordering::SeqCst), 100_000);
+    assert_eq!(batches(&node, "careful"), 100_000, "the replica has counted each of them");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panic_in_the_callers_poll_costs_this_call_and_the_replica_comes_back() {
+    hide_panics();
+    for (contract, expected) in [(Contract::AtMostOnce, 1), (Contract::Pure, 2)] {
+        let runs = Arc::new(AtomicU64::new(0));
+        let stage = careful(&runs).contract(contract).map_settings(|settings| settings.with_crash_retries(1));
+        let node = serve(stage).await;
+        let error = node.client().call::<u64, u64>("/route", 666).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WorkerFailed, "{error}");
+        assert_eq!(runs.load(Ordering::SeqCst), expected, "{contract:?}");
+        assert_eq!(node.client().call::<u64, u64>("/route", 1).await.unwrap(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stage_may_be_replaced_while_callers_run_it_themselves() {
+    let node = serve(echo("echo")).await;
+    let over = Arc::new(AtomicUsize::new(0));
+    let callers = (0..4).map(|_| {
+        let (client, over) = (node.client(), Arc::clone(&over));
+        tokio::spawn(async move {
+            let mut answered = 0u64;
+            while over.load(Ordering::SeqCst) == 0 {
+                assert_eq!(client.call::<u64, u64>("/route", answered).await.unwrap(), answered);
+                answered += 1;
+            }
+            answered
+        })
+    });
+    let callers: Vec<_> = callers.collect();
+    for _ in 0..20 {
+        node.replace_route(RouteSpec::new("/route", echo("echo"))).await.unwrap();
+    }
+    over.store(1, Ordering::SeqCst);
+    for caller in callers {
+        assert!(caller.await.unwrap() > 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_call_from_another_runtime_runs_on_that_of_the_node() {
+    let workers = || tokio::runtime::Handle::current().metrics().num_workers() as u64;
+    let node = App::new().route("/route", Stage::each("workers", move |_: &u64| Ok(workers()))).start().await.unwrap();
+    let client = node.client();
+    let other = std::thread::spawn(move || {
+        let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        other.block_on(async { client.call::<u64, u64>("/route", 0).now_or_never() })
+    });
+    assert_eq!(other.join().unwrap().expect("nothing is waited for").unwrap(), 3);
+}
