@@ -303,7 +303,7 @@ impl BatcherState {
     }
 
     /// Hands over all batches of a group. A batch that finds no slot waits again.
-    fn hand_over_group(&mut self, worker: &ReplicaHandle, group: SuspectGroup<Entry>, now: Instant) {
+    fn hand_over_group(&self, worker: &ReplicaHandle, group: SuspectGroup<Entry>, now: Instant) {
         let suspicion = group.suspicion();
         for mut entries in group.batches {
             if !worker.try_take() {

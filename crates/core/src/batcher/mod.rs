@@ -1,5 +1,5 @@
 //! The batcher: one for the replicas of a stage on a node. It keeps the queue and forms batches, of one stage each
-//! where the replicas run several.
+//! where the replicas run several. A call that finds nothing to wait for passes it by.
 //!
 //! Work-conserving: a free worker and a waiting entry mean a batch now; batches grow while workers are busy. A batch is
 //! formed at the moment a worker takes it, so priorities, deadlines and cancellations count until the last instant.
