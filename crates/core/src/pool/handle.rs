@@ -54,6 +54,8 @@ pub(crate) struct Pool {
     pub(crate) cost: SharedCost,
     /// The number of entries of the last batch.
     last_batch: AtomicUsize,
+    /// How many batches in a row had one entry.
+    lone_batches: AtomicUsize,
     /// The task that last ran an entry by itself.
     pub(super) lone_caller: LoneCaller,
     pub(crate) metrics: StageMetrics,
@@ -83,6 +85,7 @@ impl Pool {
             hosted_id,
             cost: SharedCost::default(),
             last_batch: AtomicUsize::new(0),
+            lone_batches: AtomicUsize::new(0),
             lone_caller: LoneCaller::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
@@ -125,6 +128,8 @@ impl Pool {
         let id = self.entrance.next_batch(self.hosted_id, cost);
         if let Some(reason) = reason {
             self.last_batch.store(entries, Ordering::Relaxed);
+            let lone = if entries == 1 { self.lone_batches() + 1 } else { 0 };
+            self.lone_batches.store(lone, Ordering::Relaxed);
             self.metrics.released(reason, entries);
         }
         BatchFacts { id, size: entries, replica, reason, span: None }
@@ -133,6 +138,11 @@ impl Pool {
     /// The number of entries of the last batch. Parts of a batch under bisection do not count.
     pub(crate) fn last_batch(&self) -> usize {
         self.last_batch.load(Ordering::Relaxed)
+    }
+
+    /// How many batches in a row had one entry, up to now. Batches that leave at once may count as one.
+    pub(super) fn lone_batches(&self) -> usize {
+        self.lone_batches.load(Ordering::Relaxed)
     }
 
     /// Whether entries wait for its replicas, or run there.

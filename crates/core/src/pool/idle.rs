@@ -20,6 +20,10 @@ use crate::clock::Instant;
 use crate::queue::{AdmissionDecision, DeadlineCheck, Entry, Load, QueueState, Release, Suspicion};
 use crate::timeline::ReleaseReason;
 
+/// After so many batches of one entry, another one is expected where a batch could have more. The entries of one burst
+/// come one after the other: the first of them does not know of the next.
+const LONE_BATCHES: usize = 4;
+
 /// The task that last ran an entry by itself, where a batch could have had more.
 ///
 /// Code on the runtime has answered before its caller's poll ends, so callers that are many never meet in the queue if
@@ -99,6 +103,10 @@ impl Pool {
     /// Whether its code may run without the replica's actor, which watches threads that have a timeout, and moves tasks
     /// to threads.
     fn has_place(&self, entry: &Entry) -> bool {
+        let is_single = self.policy().bounds().0 == 1;
+        if !is_single && self.lone_batches() < LONE_BATCHES {
+            return false;
+        }
         if self.spec.is_async() {
             return true;
         }
@@ -107,6 +115,6 @@ impl Pool {
         }
         // Outputs have their reader in the same task.
         let is_quick = entry.outputs.is_none() && !self.replicas.is_moved_to_threads();
-        is_quick && (self.policy().bounds().0 == 1 || self.lone_caller.is_still())
+        is_quick && (is_single || self.lone_caller.is_still())
     }
 }

@@ -62,8 +62,10 @@ async fn a_caller_alone_is_answered_in_its_poll_where_batches_form() {
     let node = serve(echo("echo").max_batch_size(32)).await;
     let client = node.client();
     // Until it is known to be alone.
-    assert_eq!(client.call::<u64, u64>("/route", 0).await.unwrap(), 0);
-    for n in 1..4u64 {
+    for n in 0..5u64 {
+        assert_eq!(client.call::<u64, u64>("/route", n).await.unwrap(), n);
+    }
+    for n in 5..9u64 {
         assert_eq!(client.call::<u64, u64>("/route", n).now_or_never().expect("nothing is waited for").unwrap(), n);
     }
 }
@@ -91,6 +93,26 @@ async fn many_callers_still_meet_in_batches() {
     let sizes = sizes.lock().unwrap();
     let full = sizes.iter().filter(|size| **size == 16).count();
     assert!(full >= 190, "{full} of {} batches are full", sizes.len());
+}
+
+/// The entries of one caller that come at once are one batch, although the first of them finds the replica free.
+#[tokio::test]
+async fn a_burst_is_one_batch() {
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sizes);
+    let stage = Stage::batch("sizes", move |batch: Batch<u64>| {
+        seen.lock().unwrap().push(batch.len());
+        batch.iter().map(|n| Ok(*n)).collect()
+    });
+    for stage in [stage.clone().max_batch_size(32).as_tasks(), stage.max_batch_size(32).on_threads()] {
+        let node = serve(stage).await;
+        for _ in 0..10 {
+            let client = node.client();
+            let burst = (0..32u64).map(|n| client.call::<u64, u64>("/route", n));
+            futures_util::future::try_join_all(burst).await.unwrap();
+        }
+        assert_eq!(std::mem::take(&mut *sizes.lock().unwrap()), [32; 10]);
+    }
 }
 
 #[tokio::test]

@@ -41,9 +41,11 @@ async fn entries_of_one_request_are_one_batch() {
 async fn a_request_of_which_some_items_ran_is_not_repeated_unless_they_may() {
     for contract in [Contract::AtMostOnce, Contract::Pure] {
         let strict = Stage::each("strict", |text: &String| Ok(vec![text.len() as f64]));
-        let route = RouteSpec::new("/strict", strict.contract(contract).queue(1)).task(Task::Embed);
+        // It waits for more in vain, and for so long its queue is full.
+        let strict = strict.contract(contract).queue(1).max_batch_size(2).max_delay(Duration::from_millis(1));
+        let route = RouteSpec::new("/strict", strict).task(Task::Embed);
         let served = Served::start(App::new().mount(route)).await;
-        // The first runs, and the second finds no room in the queue.
+        // The first runs then, and the second finds no room in the queue.
         let refused = served.post("/v1/embeddings", &json!({ "model": "strict", "input": ["a", "b"] })).await;
         refused.refused(429, "rate_limit_exceeded");
         let retry = refused.headers.get("x-should-retry").map(|value| value.to_str().unwrap());
