@@ -1,5 +1,7 @@
 //! Embeddings, reranking and moderation: each entry is an item of a batch.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use callboard_codec::Value as Input;
 use callboard_core::{App, Batch, Contract, RouteSpec, Stage, Task};
