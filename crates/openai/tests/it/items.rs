@@ -18,7 +18,7 @@ fn lengths() -> RouteSpec {
         texts.iter().map(|text| Ok(vec![text.len() as f32, together])).collect()
     });
     // A full batch does not wait.
-    let lengths = lengths.max_batch_size(3).max_delay(std::time::Duration::from_secs(30));
+    let lengths = lengths.max_batch_size(3).max_delay(Duration::from_secs(30));
     RouteSpec::new("/lengths", lengths).task(Task::Embed)
 }
 
