@@ -143,6 +143,7 @@ impl Actor for BatcherActor {
 impl BatcherState {
     /// Queues the entries that arrived since the last look.
     fn admit_arrived(&mut self) {
+        self.stages.note_answers();
         let mut arrived = std::mem::take(&mut self.arrived);
         self.pool.entrance.inbox().take(&mut arrived);
         for entry in arrived.drain(..) {
@@ -154,6 +155,7 @@ impl BatcherState {
     /// Queues an entry, or refuses it at once if it would miss its deadline.
     fn admit(&mut self, entry: Entry) {
         let Some(stage) = self.stages.find(&entry) else { return };
+        self.stages.arrived(stage, entry.enqueued_at);
         match self.missing_replica(stage).or_else(|| self.stages.refusal(stage, &entry)) {
             None => self.push(stage, entry),
             Some(error) => {
@@ -236,7 +238,10 @@ impl BatcherState {
         let mut stage = None;
         loop {
             let next = self.stages.queues.next(worker.index(), now, stage)?;
-            let waiting = self.stages.waiting(next, worker.index(), self.is_draining);
+            // Of several slots another one may be free for those who come.
+            let is_only = self.workers.len() == 1 && worker.slots() == 1;
+            let returns_at = if is_only { self.stages.returns_at(next, now) } else { None };
+            let waiting = self.stages.waiting(next, worker.index(), self.is_draining, returns_at);
             match self.stages.pool(next).policy().decide(now, &waiting) {
                 Release::Now(reason) => return Some((next, Decision::Release(reason))),
                 Release::Yield => return Some((next, Decision::Yield)),

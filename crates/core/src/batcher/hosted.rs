@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::error::CallError;
-use crate::pool::Pool;
-use crate::queue::{CostLine, Entry, HostedId, HostedQueues, QueueState, SessionQueues};
+use crate::pool::{Answer, Pool};
+use crate::queue::{CostLine, Entry, HostedId, HostedQueues, QueueState, Returns, SessionQueues};
 
 /// The stages, by their indices. The first is that of the batcher's pool, which also stands in the places that are
 /// free.
@@ -22,11 +22,12 @@ struct HostedStage {
     yielded_at: usize,
     /// Yields in a row during which no entry arrived; see [`QueueState`].
     empty_yields: u32,
+    returns: Returns,
 }
 
 impl HostedStage {
     fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, yielded_at: 0, empty_yields: 0 }
+        Self { pool, yielded_at: 0, empty_yields: 0, returns: Returns::default() }
     }
 }
 
@@ -116,16 +117,49 @@ impl HostedStages {
         others.map(drain).fold(Duration::ZERO, Duration::saturating_add)
     }
 
-    /// What waits of a stage for this replica.
-    pub(super) fn waiting(&self, stage: usize, replica: usize, is_draining: bool) -> QueueState {
+    /// Notes which batches have ended. Before the entries that came since are queued.
+    pub(super) fn note_answers(&mut self) {
+        for state in &mut self.states {
+            if let Some(Answer { at, entries, took }) = state.pool.take_answer() {
+                state.returns.answered(at, entries, took);
+            }
+        }
+    }
+
+    /// An entry of a stage has come.
+    pub(super) fn arrived(&mut self, stage: usize, at: Instant) {
+        self.states[stage].returns.arrived(at);
+    }
+
+    /// Until when the only slot of a stage waits for the callers of its last batch.
+    pub(super) fn returns_at(&mut self, stage: usize, now: Instant) -> Option<Instant> {
+        let (state, queue) = (&mut self.states[stage], self.queues.of(stage));
+        let policy = state.pool.policy();
+        if !policy.waits_for_returns() {
+            return None;
+        }
+        state.returns.wait(now, queue.len(), policy.max_batch_size.get(), state.pool.cost.line())
+    }
+
+    /// What waits of a stage for this replica, and until when that waits for others.
+    pub(super) fn waiting(
+        &self,
+        stage: usize,
+        replica: usize,
+        is_draining: bool,
+        returns_at: Option<Instant>,
+    ) -> QueueState {
         let (state, queue) = (&self.states[stage], self.queues.of(stage));
         let has_delay = !state.pool.policy().max_delay.is_zero();
+        let may_wait = has_delay || returns_at.is_some();
         let load = queue.load_for(replica);
         QueueState {
             load,
             oldest_arrival: if has_delay { queue.oldest_arrival(replica) } else { None },
-            first_deadline: if has_delay { queue.first_deadline(replica) } else { None },
-            estimate: if has_delay { state.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
+            first_deadline: if may_wait { queue.first_deadline(replica) } else { None },
+            estimate: if may_wait { state.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
+            returns_at,
+            has_waited: state.returns.has_waited(),
             last_batch: state.pool.last_batch(),
             empty_yields: state.empty_yields,
             is_draining,
@@ -148,7 +182,8 @@ impl HostedStages {
         // The batch that would run after it is of this stage, and may take longer.
         let estimate = if stage == last { running } else { running.max(self.longest(pool.cost.line(), stage)) };
         let first_deadline = self.queues.of(stage).first_deadline(replica);
-        let waiting = QueueState { first_deadline, estimate, has_returned, ..self.waiting(stage, replica, false) };
+        let waiting =
+            QueueState { first_deadline, estimate, has_returned, ..self.waiting(stage, replica, false, None) };
         pool.policy().hands_ahead(now, &waiting, replicas)
     }
 

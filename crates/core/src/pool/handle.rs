@@ -35,6 +35,14 @@ const RETRY_SOON: Duration = Duration::from_secs(1);
 /// than 20 MB in a day.
 const CRASH_LINES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
 
+/// A batch that has ended: when, with how many entries, and how long it took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) at: Instant,
+    pub(crate) entries: usize,
+    pub(crate) took: Duration,
+}
+
 /// One stage on this node.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -56,6 +64,8 @@ pub(crate) struct Pool {
     last_batch: AtomicUsize,
     /// How many batches in a row had one entry.
     lone_batches: AtomicUsize,
+    /// The last batch that ended; only where its callers may be waited for.
+    last_answer: Mutex<Option<Answer>>,
     /// The task that last ran an entry by itself.
     pub(super) lone_caller: LoneCaller,
     pub(crate) metrics: StageMetrics,
@@ -86,6 +96,7 @@ impl Pool {
             cost: SharedCost::default(),
             last_batch: AtomicUsize::new(0),
             lone_batches: AtomicUsize::new(0),
+            last_answer: Mutex::default(),
             lone_caller: LoneCaller::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
@@ -143,6 +154,11 @@ impl Pool {
     /// How many batches in a row had one entry, up to now. Batches that leave at once may count as one.
     pub(super) fn lone_batches(&self) -> usize {
         self.lone_batches.load(Ordering::Relaxed)
+    }
+
+    /// The last batch that ended, once.
+    pub(crate) fn take_answer(&self) -> Option<Answer> {
+        if self.policy().waits_for_returns() { self.last_answer.lock().take() } else { None }
     }
 
     /// Whether entries wait for its replicas, or run there.
@@ -290,8 +306,18 @@ impl Pool {
 
     /// Feeds the cost model with a batch, which took its slot for `batch` until user code began, and then for
     /// `compute`.
-    pub(crate) fn record_run(&self, cost: u64, batch: Duration, compute: Duration, finished_at: Instant) {
+    pub(crate) fn record_run(
+        &self,
+        entries: usize,
+        cost: u64,
+        batch: Duration,
+        compute: Duration,
+        finished_at: Instant,
+    ) {
         self.metrics.computed(compute);
+        if self.policy().waits_for_returns() {
+            *self.last_answer.lock() = Some(Answer { at: finished_at, entries, took: batch + compute });
+        }
         // A streaming batch lasts as long as its readers take, which does not predict the next one.
         if !self.spec.is_streaming() {
             self.cost.observe(finished_at, cost, batch + compute);

@@ -72,6 +72,8 @@ impl Pool {
             oldest_arrival: has_delay.then_some(entry.enqueued_at),
             first_deadline: has_delay.then_some(entry.flight.deadline),
             estimate: if has_delay { self.cost.line().batch(entry.cost) } else { Duration::ZERO },
+            returns_at: None,
+            has_waited: false,
             last_batch: self.last_batch(),
             empty_yields: 0,
             is_draining: false,

@@ -104,7 +104,7 @@ impl InFlightBatch {
     /// User code took this long.
     pub(crate) fn record_run(&self, compute: Duration, finished_at: Instant) {
         let cost = self.entries.iter().map(|entry| entry.cost).sum();
-        self.pool.record_run(cost, self.batch, compute, finished_at);
+        self.pool.record_run(self.entries.len(), cost, self.batch, compute, finished_at);
     }
 
     /// Answers each entry with its own outcome.

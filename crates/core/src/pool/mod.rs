@@ -28,7 +28,7 @@ mod submission;
 pub use lifecycle::StageState;
 
 pub(crate) use demand::{FailedStart, ScaleChange, WakePort};
-pub(crate) use handle::Pool;
+pub(crate) use handle::{Answer, Pool};
 pub(crate) use message::{BatcherMessage, WorkerMessage};
 pub(crate) use replica::{BatchPort, ReplicaHandle};
 pub(crate) use replica_set::Restart;

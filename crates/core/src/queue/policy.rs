@@ -55,10 +55,14 @@ pub(crate) struct QueueState {
     pub(crate) load: Load,
     /// The arrival of the oldest entry; only with a delay.
     pub(crate) oldest_arrival: Option<Instant>,
-    /// The earliest deadline; only with a delay.
+    /// The earliest deadline; only if the batch may wait.
     pub(crate) first_deadline: Option<Deadline>,
     /// The measured duration of a batch of this load.
     pub(crate) estimate: Duration,
+    /// Until when it is worth waiting for the callers of the last batch.
+    pub(crate) returns_at: Option<Instant>,
+    /// Whether it has waited for them.
+    pub(crate) has_waited: bool,
     /// The size of the last batch.
     pub(crate) last_batch: usize,
     /// Yields in a row without an arrival, since the last batch or arrival.
@@ -83,6 +87,13 @@ pub(crate) enum Release {
     Nothing,
 }
 
+impl QueueState {
+    /// This moment, or the last one at which the batch makes its first deadline.
+    fn in_time(&self, at: Instant, now: Instant) -> Instant {
+        self.first_deadline.map_or(at, |deadline| at.min(latest_start(deadline, self.estimate, now)))
+    }
+}
+
 impl BatchPolicy {
     /// The time after which an entry gains a priority class. Two classes take 10 s, a third of the default timeout.
     pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
@@ -102,6 +113,9 @@ impl BatchPolicy {
         if let Some(release) = self.delay(now, waiting) {
             return release;
         }
+        if let Some(at) = waiting.returns_at.map(|at| waiting.in_time(at, now)).filter(|at| now < *at) {
+            return Release::At(at);
+        }
         // One caller alone never waits a turn: its last batch had one entry. Entries that already wait do not end the
         // yield: otherwise two halves of the callers would take turns, each in small batches. After a yield with
         // arrivals comes another, so this ends with a full batch or without arrivals.
@@ -109,7 +123,7 @@ impl BatchPolicy {
         if waiting.last_batch > 1 && waiting.empty_yields < patience {
             return Release::Yield;
         }
-        Release::Now(ReleaseReason::Idle)
+        Release::Now(if waiting.has_waited { ReleaseReason::Returned } else { ReleaseReason::Idle })
     }
 
     /// Whether one of `replicas` busy replicas gets the next batch ahead: the queue has a full batch for each replica,
@@ -124,6 +138,11 @@ impl BatchPolicy {
         is_full
             && !waiting.has_returned
             && waiting.first_deadline.is_none_or(|deadline| deadline.remaining(now) > needed)
+    }
+
+    /// Whether a batch may wait for the callers of the last one: a delay is the user's own answer to that.
+    pub(crate) fn waits_for_returns(&self) -> bool {
+        self.max_batch_size.get() > 1 && self.max_delay.is_zero()
     }
 
     /// The most entries and the most cost of one batch.
@@ -163,6 +182,8 @@ mod tests {
             oldest_arrival: Some(now),
             first_deadline: None,
             estimate: Duration::ZERO,
+            returns_at: None,
+            has_waited: false,
             last_batch: 0,
             empty_yields: 0,
             is_draining: false,
@@ -267,7 +288,7 @@ mod tests {
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = QueueState {
                 load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
-                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, is_draining,
+                estimate: Duration::from_millis(estimate), returns_at: None, has_waited: false, last_batch: last, empty_yields, is_draining,
                 has_returned: false,
             };
             let policy = policy(max, Duration::from_millis(delay));

@@ -38,6 +38,7 @@ mod remote_stages;
 mod replicas;
 mod replies;
 mod response_cache;
+mod returns;
 mod rollouts;
 mod scaling;
 mod sessions;
