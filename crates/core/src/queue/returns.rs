@@ -128,7 +128,7 @@ mod tests {
     const LARGEST: usize = 64;
 
     /// Batches of a run, of which the first are not counted.
-    const BATCHES: u32 = 700;
+    const BATCHES: u32 = 450;
     const WARM: u32 = 200;
 
     /// When callers call again.
@@ -265,6 +265,8 @@ mod tests {
                 let closed = Callers::Closed(callers, millis(think));
                 let (learned, oracle) = (stage.run(closed, Waits::Learned, 7), stage.oracle(closed, 7));
                 let got = learned.rate / oracle.rate;
+                // What does not fit into one batch comes back in between.
+                let part = if callers > LARGEST { 0.85 } else { part };
                 assert!(got >= part, "{fixed} + {each} ms, {callers} callers that think {think} ms: {got}");
             }
         }
