@@ -18,7 +18,7 @@ use crate::clock::Instant;
 const NEWEST_WEIGHT: f64 = 0.2;
 
 /// The share of answered callers that must have come back, as a rule.
-const MOST: f64 = 0.7;
+const MOST: f64 = 0.8;
 
 /// They must have come back within this part of a batch's duration: callers at random times come all the time.
 const SOON: f64 = 0.4;
