@@ -7,11 +7,12 @@ use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::calls::EdgeHandle;
-use crate::actor::{PublishedActor, QuestionForm, QuestionOrder, ReservedPlace};
+use crate::actor::{PublishedActor, Question, QuestionForm, QuestionOrder, ReservedPlace};
 use crate::call::CallOptions;
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError};
 use crate::gateway::HeldBytes;
+use crate::keyed::Release;
 use crate::remote::KeyOwner;
 
 /// The most names of one node.
@@ -122,7 +123,7 @@ impl EdgeHandle<'_> {
         let admitted = || {
             let actor = match key {
                 None => self.0.shared.directory.published(actor),
-                Some(key) => self.published_kind(actor, key)?,
+                Some(key) => self.published_kind(actor, key, question)?,
             }
             .ok_or_else(|| AskError::Unreachable { reason: format!("this node publishes no actor `{actor}`") })?;
             let read = actor.find(question, form)?.read;
@@ -136,10 +137,14 @@ impl EdgeHandle<'_> {
         Ok(QuestionAdmission { actor, name, form, key, read, place, arriving, held })
     }
 
-    /// The kind that is published under this name, if this node has the key.
-    fn published_kind(self, actor: &str, key: &str) -> Result<Option<Arc<PublishedActor>>, AskError> {
+    /// The kind that is published under this name, if this node has the key. It may still have one that it is asked to
+    /// release.
+    fn published_kind(self, actor: &str, key: &str, question: &str) -> Result<Option<Arc<PublishedActor>>, AskError> {
         let shared = &self.0.shared;
         let Some(running) = shared.keyed.published(actor) else { return Ok(None) };
+        if question == Release::NAME {
+            return Ok(Some(Arc::clone(&running.published)));
+        }
         match shared.keyed.owner(&shared.router.cluster, actor, key)? {
             KeyOwner::This => Ok(Some(Arc::clone(&running.published))),
             KeyOwner::Other(node) => Err(AskError::Moved { node: node.to_string() }),

@@ -93,6 +93,7 @@ impl<'a, K: Keyed> Live<'a, K> {
         let deadline = Deadline::after(now, kind.settings.load_within);
         let loading = async {
             let state_key = StateKey { kind: &kind.name, key: &slot.key };
+            kind.take_over(&slot.key).await;
             let owner = kind.owner();
             let record = kind.store.claim(state_key, &owner).await.map_err(|error| error.to_string())?;
             let context = KeyContext {

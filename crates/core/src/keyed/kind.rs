@@ -66,7 +66,7 @@ pub(super) struct Kind<K: Keyed> {
     status: Arc<ActorStatus>,
     pub(super) metrics: KeyedMetrics,
     pub(super) node: Weak<dyn HostNode>,
-    cluster: Cluster,
+    pub(super) cluster: Cluster,
     runtime: Handle,
 }
 
@@ -121,6 +121,11 @@ impl<K: Keyed> Kind<K> {
 
     pub(super) fn status(&self) -> &Arc<ActorStatus> {
         &self.status
+    }
+
+    /// Gives an active key an order. False if it is not active.
+    pub(super) fn end_key(&self, key: &str, order: SlotOrder) -> bool {
+        self.shards.find(key).inspect(|slot| slot.give(order)).is_some()
     }
 
     /// Brings a letter to the instance of its key. The answer of a message that is told is that it waits there.
@@ -311,7 +316,7 @@ impl<K: Keyed> AnyKind for Kind<K> {
     }
 
     fn end(&self, key: &str, order: SlotOrder) -> bool {
-        self.shards.find(key).inspect(|slot| slot.give(order)).is_some()
+        self.end_key(key, order)
     }
 
     fn status(&self) -> &Arc<ActorStatus> {

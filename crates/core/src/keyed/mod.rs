@@ -10,10 +10,12 @@
 //! * **Late:** an ask has a deadline, also while its key is loaded. A message that waits longer is not handled.
 //! * **Crash:** a message whose handler panics fails alone. The instance is dropped with what it has not saved, and the
 //!   next message loads the key again.
+//! * **Hand-over:** an owner that lives saves a key before another node loads it, also one that is saved seldom.
 //! * **Fence:** an instance claims its key in the store when it is loaded. An earlier instance, on whichever node,
 //!   cannot save from then on: it ends, and its asker is told [`Lost`](crate::actor::AskError::Lost).
 
 mod context;
+mod handover;
 mod instance;
 mod kind;
 mod letter;
@@ -32,5 +34,6 @@ pub use spec::{Answers, Keyed, KeyedSpec, SavePolicy};
 pub use store::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
 pub use stored::Stored;
 
+pub(crate) use handover::Release;
 pub(crate) use kind::{KeyedKinds, KindNode};
 pub(crate) use spec::KindStart;

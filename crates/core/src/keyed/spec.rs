@@ -9,6 +9,7 @@ use std::time::Duration;
 use callboard_codec::{Data, Payload};
 
 use super::context::KeyContext;
+use super::handover;
 use super::kind::{AnyKind, Kind, KindNode};
 use super::letter::{Handler, Letter};
 use super::store::StateStore;
@@ -338,7 +339,7 @@ impl<K: Keyed> From<KeyedSpec<K>> for KindStart {
         let start = move |node| {
             let accepted = spec.accepted.clone();
             let kind = Arc::new(Kind::new(spec, node));
-            let accepted = accepted.iter().map(|accepted| accepted(&kind)).collect();
+            let accepted = accepted.iter().map(|accepted| accepted(&kind)).chain([handover::accepted(&kind)]).collect();
             let published = PublishedActor::new(kind.status(), accepted);
             (kind as Arc<dyn AnyKind>, published)
         };

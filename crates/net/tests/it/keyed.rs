@@ -293,6 +293,37 @@ async fn a_node_that_is_withdrawn_gives_its_keys_away_with_what_it_has_not_saved
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_joins_gets_its_keys_with_what_was_not_saved() {
+    let store = MemoryStore::new();
+    let relaxed = SavePolicy::Relaxed { every: LONG };
+    let left = Host::start("left", &store, relaxed).await;
+    // Another member, so that it has a name from the beginning.
+    let other = Member::start(App::new(), &[&left.served.edge]).await;
+    left.joins(&other.served.edge);
+    for key in keys() {
+        assert_eq!(left.counter.ask(&key, LONG, Add(3)).await, Ok(3));
+    }
+    let right = Host::start("right", &store, relaxed).await;
+    right.joins(&left.served.edge);
+    // Until a key that nobody else asks is found on the other node: the new one knows it.
+    let known = async {
+        for probe in 0.. {
+            if right.counter.ask(&format!("probe {probe}"), LONG, Where()).await.as_deref() == Ok("left") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, known).await.expect("the new node knows the old one");
+    // At once: the old node has not looked yet which keys it should give away.
+    for key in keys() {
+        assert_eq!(right.counter.ask(&key, LONG, Add(1)).await, Ok(4), "key {key}");
+    }
+    let places = right.places().await;
+    assert!(places.values().any(|place| place == "right"), "{places:?}");
+    assert!(places.values().any(|place| place == "left"), "{places:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_does_not_have_a_key_says_who_has_it_and_starts_nothing() {
     let store = MemoryStore::new();
     let (left, _right, on_left, on_right) = two(&store, DURABLE).await;
