@@ -3,9 +3,9 @@
 
 pub use crate::metrics::{RouteStatistics, StageStatistics};
 pub use crate::node::{
-    ActorDescription, ActorHealth, CallDescription, Description, Health, RemoteStageHealth, ReplicaDescription,
-    RestartDescription, RouteDescription, ScaleDescription, ScalingDescription, StageDescription, StageHealth,
-    StagePart,
+    ActorDescription, ActorHealth, CallDescription, Description, Health, NodesWanted, RemoteStageHealth,
+    ReplicaDescription, RestartDescription, RouteDescription, ScaleDescription, ScalingDescription, StageDescription,
+    StageHealth, StagePart,
 };
 pub use crate::pipeline::{Choice, MAX_PLAN_DEPTH, PipelinePlan, PlanError, PlanMistake, Planned, StageOutline};
 pub use crate::pool::StageState;

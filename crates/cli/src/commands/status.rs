@@ -112,6 +112,10 @@ impl fmt::Display for StatusText<'_> {
         writeln!(f, "callboard {version}, {state}, up {}", shown_span(up))?;
         let calls = ["in_flight", "admitted", "refused"].map(|key| text(&node[key]));
         writeln!(f, "calls: {} in flight, {} admitted and {} refused since the start", calls[0], calls[1], calls[2])?;
+        let wanted = &node["nodes_wanted"];
+        if let Some(nodes) = wanted["nodes"].as_f64() {
+            writeln!(f, "load: for {nodes:.1} nodes, because {}", text(&wanted["reason"]))?;
+        }
         let doors = items(&self.status["doors"]);
         if !doors.is_empty() {
             writeln!(f, "doors: {}", doors.iter().map(text).collect::<Vec<_>>().join(", "))?;
@@ -343,6 +347,7 @@ mod tests {
             "health": { "ready": false, "draining": false },
             "node": {
                 "in_flight": 3, "admitted": 10, "refused": 1,
+                "nodes_wanted": { "nodes": 1.428, "reason": "there is a queue" },
                 "routes": [{ "name": "/digits", "revision": 1, "pipeline": "decode → digits", "closed": false }],
                 "stages": [{
                     "name": "digits", "state": "failed", "reason": "no such file", "queued": 2, "queue_limit": 64,
@@ -364,6 +369,7 @@ mod tests {
         let expected = "\
 callboard 1.2.3, not ready, up 1 h 2 min
 calls: 3 in flight, 10 admitted and 1 refused since the start
+load: for 1.4 nodes, because there is a queue
 doors: http, grpc
 nodes: 1 up, 1 suspected (second)
 

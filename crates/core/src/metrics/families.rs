@@ -62,6 +62,7 @@ families! {
         running: Gauge = "running", "Admitted calls beyond those that wait in queues";
         saturation: Gauge<f64, AtomicU64> =
             "saturation", "How full the fullest bound is, from 0 to 1: calls, bytes, or the queue of a stage";
+        nodes_wanted: Gauge<f64, AtomicU64> = "nodes_wanted", "Nodes like this one that its load needs";
         refused: Family<Labels, Counter> = "refused", "Calls that the gateway refused, by reason";
         rollout_calls: Family<Labels, Counter> =
             "rollout_calls", "Calls that a rollout judged, by revision and outcome";
@@ -435,6 +436,7 @@ impl NodeMetrics {
         &self,
         (in_flight, in_flight_bytes): (usize, u64),
         load: NodeLoad,
+        nodes_wanted: f64,
         processes: &[(StageName, usize, ProcessUsage)],
     ) -> String {
         // Of one reader at a time: the series of processes are those of this page.
@@ -445,6 +447,7 @@ impl NodeMetrics {
         self.families.all_queued.set(load.queued as i64);
         self.families.running.set(load.running as i64);
         self.families.saturation.set(load.saturation);
+        self.families.nodes_wanted.set(nodes_wanted);
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &registry) {
             // Writing into a string does not fail; a metric that cannot be encoded is a defect, and is shown as one.
@@ -466,7 +469,7 @@ mod tests {
         };
         let metrics = NodeMetrics::new();
         let page = |processes: &[_]| {
-            let page = metrics.encode((0, 0), NodeLoad::default(), processes);
+            let page = metrics.encode((0, 0), NodeLoad::default(), 0.0, processes);
             let value = |family: &str| {
                 let start = format!("callboard_replica_{family}{{stage=\"s\",replica=\"0\"}} ");
                 page.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
@@ -480,6 +483,8 @@ mod tests {
         assert_eq!(page(&[usage(2, 4)]), shown("15.0", Some(1 << 20)));
         assert_eq!(page(&[]), shown("15.0", None));
         metrics.forget_stage(&StageName::new("s"));
-        assert!(!metrics.encode((0, 0), NodeLoad::default(), &[]).contains("callboard_replica_cpu_seconds_total{"));
+        assert!(
+            !metrics.encode((0, 0), NodeLoad::default(), 0.0, &[]).contains("callboard_replica_cpu_seconds_total{")
+        );
     }
 }

@@ -201,7 +201,7 @@ mod tests {
         let metrics = NodeMetrics::new();
         let stage = metrics.stage(&"stage".into());
         stage.released(ReleaseReason::Idle, 10_000);
-        let text = metrics.encode((0, 0), NodeLoad::default(), &[]);
+        let text = metrics.encode((0, 0), NodeLoad::default(), 0.0, &[]);
         let infinite = "callboard_stage_batch_size_bucket{le=\"+Inf\",stage=\"stage\"} 1";
         assert!(text.contains(infinite), "{text}");
         assert!(!text.contains("e308"), "{text}");
@@ -218,7 +218,7 @@ mod tests {
             metrics.stage(&"steady".into()).released(ReleaseReason::Idle, 1);
             metrics.forget_stage(&"steady".into());
         }
-        let text = metrics.encode((0, 0), NodeLoad::default(), &[]);
+        let text = metrics.encode((0, 0), NodeLoad::default(), 0.0, &[]);
         let has = |stage: &str| text.contains(&format!("callboard_stage_batch_size_count{{stage=\"{stage}\"}} 1\n"));
         assert!(text.contains("callboard_stage_batch_size_count{stage=\"steady\"} 200"), "{text}");
         assert_eq!((0..200).filter(|n| has(&format!("stage-{n}"))).count(), MAX_ENDED - 1);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::wanted::NodesWanted;
 use crate::actor::{ActorState, ActorStatus};
 use crate::client::{LocalClient, NodeState};
 use crate::clock::{self, Instant};
@@ -96,6 +97,8 @@ pub struct Description {
     pub oldest: Option<Duration>,
     /// The oldest of them, at most sixteen, oldest first.
     pub calls: Vec<CallDescription>,
+    /// The nodes like this one that its load needs.
+    pub nodes_wanted: NodesWanted,
     /// Calls admitted since the start.
     pub admitted: u64,
     /// Calls refused at the gateway since the start.
@@ -359,6 +362,7 @@ impl NodeState {
             in_flight_bytes: self.gateway.bytes(),
             oldest: calls.first().map(|call| call.age),
             calls,
+            nodes_wanted: self.nodes_wanted(),
             admitted: self.gateway.admitted(),
             refused: self.metrics.refusals(),
             outcomes: outcomes(&table) + self.metrics.past_outcomes(),
@@ -403,7 +407,7 @@ impl NodeState {
         }
         self.keyed.all().for_each(|(_, running)| running.kind.set_series());
         let in_flight = (self.gateway.in_flight(), self.gateway.bytes());
-        self.metrics.encode(in_flight, self.load(), &process_usages(&table))
+        self.metrics.encode(in_flight, self.load(), self.nodes_wanted().nodes, &process_usages(&table))
     }
 }
 

@@ -7,6 +7,7 @@ mod load;
 mod report;
 mod root;
 mod start_error;
+mod wanted;
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +41,7 @@ pub use handle::{AlreadyJoined, NodeHandle};
 pub(crate) use root::RootMessage;
 use root::{RootActor, RootArgs};
 pub use start_error::StartError;
+pub use wanted::NodesWanted;
 
 /// A running node. Dropping it ends everything at once; [`shutdown`](Self::shutdown) ends it in good order.
 ///

@@ -294,6 +294,12 @@ impl Pool {
         self.own_queue_delay().into_iter().chain(delays).reduce(Duration::saturating_add)
     }
 
+    /// The busy share of its replicas, as a number of replicas.
+    pub(crate) fn busy(&self) -> f64 {
+        let staying = self.replicas.all().into_iter().filter(|handle| !handle.is_leaving());
+        staying.map(|handle| f64::from(handle.running()) / handle.slots() as f64).sum()
+    }
+
     fn own_queue_delay(&self) -> Option<Duration> {
         let line = self.cost.line();
         if !line.is_known() {

@@ -378,13 +378,11 @@ fn is_leaving(place: &HeldPlace) -> bool {
 
 /// The load of a stage, as the scaler reads it.
 fn replica_load(pool: &Pool) -> ReplicaLoad {
-    let busy = pool.replicas.all().into_iter().filter(|handle| !handle.is_leaving());
-    let busy = busy.map(|handle| f64::from(handle.running()) / handle.slots() as f64).sum();
     ReplicaLoad {
         target: pool.replicas.target(),
         queued: pool.queued_by_all(),
         delay: pool.queue_delay(),
-        busy,
+        busy: pool.busy(),
         last_batch: pool.demand.last_batch(),
     }
 }

@@ -103,6 +103,8 @@ async fn the_load_is_a_short_page_of_single_gauges_that_agree_with_the_state() {
         assert_eq!(load().await, names(3.0, 1.0, 0.75));
         assert_eq!(server.metric("callboard_running").await, Some(1.0));
         assert_eq!(server.metric("callboard_saturation").await, Some(0.75));
+        // The only replica is busy all the time, and should be for 70 % of it.
+        assert_eq!(server.metric("callboard_nodes_wanted").await, Some(1.0 / 0.7));
         (0..4).for_each(|_| hold.release());
     };
     let (answers, ()) = futures_util::future::join(calling, looking).await;
