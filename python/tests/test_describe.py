@@ -51,6 +51,7 @@ def test_each_route_is_described() -> None:
         "query": [],
         "methods": [],
         "openai": None,
+        "aliases": [],
         "mcp": False,
         "documentation": None,
         "response": None,

@@ -136,6 +136,7 @@ fn route_rows(plan: &Plan, route: &RoutePlan) -> Vec<Row> {
         Row::with_form(of_route::QUERY, &of_route::QUERY_FORM, &route.query),
         Row::with_form(of_route::METHODS, &of_route::METHODS_FORM, &route.methods),
         Row::with_form(of_route::OPENAI, &of_route::OPENAI_FORM, &route.task),
+        Row::with_form(of_route::ALIASES, &of_route::ALIASES_FORM, &route.aliases),
         Row::with_form(of_route::MCP, &of_route::MCP_FORM, &route.mcp),
         Row::new("rollout", rollout.to_owned(), &route.rollout.source),
     ]

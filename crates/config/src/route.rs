@@ -17,9 +17,9 @@ use super::graph::{self, Steps};
 use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
 use super::setting::route::{
-    HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT, MAX_TIMEOUT_FORM, MCP,
-    MCP_FORM, METHODS, METHODS_FORM, OPENAI, OPENAI_FORM, PRIORITY, PRIORITY_FORM, QUERY, QUERY_FORM, TIMEOUT,
-    max_body_bytes_form, timeout_form,
+    ALIASES, ALIASES_FORM, HEADERS, HEADERS_FORM, MAX_BODY_BYTES, MAX_IN_FLIGHT, MAX_IN_FLIGHT_FORM, MAX_TIMEOUT,
+    MAX_TIMEOUT_FORM, MCP, MCP_FORM, METHODS, METHODS_FORM, OPENAI, OPENAI_FORM, PRIORITY, PRIORITY_FORM, QUERY,
+    QUERY_FORM, TIMEOUT, max_body_bytes_form, timeout_form,
 };
 use super::source::{Source, Sourced};
 use super::stage::StagePlan;
@@ -49,6 +49,8 @@ pub struct RoutePlan {
     pub methods: Sourced<Vec<String>>,
     /// How clients of OpenAI's API call it; `None` if they do not.
     pub task: Sourced<Option<Task>>,
+    /// Other names by which they ask for it.
+    pub aliases: Sourced<Vec<String>>,
     /// Whether agents may call it as a tool.
     pub mcp: Sourced<bool>,
     /// How it takes over when it is loaded again; `None` if at once.
@@ -70,7 +72,7 @@ pub enum ExamplePlan {
     Json(Value),
 }
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "path",
     "stages",
     "summary",
@@ -86,6 +88,7 @@ const KEYS: [&str; 16] = [
     QUERY,
     METHODS,
     OPENAI,
+    ALIASES,
     MCP,
 ];
 
@@ -107,6 +110,7 @@ impl RoutePlan {
             query: Sourced::new(Vec::new(), Source::Default),
             methods: Sourced::new(Vec::new(), Source::Default),
             task: Sourced::new(None, Source::Default),
+            aliases: Sourced::new(Vec::new(), Source::Default),
             mcp: Sourced::new(false, Source::Default),
             rollout: Sourced::new(None, Source::Default),
             summary: None,
@@ -182,6 +186,12 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     if route.task.value.is_some() && (route.path.value.contains('{') || !is_posted(&route.methods.value)) {
         let place = section.get(OPENAI).map_or_else(|| section.place(), |entry| entry.place());
         let message = "a model is called by `POST` and its name: remove the parameters of the path, or `methods`";
+        return Err(ConfigError::Rejected { place, message: message.to_owned() });
+    }
+    route.aliases = section.read(ALIASES, &ALIASES_FORM)?.unwrap_or(route.aliases);
+    if route.task.value.is_none() && !route.aliases.value.is_empty() {
+        let place = section.get(ALIASES).map_or_else(|| section.place(), |entry| entry.place());
+        let message = "`aliases` are names of a model: `openai` makes one of the route";
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
     }
     route.mcp = section.read(MCP, &MCP_FORM)?.unwrap_or(route.mcp);

@@ -9,7 +9,7 @@ use callboard_core::edge::Route;
 use callboard_http::protocol::ProtocolDocument;
 use serde_json::{Map, Value, json};
 
-use crate::models::id_of;
+use crate::models::ids_of;
 use crate::path::{RESPONSES, path_of};
 
 /// The name of the error response.
@@ -20,10 +20,7 @@ pub(crate) fn document(
     routes: &[Arc<Route>],
     add_schema: &mut dyn FnMut(&str, Value) -> Value,
 ) -> Option<ProtocolDocument> {
-    let models = |task: Task| {
-        let of_task = routes.iter().filter(|route| route.task() == Some(task));
-        of_task.map(|route| id_of(route)).collect::<Vec<_>>()
-    };
+    let models = |task: Task| ids_of(routes, task);
     let mut paths = Map::new();
     for task in Task::ALL.into_iter().filter(|task| !models(*task).is_empty()) {
         let answer = add_schema(answer_of(task), json!({ "type": "object" }));

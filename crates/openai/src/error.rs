@@ -12,7 +12,7 @@ use callboard_http::protocol::ApiError;
 use serde::Serialize;
 
 /// Tells those libraries whether to repeat a request.
-const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The time to wait, which they read before `retry-after`.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");

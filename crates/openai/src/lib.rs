@@ -6,7 +6,7 @@
 //!  POST /v1/responses             chat as well: items to items, whole or streamed; nothing is kept
 //!  POST /v1/completions           complete: a prompt to a text, whole or streamed
 //!  POST /v1/embeddings            embed: each entry is an item of the route's batches
-//!  POST /v1/rerank                rerank: each pair of query and document is an item
+//!  POST /v1/rerank, /rerank       rerank: each pair of query and document is an item
 //!  POST /v1/moderations           moderate: each text is an item
 //! ```
 //!
@@ -15,11 +15,13 @@
 //! refused. Errors are `{"error": {"message", "type", "param", "code"}}` with the edge's statuses, except that a body
 //! which does not fit the route's type is 400 instead of 422 (`error`).
 //!
-//! [`MessagesProtocol`] is Anthropic's Messages API, `/v1/messages`, in front of the same models for chat.
+//! [`MessagesProtocol`] is Anthropic's Messages API, `/v1/messages`, in front of the same models for chat, and
+//! [`CohereProtocol`] Cohere's second version of reranking, `/v2/rerank`.
 //!
 //! The wire is that of OpenAI's API as its Python library 3.57 reads it; reranking, which it has not, is as Jina's and
 //! Cohere's first version have it.
 
+mod cohere;
 mod document;
 mod embed;
 mod error;
@@ -49,8 +51,9 @@ use callboard_http::protocol::{
 };
 use serde_json::Value;
 
+pub use self::cohere::CohereProtocol;
 pub use self::messages::MessagesProtocol;
-use self::path::{Endpoint, PATHS};
+use self::path::{Endpoint, PATHS, RERANK};
 use self::request::ModelRequest;
 
 /// The protocol, for an [`HttpEdge`](callboard_http::HttpEdge).
@@ -86,8 +89,8 @@ impl OpenAiProtocol {
             Endpoint::Models => Ok(Json(models::list(context.client, self.created)).into_response()),
             Endpoint::Model(id) => {
                 let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
-                let (route, task) = models::any(context.client, &id)?;
-                Ok(Json(models::object(&route, task, self.created)).into_response())
+                let (_, task) = models::any(context.client, &id)?;
+                Ok(Json(models::object(&id, task, self.created)).into_response())
             }
             Endpoint::Call(task) => {
                 let request = ModelRequest::read(context, task, request, Ok).await?;
@@ -96,7 +99,7 @@ impl OpenAiProtocol {
                 let answer = match task {
                     Task::Chat | Task::Complete => Box::pin(generate::generate(request)).await,
                     Task::Embed => Box::pin(embed::embed(request)).await,
-                    Task::Rerank => Box::pin(rank::rerank(request)).await,
+                    Task::Rerank => Box::pin(rank::rerank(request, rank::Dialect::Jina)).await,
                     Task::Moderate => Box::pin(rank::moderate(request)).await,
                 };
                 answer.map_err(|error| error.about(&route))
@@ -122,7 +125,11 @@ impl Protocol for OpenAiProtocol {
     }
 
     fn claims(&self) -> Claims {
-        Claims { paths: &PATHS, ..Claims::default() }
+        Claims { paths: &PATHS, shared_paths: &[RERANK], ..Claims::default() }
+    }
+
+    fn check(&self, routes: &[Arc<Route>]) -> Result<(), String> {
+        models::check_names(routes)
     }
 
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {

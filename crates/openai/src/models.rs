@@ -1,5 +1,7 @@
-//! The models that clients see: the routes with a task. The id of a model is its route without the leading slash.
+//! The models that clients see: the routes with a task. The id of a model is its route without the leading slash; it may
+//! have other names.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -35,12 +37,40 @@ pub(crate) fn now() -> u64 {
 
 pub(crate) fn list(client: &LocalClient, created: u64) -> ModelList {
     let routes = client.routes();
-    let models = routes.iter().filter_map(|route| Some(object(route, route.task()?, created)));
-    ModelList { object: "list", data: models.collect() }
+    let models = routes.iter().filter_map(|route| Some((route, route.task()?)));
+    let named = models.flat_map(|(route, task)| names_of(route).map(move |id| object(id, task, created)));
+    ModelList { object: "list", data: named.collect() }
 }
 
-pub(crate) fn object(route: &Route, task: Task, created: u64) -> ModelObject {
-    ModelObject { id: id_of(route).to_owned(), object: "model", created, owned_by: "callboard", task: task.as_str() }
+pub(crate) fn object(id: &str, task: Task, created: u64) -> ModelObject {
+    ModelObject { id: id.to_owned(), object: "model", created, owned_by: "callboard", task: task.as_str() }
+}
+
+/// The id of a model, and then its other names.
+fn names_of(route: &Route) -> impl Iterator<Item = &str> {
+    std::iter::once(id_of(route)).chain(route.aliases().iter().map(String::as_str))
+}
+
+/// The ids of the models with this task, also by their other names.
+pub(crate) fn ids_of(routes: &[Arc<Route>], task: Task) -> Vec<&str> {
+    routes.iter().filter(|route| route.task() == Some(task)).flat_map(|route| names_of(route)).collect()
+}
+
+/// Checks that each name is that of one model.
+///
+/// # Errors
+///
+/// The name that two have.
+pub(crate) fn check_names(routes: &[Arc<Route>]) -> Result<(), String> {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    for route in routes.iter().filter(|route| route.task().is_some()) {
+        for name in names_of(route) {
+            if let Some(other) = known.insert(name, route.name()) {
+                return Err(format!("routes `{other}` and `{}` are both the model `{name}`", route.name()));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The model of this id, whatever its task.
@@ -50,7 +80,11 @@ pub(crate) fn any(client: &LocalClient, id: &str) -> Result<(Arc<Route>, Task), 
     let name = format!("/{id}");
     let route = is_id.then(|| client.route(&name)).flatten();
     // Not one whose name has parameters.
-    let route = route.filter(|route| route.name() == name);
+    let route = route.filter(|route| route.name() == name && route.task().is_some());
+    let route = route.or_else(|| {
+        let routes = client.routes();
+        routes.into_iter().find(|route| route.task().is_some() && route.aliases().iter().any(|alias| alias == id))
+    });
     route.and_then(|route| route.task().map(|task| (route, task))).ok_or_else(|| unknown(client, id))
 }
 
@@ -66,7 +100,8 @@ pub(crate) fn find(client: &LocalClient, id: &str, task: Task) -> Result<Arc<Rou
 
 fn unknown(client: &LocalClient, id: &str) -> ApiError {
     let routes = client.routes();
-    let known: Vec<&str> = routes.iter().filter(|route| route.task().is_some()).map(|route| id_of(route)).collect();
+    let known: Vec<&str> =
+        routes.iter().filter(|route| route.task().is_some()).flat_map(|route| names_of(route)).collect();
     let hint = match nearest(id, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "`GET /v1/models` lists the models".to_owned(),

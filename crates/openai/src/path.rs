@@ -18,6 +18,9 @@ pub(crate) enum Endpoint<'p> {
     Unknown,
 }
 
+/// Where clients that know no version rank documents, if no route has the path.
+pub(crate) const RERANK: &str = "/rerank";
+
 /// The endpoint of responses.
 pub(crate) const RESPONSES: &str = "/v1/responses";
 
@@ -44,7 +47,7 @@ impl<'p> Endpoint<'p> {
             "/v1/chat/completions" => Self::Call(Task::Chat),
             "/v1/completions" => Self::Call(Task::Complete),
             "/v1/embeddings" => Self::Call(Task::Embed),
-            "/v1/rerank" => Self::Call(Task::Rerank),
+            "/v1/rerank" | RERANK => Self::Call(Task::Rerank),
             "/v1/moderations" => Self::Call(Task::Moderate),
             RESPONSES => Self::Responses,
             _ => match path.strip_prefix("/v1/models/").filter(|id| !id.is_empty()) {

@@ -14,11 +14,31 @@ use crate::items;
 use crate::request::ModelRequest;
 use crate::respond;
 
+/// The API in whose words documents are ranked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// Jina's, which vLLM and others have, and Cohere's first version.
+    Jina,
+    /// Cohere's second version: documents are never repeated.
+    Cohere,
+}
+
 #[derive(Serialize)]
-struct Ranking<'a> {
-    id: &'a str,
-    model: &'a str,
-    results: Vec<Ranked<'a>>,
+#[serde(untagged)]
+enum Ranking<'a> {
+    Jina { id: &'a str, model: &'a str, results: Vec<Ranked<'a>> },
+    Cohere { id: &'a str, results: Vec<Ranked<'a>>, meta: Meta },
+}
+
+/// Of Cohere's answers.
+#[derive(Serialize)]
+struct Meta {
+    api_version: ApiVersion,
+}
+
+#[derive(Serialize)]
+struct ApiVersion {
+    version: &'static str,
 }
 
 #[derive(Serialize)]
@@ -34,12 +54,12 @@ struct Document<'a> {
     text: &'a str,
 }
 
-/// Answers `POST /v1/rerank`: the best document first.
-pub(crate) async fn rerank(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
+/// Answers with the documents, the best first.
+pub(crate) async fn rerank(mut request: ModelRequest<'_>, dialect: Dialect) -> Result<Response, ApiError> {
     let query = request.take("query")?;
     let documents = texts("documents", request.take("documents")?)?;
     let most = request.count("top_n", 1..=u64::from(u32::MAX))?.and_then(|most| usize::try_from(most).ok());
-    let shows_documents = request.is_set("return_documents")?;
+    let shows_documents = dialect == Dialect::Jina && request.is_set("return_documents")?;
     let route = Arc::clone(&request.route);
     let form = InputForm::of(Task::Rerank, route.input().schema());
     if !form.takes("document") {
@@ -77,7 +97,13 @@ pub(crate) async fn rerank(mut request: ModelRequest<'_>) -> Result<Response, Ap
             let document = shows_documents.then(|| Document { text: &documents[index] });
             Ranked { index, relevance_score, document }
         });
-        respond::written(&Ranking { id: &id, model: &model, results: results.collect() })
+        let results = results.collect();
+        respond::written(&match dialect {
+            Dialect::Jina => Ranking::Jina { id: &id, model: &model, results },
+            Dialect::Cohere => {
+                Ranking::Cohere { id: &id, results, meta: Meta { api_version: ApiVersion { version: "2" } } }
+            }
+        })
     };
     Ok(items::timed(respond::json(&request, bytes, write).await?, &slowest))
 }

@@ -11,7 +11,7 @@ use callboard_http::protocol::{Protocol, Protocols};
 use callboard_http::{ABORT_GRACE, ApiInfo, HttpConfig, HttpEdge, HttpServeError, ModelRepository};
 use callboard_mcp::{McpConfig, McpProtocol};
 use callboard_oip::InferenceProtocol;
-use callboard_openai::{MessagesProtocol, OpenAiProtocol};
+use callboard_openai::{CohereProtocol, MessagesProtocol, OpenAiProtocol};
 use tokio::net::{TcpListener, ToSocketAddrs};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -32,6 +32,7 @@ fn protocols_of_all(inference: &Arc<InferenceProtocol>, mcp: McpConfig) -> Vec<A
         Arc::clone(inference) as Arc<_>,
         Arc::new(OpenAiProtocol::new()),
         Arc::new(MessagesProtocol),
+        Arc::new(CohereProtocol),
         Arc::new(GrpcProtocol::new(Arc::clone(inference))),
         Arc::new(McpProtocol::new(mcp)),
     ]

@@ -16,6 +16,7 @@ from callboard._auth import Caller, Request
 from callboard._options import (
     Task,
     affinity_of,
+    aliases_of,
     check_names,
     device_of,
     devices_of,
@@ -92,6 +93,8 @@ class Service:
     methods: tuple[str, ...] = ()
     # How clients of OpenAI's API call its `route`.
     openai: str | None = None
+    # Other names by which they ask for it.
+    aliases: tuple[str, ...] = ()
     # Whether agents may call its `route`.
     mcp: bool = False
     # What it says of its answers over HTTP.
@@ -115,6 +118,8 @@ class Method:
     query: tuple[str, ...] | None = None
     methods: tuple[str, ...] = ()
     openai: str | None = None
+    # Other names by which they ask for it.
+    aliases: tuple[str, ...] = ()
     mcp: bool = False
     response: Declared | None = None
     # None: as the service says.
@@ -150,6 +155,7 @@ def service(
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
     openai: Task | None = ...,
+    aliases: Sequence[str] = ...,
     mcp: bool = ...,
     status_code: int | None = ...,
     media_type: str | None = ...,
@@ -187,6 +193,7 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `methods`: those of HTTP that call its `route`, such as `["GET"]`; `POST` by default. See `callboard.route`.
     * `openai`: how clients of OpenAI's API call it: `"chat"`, `"complete"`, `"embed"`, `"rerank"` or `"moderate"`. The
       parameters are fields of the request, such as `messages` and `temperature`; see `docs/openai.md`.
+    * `aliases`: other names by which those clients ask for it, such as `["gpt-4o-mini"]`.
     * `mcp`: `True` lets agents call it as a tool, by the Model Context Protocol: its documentation tells them what it
       does; see `docs/mcp.md`.
     * `status_code`, `media_type` and `response_description`: those of its answers, where the code chooses no other; see
@@ -236,6 +243,7 @@ def function(
     query: Sequence[str] = ...,
     methods: Sequence[str] = ...,
     openai: Task | None = ...,
+    aliases: Sequence[str] = ...,
     mcp: bool = ...,
     status_code: int | None = ...,
     media_type: str | None = ...,
@@ -268,7 +276,7 @@ _FUNCTION_OPTIONS = (
     *("name", "route", "replicas", "timeout", "contract", "max_batch_size", "max_delay", "queue", "device"),
     "devices",
     *("start_timeout", "memory_limit", "env", "affinity", "examples", "headers", "query", "methods", "warm"),
-    *("openai", "mcp", "status_code", "media_type", "response_description"),
+    *("openai", "aliases", "mcp", "status_code", "media_type", "response_description"),
 )
 _SERVICE_OPTIONS = (*_FUNCTION_OPTIONS, "share_setup", "share_replicas")
 
@@ -299,6 +307,7 @@ def service_of(
     query: Sequence[str] = (),
     methods: Sequence[str] = (),
     openai: Task | None = None,
+    aliases: Sequence[str] = (),
     mcp: bool = False,
     status_code: int | None = None,
     media_type: str | None = None,
@@ -336,6 +345,7 @@ def service_of(
         query=query_of(query),
         methods=methods_of(methods),
         openai=task_of(openai),
+        aliases=aliases_of(aliases, openai),
         mcp=tool_of(mcp),
         response=declared(status_code, media_type, response_description),
     )
@@ -400,6 +410,7 @@ def route(
     query: Sequence[str] | None = None,
     methods: Sequence[str] = (),
     openai: Task | None = None,
+    aliases: Sequence[str] = (),
     mcp: bool = False,
     status_code: int | None = None,
     media_type: str | None = None,
@@ -413,7 +424,7 @@ def route(
     `max` of `concurrent`, share replicas among each other. With `share_replicas=False` the method has replicas of its
     own, each with an instance and `setup`.
 
-    `examples`, `headers`, `query`, `openai`, `mcp`, `status_code`, `media_type` and `response_description` are as of
+    `examples`, `headers`, `query`, `openai`, `aliases`, `mcp`, `status_code`, `media_type` and `response_description` are as of
     `service`; `headers` and `query` are by default those of the service.
 
     A segment of the path may be a parameter: `@route("/items/{item_id}", methods=["GET"])` gives a method with the
@@ -433,6 +444,7 @@ def route(
         method.query = None if query is None else query_of(query)
         method.methods = methods_of(methods)
         method.openai = task_of(openai)
+        method.aliases = aliases_of(aliases, openai)
         method.mcp = tool_of(mcp)
         method.response = declared(status_code, media_type, response_description)
         method.share_replicas = share_replicas

@@ -209,6 +209,16 @@ def task_of(task: Any) -> str | None:
     return task if task is None else str(task)
 
 
+def aliases_of(aliases: Any, task: str | None) -> tuple[str, ...]:
+    if not isinstance(aliases, (list, tuple)) or not all(isinstance(alias, str) for alias in aliases):
+        raise TypeError(f'aliases={aliases!r}: must be a list of names, such as ["gpt-4o-mini"]')
+    if not all(alias and alias.isprintable() for alias in aliases):
+        raise ValueError(f"aliases={aliases!r}: a name has one printable character or more")
+    if aliases and task is None:
+        raise ValueError(f"aliases={aliases!r}: these are names of a model, which `openai` makes of it")
+    return tuple(dict.fromkeys(aliases))
+
+
 def tool_of(mcp: Any) -> bool:
     if not isinstance(mcp, bool):
         raise TypeError(f"mcp={mcp!r}: must be True or False")

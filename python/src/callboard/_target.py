@@ -75,6 +75,11 @@ class Route:
         return self.method.openai or (self.service.openai if self.attribute in (None, "predict") else None)
 
     @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names by which clients of OpenAI's API ask for it."""
+        return self.method.aliases or (self.service.aliases if self.attribute in (None, "predict") else ())
+
+    @property
     def mcp(self) -> bool:
         """Whether agents may call it as a tool."""
         return self.method.mcp or (self.service.mcp and self.attribute in (None, "predict"))
@@ -174,6 +179,7 @@ class Route:
             "query": self.reads("query"),
             "methods": list(self.methods),
             "openai": self.openai,
+            "aliases": list(self.aliases),
             "mcp": self.mcp,
             "documentation": self.documentation if self.mcp else None,
             "response": None if self.response is None else dataclasses.asdict(self.response),

@@ -266,7 +266,7 @@ fn route_spec(route: &RoutePlan, code: Planned, input: DataType, output: DataTyp
         spec = spec.max_timeout(timeout);
     }
     if let Some(task) = route.task.value {
-        spec = spec.task(task);
+        spec = spec.task(task).aliases(&route.aliases.value);
     }
     if route.mcp.value {
         spec = spec.tool();

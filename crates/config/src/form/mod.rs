@@ -25,7 +25,7 @@ pub(crate) use self::network::{
 pub(crate) use self::replicas::ReplicaBounds;
 pub use self::replicas::Replicas;
 pub(crate) use self::weights::Weights;
-pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, Names, StoreForm};
+pub(crate) use self::words::{FilePath, KeysFrom, Label, LogFilter, ModelNames, Names, StoreForm};
 pub use self::words::{LogFormat, SecretSource, StateStoreAt};
 
 /// No value.

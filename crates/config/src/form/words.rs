@@ -149,6 +149,34 @@ impl Form for StoreForm {
     }
 }
 
+/// Names of a model: a list of different ones.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelNames;
+
+/// More names are a mistake, and each of them is in the list of models.
+const MAX_MODEL_NAMES: usize = 32;
+
+impl Form for ModelNames {
+    type Value = Vec<String>;
+
+    fn read(&self, raw: Raw<'_>) -> Option<Vec<String>> {
+        let Raw::Toml(value) = raw else { return None };
+        let is_name = |name: &&str| (1..=128).contains(&name.len()) && !name.contains(char::is_control);
+        let names = value.as_array()?.iter().map(|name| name.get_ref().as_str().filter(is_name).map(str::to_owned));
+        let names: Vec<String> = names.collect::<Option<_>>()?;
+        let is_new = |(index, name): (usize, &String)| !names[..index].contains(name);
+        (names.len() <= MAX_MODEL_NAMES && names.iter().enumerate().all(is_new)).then_some(names)
+    }
+
+    fn expected(&self) -> String {
+        format!("a list of at most {MAX_MODEL_NAMES} different names of a model, such as [\"gpt-4o-mini\"]")
+    }
+
+    fn show(&self, value: &Vec<String>) -> String {
+        if value.is_empty() { NONE.to_owned() } else { value.join(",") }
+    }
+}
+
 /// A name or version for people: one short line, or `auto` for the default.
 #[derive(Clone, Debug)]
 pub(crate) struct Label;

@@ -2,7 +2,7 @@
 
 use callboard_core::{Priority, Task};
 
-use super::super::form::{Flag, HeaderNames, Methods, OneOf, Optional, QueryNames};
+use super::super::form::{Flag, HeaderNames, Methods, ModelNames, OneOf, Optional, QueryNames};
 use super::{Bytes, Count, DEFAULT_TIMEOUT, Duration, HOUR, Span};
 
 pub(crate) const MAX_IN_FLIGHT: &str = "max_in_flight";
@@ -14,6 +14,7 @@ pub(crate) const HEADERS: &str = "headers";
 pub(crate) const QUERY: &str = "query";
 pub(crate) const METHODS: &str = "methods";
 pub(crate) const OPENAI: &str = "openai";
+pub(crate) const ALIASES: &str = "aliases";
 pub(crate) const MCP: &str = "mcp";
 
 pub(crate) static MAX_IN_FLIGHT_FORM: Optional<Count> = Optional(Count(1..=1_000_000));
@@ -25,6 +26,7 @@ pub(crate) static HEADERS_FORM: HeaderNames = HeaderNames;
 pub(crate) static QUERY_FORM: QueryNames = QueryNames;
 pub(crate) static METHODS_FORM: Methods = Methods;
 pub(crate) static MCP_FORM: Flag = Flag;
+pub(crate) static ALIASES_FORM: ModelNames = ModelNames;
 pub(crate) static OPENAI_FORM: Optional<OneOf<Task>> = Optional(OneOf(&TASKS));
 
 const TASKS: [(&str, Task); Task::ALL.len()] = {

@@ -102,6 +102,7 @@ pub(crate) struct RouteParts {
     pub(crate) request_arguments: Vec<RequestArgument>,
     pub(crate) response: Option<Box<DeclaredResponse>>,
     pub(crate) task: Option<Task>,
+    pub(crate) aliases: Vec<String>,
     pub(crate) is_tool: bool,
 }
 
@@ -158,6 +159,7 @@ impl RouteParts {
             request_arguments: Vec::new(),
             response: None,
             task: None,
+            aliases: Vec::new(),
             is_tool: false,
         }
     }
@@ -176,6 +178,7 @@ impl RouteParts {
             ("type of a header, query parameter or cookie", self.request_arguments != other.request_arguments),
             ("status or media type of its answers", self.response != other.response),
             ("task", self.task != other.task),
+            ("list of other names", self.aliases != other.aliases),
             ("use as a tool", self.is_tool != other.is_tool),
         ];
         differs.into_iter().find_map(|(what, differs)| differs.then_some(what))
@@ -450,6 +453,12 @@ impl Route {
     #[must_use]
     pub fn task(&self) -> Option<Task> {
         self.parts.task
+    }
+
+    /// Other names by which clients of model APIs ask for it.
+    #[must_use]
+    pub fn aliases(&self) -> &[String] {
+        &self.parts.aliases
     }
 
     /// Whether agents may call it as a tool.

@@ -188,6 +188,14 @@ impl RouteSpec {
         self
     }
 
+    /// Other names by which clients of model APIs ask for a route with a [task](Self::task): those that are wired into
+    /// them, such as `gpt-4o-mini`. Default: none; its own is its name without the leading slash. Two routes with one of
+    /// them are an error at the start.
+    pub fn aliases<S: Into<String>>(mut self, aliases: impl IntoIterator<Item = S>) -> Self {
+        self.parts.aliases = aliases.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// Lets agents call it as a tool, such as by the Model Context Protocol. Default: no. Its
     /// [description](Self::description) tells them what it does, so it needs one.
     ///

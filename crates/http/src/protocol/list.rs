@@ -28,6 +28,10 @@ const OWN: [&str; 8] = ["/", "/favicon.ico", "/livez", "/readyz", "/metrics", "/
 pub struct Claims {
     /// Paths such as `/v2`, each with all paths below. No route may have one of them.
     pub paths: &'static [&'static str],
+    /// Paths such as `/rerank`, without those below, which a route may have: a request to one of them belongs to the
+    /// protocol if it is for no route. They may lie below a path of another protocol, such as `/v2/rerank`, and hide what
+    /// that one has there.
+    pub shared_paths: &'static [&'static str],
     /// Media types of bodies, such as `application/grpc`, each with all its suffixes (`application/grpc+proto`): a
     /// request with such a body belongs to the protocol, whatever its path, if it is not that of a route.
     pub content_types: &'static [&'static str],
@@ -65,6 +69,7 @@ struct List {
     open: Vec<&'static str>,
     /// The claimed paths and media types, each with the index of its protocol.
     paths: Claimed,
+    shared_paths: Claimed,
     content_types: Claimed,
     upgrades: Claimed,
     /// The claimed endings with their prefixes.
@@ -80,7 +85,7 @@ impl Protocols {
     ///
     /// See [`ProtocolError`]; it names both protocols that claim the same.
     pub fn try_new(protocols: Vec<Arc<dyn Protocol>>) -> Result<Self, ProtocolError> {
-        let [mut paths, mut content_types, mut upgrades] = [const { Claimed::new() }; 3];
+        let [mut paths, mut shared_paths, mut content_types, mut upgrades] = [const { Claimed::new() }; 4];
         let (mut open, mut endings) = (Vec::new(), Vec::<(&str, &str, usize)>::new());
         for (index, protocol) in protocols.iter().enumerate() {
             let (name, claims) = (protocol.name(), protocol.claims());
@@ -96,6 +101,15 @@ impl Protocols {
                     return clash(name_of(&protocols, *other), path);
                 }
                 if !path.starts_with('/') || path.ends_with('/') {
+                    return Err(ProtocolError::Path { protocol: name.to_owned(), path: path.to_owned() });
+                }
+            }
+            for &path in claims.shared_paths {
+                let is_page = OWN.contains(&path) || !path.starts_with('/') || path.ends_with('/');
+                if let Some((_, other)) = shared_paths.iter().find(|(claimed, _)| *claimed == path) {
+                    return clash(name_of(&protocols, *other), path);
+                }
+                if is_page {
                     return Err(ProtocolError::Path { protocol: name.to_owned(), path: path.to_owned() });
                 }
             }
@@ -122,6 +136,7 @@ impl Protocols {
                 return Err(ProtocolError::OpenPath { protocol: name.to_owned(), path: (*path).to_owned() });
             }
             paths.extend(claims.paths.iter().map(|path| (*path, index)));
+            shared_paths.extend(claims.shared_paths.iter().map(|path| (*path, index)));
             content_types.extend(claims.content_types.iter().map(|media| (*media, index)));
             upgrades.extend(claims.upgrades.iter().map(|upgrade| (*upgrade, index)));
             open.extend(claims.open_paths);
@@ -129,7 +144,17 @@ impl Protocols {
         let claimed = paths.iter().map(|(path, _)| *path).chain(endings.iter().map(|(prefix, ..)| *prefix));
         let reserved: Vec<_> = RESERVED.into_iter().chain(claimed).collect();
         let initials = reserved.iter().filter_map(|path| initial(path)).fold(0, |bits, bit| bits | bit);
-        Ok(Self(Arc::new(List { protocols, reserved, initials, open, paths, content_types, upgrades, endings })))
+        Ok(Self(Arc::new(List {
+            protocols,
+            reserved,
+            initials,
+            open,
+            paths,
+            shared_paths,
+            content_types,
+            upgrades,
+            endings,
+        })))
     }
 
     /// The same list, with this page of the edge open.
@@ -143,7 +168,8 @@ impl Protocols {
     /// The owner of a path that no route may have: the name of a protocol, or that of the edge for its own pages.
     #[must_use]
     pub fn owner_of(&self, path: &str) -> Option<&str> {
-        let claimed = self.claimant(path).and_then(|index| self.protocol(index)).map(|protocol| protocol.name());
+        let claimed = self.0.paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index);
+        let claimed = claimed.and_then(|index| self.protocol(index)).map(|protocol| protocol.name());
         claimed.or_else(|| self.is_reserved(path).then_some(EDGE))
     }
 
@@ -193,9 +219,13 @@ impl Protocols {
 
     /// The index of the protocol that claims this path.
     fn claimant(&self, path: &str) -> Option<usize> {
+        let List { paths, shared_paths, endings, .. } = &*self.0;
+        if let Some((_, index)) = shared_paths.iter().find(|(claimed, _)| *claimed == path) {
+            return Some(*index);
+        }
         let ends = |(prefix, ending, _): &&(&str, &str, usize)| path.ends_with(ending) && is_below(path, prefix);
-        let by_ending = self.0.endings.iter().find(ends).map(|(.., index)| *index);
-        by_ending.or_else(|| self.0.paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index))
+        let by_ending = endings.iter().find(ends).map(|(.., index)| *index);
+        by_ending.or_else(|| paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index))
     }
 
     /// The index of the protocol that claims the media type of the body.

@@ -26,6 +26,7 @@ const COUNTING: Small = Small {
     name: "the counting protocol",
     claims: Claims {
         paths: &["/count"],
+        shared_paths: &["/tally", "/v2/tally"],
         content_types: &[],
         upgrades: &["count"],
         endings: &[],
@@ -35,7 +36,14 @@ const COUNTING: Small = Small {
 
 const FRAMES: Small = Small {
     name: "the protocol of frames",
-    claims: Claims { paths: &[], content_types: &["application/frames"], upgrades: &[], endings: &[], open_paths: &[] },
+    claims: Claims {
+        paths: &[],
+        shared_paths: &[],
+        content_types: &["application/frames"],
+        upgrades: &[],
+        endings: &[],
+        open_paths: &[],
+    },
 };
 
 impl Protocol for Small {
@@ -100,6 +108,20 @@ async fn three_protocols_answer_the_requests_that_they_claim() {
 }
 
 #[tokio::test]
+async fn a_shared_path_belongs_to_its_protocol_unless_a_route_has_it() {
+    let tally = Stage::each("tally", |n: &i64| Ok(n + 1));
+    for (app, answered) in [(App::new(), "the counting protocol: /tally"), (App::new().route("/tally", tally), "22")] {
+        let node = app.start().await.unwrap();
+        let edge = edge(&node, HttpConfig::default(), three()).unwrap();
+        let answer = async |path| post(&edge, path, "application/json").await;
+        assert_eq!(answer("/tally").await.1, answered);
+        assert_eq!(answer("/v2/tally").await.1, "the counting protocol: /v2/tally", "below a path of another protocol");
+        assert_eq!(answer("/tally/x").await.0, 404);
+        assert_eq!(answer("/v2/tally/x").await.0, 404);
+    }
+}
+
+#[tokio::test]
 async fn two_protocols_with_one_claim_are_an_error_that_names_both() {
     let rival = |claims| Small { name: "the rival", claims };
     let none = Claims::default();
@@ -113,6 +135,7 @@ async fn two_protocols_with_one_claim_are_an_error_that_names_both() {
             Claims { content_types: &["application/frames+x"], ..none },
             "the protocol of frames and the rival both claim `application/frames+x`",
         ),
+        (Claims { shared_paths: &["/v2/tally"], ..none }, "the counting protocol and the rival both claim `/v2/tally`"),
         (Claims { upgrades: &["Count"], ..none }, "the counting protocol and the rival both claim `Count`"),
         (
             Claims { endings: &[("/v1", ":predict")], ..none },

@@ -7,7 +7,7 @@ use callboard_core::edge::Route;
 use callboard_http::protocol::ProtocolDocument;
 use serde_json::{Map, Value, json};
 
-use crate::models::id_of;
+use crate::models::ids_of;
 
 /// The name of the error response.
 const ERROR: &str = "AnthropicError";
@@ -20,8 +20,7 @@ pub(super) fn document(
     routes: &[Arc<Route>],
     add_schema: &mut dyn FnMut(&str, Value) -> Value,
 ) -> Option<ProtocolDocument> {
-    let models: Vec<&str> =
-        routes.iter().filter(|route| route.task() == Some(Task::Chat)).map(|route| id_of(route)).collect();
+    let models = ids_of(routes, Task::Chat);
     if models.is_empty() {
         return None;
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use callboard_core::{App, Node};
 use callboard_http::axum::body::{Body, to_bytes};
 use callboard_http::axum::http::Request;
+use callboard_http::protocol::Protocol;
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
-use callboard_openai::{MessagesProtocol, OpenAiProtocol};
+use callboard_openai::{CohereProtocol, MessagesProtocol, OpenAiProtocol};
 use serde_json::Value;
 use tower::Service as _;
 
@@ -51,6 +52,10 @@ impl Answer {
     }
 }
 
+fn protocols() -> Vec<Arc<dyn Protocol>> {
+    vec![Arc::new(OpenAiProtocol::new()), Arc::new(MessagesProtocol), Arc::new(CohereProtocol)]
+}
+
 impl Served {
     pub(crate) async fn start(app: App) -> Self {
         Self::with(app, HttpConfig::default()).await
@@ -58,9 +63,15 @@ impl Served {
 
     pub(crate) async fn with(app: App, config: HttpConfig) -> Self {
         let node = app.start().await.unwrap();
-        let protocols = vec![Arc::new(OpenAiProtocol::new()) as _, Arc::new(MessagesProtocol) as _];
-        let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), protocols).unwrap();
+        let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), protocols()).unwrap();
         Self { edge, node }
+    }
+
+    /// Why the node cannot be served.
+    pub(crate) async fn refused(app: App) -> String {
+        let node = app.start().await.unwrap();
+        let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), protocols());
+        edge.unwrap_err().to_string()
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {

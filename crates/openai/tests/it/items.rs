@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use callboard_codec::Value as Input;
-use callboard_core::{App, Batch, Contract, RouteSpec, Stage, Task};
+use callboard_core::{App, Batch, Contract, Failure, RouteSpec, Stage, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -111,6 +111,59 @@ async fn documents_are_ranked_the_best_first() {
         { "index": 1, "relevance_score": 2.0, "document": { "text": "a b" } },
     ]);
     assert_eq!(ranking["results"], expected);
+}
+
+#[tokio::test]
+async fn each_dialect_of_ranking_has_its_path_and_its_answer() {
+    let common = Stage::each("common", |pair: &Pair| match pair.document.as_str() {
+        "broken" => Err(Failure::new("it broke")),
+        document => Ok(document.split(' ').filter(|word| pair.query.contains(word)).count() as f64),
+    });
+    let served = Served::start(App::new().mount(RouteSpec::new("/common", common).task(Task::Rerank))).await;
+    let body = |documents: Value| json!({ "model": "common", "query": "a b", "documents": documents, "top_n": 1 });
+    let ranked = body(json!(["c", "a b"]));
+    let best = json!([{ "index": 1, "relevance_score": 2.0 }]);
+    for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+        let answer = served.post(path, &ranked).await.ok();
+        assert_eq!((&answer["results"], answer["id"].is_string()), (&best, true), "{path}");
+        let (model, version) = (&answer["model"], &answer["meta"]["api_version"]["version"]);
+        let expected =
+            if path == "/v2/rerank" { (&Value::Null, &json!("2")) } else { (&json!("common"), &Value::Null) };
+        assert_eq!((model, version), expected, "{path}");
+    }
+    let broken = body(json!(["broken", "a"]));
+    assert_eq!(served.post("/rerank", &broken).await.status, 500);
+    // Cohere's libraries repeat every 5xx.
+    let failed = served.post("/v2/rerank", &broken).await;
+    assert_eq!((failed.status, failed.json()), (424, json!({ "message": "it broke" })));
+    assert!(!failed.headers.contains_key("x-should-retry"));
+    let absent = served.post("/v2/rerank", &json!({ "model": "absent", "query": "", "documents": ["a"] })).await;
+    assert_eq!(absent.status, 404);
+    assert_eq!(served.get("/v2/rerank").await.status, 405);
+}
+
+#[tokio::test]
+async fn a_model_has_other_names() {
+    let spec =
+        |path: &str| RouteSpec::new(path, Stage::each("echo", |text: &String| Ok(text.clone()))).task(Task::Complete);
+    let served = Served::start(App::new().mount(spec("/echo").aliases(["gpt-4o-mini", "team/echo"]))).await;
+    let list = served.get("/v1/models").await.ok();
+    let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["echo", "gpt-4o-mini", "team/echo"]);
+    assert_eq!(served.get("/v1/models/team/echo").await.ok()["id"], "team/echo");
+    for id in ids {
+        let answer = served.post("/v1/completions", &json!({ "model": id, "prompt": "a" })).await.ok();
+        assert_eq!((&answer["model"], &answer["choices"][0]["text"]), (&json!(id), &json!("a")));
+    }
+    let near = served.post("/v1/completions", &json!({ "model": "gpt-4o-min", "prompt": "a" })).await;
+    assert!(near.refused(404, "model_not_found").contains("did you mean `gpt-4o-mini`?"));
+    let document = served.get("/openapi.json").await.ok();
+    let request = &document["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"];
+    assert_eq!(request["schema"]["properties"]["model"]["enum"], json!(["echo", "gpt-4o-mini", "team/echo"]));
+
+    let both = App::new().mount(spec("/a").aliases(["m"])).mount(spec("/b").aliases(["m"]));
+    assert!(Served::refused(both).await.contains("routes `/a` and `/b` are both the model `m`"));
+    assert!(Served::refused(App::new().mount(spec("/a")).mount(spec("/b").aliases(["a"]))).await.contains("model `a`"));
 }
 
 #[tokio::test]

@@ -108,6 +108,9 @@ pub struct PythonService {
     pub methods: Vec<String>,
     /// How clients of OpenAI's API call it.
     pub openai: Option<String>,
+    /// Other names by which they ask for it.
+    #[serde(default)]
+    pub aliases: Vec<String>,
     /// Whether agents may call it as a tool.
     #[serde(default)]
     pub mcp: bool,

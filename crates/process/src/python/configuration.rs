@@ -59,6 +59,10 @@ impl PythonApp {
                 }
                 if let Some(task) = &service.openai {
                     let _ = writeln!(text, "openai = {}", quoted(task));
+                    let aliases: Vec<String> = service.aliases.iter().map(|alias| quoted(alias)).collect();
+                    if !aliases.is_empty() {
+                        let _ = writeln!(text, "aliases = [{}]", aliases.join(", "));
+                    }
                 }
                 let examples: Vec<String> = service.examples.iter().filter_map(inline).collect();
                 if !examples.is_empty() {

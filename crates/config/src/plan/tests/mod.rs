@@ -206,6 +206,13 @@ fn a_route_has_a_task_that_a_call_by_its_name_can_do() {
     let with = |line: &str| DIGITS.replacen(path, &format!("{path}\n{line}"), 1);
     assert_eq!(plan(&with("openai = \"embed\"")).unwrap().routes[0].task.value, Some(Task::Embed));
     assert_eq!(plan(DIGITS).unwrap().routes[0].task.value, None);
+    let aliases =
+        plan(&with("openai = \"embed\"\naliases = [\"a-1\", \"b\"]")).unwrap().routes[0].aliases.value.clone();
+    assert_eq!(aliases, ["a-1", "b"]);
+    let refused = plan(&with("aliases = [\"a\"]")).unwrap_err();
+    assert!(refused.contains("`openai` makes one"), "{refused}");
+    let refused = plan(&with("openai = \"embed\"\naliases = [\"a\", \"a\"]")).unwrap_err();
+    assert!(refused.contains("different names of a model"), "{refused}");
     let tasks = "expected one of \"chat\", \"complete\", \"embed\", \"rerank\", \"moderate\"";
     let refused = plan(&with("openai = \"draw\"")).unwrap_err();
     assert!(refused.contains(tasks), "{refused}");
