@@ -52,7 +52,7 @@ def test_aliases_are_names_of_a_model() -> None:
     with pytest.raises(ValueError, match="names of a model"):
         cb.function(aliases=["a"])(len_of)
     with pytest.raises(TypeError, match="must be a list of names"):
-        cb.function(openai="chat", aliases="a")(len_of)  # type: ignore[call-overload]
+        cb.function(openai="chat", aliases="a")(len_of)
     with pytest.raises(ValueError, match="printable"):
         cb.function(openai="chat", aliases=[""])(len_of)
 

@@ -30,8 +30,9 @@ fn the_client_of_openai_finds_models_reads_streams_and_repeats_nothing_that_ran(
     let (trouble, runs) = trouble(&python);
     let output = openai.run("openai_python.py", &[&base(&example), &base(&trouble), runs.to_str().unwrap()]);
     let parts = [
-        ["models", "chat", "streams", "embeddings", "refused", "responses"],
-        ["failures", "cancelled", "tool_calls", "others", "responses_in_trouble", "overload"],
+        &["models", "chat", "streams", "embeddings", "refused", "responses"][..],
+        &["failures", "cancelled", "tool_calls", "typed", "others", "responses_in_trouble"],
+        &["recordings", "speech", "pictures", "overload"],
     ];
     assert_eq!(output.lines().collect::<Vec<_>>(), parts.concat());
 }
@@ -44,6 +45,16 @@ fn the_client_of_anthropic_talks_to_the_same_models() {
     let bases = [&example, &trouble].map(|server| format!("http://{}", server.address));
     let output = anthropic.run("anthropic_python.py", &[&bases[0], &bases[1], runs.to_str().unwrap()]);
     assert_eq!(output.lines().collect::<Vec<_>>(), ["chat", "tools", "failures"]);
+}
+
+#[test]
+fn the_client_of_cohere_ranks_and_repeats_nothing_that_ran() {
+    let Some((python, cohere)) = python().zip(Python::with("cohere")) else { return };
+    let example = serve(&python, EXAMPLE);
+    let (trouble, runs) = trouble(&python);
+    let bases = [&example, &trouble].map(|server| format!("http://{}", server.address));
+    let output = cohere.run("cohere_python.py", &[&bases[0], &bases[1], runs.to_str().unwrap()]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["ranked", "once"]);
 }
 
 #[test]

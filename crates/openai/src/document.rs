@@ -25,16 +25,26 @@ pub(crate) fn document(
     for task in Task::ALL.into_iter().filter(|task| !models(*task).is_empty()) {
         let answer = add_schema(answer_of(task), json!({ "type": "object" }));
         let mut content = json!({ "application/json": { "schema": answer } });
-        if matches!(task, Task::Chat | Task::Complete) {
+        if matches!(task, Task::Chat | Task::Complete | Task::Transcribe | Task::Speak) {
             content["text/event-stream"] = json!({ "schema": { "type": "string" } });
         }
+        match task {
+            Task::Speak => content = json!({ "audio/*": {}, "text/event-stream": content["text/event-stream"] }),
+            Task::Transcribe => {
+                for media_type in ["text/plain", "text/vtt"] {
+                    content[media_type] = json!({ "schema": { "type": "string" } });
+                }
+            }
+            _ => {}
+        }
+        let body = if task == Task::Transcribe { "multipart/form-data" } else { "application/json" };
         let operation = json!({
             "operationId": format!("openai_{task}"),
             "summary": summary_of(task),
             "tags": [TAG],
             "requestBody": {
                 "required": true,
-                "content": { "application/json": { "schema": request_of(task, &models(task)) } },
+                "content": { body: { "schema": request_of(task, &models(task)) } },
             },
             "responses": { "200": { "description": "The answer", "content": content }, "default": refusal() },
         });
@@ -101,6 +111,9 @@ fn summary_of(task: Task) -> &'static str {
         Task::Embed => "A vector for each text",
         Task::Rerank => "Documents, the best for a query first",
         Task::Moderate => "What is wrong with each text",
+        Task::Transcribe => "The text of a recording, whole or as events",
+        Task::Speak => "A recording of a text, whole or as events",
+        Task::Image => "Pictures of a text",
     }
 }
 
@@ -111,6 +124,9 @@ fn answer_of(task: Task) -> &'static str {
         Task::Embed => "EmbeddingList",
         Task::Rerank => "Ranking",
         Task::Moderate => "Moderation",
+        Task::Transcribe => "Transcription",
+        Task::Speak => "Speech",
+        Task::Image => "PictureList",
     }
 }
 
@@ -131,6 +147,20 @@ fn request_of(task: Task, models: &[&str]) -> Value {
             (vec!["model", "query", "documents"], json!({ "query": text(), "documents": documents }))
         }
         Task::Moderate => (vec!["model", "input"], json!({ "input": {} })),
+        Task::Transcribe => {
+            let file = json!({ "type": "string", "contentMediaType": "application/octet-stream" });
+            let formats = json!({ "type": "string", "enum": ["json", "verbose_json", "text", "srt", "vtt"] });
+            (vec!["model", "file"], json!({ "file": file, "response_format": formats }))
+        }
+        Task::Speak => {
+            let format = json!({ "type": "string", "enum": ["audio", "sse"] });
+            (vec!["model", "input"], json!({ "input": text(), "stream_format": format }))
+        }
+        Task::Image => {
+            let format = json!({ "type": "string", "enum": ["b64_json", "url"] });
+            let count = json!({ "type": "integer", "minimum": 1, "maximum": 10 });
+            (vec!["model", "prompt"], json!({ "prompt": text(), "response_format": format, "n": count }))
+        }
     };
     properties["model"] = model;
     if matches!(task, Task::Chat | Task::Complete) {

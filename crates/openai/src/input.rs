@@ -23,7 +23,9 @@ pub(crate) fn main_fields(task: Task) -> &'static [&'static str] {
         Task::Chat => &["messages"],
         Task::Complete => &["prompt"],
         Task::Rerank => &["query"],
-        Task::Embed | Task::Moderate => &["input", "text"],
+        Task::Embed | Task::Moderate | Task::Speak => &["input", "text"],
+        Task::Transcribe => &["file", "audio"],
+        Task::Image => &["prompt"],
     }
 }
 

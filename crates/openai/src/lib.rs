@@ -8,6 +8,9 @@
 //!  POST /v1/embeddings            embed: each entry is an item of the route's batches
 //!  POST /v1/rerank, /rerank       rerank: each pair of query and document is an item
 //!  POST /v1/moderations           moderate: each text is an item
+//!  POST /v1/audio/transcriptions  transcribe: a recording in a form to a text, whole or streamed
+//!  POST /v1/audio/speech          speak: a text to bytes, whole or streamed
+//!  POST /v1/images/generations    image: each of `n` pictures is an item
 //! ```
 //!
 //! The protocol translates: it has no queue, no retry and no default of its own. A route gets the fields that its
@@ -26,6 +29,7 @@ mod document;
 mod embed;
 mod error;
 mod generate;
+mod image;
 mod input;
 mod items;
 mod messages;
@@ -37,7 +41,10 @@ mod reply;
 mod request;
 mod respond;
 mod responses;
+mod speech;
 mod stop;
+mod subtitles;
+mod transcribe;
 
 use std::sync::Arc;
 
@@ -93,7 +100,10 @@ impl OpenAiProtocol {
                 Ok(Json(models::object(&id, task, self.created)).into_response())
             }
             Endpoint::Call(task) => {
-                let request = ModelRequest::read(context, task, request, Ok).await?;
+                let request = match task {
+                    Task::Transcribe => Box::pin(ModelRequest::read_form(context, task, request)).await?,
+                    _ => ModelRequest::read(context, task, request, Ok).await?,
+                };
                 let route = request.route.name().to_owned();
                 // Boxed, because they are large.
                 let answer = match task {
@@ -101,6 +111,9 @@ impl OpenAiProtocol {
                     Task::Embed => Box::pin(embed::embed(request)).await,
                     Task::Rerank => Box::pin(rank::rerank(request, rank::Dialect::Jina)).await,
                     Task::Moderate => Box::pin(rank::moderate(request)).await,
+                    Task::Transcribe => Box::pin(transcribe::transcribe(request)).await,
+                    Task::Speak => Box::pin(speech::speak(request)).await,
+                    Task::Image => Box::pin(image::draw(request)).await,
                 };
                 answer.map_err(|error| error.about(&route))
             }

@@ -50,6 +50,9 @@ impl<'p> Endpoint<'p> {
             "/v1/rerank" | RERANK => Self::Call(Task::Rerank),
             "/v1/moderations" => Self::Call(Task::Moderate),
             RESPONSES => Self::Responses,
+            "/v1/audio/transcriptions" => Self::Call(Task::Transcribe),
+            "/v1/audio/speech" => Self::Call(Task::Speak),
+            "/v1/images/generations" => Self::Call(Task::Image),
             _ => match path.strip_prefix("/v1/models/").filter(|id| !id.is_empty()) {
                 Some(id) => Self::Model(id),
                 None => missing(path).map_or(Self::Unknown, Self::Missing),
@@ -62,8 +65,8 @@ fn missing(path: &str) -> Option<&'static str> {
     let (name, _) = path.strip_prefix("/v1/")?.split_once('/').unwrap_or((path.strip_prefix("/v1/")?, ""));
     Some(match name {
         "responses" => "responses that are kept: each answer is sent once",
-        "audio" => "speech and transcriptions",
-        "images" => "images",
+        "audio" => "translations: transcriptions and speech are offered",
+        "images" => "edits and variations of images: generations are offered",
         "files" => "files",
         "batches" => "batches",
         "fine_tuning" => "fine-tuning",
@@ -79,6 +82,9 @@ pub(crate) fn path_of(task: Task) -> &'static str {
         Task::Embed => "/v1/embeddings",
         Task::Rerank => "/v1/rerank",
         Task::Moderate => "/v1/moderations",
+        Task::Transcribe => "/v1/audio/transcriptions",
+        Task::Speak => "/v1/audio/speech",
+        Task::Image => "/v1/images/generations",
     }
 }
 
@@ -100,7 +106,8 @@ mod tests {
             ("/v1/models/a/b", Endpoint::Model("a/b")),
             ("/v1/models/", Endpoint::Unknown),
             ("/v1/chat", Endpoint::Unknown),
-            ("/v1/images/generations", Endpoint::Missing("images")),
+            ("/v1/images/generations", Endpoint::Call(Task::Image)),
+            ("/v1/images/edits", Endpoint::Missing("edits and variations of images: generations are offered")),
             ("/v1/files", Endpoint::Missing("files")),
             ("/v1/responses", Endpoint::Responses),
             ("/v1/responses/resp_1", Endpoint::Missing("responses that are kept: each answer is sent once")),

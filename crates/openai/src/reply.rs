@@ -84,6 +84,11 @@ impl Reply {
         let Some(Value::List(calls)) = self.more.get_mut(TOOL_CALLS) else { return };
         for call in calls {
             let Value::Map(call) = call else { continue };
+            // Typed replies have all their fields.
+            remove_unset(call, "id");
+            if let Some(Value::Map(function)) = call.get_mut("function") {
+                remove_unset(function, "name");
+            }
             let own = call.get("index").and_then(Value::as_i64);
             let is_new = call.contains_key("id") || *begun == 0;
             let index = own.unwrap_or(if is_new { *begun } else { *begun - 1 });
@@ -145,6 +150,17 @@ fn join_calls(calls: &mut Vec<Value>, pieces: Vec<Value>) {
     }
 }
 
+/// Removes what is null, and this text if it is empty.
+fn remove_unset(map: &mut Map, text: &str) {
+    let is_unset = |(name, value): (&str, &Value)| match value {
+        Value::Null => true,
+        Value::Str(value) => name == text && value.is_empty(),
+        _ => false,
+    };
+    let unset: Vec<String> = map.iter().filter(|field| is_unset(*field)).map(|(name, _)| name.to_owned()).collect();
+    unset.iter().for_each(|name| _ = map.remove(name));
+}
+
 /// `function.arguments` is two maps deep; deeper pieces replace each other.
 fn join_maps(whole: &mut Map, piece: Map, depth: u8) {
     for (name, value) in piece {
@@ -189,7 +205,7 @@ mod tests {
             json!({ "content": "t", "tool_calls": [{ "function": { "arguments": ":1}" } }] }),
             json!({ "tool_calls": [{ "id": "b", "function": { "arguments": "{" } }] }),
             json!({ "tool_calls": [{ "function": { "arguments": "}" } }, { "id": "c" }] }),
-            json!({ "tool_calls": [{ "index": 0, "function": { "arguments": " " } }] }),
+            json!({ "tool_calls": [{ "id": "", "index": 0, "type": null, "function": { "name": "", "arguments": " " } }] }),
         ];
         let (mut whole, mut begun) = (Reply::default(), 0);
         for piece in pieces {

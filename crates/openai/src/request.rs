@@ -9,8 +9,10 @@ use std::sync::Arc;
 use callboard_codec::{Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, Route};
 use callboard_core::{CallOptions, Deadline, Task};
+use callboard_http::axum::http::request::Parts;
 use callboard_http::protocol::{
-    ApiError, CodecBudget, HeldBytes, ProtocolRequest, RequestContext, ResponseCompression, UnroutedRequest,
+    ApiError, CodecBudget, HeldBytes, ProtocolRequest, RequestContext, RequestHead, ResponseCompression, UnroutedForm,
+    UnroutedRequest,
 };
 
 use crate::error::invalid;
@@ -18,18 +20,38 @@ use crate::input::{InputForm, main_fields};
 use crate::models;
 
 /// The fields that this crate reads, beside the main fields of the tasks.
-const OF_REQUESTS: [&str; 10] = [
+const OF_REQUESTS: [&str; 12] = [
     "dimensions",
     "documents",
     "encoding_format",
     "n",
+    "response_format",
     "return_documents",
     "stop",
     "stream",
+    "stream_format",
     "stream_options",
     "top_n",
     "model",
 ];
+
+/// The model that a request names.
+fn model_of(named: Option<&Value>) -> Result<String, ApiError> {
+    match named {
+        Some(Value::Str(model)) => Ok(model.clone()),
+        Some(other) => Err(invalid(format!("`model` must be a text, not {}", other.kind()))),
+        None => Err(invalid("`model` is required: `GET /v1/models` lists the models")),
+    }
+}
+
+/// What is known of a request when its body was read.
+struct ReadBody<'r> {
+    parts: &'r Parts,
+    head: RequestHead<'r>,
+    length: u64,
+    account: Arc<HeldBytes>,
+    compression: ResponseCompression,
+}
 
 /// A request that was read.
 pub(crate) struct ModelRequest<'a> {
@@ -55,21 +77,52 @@ impl<'a> ModelRequest<'a> {
         request: ProtocolRequest<'_>,
         translate: fn(Map) -> Result<Map, ApiError>,
     ) -> Result<Self, ApiError> {
-        let RequestContext { client, config, start, .. } = context;
         let parts = request.head;
         let UnroutedRequest { head, bytes, account, budget, compression } = context.read_unrouted(request).await?;
         let length = bytes.len() as u64;
-        let decode = config.decode.clone();
+        let decode = context.config.decode.clone();
         let read = move |bytes: &bytes::Bytes| match Value::decode(Format::Json, bytes, &decode)? {
             Value::Map(fields) => translate(fields),
             other => Err(invalid(format!("the body must be an object, not {}", other.kind()))),
         };
         let ((), fields) = budget.read((), bytes, read).await?;
-        let model = match fields.get("model") {
-            Some(Value::Str(model)) => model.clone(),
-            Some(other) => return Err(invalid(format!("`model` must be a text, not {}", other.kind()))),
-            None => return Err(invalid("`model` is required: `GET /v1/models` lists the models")),
-        };
+        let model = model_of(fields.get("model"))?;
+        let read = ReadBody { parts, head, length, account, compression };
+        Self::routed(context, task, model, read, |_| fields)
+    }
+
+    /// The same of a form, whose texts become what the type of the route wants.
+    pub(crate) async fn read_form(
+        context: RequestContext<'a>,
+        task: Task,
+        request: ProtocolRequest<'_>,
+    ) -> Result<Self, ApiError> {
+        let parts = request.head;
+        let UnroutedForm { head, fields, length, account, compression, .. } =
+            context.read_unrouted_form(request).await?;
+        let model = model_of(fields.get("model"))?;
+        let read = ReadBody { parts, head, length, account, compression };
+        Self::routed(context, task, model, read, |route| {
+            let mut fields = fields.without_brackets().fit(route.input());
+            // The route may take it as a text.
+            if let Some(Value::Str(stream)) = fields.get("stream")
+                && let Ok(stream) = stream.to_ascii_lowercase().parse::<bool>()
+            {
+                fields.insert("stream", stream);
+            }
+            fields
+        })
+    }
+
+    fn routed(
+        context: RequestContext<'a>,
+        task: Task,
+        model: String,
+        read: ReadBody<'_>,
+        fields: impl FnOnce(&Route) -> Map,
+    ) -> Result<Self, ApiError> {
+        let RequestContext { client, config, start, .. } = context;
+        let ReadBody { parts, head, length, account, compression } = read;
         let route = models::find(client, &model, task)?;
         let own_limit = config.max_body_bytes_of(route.name());
         if length > own_limit {
@@ -78,7 +131,7 @@ impl<'a> ModelRequest<'a> {
         // What the route does not take is not carried along.
         let form = InputForm::of(task, route.input().schema());
         let is_kept = |name: &str| form.takes(name) || OF_REQUESTS.contains(&name) || main_fields(task).contains(&name);
-        let fields = fields.into_iter().filter(|(name, _)| is_kept(name)).collect();
+        let fields = fields(&route).into_iter().filter(|(name, _)| is_kept(name)).collect();
         let deadline = Deadline::after(start, client.edge().timeout_of(&route, head.timeout));
         let request = (&parts.uri, &parts.headers, &parts.extensions);
         let options = context.call_options(&route, request, deadline, head.priority)?;

@@ -191,8 +191,9 @@ def service(cls: Any = None, /, **options: Any) -> Any:
     * `headers` and `query`: the headers and the query parameters of a request that the code may read in its `Context`,
       such as `headers=["x-user"]`. It sees no other, also not `authorization` or `cookie`, unless they are listed.
     * `methods`: those of HTTP that call its `route`, such as `["GET"]`; `POST` by default. See `callboard.route`.
-    * `openai`: how clients of OpenAI's API call it: `"chat"`, `"complete"`, `"embed"`, `"rerank"` or `"moderate"`. The
-      parameters are fields of the request, such as `messages` and `temperature`; see `docs/openai.md`.
+    * `openai`: how clients of OpenAI's API call it: `"chat"`, `"complete"`, `"embed"`, `"rerank"`, `"moderate"`,
+      `"transcribe"`, `"speak"` or `"image"`. The parameters are fields of the request, such as `messages` and
+      `temperature`; see `docs/openai.md`.
     * `aliases`: other names by which those clients ask for it, such as `["gpt-4o-mini"]`.
     * `mcp`: `True` lets agents call it as a tool, by the Model Context Protocol: its documentation tells them what it
       does; see `docs/mcp.md`.
@@ -424,8 +425,8 @@ def route(
     `max` of `concurrent`, share replicas among each other. With `share_replicas=False` the method has replicas of its
     own, each with an instance and `setup`.
 
-    `examples`, `headers`, `query`, `openai`, `aliases`, `mcp`, `status_code`, `media_type` and `response_description` are as of
-    `service`; `headers` and `query` are by default those of the service.
+    `examples`, `headers`, `query`, `openai`, `aliases`, `mcp`, `status_code`, `media_type` and `response_description`
+    are as of `service`; `headers` and `query` are by default those of the service.
 
     A segment of the path may be a parameter: `@route("/items/{item_id}", methods=["GET"])` gives a method with the
     argument `item_id: int` the number in the path. Of several routes that a path fits, that with a literal segment is

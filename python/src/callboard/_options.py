@@ -198,7 +198,7 @@ def methods_of(methods: Any) -> tuple[str, ...]:
     return found
 
 
-Task = Literal["chat", "complete", "embed", "rerank", "moderate"]
+Task = Literal["chat", "complete", "embed", "rerank", "moderate", "transcribe", "speak", "image"]
 
 
 def task_of(task: Any) -> str | None:

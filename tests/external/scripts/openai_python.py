@@ -2,6 +2,7 @@
 in which the models note what ran."""
 
 import asyncio
+import base64
 import pathlib
 import sys
 import time
@@ -101,6 +102,19 @@ def tool_calls(client):
     assert [(call.index, call.function.name) for call in calls] == [(0, "weather")]
 
 
+def typed(client):
+    """Types of the package for messages, options, replies and tool calls."""
+    asked = client.chat.completions.create(model="typed", messages=HELLO, temperature=0.5)
+    assert asked.choices[0].message.content == "one two three at 0.5" and asked.usage.total_tokens == 3, asked
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+    message = client.chat.completions.create(model="typed", messages=HELLO, tools=[tool]).choices[0].message
+    [call] = message.tool_calls
+    assert (call.id, call.function.name, call.function.arguments) == ("call_1", "weather", '{"city": "Rome"}'), call
+    answers = [*HELLO, message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+    with client.chat.completions.stream(model="typed", messages=answers, tools=[tool]) as stream:
+        assert stream.get_final_completion().choices[0].message.content == "sunny at None"
+
+
 def others(client):
     several = client.completions.create(model="shout", prompt=["a", "b"], suffix="!")
     assert [choice.text for choice in several.choices] == ["A!", "B!"]
@@ -147,6 +161,42 @@ def responses_in_trouble(client):
         assert stream.get_final_response().output[0].arguments == '{"city": "Rome"}'
 
 
+def recordings(client):
+    recording = ("a.wav", b"RIFF" + bytes(100))
+    for model in ("hear", "whisper-1"):
+        heard = client.audio.transcriptions.create(model=model, file=recording, temperature=0.5)
+        assert heard.text == "104 bytes at 0.5", heard
+    verbose = client.audio.transcriptions.create(
+        model="hear", file=recording, response_format="verbose_json", language="de", timestamp_granularities=["segment"]
+    )
+    assert (verbose.language, verbose.segments[0].text, verbose.segments[0].end) == ("de", "all", 1.5), verbose
+    for form, part in (
+        ("text", "104 bytes at 0.0"),
+        ("srt", "1\n00:00:00,000 --> 00:00:01,500\n"),
+        ("vtt", "WEBVTT\n"),
+    ):
+        assert part in client.audio.transcriptions.create(model="hear", file=recording, response_format=form), form
+    events = list(client.audio.transcriptions.create(model="hear", file=recording, stream=True))
+    kinds = [event.type for event in events]
+    assert kinds == ["transcript.text.delta", "transcript.text.delta", "transcript.text.done"], kinds
+    assert events[-1].text == "104 bytes at 0.0"
+    assert client.audio.transcriptions.create(model="listen", file=recording).text == "104 bytes"
+
+
+def speech(client):
+    said = client.audio.speech.create(model="say", input="hi", voice="alloy", response_format="wav")
+    assert said.content.endswith(b"WAVEfmt alloy: hi") and said.response.headers["content-type"] == "audio/wav", said
+    with client.audio.speech.with_streaming_response.create(model="say", input="hi", voice="alloy") as answer:
+        assert b"".join(answer.iter_bytes()).endswith(b"alloy: hi")
+
+
+def pictures(client):
+    drawn = client.images.generate(model="draw", prompt="a cat", n=2, size="256x256").data
+    assert [base64.b64decode(one.b64_json)[8:] for one in drawn] == [b"a cat 256x256"] * 2
+    drawn = client.images.generate(model="draw", prompt="a cat", response_format="url").data
+    assert drawn[0].url.startswith("data:image/png;base64,"), drawn
+
+
 async def overload(base):
     """A full queue is 429, which the client waits for and repeats: all are answered in the end."""
     statuses = []
@@ -169,7 +219,7 @@ for part in (models, chat, streams, embeddings, refused, responses):
     part(client)
     print(part.__name__)
 client = openai.OpenAI(base_url=trouble, api_key="none")
-for part in (failures, cancelled, tool_calls, others, responses_in_trouble):
+for part in (failures, cancelled, tool_calls, typed, others, responses_in_trouble, recordings, speech, pictures):
     part(client)
     print(part.__name__)
 asyncio.run(overload(trouble))

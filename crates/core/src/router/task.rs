@@ -22,5 +22,11 @@ callboard_codec::words! {
         Rerank => "rerank",
         /// A text to what is wrong with it.
         Moderate => "moderate",
+        /// A recording to its text.
+        Transcribe => "transcribe",
+        /// A text to a recording of it.
+        Speak => "speak",
+        /// A text to a picture of it.
+        Image => "image",
     }
 }

@@ -78,7 +78,7 @@ use tower::BoxError;
 use crate::config::HttpConfig;
 
 pub use self::list::{Claims, ProtocolError, Protocols, ReservedRoute};
-pub use self::unrouted::UnroutedRequest;
+pub use self::unrouted::{UnroutedForm, UnroutedRequest};
 
 pub use crate::call::events::{EventSource, event_bytes, events};
 
@@ -99,6 +99,7 @@ pub use crate::request::body::{
 pub use crate::request::body_buffer::BodyBuffer;
 pub use crate::request::coding::{Compressibility, ContentCoding, unpacked};
 pub use crate::request::head::RequestHead;
+pub use crate::request::multipart::FormFields;
 pub use crate::request::payload::{decode as decode_input, decode_value, from_value};
 pub use crate::request::request_fields::RequestParts;
 pub use crate::request::short::short_body;

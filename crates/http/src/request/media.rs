@@ -46,10 +46,7 @@ impl<'a> BodyForm<'a> {
             return Ok(Self::Encoded(format));
         }
         if essence == MULTIPART {
-            let boundary = multer::parse_boundary(text.unwrap_or_default());
-            return boundary
-                .map(Self::Multipart)
-                .map_err(|_| ApiError::bad_multipart("`boundary` is missing or malformed"));
+            return boundary(text.unwrap_or_default()).map(Self::Multipart);
         }
         match input.raw_body() {
             Some(raw) if raw.media_types.iter().any(|pattern| MediaType::range_includes(pattern, &essence)) => {
@@ -59,6 +56,23 @@ impl<'a> BodyForm<'a> {
             _ if essence == OCTET_STREAM && text.is_some() && is_bytes(input) => Ok(Self::Bytes),
             _ => Err(ApiError::unsupported_media_type(text, &accepted(input).join(", "))),
         }
+    }
+}
+
+fn boundary(media_type: &str) -> Result<String, ApiError> {
+    multer::parse_boundary(media_type).map_err(|_| ApiError::bad_multipart("`boundary` is missing or malformed"))
+}
+
+/// The boundary of a body that has to be a form.
+///
+/// # Errors
+///
+/// 415 for another media type, 400 without a boundary.
+pub(crate) fn boundary_of(content_type: Option<&HeaderValue>) -> Result<String, ApiError> {
+    let text = content_type.map(|value| value.to_str().unwrap_or("?"));
+    match text {
+        Some(text) if MediaType::without_parameters(text).eq_ignore_ascii_case(MULTIPART) => boundary(text),
+        other => Err(ApiError::unsupported_media_type(other, MULTIPART)),
     }
 }
 

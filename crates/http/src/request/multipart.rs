@@ -26,9 +26,10 @@ use indexmap::IndexMap;
 use multer::{Field, Multipart};
 use tokio::task::yield_now;
 
-use super::body::{IncomingBody, PendingAdmission, RequestBody};
+use super::body::{Arrival, IncomingBody, RequestBody};
 use super::body_buffer::BodyBuffer;
 use super::disposition::Disposition;
+use super::form_fields;
 use crate::error::ApiError;
 
 /// Enough for any form. Each part costs more memory than its bytes.
@@ -66,12 +67,36 @@ struct Part {
     bytes: Bytes,
 }
 
-/// The values of all parts.
+/// The values of all parts of a form, by name.
 #[derive(Debug)]
-pub(crate) struct FormFields {
+pub struct FormFields {
     pub(crate) values: Map,
     /// The remaining limits after these parts.
     pub(crate) remaining_limits: DecodeLimits,
+}
+
+impl FormFields {
+    /// The value of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.values.get(name)
+    }
+
+    /// The fields for an input of this type: a text becomes what the type wants, such as a number.
+    #[must_use]
+    pub fn fit(self, input: &DataType) -> Map {
+        form_fields::fit(self, input)
+    }
+
+    /// The same values, of a name that ends with `[]` under the name before it, as some clients write lists.
+    #[must_use]
+    pub fn without_brackets(self) -> Self {
+        let values = self.values.into_iter().map(|(name, value)| match name.strip_suffix("[]") {
+            Some(name) => (name.to_owned(), value),
+            None => (name, value),
+        });
+        Self { values: values.collect(), ..self }
+    }
 }
 
 impl MultipartForm {
@@ -130,8 +155,8 @@ impl Part {
 }
 
 /// Reads all parts without decoding them.
-pub(crate) async fn read<B: RequestBody>(
-    body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
+pub(crate) async fn read<A: Arrival + Send, B: RequestBody>(
+    body: &mut IncomingBody<'_, A, B>,
     boundary: String,
 ) -> Result<MultipartForm, ApiError> {
     let held = body.held_bytes();
@@ -205,8 +230,8 @@ impl HeadScan {
 
 /// The body in small pieces with a pause after each: multer takes all ready bytes before it parses.
 #[expect(clippy::needless_pass_by_ref_mut, reason = "the returned stream reads it")]
-fn pieces<B: RequestBody>(
-    body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
+fn pieces<A: Arrival + Send, B: RequestBody>(
+    body: &mut IncomingBody<'_, A, B>,
     search: Arc<HeadScan>,
 ) -> impl Stream<Item = Result<Bytes, BodyError>> + Send {
     // Pays for the current chunk. The charge of the received bytes pays for the parts that are copied out of it.

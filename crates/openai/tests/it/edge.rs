@@ -91,6 +91,18 @@ impl Served {
         self.request(method, path, "application/json", body.into()).await
     }
 
+    /// Posts a form with a file of these bytes and these fields.
+    pub(crate) async fn post_form(&self, path: &str, file: &[u8], fields: &[(&str, &str)]) -> Answer {
+        let mut body = b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n".to_vec();
+        body.extend_from_slice(file);
+        for (name, value) in fields {
+            let part = format!("\r\n--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}");
+            body.extend_from_slice(part.as_bytes());
+        }
+        body.extend_from_slice(b"\r\n--b--\r\n");
+        self.request("POST", path, "multipart/form-data; boundary=b", body.into()).await
+    }
+
     async fn request(&self, method: &str, path: &str, content_type: &str, body: Body) -> Answer {
         let request = Request::builder().method(method).uri(path).header("host", "localhost");
         let request = request.header("content-type", content_type).body(body).unwrap();

@@ -144,8 +144,10 @@ async fn each_dialect_of_ranking_has_its_path_and_its_answer() {
 
 #[tokio::test]
 async fn a_model_has_other_names() {
-    let spec =
-        |path: &str| RouteSpec::new(path, Stage::each("echo", |text: &String| Ok(text.clone()))).task(Task::Complete);
+    let spec = |path: &str| {
+        RouteSpec::new(path, Stage::each(path.trim_start_matches('/'), |text: &String| Ok(text.clone())))
+            .task(Task::Complete)
+    };
     let served = Served::start(App::new().mount(spec("/echo").aliases(["gpt-4o-mini", "team/echo"]))).await;
     let list = served.get("/v1/models").await.ok();
     let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();

@@ -5,6 +5,7 @@
 mod chat;
 mod edge;
 mod items;
+mod media;
 mod messages;
 mod refusals;
 mod responses;

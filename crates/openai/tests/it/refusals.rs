@@ -83,8 +83,11 @@ async fn every_mistake_names_its_field() {
     assert!(form.refused(415, "unsupported_media_type").contains("for JSON add"), "{form:?}");
     served.send("GET", "/v1/completions", "").await.refused(405, "method_not_allowed");
     served.send("POST", "/v1/models", "").await.refused(405, "method_not_allowed");
-    let missing = served.post("/v1/images/generations", &json!({})).await;
-    assert_eq!(missing.refused(404, "not_found"), "this server does not offer images");
+    let missing = served.post("/v1/images/edits", &json!({})).await;
+    assert_eq!(
+        missing.refused(404, "not_found"),
+        "this server does not offer edits and variations of images: generations are offered"
+    );
     served.get("/v1/chat/unknown").await.refused(404, "not_found");
 }
 
