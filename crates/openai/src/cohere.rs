@@ -58,6 +58,10 @@ impl Protocol for CohereProtocol {
         "Cohere's API"
     }
 
+    fn door(&self) -> &'static str {
+        "cohere"
+    }
+
     fn claims(&self) -> Claims {
         Claims { shared_paths: &[PATH], ..Claims::default() }
     }

@@ -80,7 +80,7 @@ pub(crate) const QUEUE_RANGE: RangeInclusive<usize> = 1..=1_000_000;
 pub(crate) const SIZE_RANGE: RangeInclusive<u64> = 1..=1 << 40;
 
 /// The short names of the protocols of every server.
-pub(crate) const DOORS: [&str; 5] = ["anthropic", "grpc", "mcp", "oip", "openai"];
+pub(crate) const DOORS: [&str; 6] = ["anthropic", "cohere", "grpc", "mcp", "oip", "openai"];
 
 pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
 
@@ -161,7 +161,8 @@ settings! {
         value "true|false", default "true", "Whether requests may ask for their timeline";
     /// None: each has the guards of the routes.
     DOORS_OFF: Names = Names(&DOORS), key "http.doors_off", flag "doors-off",
-        value "NAMES", default "none", "Protocols beside the routes that are not served: anthropic, grpc, mcp, oip, openai";
+        value "NAMES", default "none",
+        "Protocols beside the routes that are not served: anthropic, cohere, grpc, mcp, oip, openai";
     /// Off: it says how busy the node is.
     OPEN_LOAD: Flag = Flag, key "http.open_load", flag "open-load",
         value "true|false", default "false", "Whether /metrics/load needs no key";

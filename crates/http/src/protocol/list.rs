@@ -168,8 +168,7 @@ impl Protocols {
     /// The owner of a path that no route may have: the name of a protocol, or that of the edge for its own pages.
     #[must_use]
     pub fn owner_of(&self, path: &str) -> Option<&str> {
-        let claimed = self.0.paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index);
-        let claimed = claimed.and_then(|index| self.protocol(index)).map(|protocol| protocol.name());
+        let claimed = self.own_claimant(path).and_then(|index| self.protocol(index)).map(|protocol| protocol.name());
         claimed.or_else(|| self.is_reserved(path).then_some(EDGE))
     }
 
@@ -219,10 +218,13 @@ impl Protocols {
 
     /// The index of the protocol that claims this path.
     fn claimant(&self, path: &str) -> Option<usize> {
-        let List { paths, shared_paths, endings, .. } = &*self.0;
-        if let Some((_, index)) = shared_paths.iter().find(|(claimed, _)| *claimed == path) {
-            return Some(*index);
-        }
+        let shared = self.0.shared_paths.iter().find(|(claimed, _)| *claimed == path).map(|(_, index)| *index);
+        shared.or_else(|| self.own_claimant(path))
+    }
+
+    /// The same, of a path that no route may have.
+    fn own_claimant(&self, path: &str) -> Option<usize> {
+        let List { paths, endings, .. } = &*self.0;
         let ends = |(prefix, ending, _): &&(&str, &str, usize)| path.ends_with(ending) && is_below(path, prefix);
         let by_ending = endings.iter().find(ends).map(|(.., index)| *index);
         by_ending.or_else(|| paths.iter().find(|(claimed, _)| is_below(path, claimed)).map(|(_, index)| *index))
