@@ -1,7 +1,7 @@
 //! The cost of each door compared with the shortest way to the same work, both in one run:
 //!
 //! ```text
-//!  grpc-small, grpc-large   ModelInfer of a tensor of 100 B and of 1 MiB   bare tonic with the same messages; our OIP over HTTP
+//!  grpc-small, grpc-large   ModelInfer of a tensor of 100 B and of 1 MiB   bare tonic, same messages; our OIP over HTTP
 //!  embeddings               /v1/embeddings                                 the same route as plain JSON
 //!  chat                     /v1/chat/completions, a stream of 512 tokens   the same route as server-sent events
 //!  mcp                      tools/call                                     the same route as plain JSON

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -63,3 +64,18 @@ class Visits:
     async def predict(self) -> int:
         self.state += 1
         return self.state
+
+
+@cb.keyed(durable=False)
+class Line:
+    """The calls in their order; those with a gate wait until it is there."""
+
+    state: list[int]
+
+    @cb.concurrent(max=4)
+    async def predict(self, number: int, gate: str | None = None) -> list[int]:
+        seen = [*self.state, number]
+        while gate is not None and not os.path.exists(gate):
+            await asyncio.sleep(0.005)
+        self.state = seen
+        return seen

@@ -31,6 +31,7 @@ def test_each_method_is_a_route_with_the_key_in_its_path() -> None:
         "Basket.take": "/basket/{key}/{item}/take",
         "Basket.count_of_calls": "/basket/{key}/count_of_calls",
         "Visits": "/visits/{key}",
+        "Line": "/line/{key}",
     }
     key = {"in": "path", "name": "key", "required": True, "schema": {"type": "string"}}
     for name, service in services.items():
@@ -88,7 +89,7 @@ def test_a_method_that_raises_changes_nothing() -> None:
         assert client.call(method="show", key="ann") == ["tea"]
 
 
-def test_calls_of_a_key_are_in_order_and_the_key_is_in_a_batch_too() -> None:
+def test_calls_of_a_key_are_in_order() -> None:
     async def visit() -> list[int]:
         async with cb.test_client(Visits) as client:
             return await asyncio.gather(*(client.call(key="ann") for _ in range(20)))
@@ -109,8 +110,8 @@ class Replica:
     def call(self, method: str, value: Any, key: str = "ann", epoch: int = 1) -> Any:
         (route,) = [each for each in routes_of(Basket, "app.py:Basket") if each.attribute == method]
         version, state = self.states.get(key, (0, None))
-        turn = {"key": key, "epoch": epoch, "version": version, "state": state, "input": encode(value)}
-        answer = self.objects.turn(route, turn, cb.Context())
+        call = {"key": key, "epoch": epoch, "version": version, "state": state, "input": encode(value)}
+        answer = self.objects.call(route, call, cb.Context())
         if answer["state"] is not None:
             self.states[key] = (version + 1, answer["state"])
         return decode(answer["output"])

@@ -1,6 +1,6 @@
-//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default. Two have
-//! one more: the collector of spans between file and default, `OTEL_EXPORTER_OTLP_ENDPOINT`, and the address of HTTP
-//! below the flag, `PORT` of Knative.
+//! The layers a setting may come from, and which of them wins: flag, then environment, then file, then default. Two
+//! have one more: the collector of spans between file and default, `OTEL_EXPORTER_OTLP_ENDPOINT`, and the address of
+//! HTTP below the flag, `PORT` of Knative.
 
 use callboard_http::OTEL_ENDPOINT;
 

@@ -27,8 +27,7 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 /// A stage that runs `model`. Its workers are threads; see [`Stage`] for batching, replicas and queue.
 ///
 /// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::Signature::DEFAULT_MAX_BATCH_SIZE) waiting
-/// items together unless the stage has another limit; a batch is never waited for, so a single caller pays nothing for
-/// it. A model that [mixes items](Model::mixes_items) runs them one by one. If items may differ in length, each costs its
+/// items together unless the stage has another limit; a lone caller never waits, so it pays nothing for them. A model that [mixes items](Model::mixes_items) runs them one by one. If items may differ in length, each costs its
 /// length, or its bucket if items are [padded](crate::PadConfig).
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as

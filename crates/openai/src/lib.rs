@@ -28,6 +28,7 @@ mod cohere;
 mod document;
 mod embed;
 mod error;
+mod fields;
 mod generate;
 mod image;
 mod input;

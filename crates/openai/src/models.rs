@@ -1,5 +1,5 @@
-//! The models that clients see: the routes with a task. The id of a model is its route without the leading slash; it may
-//! have other names.
+//! The models that clients see: the routes with a task. The id of a model is its route without the leading slash; it
+//! may have other names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

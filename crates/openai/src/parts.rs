@@ -1,7 +1,7 @@
 //! The uses of tools in an answer, and their order in a stream. Pure.
 //!
-//! Pieces of several calls may alternate, but the blocks of a message, and the items of a response, follow each other. So one call is sent as it
-//! comes; the pieces of the others, and text between, wait until the end.
+//! Pieces of several calls may alternate, but the blocks of a message, and the items of a response, follow each other.
+//! So one call is sent as it comes; the pieces of the others, and text between, wait until the end.
 
 use std::borrow::Cow;
 

@@ -78,8 +78,8 @@ impl Reply {
         }
     }
 
-    /// Gives each piece of a tool call its `index`, by which clients join them: one with an `id` begins the next call, of
-    /// which `begun` counts those of the answer, and one without continues the last.
+    /// Gives each piece of a tool call its `index`, by which clients join them: one with an `id` begins the next call,
+    /// of which `begun` counts those of the answer, and one without continues the last.
     pub(crate) fn number_tool_calls(&mut self, begun: &mut i64) {
         let Some(Value::List(calls)) = self.more.get_mut(TOOL_CALLS) else { return };
         for call in calls {
@@ -205,7 +205,9 @@ mod tests {
             json!({ "content": "t", "tool_calls": [{ "function": { "arguments": ":1}" } }] }),
             json!({ "tool_calls": [{ "id": "b", "function": { "arguments": "{" } }] }),
             json!({ "tool_calls": [{ "function": { "arguments": "}" } }, { "id": "c" }] }),
-            json!({ "tool_calls": [{ "id": "", "index": 0, "type": null, "function": { "name": "", "arguments": " " } }] }),
+            json!({ "tool_calls": [
+                { "id": "", "index": 0, "type": null, "function": { "name": "", "arguments": " " } },
+            ] }),
         ];
         let (mut whole, mut begun) = (Reply::default(), 0);
         for piece in pieces {

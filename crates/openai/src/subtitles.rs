@@ -1,7 +1,7 @@
 //! Texts with times as files of subtitles. Pure.
 //!
-//! Sources: SubRip as players read it, and WebVTT (W3C, §4). A line break in a text would end its block, and `-->` would
-//! be a time, so both are written differently.
+//! Sources: SubRip as players read it, and WebVTT (W3C, §4). A line break in a text would end its block, and `-->`
+//! would be a time, so both are written differently.
 
 use std::fmt::Write as _;
 

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::error::{self, bad_answer, invalid};
-use crate::generate::{self, Choice, Piece};
+use crate::generate::{self, ChoicePieces, Piece};
 use crate::reply::{Reply, Usage};
 use crate::request::ModelRequest;
 use crate::respond::{self, written};
@@ -73,7 +73,7 @@ pub(crate) async fn transcribe(mut request: ModelRequest<'_>) -> Result<Response
     let choice = choices.pop().ok_or_else(|| ApiError::new(ErrorKind::Internal, "there is no choice"))?;
     if is_streamed {
         let source = TranscriptEvents {
-            choice: Some(choice),
+            pieces: choice.pieces(),
             text: String::new(),
             held_bytes: request.context.client.edge().held_bytes(),
             usage: Usage::default(),
@@ -139,8 +139,7 @@ fn segments(route: &str, reply: &Reply) -> Result<Vec<Segment>, ApiError> {
 }
 
 struct TranscriptEvents {
-    /// `None` after its last piece.
-    choice: Option<Choice>,
+    pieces: ChoicePieces,
     /// The last event has all of it.
     text: String,
     /// Pays for the text.
@@ -154,11 +153,7 @@ impl EventSource for TranscriptEvents {
     type Item = Piece;
 
     async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
-        let piece = self.choice.as_mut()?.next().await;
-        if !matches!(&piece, Ok(Piece { end: None, .. })) {
-            self.choice = None;
-        }
-        Some(piece)
+        self.pieces.next().await
     }
 
     async fn event(&mut self, Piece { reply, end, .. }: Piece) -> Result<Bytes, ApiError> {

@@ -1,7 +1,8 @@
 //! A store that nodes share: one table of a PostgreSQL server.
 //!
-//! All operations go over one connection, without waiting for each other's answers. A connection that is lost, or on which
-//! an operation had no answer in time, is made again by the next operation; operations that wait for an answer fail.
+//! All operations go over one connection, without waiting for each other's answers. A connection that is lost, or on
+//! which an operation had no answer in time, is made again by the next operation; operations that wait for an answer
+//! fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,8 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// How long one server of several may take for a connection: the next one is tried then, within the same operation.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
-/// An operation that was given up after this time has found a silent server. One that was given up earlier says nothing.
+/// An operation that was given up after this time has found a silent server. One that was given up earlier says
+/// nothing.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// When the kernel gives a silent connection up.
@@ -138,8 +140,8 @@ impl PostgresStore {
         Ok(Self { config, makes_table: false, session: Mutex::default() })
     }
 
-    /// Makes the table with each connection, if it does not exist and its user may. By default nodes only read and write
-    /// it; see [`create_table`](Self::create_table).
+    /// Makes the table with each connection, if it does not exist and its user may. By default nodes only read and
+    /// write it; see [`create_table`](Self::create_table).
     #[must_use]
     pub fn making_table(mut self) -> Self {
         self.makes_table = true;

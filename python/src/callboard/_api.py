@@ -364,8 +364,8 @@ def batched(fn: Any = None, /, **options: Any) -> Any:
     """The method or function takes a list of items, and returns as many outputs in the same order, as a list.
 
     A caller still sends one item and gets one output. The items of a batch are those that wait while all replicas are
-    busy: `max_batch_size` at most, by default that of `service`, else 32. An item does not wait for others, unless
-    `max_delay` says how long, such as `"10ms"`.
+    busy: `max_batch_size` at most, by default that of `service`, else 32. A lone item does not wait for others,
+    unless `max_delay` says how long, such as `"10ms"`.
 
     Arrays come as a list, one for each item: `np.stack` makes one array of equal shapes, with the batch as its first
     axis. An array may be returned in the place of a list; it is divided along its first axis.

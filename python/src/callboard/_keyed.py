@@ -182,7 +182,7 @@ class State:
 
 
 class Objects:
-    """The objects of a replica. It is the instance of a service, whose methods are `turn` and `turn_async`."""
+    """The objects of a replica. It is the instance of a service, whose methods are `call` and `call_async`."""
 
     def __init__(self, cls: Any) -> None:
         self._cls = cls
@@ -190,74 +190,74 @@ class Objects:
         self._kept: OrderedDict[str, tuple[tuple[int, int], Any]] = OrderedDict()
         self.context = SetupContext()
 
-    def turn(self, route: Route, turn: dict[str, Any], context: Context) -> dict[str, Any]:
+    def call(self, route: Route, call: dict[str, Any], context: Context) -> dict[str, Any]:
         """One call for a key, without an await."""
-        found, arguments = self._begin(turn), _arguments(route, turn, context)
+        found, arguments = self._begin(call), _arguments(route, call, context)
         if found is None:
-            found = self._made(turn)
-            self._set_up(found, turn)
-        return self._ended(found, route, turn, route.call(found, arguments))
+            found = self._made(call)
+            self._set_up(found, call)
+        return self._ended(found, route, call, route.call(found, arguments))
 
-    async def turn_async(self, route: Route, turn: dict[str, Any], context: Context) -> dict[str, Any]:
+    async def call_async(self, route: Route, call: dict[str, Any], context: Context) -> dict[str, Any]:
         """The same with one."""
-        found, arguments = self._begin(turn), _arguments(route, turn, context)
+        found, arguments = self._begin(call), _arguments(route, call, context)
         if found is None:
-            found = self._made(turn)
-            await settled(self._set_up(found, turn))
-        return self._ended(found, route, turn, await settled(route.call(found, arguments)))
+            found = self._made(call)
+            await settled(self._set_up(found, call))
+        return self._ended(found, route, call, await settled(route.call(found, arguments)))
 
-    def _begin(self, turn: dict[str, Any]) -> Any:
+    def _begin(self, call: dict[str, Any]) -> Any:
         """The object that has this state. It is kept again if the call succeeds."""
-        version, found = self._kept.pop(turn["key"], (None, None))
-        return found if version == (turn["epoch"], turn["version"]) else None
+        version, found = self._kept.pop(call["key"], (None, None))
+        return found if version == (call["epoch"], call["version"]) else None
 
-    def _made(self, turn: dict[str, Any]) -> Any:
+    def _made(self, call: dict[str, Any]) -> Any:
         made = self._cls()
-        made.key = turn["key"]
-        made.state = self._state.fresh() if turn["state"] is None else self._state.read(turn["state"])
+        made.key = call["key"]
+        made.state = self._state.fresh() if call["state"] is None else self._state.read(call["state"])
         return made
 
-    def _set_up(self, made: Any, turn: dict[str, Any]) -> Any:
+    def _set_up(self, made: Any, call: dict[str, Any]) -> Any:
         # The runner imports the routes, which know this module.
         from callboard._runner import setup_arguments
 
         setup = getattr(made, "setup", None)
         if setup is None:
             return None
-        return setup(**setup_arguments(setup, self.context, key=turn["key"], state=made.state))
+        return setup(**setup_arguments(setup, self.context, key=call["key"], state=made.state))
 
-    def _ended(self, found: Any, route: Route, turn: dict[str, Any], output: Any) -> dict[str, Any]:
+    def _ended(self, found: Any, route: Route, call: dict[str, Any], output: Any) -> dict[str, Any]:
         signature = route.own_signature
         if isinstance(output, BaseException):
             raise output
         if isinstance(output, ANSWERS):
             raise TypeError(f"{signature.where}: a method of a keyed class returns a value, and no `Response`")
         encoded, state = b"".join(signature.encode_output(output)), self._state.write(found.state)
-        is_same = state == turn["state"]
-        self._kept[turn["key"]] = ((turn["epoch"], turn["version"] + (not is_same)), found)
+        is_same = state == call["state"]
+        self._kept[call["key"]] = ((call["epoch"], call["version"] + (not is_same)), found)
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return {"state": None if is_same else state, "output": encoded}
 
 
-def _arguments(route: Route, turn: dict[str, Any], context: Context) -> dict[str, Any]:
+def _arguments(route: Route, call: dict[str, Any], context: Context) -> dict[str, Any]:
     signature = route.own_signature
     # The node has called a route of its own.
     context.route = route.path
-    found = signature.arguments(decode(turn["input"], is_as_sent=signature.takes_frames_as_sent))
+    found = signature.arguments(decode(call["input"], is_as_sent=signature.takes_frames_as_sent))
     found.update(signature.request_arguments(context))
     if signature.context:
         found[signature.context] = context
     return found
 
 
-def turn_signature(signature: Signature) -> Signature:
+def call_signature(signature: Signature) -> Signature:
     """The signature of a method as a replica runs it: the state comes with the input."""
 
-    def turn(turn: dict[str, Any], context: Context) -> Any: ...
+    def call(call: dict[str, Any], context: Context) -> Any: ...
 
-    async def turn_async(turn: dict[str, Any], context: Context) -> Any: ...
+    async def call_async(call: dict[str, Any], context: Context) -> Any: ...
 
-    for each in (turn, turn_async):
-        each.__annotations__ = {"turn": dict[str, Any], "context": Context}
-    return Signature(turn_async if signature.is_async else turn, signature.where, drop_self=False, batched=False)
+    for each in (call, call_async):
+        each.__annotations__ = {"call": dict[str, Any], "context": Context}
+    return Signature(call_async if signature.is_async else call, signature.where, drop_self=False, batched=False)

@@ -18,7 +18,7 @@ import msgspec
 from callboard._api import ASGI_ROUTE, METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
-from callboard._keyed import Objects, State, methods_of, turn_signature
+from callboard._keyed import Objects, State, call_signature, methods_of
 from callboard._options import hyphened, nearest_name, path_parameters
 from callboard._response import Declared, Response
 from callboard._said import said
@@ -145,7 +145,7 @@ class Route:
         """The same as a replica runs it: a method of a keyed class gets the state of the key with its input."""
         if self.service.keyed is None or self.own is not None:
             return self
-        return dataclasses.replace(self, signature=turn_signature(self.signature), own=self.signature)
+        return dataclasses.replace(self, signature=call_signature(self.signature), own=self.signature)
 
     @property
     def own_signature(self) -> Signature:
@@ -158,8 +158,8 @@ class Route:
 
     def bind(self, instance: Any) -> Callable[..., Any]:
         if self.own is not None:
-            turn = instance.turn_async if self.signature.is_async else instance.turn
-            return functools.partial(turn, self)
+            call = instance.call_async if self.signature.is_async else instance.call
+            return functools.partial(call, self)
         bound: Callable[..., Any] = getattr(instance, self.attribute) if self.attribute else self.owner
         return bound
 

@@ -356,7 +356,7 @@ class _KeyedInstance(_Instance):
         self._instance.context = self._context
         self._states: dict[str, tuple[int, bytes | None]] = {}
         # The calls of a key run one after another.
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def open(self) -> None:
         """`setup` runs for each object."""
@@ -369,18 +369,18 @@ class _KeyedInstance(_Instance):
     ) -> list[tuple[list[bytes], Failure | None]]:
         route = self._route(method)
         runner = Runner(route.computed(), self._instance)
-        return [await self._turn(route, runner, *each) for each in zip(items, contexts, strict=True)]
+        return [await self._call(route, runner, *each) for each in zip(items, contexts, strict=True)]
 
-    async def _turn(
+    async def _call(
         self, route: Route, runner: Runner, item: bytes, context: Context
     ) -> tuple[list[bytes], Failure | None]:
         key = _key_of(route, context)
         if key is None:
             raise TargetError(f"`{route.name}` needs a key: client.call(…, method={route.attribute!r}, key='ann')")
-        async with self._turns[key]:
+        async with self._locks[key]:
             version, state = self._states.get(key, (0, None))
-            turn = {"key": key, "epoch": 1, "version": version, "state": state, "input": item}
-            (found,) = await run_here(runner, [turn], [context], lambda index, output: None)
+            call = {"key": key, "epoch": 1, "version": version, "state": state, "input": item}
+            (found,) = await run_here(runner, [call], [context], lambda index, output: None)
             if isinstance(found, Failure):
                 return [], found
             if found["state"] is not None:

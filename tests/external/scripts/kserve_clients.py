@@ -35,12 +35,12 @@ def metric(line):
     return next((float(text.split()[-1]) for text in lines if text.startswith(f"{line} ")), 0.0)
 
 
-async def idle():
+async def in_flight(count):
     for _ in range(2000):
-        if metric("callboard_in_flight") == 0:
+        if metric("callboard_in_flight") == count:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("a call is in flight")
+    raise AssertionError(f"not {count} calls are in flight")
 
 
 async def refused(call, status, words):
@@ -78,12 +78,11 @@ async def over_grpc():
         print("statuses")
 
         await refused(client.infer(number("nap", 60.0), timeout=0.2), grpc.StatusCode.DEADLINE_EXCEEDED, "")
-        await idle()
+        await in_flight(0)
         nap = asyncio.ensure_future(client.infer(number("nap", 60.0)))
-        while metric("callboard_in_flight") == 0:
-            await asyncio.sleep(0.01)
+        await in_flight(1)
         nap.cancel()
-        await idle()
+        await in_flight(0)
         print("cancelled")
 
     # Their numbering of the calls of the repository, which Triton numbers otherwise.

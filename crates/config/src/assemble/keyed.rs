@@ -29,7 +29,7 @@ impl Computed {
     pub(super) fn behind(keyed: Option<(PythonKeyed, String)>, stage: &str, code: Planned) -> (Planned, Option<Self>) {
         match keyed {
             None => (code, None),
-            Some((class, path)) => (Planned::Single(class.door(&path, stage)), Some(Self { code, class })),
+            Some((class, path)) => (Planned::Single(class.step(&path, stage)), Some(Self { code, class })),
         }
     }
 }
@@ -45,7 +45,7 @@ pub(super) fn route(plan: &Plan, route: &RoutePlan, parts: &[Option<Part>]) -> O
 }
 
 /// The app with the kinds of the plan.
-pub(super) fn start(app: App, plan: &Plan, parts: &[Option<Part>]) -> Result<App, ConfigError> {
+pub(super) fn add_to(app: App, plan: &Plan, parts: &[Option<Part>]) -> Result<App, ConfigError> {
     let mut classes: BTreeMap<&str, &PythonKeyed> = BTreeMap::new();
     for (stage, part) in plan.stages.iter().zip(parts) {
         let Some(Computed { class, .. }) = part.as_ref().and_then(|part| part.computed.as_ref()) else { continue };
@@ -61,7 +61,7 @@ pub(super) fn start(app: App, plan: &Plan, parts: &[Option<Part>]) -> Result<App
         return Ok(app);
     }
     let store: Arc<dyn StateStore> = Arc::new(NodeStore::of(plan));
-    Ok(classes.into_values().fold(app, |app, class| class.start(app, Arc::clone(&store))))
+    Ok(classes.into_values().fold(app, |app, class| class.add_to(app, Arc::clone(&store))))
 }
 
 /// The instance of a key calls this route.

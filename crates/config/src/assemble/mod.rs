@@ -93,7 +93,7 @@ pub fn app_and_engines(plan: &Plan) -> Result<(App, Vec<String>), BuildError> {
     let engines = plan.stages.iter().zip(&parts).filter_map(line).collect();
     let app = routes_of(plan, &parts)?.into_iter().fold(App::new(), App::mount);
     #[cfg(feature = "process")]
-    let app = keyed::start(app, plan, &parts)?;
+    let app = keyed::add_to(app, plan, &parts)?;
     Ok((app, engines))
 }
 

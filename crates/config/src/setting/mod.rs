@@ -307,7 +307,8 @@ settings! {
     /// A file: state that survives a restart is what keyed classes are for.
     ACTOR_STORE: StoreForm = StoreForm, key "actors.store", flag "actor-store",
         value "FILE", default "auto",
-        "Where the state of keyed classes is: a file, env:NAME for a PostgreSQL server, memory; auto: .callboard/actors.redb";
+        "Where the state of keyed classes is: a file, env:NAME for a PostgreSQL server, memory; \
+         auto: .callboard/actors.redb";
     /// Warnings and errors: the start-up lines show the rest.
     LOG: LogFilter = LogFilter, key "log.filter", flag "log",
         value "FILTER", default "warn",

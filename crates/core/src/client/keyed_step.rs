@@ -10,6 +10,7 @@ use crate::call::{CallContext, CallOptions};
 use crate::containment::contain;
 use crate::error::{CallError, ErrorKind, Failure};
 use crate::id::StageName;
+use crate::keyed::published_name;
 use crate::pipeline::Pipeline;
 
 impl<In: Question + Clone> Pipeline<In, In::Answer> {
@@ -91,7 +92,7 @@ impl<In: Data, Out: Data> Pipeline<In, Out> {
             let (kind, question) = (Arc::clone(&kind), Arc::clone(&question));
             Box::pin(async move {
                 // Stages have names of their own.
-                let context = CallContext::of(flight, &StageName::from(format!("keyed:{kind}")));
+                let context = CallContext::of(flight, &StageName::from(published_name(&kind)));
                 let (key, asked) = made(&kind, payload, &context, &*question)?;
                 let node = context.flight().permit.as_ref().and_then(|permit| permit.node());
                 let node = node.ok_or_else(|| CallError::new(ErrorKind::Unavailable, "the node has ended"))?;

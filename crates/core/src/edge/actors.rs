@@ -12,7 +12,7 @@ use crate::call::CallOptions;
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError};
 use crate::gateway::HeldBytes;
-use crate::keyed::Release;
+use crate::keyed::ReleaseKey;
 use crate::remote::KeyOwner;
 
 /// The most names of one node.
@@ -137,12 +137,12 @@ impl EdgeHandle<'_> {
         Ok(QuestionAdmission { actor, name, form, key, read, place, arriving, held })
     }
 
-    /// The kind that is published under this name, if this node has the key. It may still have one that it is asked to
-    /// release.
+    /// The kind that is published under this name, if this node has the key. This node may still hold a key that it is
+    /// asked to release.
     fn published_kind(self, actor: &str, key: &str, question: &str) -> Result<Option<Arc<PublishedActor>>, AskError> {
         let shared = &self.0.shared;
         let Some(running) = shared.keyed.published(actor) else { return Ok(None) };
-        if question == Release::NAME {
+        if question == ReleaseKey::NAME {
             return Ok(Some(Arc::clone(&running.published)));
         }
         match shared.keyed.owner(&shared.router.cluster, actor, key)? {

@@ -27,17 +27,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Saves the key of this question and ends it. The answer is whether it was active.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Release;
+pub(crate) struct ReleaseKey;
 
-impl Question for Release {
+impl Question for ReleaseKey {
     const NAME: &str = "callboard.release";
     type Answer = bool;
 }
 
-/// How a kind answers [`Release`]. It needs no place among the messages: the instance is not asked.
+/// How a kind answers [`ReleaseKey`]. It needs no place among the messages: the instance is not asked.
 pub(super) fn accepted<K: Keyed>(kind: &Arc<Kind<K>>) -> AcceptedQuestion {
     let kind = Arc::clone(kind);
-    AcceptedQuestion::of::<Release>(QuestionForm::Ask, move |_, order| {
+    AcceptedQuestion::of::<ReleaseKey>(QuestionForm::Ask, move |_, order| {
         let kind = Arc::clone(&kind);
         Box::pin(async move {
             let reason = || format!("a question to the keyed actors `{}` needs a key", kind.name);
@@ -72,9 +72,9 @@ impl<K: Keyed> Kind<K> {
         let within = self.settings.load_within / 2;
         let asked = actors.ask(RemoteQuestion {
             actor: placement::published_name(&self.name).into(),
-            question: Release::NAME,
+            question: ReleaseKey::NAME,
             is_tell: false,
-            payload: Payload::new(Release),
+            payload: Payload::new(ReleaseKey),
             options: CallOptions::from(Deadline::after(clock::now(), within)),
             read: |decoder| decoder.finish_as::<bool>().map(Payload::new),
             key: Some(Arc::clone(key)),

@@ -34,6 +34,7 @@ pub use spec::{Answers, Keyed, KeyedSpec, SavePolicy};
 pub use store::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
 pub use stored::Stored;
 
-pub(crate) use handover::Release;
+pub(crate) use handover::ReleaseKey;
 pub(crate) use kind::{KeyedKinds, KindNode};
+pub(crate) use placement::published_name;
 pub(crate) use spec::KindStart;

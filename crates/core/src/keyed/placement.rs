@@ -9,7 +9,7 @@ use crate::remote::splitmix64;
 pub(super) const PUBLISHED_PREFIX: &str = "keyed:";
 
 /// The name under which other nodes find a kind.
-pub(super) fn published_name(kind: &str) -> String {
+pub(crate) fn published_name(kind: &str) -> String {
     format!("{PUBLISHED_PREFIX}{kind}")
 }
 

@@ -36,7 +36,7 @@ pub struct NodesWanted {
 
 /// The load of one stage.
 #[derive(Debug)]
-struct StageLoad<'a> {
+struct StageNeed<'a> {
     name: &'a StageName,
     /// The busy share of its replicas, as a number of replicas.
     busy: f64,
@@ -48,7 +48,7 @@ struct StageLoad<'a> {
     bound: Duration,
 }
 
-impl<'a> StageLoad<'a> {
+impl<'a> StageNeed<'a> {
     fn of(name: &'a StageName, pool: &Pool) -> Self {
         let (scaling, replicas) = (pool.settings().scaling(), pool.replicas.target());
         Self {
@@ -78,19 +78,19 @@ impl NodeState {
         let table = self.router.table();
         // Replicas are counted once, with the stage that has them.
         let own = table.stages().filter(|stage| stage.pool.host.is_none());
-        let stages: Vec<StageLoad<'_>> = own.map(|stage| StageLoad::of(stage.name(), &stage.pool)).collect();
+        let stages: Vec<StageNeed<'_>> = own.map(|stage| StageNeed::of(stage.name(), &stage.pool)).collect();
         decide(&self.load(), &stages)
     }
 }
 
-fn decide(load: &NodeLoad, stages: &[StageLoad<'_>]) -> NodesWanted {
+fn decide(load: &NodeLoad, stages: &[StageNeed<'_>]) -> NodesWanted {
     let mut most = NodesWanted { nodes: load.saturation / FULL, reason: String::new() };
     most.reason = match most.nodes {
         0.0 => "there is no call".to_owned(),
         _ => format!("a bound of calls, bytes or a queue is {:.0} % full", 100.0 * load.saturation),
     };
     for stage in stages {
-        let StageLoad { name, busy, max, delay, bound, .. } = stage;
+        let StageNeed { name, busy, max, delay, bound, .. } = stage;
         let by_replicas = || format!("stage `{name}` is busy with {busy:.1} of at most {max} replicas");
         let by_queue = || format!("the queue of stage `{name}` takes {delay:.1?}, of at most {bound:?}");
         for (nodes, reason) in
@@ -110,9 +110,9 @@ mod tests {
 
     fn wanted(saturation: f64, stages: &[(f64, usize, usize, u64)]) -> NodesWanted {
         let name = StageName::new("digits");
-        let stages: Vec<StageLoad<'_>> = stages
+        let stages: Vec<StageNeed<'_>> = stages
             .iter()
-            .map(|(busy, replicas, max, delay_ms)| StageLoad {
+            .map(|(busy, replicas, max, delay_ms)| StageNeed {
                 name: &name,
                 busy: *busy,
                 replicas: *replicas,

@@ -189,8 +189,8 @@ impl RouteSpec {
     }
 
     /// Other names by which clients of model APIs ask for a route with a [task](Self::task): those that are wired into
-    /// them, such as `gpt-4o-mini`. Default: none; its own is its name without the leading slash. Two routes with one of
-    /// them are an error at the start.
+    /// them, such as `gpt-4o-mini`. Default: none; its own is its name without the leading slash. Two routes with one
+    /// of them are an error at the start.
     pub fn aliases<S: Into<String>>(mut self, aliases: impl IntoIterator<Item = S>) -> Self {
         self.parts.aliases = aliases.into_iter().map(Into::into).collect();
         self

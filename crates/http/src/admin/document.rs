@@ -40,10 +40,12 @@ fn document() -> Value {
                 &anything(),
             ) },
             "/v1/drain": { "post": accepted("drain", "Asks the process to finish its calls and to end") },
-            "/v1/actors": { "get": operation("actors", "The kinds of keyed actors, with their active keys", &[], &anything()) },
+            "/v1/actors": {
+                "get": operation("actors", "The kinds of keyed actors, with their active keys", &[], &anything()),
+            },
             "/v1/actors/{kind}": { "get": keys() },
             "/v1/actors/{kind}/ask": { "post": with_body(
-                of_key("ask_actor", "Asks the actor of a key a question by its name; `question` is its name", &["question"]),
+                of_key("ask_actor", "Asks the actor of a key a question; `question` is its name", &["question"]),
                 "application/json",
                 &json!({}),
             ) },

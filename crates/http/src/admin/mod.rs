@@ -159,7 +159,7 @@ pub async fn serve_admin(
     let mut watchers = JoinSet::new();
     guard.watch_keys().map(|fresh| watchers.spawn(fresh));
     let router = admin.router(guard, &config);
-    // Its bodies are short, but for uploads of models, which come from near.
+    // Admin bodies are short, except model uploads, whose clients are near: no extra window.
     let windows = Http2Windows::new(&HttpConfig { http2_windows_bytes: 0, ..config.clone() });
     listener::run(listener, router, &config, tls, AcceptMetrics::default(), windows, shutdown).await;
     Ok(())

@@ -217,7 +217,7 @@ pub struct HttpConfig {
     /// than half of the node's `max_in_flight_bytes`; 0 leaves each connection its own window only.
     ///
     /// A connection that begins gets up to an eighth of what is left, so that a stream has at most 1 MiB: the first
-    /// eight connections have that, dozens some of it. *Threat*: as above. Raise it for many clients that send large
+    /// eight connections get that, later ones less. *Threat*: as above. Raise it for many clients that send large
     /// tensors at a time.
     pub http2_windows_bytes: u64,
 
@@ -248,7 +248,8 @@ pub struct HttpConfig {
     /// both from strangers. *Cost*: for requests that ask, an allocation for each stage and up to 3 KiB of header.
     pub explain_requests: bool,
 
-    /// The [short names](crate::protocol::Protocol::door) of protocols that are not served, such as `grpc`. Default none.
+    /// The [short names](crate::protocol::Protocol::door) of protocols that are not served, such as `grpc`. Default
+    /// none.
     ///
     /// Requests to them are answered as if they did not exist. *Threat*: each protocol is one more way to the same
     /// routes, with the same guards; switch off what no client uses.

@@ -4,7 +4,7 @@
 //! and a larger one while a budget of all connections allows it: with 64 KiB, a tensor of a mebibyte takes sixteen
 //! round trips. The window is chosen when the connection begins, because clients cannot be made to give it back.
 //!
-//! * **Full:** a connection gets at most an eighth of what is left, so that many get less and the first ones not all.
+//! * **Full:** a connection gets at most an eighth of what is left, so later connections still get some.
 //!   With nothing left it has the small window, which is slower and nothing else.
 //! * **Ended:** the share of a connection is free again.
 

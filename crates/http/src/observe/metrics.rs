@@ -1,8 +1,8 @@
 //! The metrics of the edge. The node counts calls and stages, and `/metrics` shows both.
 //!
 //! One registry per edge: two nodes in one process do not mix. No request takes a lock: the counter of each status is
-//! looked up once. The label `door` says how a request came: to a route by its own path (`http`, as are the pages of the
-//! edge), or by a protocol; its values are the list of the edge's protocols.
+//! looked up once. The label `door` says how a request came: to a route by its own path (`http`, as are the pages of
+//! the edge), or by a protocol; its values are the list of the edge's protocols.
 
 use std::sync::OnceLock;
 

@@ -29,8 +29,8 @@ pub struct Claims {
     /// Paths such as `/v2`, each with all paths below. No route may have one of them.
     pub paths: &'static [&'static str],
     /// Paths such as `/rerank`, without those below, which a route may have: a request to one of them belongs to the
-    /// protocol if it is for no route. They may lie below a path of another protocol, such as `/v2/rerank`, and hide what
-    /// that one has there.
+    /// protocol if it is for no route. They may lie below a path of another protocol, such as `/v2/rerank`, and hide
+    /// what that one has there.
     pub shared_paths: &'static [&'static str],
     /// Media types of bodies, such as `application/grpc`, each with all its suffixes (`application/grpc+proto`): a
     /// request with such a body belongs to the protocol, whatever its path, if it is not that of a route.

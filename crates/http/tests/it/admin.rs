@@ -253,7 +253,8 @@ async fn keyed_actors_are_listed_asked_and_ended() {
     for verb in ["passivate", "move"] {
         let end = format!("POST /v1/actors/total/{verb}?key=a%2Fb");
         assert_eq!(run.local(&end, "").await.json()["was_active"], true, "{verb}");
-        while run.local("GET /v1/actors/total", "").await.json()["active_keys"] != 0 {}
+        let ending = async { while run.local("GET /v1/actors/total", "").await.json()["active_keys"] != 0 {} };
+        tokio::time::timeout(TEST_TIMEOUT, ending).await.expect("the key ends");
         assert_eq!(run.local(&end, "").await.json()["was_active"], false, "{verb}");
         assert_eq!(run.local(add, "1").await.status, 200, "it was saved");
     }

@@ -15,7 +15,7 @@ pub(super) enum Passed {
 }
 
 #[derive(Deserialize)]
-struct MessageJson<'a> {
+struct AnswerJson<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -33,10 +33,10 @@ struct RefusalJson<'a> {
     error: &'a RawValue,
 }
 
-/// The line of a message; `None` if it is none. A refusal by a guard of the edge, which had not read the id, gets the id
-/// of its request: a host would wait for it for ever.
+/// The line of a message; `None` if it is none. A refusal by a guard of the edge, which had not read the id, gets the
+/// id of its request: a host would wait for it for ever.
 pub(super) fn passed(id: &Id, mut message: Vec<u8>) -> Option<Passed> {
-    let MessageJson { id: said, method, result, error } = serde_json::from_slice(&message).ok()?;
+    let AnswerJson { id: said, method, result, error } = serde_json::from_slice(&message).ok()?;
     match (result, error) {
         (None, None) if method.is_some() && said.is_none() => {}
         (None, Some(error)) if said.is_none() => {

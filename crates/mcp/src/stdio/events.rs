@@ -114,8 +114,8 @@ mod tests {
             let mut single = EventReader::new(1000);
             let singly: Vec<_> = stream.iter().flat_map(|byte| single.push(&[*byte]).unwrap()).collect();
             prop_assert_eq!(&singly, &whole);
-            let last = whole[whole.len() - events.len()..].iter().map(|event| String::from_utf8_lossy(event).into_owned());
-            prop_assert!(last.eq(events.iter().cloned()));
+            let last = &whole[whole.len() - events.len()..];
+            prop_assert!(last.iter().map(|event| String::from_utf8_lossy(event)).eq(events.iter().map(String::as_str)));
         }
     }
 }

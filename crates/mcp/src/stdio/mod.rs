@@ -11,8 +11,8 @@
 //! * **Full:** at most [`MAX_IN_HAND`] requests run, further ones are refused. A host that does not read its answers
 //!   suspends its calls, and then its own lines are not read either.
 //! * **Late:** as the call of the node.
-//! * **Cancelled:** `notifications/cancelled` drops the exchange, which cancels the call in both eras; so does the end of
-//!   stdin, [`LAST_ANSWERS`] after it.
+//! * **Cancelled:** `notifications/cancelled` drops the exchange, which cancels the call in both eras; so does the end
+//!   of stdin, [`LAST_ANSWERS`] after it.
 
 mod answer;
 mod events;

@@ -9,6 +9,9 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, DuplexStream
 
 use super::*;
 
+/// More than any test needs.
+const MAX_TURNS: usize = 100_000;
+
 /// Does what the method of the message says.
 #[derive(Clone, Default)]
 struct Puppet {
@@ -97,10 +100,15 @@ impl Host {
         serde_json::from_str(&line).unwrap()
     }
 
+    /// Waits for turns of the runtime: its time is paused, and does not pass while somebody is ready.
     async fn running(&self, count: usize) {
-        while self.puppet.running.load(Ordering::SeqCst) != count {
+        for _ in 0..MAX_TURNS {
+            if self.puppet.running.load(Ordering::SeqCst) == count {
+                return;
+            }
             tokio::task::yield_now().await;
         }
+        panic!("{} requests run, not {count}", self.puppet.running.load(Ordering::SeqCst));
     }
 }
 

@@ -81,14 +81,8 @@ pub(super) async fn respond(
     response.map_err(|error| request.error_of(count, error))
 }
 
-/// The pieces of a choice, which is dropped with the last one.
 fn pieces_of(choice: Choice) -> Pieces {
-    Box::pin(stream::unfold(Some(choice), async |choice| {
-        let mut choice = choice?;
-        let piece = choice.next().await;
-        let goes_on = matches!(&piece, Ok(Piece { end: None, .. }));
-        Some((piece, goes_on.then_some(choice)))
-    }))
+    Box::pin(stream::unfold(choice.pieces(), async |mut pieces| Some((pieces.next().await?, pieces))))
 }
 
 impl EventSource for Chunks {

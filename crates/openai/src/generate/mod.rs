@@ -181,9 +181,25 @@ pub(crate) struct Ending {
     pub(crate) stop: Option<String>,
 }
 
+/// The pieces of a choice, which is dropped with the last one: that cancels what still runs of its call.
+pub(crate) struct ChoicePieces(Option<Choice>);
+
+impl ChoicePieces {
+    pub(crate) async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
+        let piece = self.0.as_mut()?.next().await;
+        if !matches!(&piece, Ok(Piece { end: None, .. })) {
+            self.0 = None;
+        }
+        Some(piece)
+    }
+}
+
 impl Choice {
-    /// The next piece. After the last one the choice is dropped, which cancels what still runs of its call.
-    pub(crate) async fn next(&mut self) -> Result<Piece, ApiError> {
+    pub(crate) fn pieces(self) -> ChoicePieces {
+        ChoicePieces(Some(self))
+    }
+
+    async fn next(&mut self) -> Result<Piece, ApiError> {
         loop {
             let Some(payload) = next_reply(&mut self.replies, &self.life).await else {
                 let reply = Reply { content: self.filter.finish(), ..Reply::default() };

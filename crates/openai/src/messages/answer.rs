@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use super::error;
-use crate::generate::{Choice, Ending, Piece};
+use crate::generate::{Choice, ChoicePieces, Ending, Piece};
 use crate::parts::{OneCallAtATime, Part, tool_uses};
 use crate::reply::Usage;
 use crate::request::ModelRequest;
@@ -89,7 +89,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
 /// Answers with the events of the message.
 pub(super) async fn streamed(request: ModelRequest<'_>, id: String, choice: Choice) -> Result<Response, ApiError> {
     let source = MessageEvents {
-        choice: Some(choice),
+        pieces: choice.pieces(),
         calls: OneCallAtATime::new(ID_PREFIX),
         held_bytes: request.context.client.edge().held_bytes(),
         writer: EventWriter { id: id.into(), model: request.model.as_str().into(), ..EventWriter::default() },
@@ -101,8 +101,7 @@ pub(super) async fn streamed(request: ModelRequest<'_>, id: String, choice: Choi
 }
 
 struct MessageEvents {
-    /// `None` after its last piece.
-    choice: Option<Choice>,
+    pieces: ChoicePieces,
     calls: OneCallAtATime,
     /// Pays for what waits.
     held_bytes: HeldBytes,
@@ -116,11 +115,7 @@ impl EventSource for MessageEvents {
     type Item = Piece;
 
     async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
-        let piece = self.choice.as_mut()?.next().await;
-        if !matches!(&piece, Ok(Piece { end: None, .. })) {
-            self.choice = None;
-        }
-        Some(piece)
+        self.pieces.next().await
     }
 
     /// The events of a piece, at the expense of an account of their own until they are sent. Large ones are written off

@@ -8,6 +8,7 @@ use callboard_codec::{Map, Value};
 use callboard_http::protocol::ApiError;
 
 use crate::error::invalid;
+use crate::fields::{map, sent, word};
 
 pub(super) fn to_chat(mut fields: Map) -> Result<Map, ApiError> {
     let mut messages = Vec::new();
@@ -47,23 +48,6 @@ pub(super) fn to_chat(mut fields: Map) -> Result<Map, ApiError> {
     // One answer, whatever the name of the other API says.
     fields.remove("n");
     Ok(fields)
-}
-
-/// Takes a field that is there and not null.
-fn sent(fields: &mut Map, name: &str) -> Option<Value> {
-    fields.remove(name).filter(|value| !matches!(value, Value::Null))
-}
-
-fn map<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let mut map = Map::new();
-    for (name, value) in fields {
-        map.insert(name, value);
-    }
-    Value::Map(map)
-}
-
-fn word(text: &str) -> Value {
-    Value::Str(text.to_owned())
 }
 
 fn message(role: &str, text: String) -> Value {

@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::items::{Item, Output, ResponseHead, Status, Step, id_of, text_part};
 use crate::error;
-use crate::generate::{Choice, Piece};
+use crate::generate::{Choice, ChoicePieces, Piece};
 use crate::models::now;
 use crate::parts::{OneCallAtATime, tool_uses};
 use crate::reply::Usage;
@@ -48,11 +48,11 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: &str, choice: Choice) -
 /// Answers with the events of the response.
 pub(super) async fn streamed(request: ModelRequest<'_>, id: &str, choice: Choice) -> Result<Response, ApiError> {
     let source = ResponseEvents {
-        choice: Some(choice),
+        pieces: choice.pieces(),
         calls: OneCallAtATime::new(ID_PREFIX),
         output: Output::default(),
         held_bytes: request.context.client.edge().held_bytes(),
-        writer: EventWriter { head: Arc::new(head(&request, id)), sequence: 0, begun: 0 },
+        writer: ResponseWriter { head: Arc::new(head(&request, id)), sequence: 0, begun: 0 },
         usage: Usage::default(),
         client: request.context.client.clone(),
         deadline: request.deadline,
@@ -61,14 +61,13 @@ pub(super) async fn streamed(request: ModelRequest<'_>, id: &str, choice: Choice
 }
 
 struct ResponseEvents {
-    /// `None` after its last piece.
-    choice: Option<Choice>,
+    pieces: ChoicePieces,
     calls: OneCallAtATime,
     /// The last event has all of it.
     output: Output,
     /// Pays for the output, and for what waits.
     held_bytes: HeldBytes,
-    writer: EventWriter,
+    writer: ResponseWriter,
     usage: Usage,
     client: LocalClient,
     deadline: Deadline,
@@ -78,11 +77,7 @@ impl EventSource for ResponseEvents {
     type Item = Piece;
 
     async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
-        let piece = self.choice.as_mut()?.next().await;
-        if !matches!(&piece, Ok(Piece { end: None, .. })) {
-            self.choice = None;
-        }
-        Some(piece)
+        self.pieces.next().await
     }
 
     /// The events of a piece, at the expense of an account of their own until they are sent. Large ones are written off
@@ -138,7 +133,7 @@ impl EventSource for ResponseEvents {
 
 /// Writes the events of one response. A copy goes to where a piece is written, and comes back.
 #[derive(Clone, Debug)]
-struct EventWriter {
+struct ResponseWriter {
     head: Arc<ResponseHead>,
     /// The number of the next event.
     sequence: u64,
@@ -146,7 +141,7 @@ struct EventWriter {
     begun: usize,
 }
 
-impl EventWriter {
+impl ResponseWriter {
     fn write_begin(&mut self, out: &mut Vec<u8>) -> Result<(), ApiError> {
         if self.sequence > 0 {
             return Ok(());

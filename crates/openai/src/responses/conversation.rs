@@ -8,6 +8,7 @@ use callboard_codec::{Map, Value};
 use callboard_http::protocol::ApiError;
 
 use crate::error::invalid;
+use crate::fields::{map, sent, word};
 
 pub(super) fn to_chat(mut fields: Map) -> Result<Map, ApiError> {
     for (name, remedy) in [
@@ -65,27 +66,10 @@ pub(super) fn to_chat(mut fields: Map) -> Result<Map, ApiError> {
     Ok(fields)
 }
 
-/// Takes a field that is there and not null.
-fn sent(fields: &mut Map, name: &str) -> Option<Value> {
-    fields.remove(name).filter(|value| !matches!(value, Value::Null))
-}
-
 fn rename(fields: &mut Map, from: &str, to: &str) {
     if let Some(value) = sent(fields, from) {
         fields.insert(to, value);
     }
-}
-
-fn map<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let mut map = Map::new();
-    for (name, value) in fields {
-        map.insert(name, value);
-    }
-    Value::Map(map)
-}
-
-fn word(text: &str) -> Value {
-    Value::Str(text.to_owned())
 }
 
 fn message(role: &str, content: Value) -> Value {
@@ -261,7 +245,8 @@ mod tests {
     #[test]
     fn items_become_messages() {
         let input = json!([
-            { "role": "user", "content": [{ "type": "input_text", "text": "a" }, { "type": "input_text", "text": "b" }] },
+            { "role": "user",
+              "content": [{ "type": "input_text", "text": "a" }, { "type": "input_text", "text": "b" }] },
             { "type": "reasoning", "id": "rs", "summary": [] },
             { "type": "message", "role": "assistant", "id": "msg", "status": "completed",
               "content": [{ "type": "output_text", "text": "c", "annotations": [] }] },

@@ -1,7 +1,7 @@
 //! OpenAI's Responses API, `POST /v1/responses`, in front of the routes that chat. Nothing is kept.
 //!
-//! A request becomes one of chat (`conversation`), runs as one, and its answer becomes the items of a response (`items`),
-//! whole or as events (`answer`). The wire is that of OpenAI's Python library 3.57.
+//! A request becomes one of chat (`conversation`), runs as one, and its answer becomes the items of a response
+//! (`items`), whole or as events (`answer`). The wire is that of OpenAI's Python library 3.57.
 
 mod answer;
 mod conversation;

@@ -1,7 +1,7 @@
 //! Keyed classes: the node has the state of each key, and a replica computes what a method makes of it.
 //!
 //! ```text
-//! POST /cart/ann/add ──► door ──► instance of `ann`, one in the cluster ──► @keyed/cart-:key-add ──► a replica
+//! POST /cart/ann/add ──► step ──► instance of `ann`, one in the cluster ──► @keyed/cart-:key-add ──► a replica
 //!                                 has the state, saves what has changed ◄── state and output ◄───────┘
 //! ```
 //!
@@ -9,7 +9,8 @@
 //! * **Crash:** a call whose replica dies, or whose method raises, has no new state: the key goes on with the last one.
 //! * **Late, cancelled:** a call that has left is cancelled in its replica. Its state is that of the call before.
 //!
-//! The replica keeps objects by epoch and version of their state, so it seldom reads a state. None of them is needed.
+//! The replica keeps objects by epoch and version of their state, so it seldom reads a state. They are a cache: losing
+//! one changes no result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,7 @@ impl PythonKeyed {
     }
 
     /// The app with the kind, whose states are in `store`.
-    pub fn start(&self, app: App, store: Arc<dyn StateStore>) -> App {
+    pub fn add_to(&self, app: App, store: Arc<dyn StateStore>) -> App {
         let load = |_, state: Stored<Value>| async { Ok(Object { state, version: 0 }) };
         let save = self.save_every_ms.map(|every| SavePolicy::Relaxed { every: Duration::from_millis(every) });
         let kind = KeyedSpec::new(&self.kind, store, load)
@@ -55,17 +56,18 @@ impl PythonKeyed {
             .max_active(self.max_active)
             // A call ends at its deadline, with a failure. A crash would drop what is not saved yet.
             .handle_within(2 * Deadline::MAX_TIMEOUT);
-        app.keyed(kind.accepts::<Turn>())
+        app.keyed(kind.accepts::<MethodCall>())
     }
 
-    /// The step of a route of such a class: `route` is its path, with the parameter of the key, and `stage` computes it.
+    /// The step of a route of such a class: `route` is its path, with the parameter of the key, and `stage` computes
+    /// it.
     #[must_use]
-    pub fn door(&self, route: &str, stage: &str) -> Pipeline<Value, Value> {
+    pub fn step(&self, route: &str, stage: &str) -> Pipeline<Value, Value> {
         let (route, stage) = (route.to_owned(), stage.to_owned());
         let asked = Pipeline::ask_key_with(&self.kind, move |input: &Value, context: &CallContext| {
             let key = key_in(&route, context.path().unwrap_or_default())?;
             let input = Value::Bytes(input.encode(Format::Envelope)?);
-            Ok((key, Turn { stage: stage.clone(), input }))
+            Ok((key, MethodCall { stage: stage.clone(), input }))
         });
         asked.map("output", |output: &Value| match output {
             // A replica of this cluster has written it.
@@ -86,15 +88,15 @@ fn key_in(route: &str, path: &str) -> Result<String, Failure> {
 
 /// One call of a method.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Turn {
+struct MethodCall {
     /// The stage that computes the method.
     stage: String,
     /// The input, as an envelope.
     input: Value,
 }
 
-impl Question for Turn {
-    const NAME: &str = "callboard.turn";
+impl Question for MethodCall {
+    const NAME: &str = "callboard.call";
     type Answer = Value;
 }
 
@@ -114,18 +116,22 @@ impl Keyed for Object {
     }
 }
 
-impl Answers<Turn> for Object {
-    async fn answer(&mut self, Turn { stage, input }: Turn, context: &KeyContext) -> Result<Value, Failure> {
-        let turn: [(&str, Value); 5] = [
+impl Answers<MethodCall> for Object {
+    async fn answer(
+        &mut self,
+        MethodCall { stage, input }: MethodCall,
+        context: &KeyContext,
+    ) -> Result<Value, Failure> {
+        let call: [(&str, Value); 5] = [
             ("key", context.key().into()),
             ("epoch", context.epoch().into()),
             ("version", self.version.into()),
             ("state", Value::clone(&self.state)),
             ("input", input),
         ];
-        let (route, turn) = (PythonKeyed::route_of(&stage), Value::Map(Map::from_iter(turn)));
+        let (route, call) = (PythonKeyed::route_of(&stage), Value::Map(Map::from_iter(call)));
         let options = context.options().clone().with_deadline(context.deadline());
-        let answer: Result<Value, CallError> = context.asker_client().call_with(&route, turn, options).await;
+        let answer: Result<Value, CallError> = context.asker_client().call_with(&route, call, options).await;
         let Value::Map(mut answer) = answer? else { return Err(Failure::new("a replica answered without a state")) };
         if let Some(Value::Bytes(state)) = answer.remove("state") {
             // A copy: the answer's buffer may be memory of the replica, and is larger.
