@@ -143,7 +143,7 @@ impl Actor for BatcherActor {
 impl BatcherState {
     /// Queues the entries that arrived since the last look.
     fn admit_arrived(&mut self) {
-        self.stages.note_answers();
+        self.stages.note_ends();
         let mut arrived = std::mem::take(&mut self.arrived);
         self.pool.entrance.inbox().take(&mut arrived);
         for entry in arrived.drain(..) {
@@ -238,9 +238,9 @@ impl BatcherState {
         let mut stage = None;
         loop {
             let next = self.stages.queues.next(worker.index(), now, stage)?;
-            // Of several slots another one may be free for those who come.
-            let is_only = self.workers.len() == 1 && worker.slots() == 1;
-            let returns_at = if is_only { self.stages.returns_at(next, now) } else { None };
+            // With several slots another one may be free when the callers return.
+            let is_only = self.workers.len() == 1 && worker.slots() == 1 && !self.is_draining;
+            let returns_at = if is_only { self.stages.returns_at(next, worker.index(), now) } else { None };
             let waiting = self.stages.waiting(next, worker.index(), self.is_draining, returns_at);
             match self.stages.pool(next).policy().decide(now, &waiting) {
                 Release::Now(reason) => return Some((next, Decision::Release(reason))),
@@ -308,7 +308,7 @@ impl BatcherState {
     }
 
     /// Hands over all batches of a group. A batch that finds no slot waits again.
-    fn hand_over_group(&self, worker: &ReplicaHandle, group: SuspectGroup<Entry>, now: Instant) {
+    fn hand_over_group(&self, worker: &Arc<ReplicaHandle>, group: SuspectGroup<Entry>, now: Instant) {
         let suspicion = group.suspicion();
         for mut entries in group.batches {
             if !worker.try_take() {
@@ -372,7 +372,7 @@ impl BatcherState {
     }
 
     /// Forms a batch for a worker whose slot was taken, and hands it over.
-    fn release(&mut self, stage: usize, worker: &ReplicaHandle, now: Instant, reason: ReleaseReason) {
+    fn release(&mut self, stage: usize, worker: &Arc<ReplicaHandle>, now: Instant, reason: ReleaseReason) {
         let entries = self.form(stage, worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
@@ -384,7 +384,7 @@ impl BatcherState {
     /// Without a reason, the batch is a part of a batch under bisection.
     fn hand_over(
         &self,
-        worker: &ReplicaHandle,
+        worker: &Arc<ReplicaHandle>,
         entries: Vec<Entry>,
         suspicion: Suspicion,
         now: Instant,
@@ -397,8 +397,11 @@ impl BatcherState {
         for entry in &entries {
             entry.note_taken(pool.name(), now, facts);
         }
+        let is_direct = pool.hands_over_directly();
         let run = BatchRun::new(pool, entries, now, facts, suspicion);
-        if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
+        if is_direct {
+            worker.run(run);
+        } else if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
             // The worker died after its slot was taken. The dropped run brings its entries back.
             worker.retire();
         }

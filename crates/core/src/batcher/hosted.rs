@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::error::CallError;
-use crate::pool::{Answer, Pool};
-use crate::queue::{CostLine, Entry, HostedId, HostedQueues, QueueState, Returns, SessionQueues};
+use crate::pool::Pool;
+use crate::queue::{CostLine, Entry, HostedId, HostedQueues, NextBatch, QueueState, Returns, SessionQueues};
 
 /// The stages, by their indices. The first is that of the batcher's pool, which also stands in the places that are
 /// free.
@@ -118,10 +118,10 @@ impl HostedStages {
     }
 
     /// Notes which batches have ended. Before the entries that came since are queued.
-    pub(super) fn note_answers(&mut self) {
+    pub(super) fn note_ends(&mut self) {
         for state in &mut self.states {
-            if let Some(Answer { at, entries, took }) = state.pool.take_answer() {
-                state.returns.answered(at, entries, took);
+            if let Some(end) = state.pool.take_end() {
+                state.returns.answered(end);
             }
         }
     }
@@ -132,13 +132,18 @@ impl HostedStages {
     }
 
     /// Until when the only slot of a stage waits for the callers of its last batch.
-    pub(super) fn returns_at(&mut self, stage: usize, now: Instant) -> Option<Instant> {
+    pub(super) fn returns_at(&mut self, stage: usize, replica: usize, now: Instant) -> Option<Instant> {
         let (state, queue) = (&mut self.states[stage], self.queues.of(stage));
-        let policy = state.pool.policy();
-        if !policy.waits_for_returns() {
+        let pool = &state.pool;
+        if !pool.policy().waits_for_returns() {
             return None;
         }
-        state.returns.wait(now, queue.len(), policy.max_batch_size.get(), state.pool.cost.line())
+        let waiting = queue.len();
+        // Who finds no place in the queue is refused.
+        let places = pool.settings().queue().get().saturating_sub(pool.queued());
+        let room = pool.policy().max_batch_size.get().saturating_sub(waiting).min(places);
+        let (line, deadline) = (pool.cost.line(), queue.first_deadline(replica));
+        state.returns.wait(now, NextBatch { waiting, room, line, deadline })
     }
 
     /// What waits of a stage for this replica, and until when that waits for others.
@@ -151,13 +156,12 @@ impl HostedStages {
     ) -> QueueState {
         let (state, queue) = (&self.states[stage], self.queues.of(stage));
         let has_delay = !state.pool.policy().max_delay.is_zero();
-        let may_wait = has_delay || returns_at.is_some();
         let load = queue.load_for(replica);
         QueueState {
             load,
             oldest_arrival: if has_delay { queue.oldest_arrival(replica) } else { None },
-            first_deadline: if may_wait { queue.first_deadline(replica) } else { None },
-            estimate: if may_wait { state.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
+            first_deadline: if has_delay { queue.first_deadline(replica) } else { None },
+            estimate: if has_delay { state.pool.cost.line().batch(load.cost) } else { Duration::ZERO },
             returns_at,
             has_waited: state.returns.has_waited(),
             last_batch: state.pool.last_batch(),

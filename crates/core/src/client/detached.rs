@@ -12,13 +12,14 @@ use super::LocalClient;
 use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
 use crate::id::{CallId, RouteName};
+use crate::pool::without_running;
 use crate::text::limit_error_text;
 
 impl LocalClient {
     /// Starts a call without waiting for its outcome. Needs no `await` and no runtime.
     ///
-    /// When this returns `Ok`, the call is admitted: it holds its permit, waits in its first stage's queue or runs, and
-    /// continues until its deadline, even without its caller. Its outcome is counted with the route's others; an error
+    /// When this returns `Ok`, the call is admitted: it holds its permit, waits in its first stage's queue or runs
+    /// elsewhere, and continues until its deadline, even without its caller. Its outcome is counted with the route's others; an error
     /// is logged as a warning. A node that drains waits for it.
     ///
     /// ```
@@ -69,7 +70,7 @@ impl LocalClient {
         let mut call = Box::pin(self.submit_at(now, admission, payload, options));
         // One poll here takes the permit of the first queue, so that the caller gets a refusal. The next poll brings
         // its own waker.
-        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        match without_running(|| call.as_mut().poll(&mut Context::from_waker(Waker::noop()))) {
             Poll::Ready(Err(error)) if !error.was_started() => Err(error),
             Poll::Ready(outcome) => {
                 log_failure(&route, id, outcome.err());

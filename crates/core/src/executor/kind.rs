@@ -17,7 +17,7 @@ use tracing::Span;
 use super::watchdog::WatchedTask;
 use crate::containment::{CaughtPanic, contain, contain_future, drop_contained};
 use crate::error::Failure;
-use crate::pool::{BatchRun, Pool, ReplicaHandle, RunError, WorkerMessage};
+use crate::pool::{BatchRun, Finish, Pool, ReplicaHandle, RunError, WorkerMessage};
 use crate::worker::{ClockHold, DynAsyncWorker, DynWorker, hold_during, span, warm_up};
 
 /// Builds the worker, inside the replica and on the thread where it will run.
@@ -43,7 +43,7 @@ pub(crate) enum Executor {
     /// On the runtime, watched by the watchdog.
     Task { worker: Box<dyn DynWorker>, watched: Arc<WatchedTask>, runtime: Handle },
     /// On its own thread.
-    Thread { batches: SyncSender<ThreadRun>, ended: oneshot::Receiver<()> },
+    Thread { batches: SyncSender<ThreadRun>, ended: oneshot::Receiver<()>, runtime: Handle },
     /// As futures on the runtime, one per batch.
     Futures { worker: Arc<dyn DynAsyncWorker>, running: JoinSet<()>, runtime: Handle },
 }
@@ -101,14 +101,13 @@ impl Executor {
         match self {
             Self::Task { worker, watched, runtime } => {
                 let _entered = runtime.enter();
-                watched.begin();
-                let result = run.execute(worker.as_mut(), handle);
-                watched.end();
-                Ok(result?)
+                let _watched = watched.watch();
+                Ok(run.execute(worker.as_mut(), handle, Finish::AnswersFirst)?)
             }
             // A slot has at most one batch, so the buffer of one is never full while the thread lives. If it were, the
             // batch would go back to the queue.
-            Self::Thread { batches, .. } => {
+            Self::Thread { batches, runtime, .. } => {
+                let _entered = run.has_virtual_time().then(|| runtime.enter());
                 let clock = run.has_virtual_time().then(ClockHold::new);
                 batches.try_send((run, clock)).map_err(|error| match error {
                     TrySendError::Full(_) | TrySendError::Disconnected(_) => ExecutorError::ThreadEnded,
@@ -148,7 +147,7 @@ impl Executor {
     pub(crate) async fn close(self) {
         match self {
             Self::Task { mut worker, .. } => drop_contained(contain(|| worker.cleanup())),
-            Self::Thread { batches, ended } => {
+            Self::Thread { batches, ended, .. } => {
                 drop(batches);
                 let _ = ended.await;
             }
@@ -175,6 +174,7 @@ impl Executor {
         let (ready_sender, ready) = oneshot::channel();
         let (ended_sender, ended) = oneshot::channel();
         let runtime = Handle::current();
+        let of_thread = runtime.clone();
         let name = format!("{}-{}", context.pool.name(), context.handle.index());
         let clock = context.hold_clock();
         let affinity = context.pool.settings().affinity_of(context.handle.index());
@@ -184,7 +184,7 @@ impl Executor {
                 pin_to(core, &context);
             }
             // The runtime provides timers and the clock, which may be virtual.
-            let _entered = runtime.enter();
+            let _entered = of_thread.enter();
             let worker = match span.in_scope(make) {
                 Ok(worker) => worker,
                 Err(failure) => return drop(ready_sender.send(Err(failure))),
@@ -194,7 +194,7 @@ impl Executor {
             work(worker, &inbox, &context, &span);
             let _ = ended_sender.send(());
         })?;
-        Ok((Self::Thread { batches, ended }, ready))
+        Ok((Self::Thread { batches, ended, runtime }, ready))
     }
 }
 
@@ -238,7 +238,7 @@ fn serve(
     handle: &ReplicaHandle,
 ) -> Result<(), RunError> {
     while let Ok((run, clock)) = inbox.recv() {
-        hold_during(clock, || run.execute(worker, handle))?;
+        hold_during(clock, || run.execute(worker, handle, Finish::MayRelease))?;
     }
     Ok(())
 }

@@ -41,20 +41,35 @@ pub(crate) struct WatchedTask {
 }
 
 impl WatchedTask {
+    /// A call runs while the guard lives.
+    pub(crate) fn watch(&self) -> WatchedCall<'_> {
+        self.begin();
+        WatchedCall(self)
+    }
+
     /// A call begins.
-    pub(crate) fn begin(&self) {
+    fn begin(&self) {
         self.began.store(self.clock.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
         self.clock.wake();
     }
 
     /// The call is over.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         self.began.store(0, Ordering::Relaxed);
     }
 
     /// The tick at which the running call began.
     fn began(&self) -> Option<u64> {
         Some(self.began.load(Ordering::Relaxed)).filter(|tick| *tick != 0)
+    }
+}
+
+/// A call that runs.
+pub(crate) struct WatchedCall<'a>(&'a WatchedTask);
+
+impl Drop for WatchedCall<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

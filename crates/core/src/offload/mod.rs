@@ -86,6 +86,12 @@ impl Offload {
         Self::new(Some(runtime), cores().saturating_sub(1).max(1))
     }
 
+    /// Whether this thread runs tasks of the node's runtime, or has entered it.
+    pub(crate) fn is_entered(&self) -> bool {
+        let own = self.runtime.as_ref().map(Handle::id);
+        own.is_some() && Handle::try_current().ok().map(|current| current.id()) == own
+    }
+
     fn new(runtime: Option<Handle>, threads: usize) -> Self {
         Self { runtime, free: Arc::new(Semaphore::new(threads)), waiting: Arc::default(), max_waiting: MAX_WAITING }
     }

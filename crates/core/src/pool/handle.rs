@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::demand::{Demand, FailedStart};
 use super::entrance::QueueEntrance;
 use super::health::Health;
-use super::idle::LoneCaller;
+use super::idle::Quickness;
 use super::lifecycle::StageState;
 use super::message::BatcherMessage;
 use super::replica::ReplicaHandle;
@@ -22,7 +22,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::log_limit::{LogLimit, LogRate};
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
-use crate::queue::{BatchPolicy, Entry, HostedId, Load, SharedCost};
+use crate::queue::{BatchEnd, BatchPolicy, Entry, HostedId, Load, SharedCost};
 use crate::remote::Cluster;
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
@@ -34,14 +34,6 @@ const RETRY_SOON: Duration = Duration::from_secs(1);
 /// callers send them, and each costs several lines: enough for each crash of a small accident, and a flood costs less
 /// than 20 MB in a day.
 const CRASH_LINES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
-
-/// A batch that has ended: when, with how many entries, and how long it took.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
-    pub(crate) at: Instant,
-    pub(crate) entries: usize,
-    pub(crate) took: Duration,
-}
 
 /// One stage on this node.
 #[derive(Debug)]
@@ -65,9 +57,8 @@ pub(crate) struct Pool {
     /// How many batches in a row had one entry.
     lone_batches: AtomicUsize,
     /// The last batch that ended; only where its callers may be waited for.
-    last_answer: Mutex<Option<Answer>>,
-    /// The task that last ran an entry by itself.
-    pub(super) lone_caller: LoneCaller,
+    last_end: Mutex<Option<BatchEnd>>,
+    pub(super) quickness: Quickness,
     pub(crate) metrics: StageMetrics,
     retries: Mutex<RerunBudget>,
     crash_log: Mutex<LogLimit>,
@@ -96,8 +87,8 @@ impl Pool {
             cost: SharedCost::default(),
             last_batch: AtomicUsize::new(0),
             lone_batches: AtomicUsize::new(0),
-            last_answer: Mutex::default(),
-            lone_caller: LoneCaller::default(),
+            last_end: Mutex::default(),
+            quickness: Quickness::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
             crash_log: Mutex::new(LogLimit::new(CRASH_LINES)),
@@ -157,8 +148,8 @@ impl Pool {
     }
 
     /// The last batch that ended, once.
-    pub(crate) fn take_answer(&self) -> Option<Answer> {
-        if self.policy().waits_for_returns() { self.last_answer.lock().take() } else { None }
+    pub(crate) fn take_end(&self) -> Option<BatchEnd> {
+        if self.policy().waits_for_returns() { self.last_end.lock().take() } else { None }
     }
 
     /// Whether entries wait for its replicas, or run there.
@@ -315,8 +306,10 @@ impl Pool {
         finished_at: Instant,
     ) {
         self.metrics.computed(compute);
-        if self.policy().waits_for_returns() {
-            *self.last_answer.lock() = Some(Answer { at: finished_at, entries, took: batch + compute });
+        self.quickness.observe(compute);
+        // A streaming batch lasts as long as its readers take.
+        if self.policy().waits_for_returns() && !self.spec.is_streaming() {
+            *self.last_end.lock() = Some(BatchEnd { at: finished_at, entries, took: batch + compute });
         }
         // A streaming batch lasts as long as its readers take, which does not predict the next one.
         if !self.spec.is_streaming() {

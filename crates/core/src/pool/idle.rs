@@ -1,6 +1,6 @@
 //! The idle path: an entry that finds a free replica and nothing before it is handed over by its own caller.
 //!
-//! It asks no actor: code on the runtime runs in the caller's poll, a thread or future is woken once. The queue's
+//! It asks no actor: quick code on the runtime runs in the caller's poll, a thread or future is woken once. The queue's
 //! policy decides as it does for the batcher, and all that waits goes through the batcher.
 //!
 //! * **Full:** it holds a permit until a slot is its own.
@@ -8,11 +8,10 @@
 //! * **Isolation:** while entries run apart from others, nothing is handed over here.
 //! * **Order:** an entry that waits comes first: with one in the queue, or on its way to it, the next one queues too.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-
-use parking_lot::Mutex;
-use tokio::task;
 
 use super::handle::Pool;
 use super::run::BatchRun;
@@ -20,22 +19,52 @@ use crate::clock::Instant;
 use crate::queue::{AdmissionDecision, DeadlineCheck, Entry, Load, QueueState, Release, Suspicion};
 use crate::timeline::ReleaseReason;
 
-/// After so many batches of one entry, another one is expected where a batch could have more. The entries of one burst
-/// come one after the other: the first of them does not know of the next.
+/// After this many batches of one entry in a row, the next entry counts as alone. The entries of one burst come one
+/// after the other: the first of them does not know of the next.
 const LONE_BATCHES: usize = 4;
 
-/// The task that last ran an entry by itself, where a batch could have had more.
-///
-/// Code on the runtime has answered before its caller's poll ends, so callers that are many never meet in the queue if
-/// each of them runs its own entry. So only one that is alone does.
-#[derive(Debug, Default)]
-pub(super) struct LoneCaller(Mutex<Option<task::Id>>);
+/// Code that takes longer than a few turns of the runtime runs in its replica's own task, beside its caller and the
+/// caller's other calls.
+const QUICK: Duration = Duration::from_micros(20);
 
-impl LoneCaller {
-    /// Whether this task was the last one, too.
-    fn is_still(&self) -> bool {
-        let this = task::try_id();
-        std::mem::replace(&mut *self.0.lock(), this) == this
+thread_local! {
+    /// Whether the code that this thread polls may run stages in its poll.
+    static MAY_RUN: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Polls a call for a caller who does not wait for it: no stage runs in this poll.
+pub(crate) fn without_running<T>(poll: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            MAY_RUN.set(self.0);
+        }
+    }
+    let _restore = Restore(MAY_RUN.replace(false));
+    poll()
+}
+
+/// The recent mean time of user code for one entry, in nanoseconds. A single slow run counts little.
+#[derive(Debug)]
+pub(super) struct Quickness(AtomicU32);
+
+impl Default for Quickness {
+    /// Nothing is quick before it was measured.
+    fn default() -> Self {
+        Self(AtomicU32::new(2 * QUICK.as_nanos() as u32))
+    }
+}
+
+impl Quickness {
+    /// A batch took so long. Of two at once one may be left out.
+    pub(super) fn observe(&self, compute: Duration) {
+        let nanos = compute.min(4 * QUICK).as_nanos() as u32;
+        let mean = self.0.load(Ordering::Relaxed);
+        self.0.store((mean * 3 + nanos) / 4, Ordering::Relaxed);
+    }
+
+    fn is_quick(&self) -> bool {
+        u128::from(self.0.load(Ordering::Relaxed)) <= QUICK.as_nanos()
     }
 }
 
@@ -47,8 +76,10 @@ impl Pool {
     /// Gives the entry back: it belongs into the queue.
     pub(super) fn hand_over_idle(self: &Arc<Self>, mut entry: Entry, now: Instant) -> Result<(), Entry> {
         let Some(reason) = self.release_alone(&entry, now) else { return Err(entry) };
-        let Some(replica) = self.replicas.take_free() else { return Err(entry) };
-        if self.entrance.is_isolating() {
+        let is_single = self.is_single();
+        let Some(replica) = self.replicas.take_free(is_single) else { return Err(entry) };
+        // With the slot, which keeps both from changing once more: they may have changed since the first look.
+        if self.entrance.is_isolating() || self.is_task() && self.replicas.is_moved_to_threads() {
             self.give_back_worker(&replica);
             return Err(entry);
         }
@@ -60,10 +91,27 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether batches go to its threads or futures without the replica's actor, which watches threads that have a
+    /// timeout, and moves tasks to threads.
+    pub(crate) fn hands_over_directly(&self) -> bool {
+        let Self { spec, .. } = self.with_replicas();
+        spec.is_async() || !spec.settings().runs_as_task() && spec.settings().timeout().is_none()
+    }
+
+    fn is_task(&self) -> bool {
+        let Self { spec, .. } = self.with_replicas();
+        !spec.is_async() && spec.settings().runs_as_task()
+    }
+
+    /// Whether no batch has a second entry.
+    fn is_single(&self) -> bool {
+        self.policy().bounds().0 == 1
+    }
+
     /// Why an entry may leave alone, now, if a replica is free and this thread may run it.
     fn release_alone(&self, entry: &Entry, now: Instant) -> Option<ReleaseReason> {
         let is_first = self.queued_by_all() == 1 && entry.flight.session.is_none() && !self.entrance.is_isolating();
-        if !is_first || !self.has_place(entry) {
+        if !is_first || !self.may_run_without_actor(entry) {
             return None;
         }
         let has_delay = !self.policy().max_delay.is_zero();
@@ -72,17 +120,24 @@ impl Pool {
             oldest_arrival: has_delay.then_some(entry.enqueued_at),
             first_deadline: has_delay.then_some(entry.flight.deadline),
             estimate: if has_delay { self.cost.line().batch(entry.cost) } else { Duration::ZERO },
-            returns_at: None,
-            has_waited: false,
             last_batch: self.last_batch(),
-            empty_yields: 0,
-            is_draining: false,
-            has_returned: false,
+            ..QueueState::default()
         };
         match self.policy().decide(now, &waiting) {
             Release::Now(reason) if self.has_time(entry) => Some(reason),
             _ => None,
         }
+    }
+
+    /// Whether the entry's code may run without the replica's actor.
+    fn may_run_without_actor(&self, entry: &Entry) -> bool {
+        if !self.is_task() {
+            return self.hands_over_directly() && (self.is_single() || self.lone_batches() >= LONE_BATCHES);
+        }
+        // If each of many callers ran its own entry, they would never meet in a batch. Outputs have their reader in the
+        // same task.
+        let fits = self.is_single() && entry.outputs.is_none() && self.quickness.is_quick() && MAY_RUN.get();
+        fits && entry.flight.permit.as_ref().is_some_and(|permit| permit.gateway().offload().is_entered())
     }
 
     /// Whether it makes its deadline, by the measured cost. The batcher refuses it where it does not.
@@ -100,23 +155,5 @@ impl Pool {
             };
             check.judge(self.policy()) == AdmissionDecision::Queue
         })
-    }
-
-    /// Whether its code may run without the replica's actor, which watches threads that have a timeout, and moves tasks
-    /// to threads.
-    fn has_place(&self, entry: &Entry) -> bool {
-        let is_single = self.policy().bounds().0 == 1;
-        if !is_single && self.lone_batches() < LONE_BATCHES {
-            return false;
-        }
-        if self.spec.is_async() {
-            return true;
-        }
-        if !self.settings().runs_as_task() {
-            return self.settings().timeout().is_none();
-        }
-        // Outputs have their reader in the same task.
-        let is_quick = entry.outputs.is_none() && !self.replicas.is_moved_to_threads();
-        is_quick && (is_single || self.lone_caller.is_still())
     }
 }

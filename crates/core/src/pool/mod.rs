@@ -14,6 +14,7 @@ mod health;
 mod idle;
 mod in_flight;
 mod lifecycle;
+mod load;
 mod message;
 mod parts;
 mod poison;
@@ -28,11 +29,12 @@ mod submission;
 pub use lifecycle::StageState;
 
 pub(crate) use demand::{FailedStart, ScaleChange, WakePort};
-pub(crate) use handle::{Answer, Pool};
+pub(crate) use handle::Pool;
+pub(crate) use idle::without_running;
 pub(crate) use message::{BatcherMessage, WorkerMessage};
 pub(crate) use replica::{BatchPort, ReplicaHandle};
 pub(crate) use replica_set::Restart;
-pub(crate) use run::{BatchRun, RunError};
+pub(crate) use run::{BatchRun, Finish, RunError};
 
 #[cfg(test)]
 pub(crate) use {lifecycle::Lifecycle, poison::PoisonShare, rerun_budget::RerunBudget};

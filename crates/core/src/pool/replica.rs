@@ -1,7 +1,7 @@
 //! One life of a replica, as batcher, replica and supervisor share it without a message.
 //!
 //! A restarted replica gets a new handle. The count of free slots alone decides whether the replica takes a batch:
-//! whoever hands over a batch takes a slot, the replica gives it back. Messages are only hints to look again.
+//! a slot is taken to hand over a batch, and the replica gives it back. Messages are only hints to look again.
 //! Most replicas have one slot; an asynchronous one has a slot for each batch that it may run at once.
 
 use std::fmt;
@@ -162,7 +162,7 @@ impl ReplicaHandle {
 
     /// The number of batches that it would take now.
     pub(crate) fn free_slots(&self) -> u32 {
-        match self.free.load(Ordering::Relaxed) {
+        match self.free.load(Ordering::SeqCst) {
             GONE => 0,
             free => free.saturating_sub(self.ahead),
         }
@@ -170,7 +170,7 @@ impl ReplicaHandle {
 
     /// The number of batches that it runs now.
     pub(crate) fn running(&self) -> u32 {
-        match self.free.load(Ordering::Relaxed) {
+        match self.free.load(Ordering::SeqCst) {
             GONE => 0,
             free => (self.slots + self.ahead - free).min(self.slots),
         }
@@ -182,7 +182,7 @@ impl ReplicaHandle {
 
     /// Runs a batch, or hands it to the replica's thread or future, without its actor. The slot was taken. A batch that
     /// a replica at its end does not take goes back to the queue.
-    pub(super) fn run(self: &Arc<Self>, run: BatchRun) {
+    pub(crate) fn run(self: &Arc<Self>, run: BatchRun) {
         if let Some(port) = self.port.get() {
             (port.0)(run, self);
         }

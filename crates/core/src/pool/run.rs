@@ -35,6 +35,15 @@ pub(crate) struct BatchRun {
     pub(crate) number: u64,
 }
 
+/// What comes first after a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The answers. Whoever takes the slot next finds the worker idle.
+    AnswersFirst,
+    /// The slot, if a full batch waits.
+    MayRelease,
+}
+
 /// Why a replica cannot go on after a batch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
@@ -73,7 +82,12 @@ impl BatchRun {
     }
 
     /// Runs the batch and answers every entry.
-    pub(crate) fn execute(mut self, worker: &mut dyn DynWorker, handle: &ReplicaHandle) -> Result<(), RunError> {
+    pub(crate) fn execute(
+        mut self,
+        worker: &mut dyn DynWorker,
+        handle: &ReplicaHandle,
+        order: Finish,
+    ) -> Result<(), RunError> {
         let pool = Arc::clone(&self.pool);
         let started_at = clock::now();
         let (mut items, batch) = self.begin(started_at);
@@ -100,7 +114,7 @@ impl BatchRun {
                 Err(words)
             }
         };
-        finish(&pool, handle, batch, result, compute, finished_at)
+        finish(&pool, handle, batch, result, (compute, finished_at), order)
     }
 
     /// Runs the batch on an asynchronous worker. When all of its callers have gone, its future is dropped. Where
@@ -260,7 +274,7 @@ fn finish_run(
     let finished_at = clock::now();
     let compute = finished_at - started_at;
     batch.record_run(compute, finished_at);
-    finish(pool, handle, batch, result, compute, finished_at)
+    finish(pool, handle, batch, result, (compute, finished_at), Finish::MayRelease)
 }
 
 /// Answers the callers and frees the replica, or handles the panic.
@@ -269,12 +283,12 @@ fn finish(
     handle: &ReplicaHandle,
     batch: InFlightBatch,
     result: RunResult,
-    compute: Duration,
-    now: Instant,
+    (compute, now): (Duration, Instant),
+    order: Finish,
 ) -> Result<(), RunError> {
     match result {
         // A full batch waits: the batcher can hand it over while the callers of this one are woken.
-        Ok(Ok(outcomes)) if pool.queued() >= pool.policy().max_batch_size.get() => {
+        Ok(Ok(outcomes)) if order == Finish::MayRelease && pool.queued() >= pool.policy().max_batch_size.get() => {
             pool.release_worker(handle);
             batch.answer(outcomes, compute, now);
             Ok(())
@@ -286,8 +300,8 @@ fn finish(
             Ok(())
         }
         Ok(Err(wrong)) => {
-            pool.release_worker(handle);
             batch.refuse_wrong_count(&wrong);
+            pool.release_worker(handle);
             Ok(())
         }
         Err(words) => {

@@ -47,7 +47,7 @@ impl Hosted {
 
 impl Pool {
     /// The pool with the replicas.
-    fn with_replicas(&self) -> &Self {
+    pub(super) fn with_replicas(&self) -> &Self {
         self.host.as_deref().unwrap_or(self)
     }
 

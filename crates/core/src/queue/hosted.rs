@@ -211,13 +211,7 @@ mod tests {
                 load,
                 oldest_arrival: queues.of(stage).oldest_arrival(0),
                 first_deadline: queues.of(stage).first_deadline(0),
-                estimate: Duration::ZERO,
-                returns_at: None,
-                has_waited: false,
-                last_batch: 0,
-                empty_yields: 0,
-                is_draining: false,
-                has_returned: false,
+                ..QueueState::default()
             };
             policies[stage].decide(now, &state)
         };

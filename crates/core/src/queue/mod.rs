@@ -25,7 +25,7 @@ pub(crate) use hosted::HostedQueues;
 pub(crate) use inbox::Inbox;
 pub(crate) use permits::{QueuePermit, QueuePermits};
 pub(crate) use policy::{QueueState, Release};
-pub(crate) use returns::Returns;
+pub(crate) use returns::{BatchEnd, NextBatch, Returns};
 pub(crate) use sessions::SessionQueues;
 pub(crate) use suspects::{LifeId, SuspectGroup, Suspects, Suspicion};
 pub(crate) use waiting::EntryKey;

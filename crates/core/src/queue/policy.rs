@@ -18,12 +18,13 @@ const MAX_EMPTY_YIELDS: u32 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
     /// The largest number of entries in one batch. Default 1: a stage has to ask for batches. Cost: the worker holds
-    /// this many inputs and outputs at once. It adds no latency while workers are free.
+    /// this many inputs and outputs at once. It adds no latency while workers
+    /// are free, beyond a wait for returning callers where that pays.
     pub max_batch_size: NonZeroUsize,
     /// How long a batch that is not full waits for more entries while a worker is free, from the arrival of the oldest
     /// entry. Default zero. Increase it only for stages whose cost is mostly per batch, under a low but steady load: at
     /// low load every request waits that long. It never exceeds the slack of any member's deadline. Pairs with
-    /// [`max_batch_size`](Self::max_batch_size).
+    /// [`max_batch_size`](Self::max_batch_size), and replaces the wait for returning callers.
     pub max_delay: Duration,
     /// The largest cost of one batch, in the units of the stage's cost function, or in entries where it has none.
     /// Default `None`. [`max_batch_size`](Self::max_batch_size) applies in any case. An input that alone costs more is
@@ -49,13 +50,13 @@ impl Default for BatchPolicy {
 }
 
 /// The facts of the decision, while a worker is free.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueState {
     /// The load of the queue.
     pub(crate) load: Load,
     /// The arrival of the oldest entry; only with a delay.
     pub(crate) oldest_arrival: Option<Instant>,
-    /// The earliest deadline; only if the batch may wait.
+    /// The earliest deadline; only with a delay.
     pub(crate) first_deadline: Option<Deadline>,
     /// The measured duration of a batch of this load.
     pub(crate) estimate: Duration,
@@ -87,13 +88,6 @@ pub(crate) enum Release {
     Nothing,
 }
 
-impl QueueState {
-    /// This moment, or the last one at which the batch makes its first deadline.
-    fn in_time(&self, at: Instant, now: Instant) -> Instant {
-        self.first_deadline.map_or(at, |deadline| at.min(latest_start(deadline, self.estimate, now)))
-    }
-}
-
 impl BatchPolicy {
     /// The time after which an entry gains a priority class. Two classes take 10 s, a third of the default timeout.
     pub const DEFAULT_AGEING: Duration = Duration::from_secs(5);
@@ -113,7 +107,7 @@ impl BatchPolicy {
         if let Some(release) = self.delay(now, waiting) {
             return release;
         }
-        if let Some(at) = waiting.returns_at.map(|at| waiting.in_time(at, now)).filter(|at| now < *at) {
+        if let Some(at) = waiting.returns_at.filter(|at| now < *at) {
             return Release::At(at);
         }
         // One caller alone never waits a turn: its last batch had one entry. Entries that already wait do not end the
@@ -140,9 +134,10 @@ impl BatchPolicy {
             && waiting.first_deadline.is_none_or(|deadline| deadline.remaining(now) > needed)
     }
 
-    /// Whether a batch may wait for the callers of the last one: a delay is the user's own answer to that.
+    /// Whether a batch may wait for the callers of the last one: a delay is the user's own answer to that, and a
+    /// largest cost may keep out those who come.
     pub(crate) fn waits_for_returns(&self) -> bool {
-        self.max_batch_size.get() > 1 && self.max_delay.is_zero()
+        self.max_batch_size.get() > 1 && self.max_delay.is_zero() && self.max_cost.is_none()
     }
 
     /// The most entries and the most cost of one batch.
@@ -177,18 +172,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn waiting(len: usize, now: Instant) -> QueueState {
-        QueueState {
-            load: Load::new(len, len as u64),
-            oldest_arrival: Some(now),
-            first_deadline: None,
-            estimate: Duration::ZERO,
-            returns_at: None,
-            has_waited: false,
-            last_batch: 0,
-            empty_yields: 0,
-            is_draining: false,
-            has_returned: false,
-        }
+        QueueState { load: Load::new(len, len as u64), oldest_arrival: Some(now), ..QueueState::default() }
     }
 
     fn policy(max: usize, max_delay: Duration) -> BatchPolicy {
@@ -288,8 +272,8 @@ mod tests {
             let deadline = Deadline::after(now, Duration::from_millis(slack));
             let waiting = QueueState {
                 load: Load::new(len, len as u64), oldest_arrival: Some(oldest), first_deadline: Some(deadline),
-                estimate: Duration::from_millis(estimate), returns_at: None, has_waited: false, last_batch: last, empty_yields, is_draining,
-                has_returned: false,
+                estimate: Duration::from_millis(estimate), last_batch: last, empty_yields, is_draining,
+                ..QueueState::default()
             };
             let policy = policy(max, Duration::from_millis(delay));
             match policy.decide(now, &waiting) {

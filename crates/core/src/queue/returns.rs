@@ -1,18 +1,19 @@
 //! Whether the callers of the last batch are worth waiting for. Pure.
 //!
-//! Callers that call again as soon as they have their answer come in two halves: while one half runs, the other gathers,
-//! and each half is run as soon as the worker is free. Where a batch costs nearly the same at any size, this takes twice
-//! the time of one batch with all of them. So a batch waits a little for those who have just been answered, if
+//! Callers that call again as soon as they have their answer come in two halves: while one half runs, the other
+//! gathers, and each half runs as soon as the worker is free. Where a batch costs nearly the same at any size, this
+//! takes twice the time of one batch with all of them. So a batch waits a little for the callers just answered, if
 //!
 //! * they have come back before, nearly all of them and soon: callers at random times do not;
-//! * the batch that they would begin alone costs more than the wait, counted over all that wait meanwhile.
+//! * running the waiting entries alone costs more than the wait of all of them.
 //!
-//! A lone caller is back when it waits, so nobody waits for it.
+//! A lone caller is never waited for: when its entry waits, no caller is missing.
 
 use std::time::Duration;
 
 use super::cost::CostLine;
 use crate::clock::Instant;
+use crate::deadline::Deadline;
 
 /// The weight of the newest batch.
 const NEWEST_WEIGHT: f64 = 0.2;
@@ -25,6 +26,9 @@ const SOON: f64 = 0.4;
 
 /// The wait must win this many times what it costs.
 const GAIN: f64 = 2.0;
+
+/// The batch of all takes this part more than estimated.
+const CAUTION: f64 = 1.25;
 
 /// A wait is not shorter: it ends by the runtime's timer, which counts milliseconds.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
@@ -49,37 +53,35 @@ pub(crate) struct Returns {
 /// The last batch that was answered.
 #[derive(Clone, Copy, Debug)]
 struct Answered {
-    at: Instant,
-    entries: usize,
-    took: Duration,
+    end: BatchEnd,
     /// Entries that came since, as far as they may be of its callers, and the last of them.
     back: usize,
     back_at: Instant,
 }
 
 impl Returns {
-    /// A batch of so many entries has been answered, which took so long.
-    pub(crate) fn answered(&mut self, at: Instant, entries: usize, took: Duration) {
+    /// A batch has been answered.
+    pub(crate) fn answered(&mut self, end: BatchEnd) {
         if let Some(last) = self.last {
-            let share = last.back as f64 / last.entries.max(1) as f64;
+            let share = last.back as f64 / last.end.entries.max(1) as f64;
             self.share += NEWEST_WEIGHT * (share - self.share);
             if last.back > 0 {
-                let gap = last.back_at.saturating_duration_since(last.at).as_secs_f64() * 1e9;
+                let gap = last.back_at.saturating_duration_since(last.end.at).as_secs_f64() * 1e9;
                 self.deviation += NEWEST_WEIGHT * ((gap - self.gap).abs() - self.deviation);
                 self.gap += NEWEST_WEIGHT * (gap - self.gap);
             }
         }
         self.without_wait = if self.has_waited { 0 } else { self.without_wait.saturating_add(1) };
         self.has_waited = false;
-        self.last = Some(Answered { at, entries, took, back: 0, back_at: at });
+        self.last = Some(Answered { end, back: 0, back_at: end.at });
     }
 
     /// An entry came.
     pub(crate) fn arrived(&mut self, at: Instant) {
         if let Some(last) = &mut self.last
-            && at >= last.at
-            && last.back < last.entries
-            && at <= last.at + last.took.mul_f64(SOON)
+            && at >= last.end.at
+            && last.back < last.end.entries
+            && at <= last.end.at + last.end.took.mul_f64(SOON)
         {
             last.back += 1;
             last.back_at = at;
@@ -91,11 +93,12 @@ impl Returns {
         self.has_waited
     }
 
-    /// Until when a batch of the `waiting` entries waits for those who are about to come back; `None`: it does not.
-    pub(crate) fn wait(&mut self, now: Instant, waiting: usize, max: usize, line: CostLine) -> Option<Instant> {
-        let last = self.last?;
-        // Those who are back are among the waiting.
-        let missing = (self.share * last.entries as f64 - last.back as f64).min(max.saturating_sub(waiting) as f64);
+    /// Until when the next batch waits for returning callers; `None`: it does not.
+    pub(crate) fn wait(&mut self, now: Instant, batch: NextBatch) -> Option<Instant> {
+        let NextBatch { waiting, room, line, deadline } = batch;
+        let Answered { end: last, back, .. } = self.last?;
+        // Returned callers are among the waiting.
+        let missing = (self.share * last.entries as f64 - back as f64).min(room as f64);
         if self.share < MOST || missing < 0.5 || waiting == 0 {
             return None;
         }
@@ -107,7 +110,14 @@ impl Returns {
         let is_trial = self.without_wait >= TRIAL_AFTER;
         let (per_batch, gain) = if is_trial { (last.took, 1.0) } else { (line.per_batch(), GAIN) };
         let costs = rest.as_secs_f64() * waiting as f64 * gain;
-        if until > last.at + last.took.mul_f64(SOON) || costs > per_batch.as_secs_f64() * missing {
+        // With the time for all of them, and some for what the estimate misses.
+        let takes = line.batch(waiting as u64 + missing.ceil() as u64).mul_f64(CAUTION);
+        let is_late = deadline.is_some_and(|deadline| deadline.instant() < until + takes);
+        if until <= now
+            || is_late
+            || until > last.at + last.took.mul_f64(SOON)
+            || costs > per_batch.as_secs_f64() * missing
+        {
             return None;
         }
         self.has_waited = true;
@@ -115,12 +125,29 @@ impl Returns {
     }
 }
 
+/// A batch that has ended: when, with how many entries, and how long it took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchEnd {
+    pub(crate) at: Instant,
+    pub(crate) entries: usize,
+    pub(crate) took: Duration,
+}
+
+/// The batch that would leave now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextBatch {
+    pub(crate) waiting: usize,
+    /// How many more it could have: there is a place in the queue and in the batch for them.
+    pub(crate) room: usize,
+    pub(crate) line: CostLine,
+    pub(crate) deadline: Option<Deadline>,
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::deadline::Deadline;
     use crate::queue::cost::CostModel;
     use crate::queue::{BatchPolicy, Load, QueueState, Release};
     use crate::testing::Chance;
@@ -149,7 +176,7 @@ mod tests {
     }
 
     /// One slot, whose batches take a fixed time and one for each entry, with a noise of 2 %.
-    struct Stage {
+    struct OneSlot {
         fixed: Duration,
         each: Duration,
     }
@@ -161,7 +188,7 @@ mod tests {
         latency: Duration,
     }
 
-    impl Stage {
+    impl OneSlot {
         fn run(&self, callers: Callers, waits: Waits, seed: u64) -> Served {
             let (start, mut chance) = (Instant::now(), Chance::new(seed));
             let policy = BatchPolicy { max_batch_size: NonZeroUsize::new(LARGEST).unwrap(), ..BatchPolicy::default() };
@@ -181,23 +208,22 @@ mod tests {
                 arrive(&mut coming, now, &mut returns, &mut queue);
                 let next = coming.first().copied();
                 let until = match waits {
-                    Waits::Learned => returns.wait(now, queue.len(), LARGEST, model.line()),
+                    Waits::Learned => {
+                        let (waiting, room) = (queue.len(), LARGEST.saturating_sub(queue.len()));
+                        returns.wait(now, NextBatch { waiting, room, line: model.line(), deadline: None })
+                    }
                     Waits::Never => None,
                     Waits::For(time) => last_answer.map(|answer| answer + time),
                 };
                 let until = until.filter(|until| *until > now && queue.len() < LARGEST);
                 let state = QueueState {
                     load: Load::new(queue.len(), queue.len() as u64),
-                    oldest_arrival: None,
-                    first_deadline: None,
-                    estimate: Duration::ZERO,
                     returns_at: until,
                     has_waited: returns.has_waited(),
                     last_batch,
                     // Turns of the runtime take no time here.
                     empty_yields: u32::MAX,
-                    is_draining: false,
-                    has_returned: false,
+                    ..QueueState::default()
                 };
                 match policy.decide(now, &state) {
                     Release::Nothing => now = next.expect("somebody comes"),
@@ -210,7 +236,7 @@ mod tests {
                         now += took;
                         arrive(&mut coming, now, &mut returns, &mut queue);
                         model.observe(size as u64, took);
-                        returns.answered(now, size, took);
+                        returns.answered(BatchEnd { at: now, entries: size, took });
                         (batches, last_batch, last_answer) = (batches + 1, size, Some(now));
                         if batches == WARM {
                             measured_from = now;
@@ -258,7 +284,7 @@ mod tests {
         for (fixed, each, part) in
             [(5.0, 0.01, 0.9), (5.0, 0.1, 0.9), (20.0, 0.05, 0.88), (0.0, 1.0, 0.95), (1.0, 1.0, 0.85)]
         {
-            let stage = Stage { fixed: millis(fixed), each: millis(each) };
+            let stage = OneSlot { fixed: millis(fixed), each: millis(each) };
             for (callers, think) in
                 [(2, 0.2), (3, 1.0), (8, 0.5), (16, 0.2), (32, 1.0), (64, 0.5), (100, 0.5), (128, 0.2)]
             {
@@ -275,7 +301,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_lone_caller_or_for_callers_at_random_times() {
         for (fixed, each) in [(5.0, 0.01), (20.0, 0.05), (0.0, 1.0), (1.0, 1.0)] {
-            let stage = Stage { fixed: millis(fixed), each: millis(each) };
+            let stage = OneSlot { fixed: millis(fixed), each: millis(each) };
             let capacity = LARGEST as f64 / (stage.fixed + stage.each * LARGEST as u32).as_secs_f64();
             let cases = [Callers::Closed(1, millis(0.5))].into_iter();
             for callers in cases.chain([0.05, 0.2, 0.5, 0.8].map(|load| Callers::Poisson(load * capacity))) {
@@ -286,24 +312,46 @@ mod tests {
         }
     }
 
+    /// Eight of sixteen callers wait, and the others have just been answered.
+    fn half_back() -> (Instant, Returns, NextBatch) {
+        let (start, mut model, mut returns) = (Instant::now(), CostModel::default(), Returns::default());
+        let mut now = start;
+        for batch in 0..40 {
+            let size = 7 + batch % 3;
+            let took = millis(10.0) + millis(0.1) * size as u32;
+            model.observe(size, took);
+            now += took;
+            returns.answered(BatchEnd { at: now, entries: size as usize, took });
+            if batch < 39 {
+                (0..size).for_each(|_| returns.arrived(now + millis(0.5)));
+            }
+        }
+        (now, returns, NextBatch { waiting: 8, room: 24, line: model.line(), deadline: None })
+    }
+
     #[test]
-    fn a_wait_ends_before_a_deadline_is_missed() {
-        let (now, policy) =
-            (Instant::now(), BatchPolicy { max_batch_size: NonZeroUsize::new(8).unwrap(), ..BatchPolicy::default() });
-        let state = QueueState {
-            load: Load::new(2, 2),
-            oldest_arrival: None,
-            first_deadline: Some(Deadline::after(now, millis(10.0))),
-            estimate: millis(7.0),
-            returns_at: Some(now + millis(5.0)),
-            has_waited: true,
-            last_batch: 2,
-            empty_yields: u32::MAX,
-            is_draining: false,
-            has_returned: false,
-        };
-        assert_eq!(policy.decide(now, &state), Release::At(now + millis(3.0)));
-        let late = now + millis(3.0);
-        assert_eq!(policy.decide(late, &state), Release::Now(crate::timeline::ReleaseReason::Returned));
+    fn a_batch_waits_only_if_all_make_their_deadlines_then() {
+        let (now, mut returns, batch) = half_back();
+        assert_eq!(returns.wait(now, batch), Some(now + millis(1.0)));
+        // A batch of sixteen takes 11.6 ms, and a quarter more in doubt.
+        for (left, waits) in [(14.0, false), (16.5, true)] {
+            let (now, mut returns, batch) = half_back();
+            let deadline = Some(Deadline::after(now, millis(left)));
+            assert_eq!(returns.wait(now, NextBatch { deadline, ..batch }).is_some(), waits, "{left} ms");
+        }
+    }
+
+    #[test]
+    fn a_batch_does_not_wait_for_callers_without_room() {
+        let (now, mut returns, batch) = half_back();
+        assert_eq!(returns.wait(now, NextBatch { room: 0, ..batch }), None);
+        assert!(!returns.has_waited());
+    }
+
+    #[test]
+    fn nobody_is_expected_after_the_usual_time() {
+        let (now, mut returns, batch) = half_back();
+        assert_eq!(returns.wait(now + millis(1.0), batch), None);
+        assert!(!returns.has_waited(), "it has not waited for anybody");
     }
 }

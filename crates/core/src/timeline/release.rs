@@ -11,7 +11,7 @@ callboard_codec::words! {
         Full => "full",
         /// A worker was free and there was no reason to wait.
         Idle => "idle",
-        /// The batch had waited for the callers of the one before it, who were about to call again.
+        /// The batch had waited for returning callers.
         Returned => "returned",
         /// The oldest entry had waited for the maximum delay.
         Delay => "delay",

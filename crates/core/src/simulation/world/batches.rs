@@ -65,12 +65,10 @@ impl ModelWorld {
             oldest_arrival: self.lanes.oldest_arrival(replica),
             first_deadline: self.lanes.first_deadline(replica),
             estimate: self.cost.line().batch(load.cost),
-            returns_at: None,
-            has_waited: false,
             last_batch: self.last_batch,
             empty_yields: self.empty_yields,
             is_draining: self.is_draining,
-            has_returned: false,
+            ..QueueState::default()
         }
     }
 
