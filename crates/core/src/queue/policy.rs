@@ -18,8 +18,8 @@ const MAX_EMPTY_YIELDS: u32 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchPolicy {
     /// The largest number of entries in one batch. Default 1: a stage has to ask for batches. Cost: the worker holds
-    /// this many inputs and outputs at once. It adds no latency while workers
-    /// are free, beyond a wait for returning callers where that pays.
+    /// this many inputs and outputs at once. It adds no latency while workers are free, beyond a wait for returning
+    /// callers where that pays.
     pub max_batch_size: NonZeroUsize,
     /// How long a batch that is not full waits for more entries while a worker is free, from the arrival of the oldest
     /// entry. Default zero. Increase it only for stages whose cost is mostly per batch, under a low but steady load: at
