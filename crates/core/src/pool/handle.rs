@@ -54,8 +54,6 @@ pub(crate) struct Pool {
     pub(crate) cost: SharedCost,
     /// The number of entries of the last batch.
     last_batch: AtomicUsize,
-    /// How many batches in a row had one entry.
-    lone_batches: AtomicUsize,
     /// The last batch that ended; only where its callers may be waited for.
     last_end: Mutex<Option<BatchEnd>>,
     pub(super) quickness: Quickness,
@@ -86,7 +84,6 @@ impl Pool {
             hosted_id,
             cost: SharedCost::default(),
             last_batch: AtomicUsize::new(0),
-            lone_batches: AtomicUsize::new(0),
             last_end: Mutex::default(),
             quickness: Quickness::default(),
             metrics: metrics.stage(spec.name()),
@@ -130,8 +127,6 @@ impl Pool {
         let id = self.entrance.next_batch(self.hosted_id, cost);
         if let Some(reason) = reason {
             self.last_batch.store(entries, Ordering::Relaxed);
-            let lone = if entries == 1 { self.lone_batches() + 1 } else { 0 };
-            self.lone_batches.store(lone, Ordering::Relaxed);
             self.metrics.released(reason, entries);
         }
         BatchFacts { id, size: entries, replica, reason, span: None }
@@ -140,11 +135,6 @@ impl Pool {
     /// The number of entries of the last batch. Parts of a batch under bisection do not count.
     pub(crate) fn last_batch(&self) -> usize {
         self.last_batch.load(Ordering::Relaxed)
-    }
-
-    /// How many batches in a row had one entry, up to now. Batches that leave at once may count as one.
-    pub(super) fn lone_batches(&self) -> usize {
-        self.lone_batches.load(Ordering::Relaxed)
     }
 
     /// The last batch that ended, once.

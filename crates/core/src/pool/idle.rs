@@ -19,10 +19,6 @@ use crate::clock::Instant;
 use crate::queue::{AdmissionDecision, DeadlineCheck, Entry, Load, QueueState, Release, Suspicion};
 use crate::timeline::ReleaseReason;
 
-/// After this many batches of one entry in a row, the next entry counts as alone. The entries of one burst come one
-/// after the other: the first of them does not know of the next.
-const LONE_BATCHES: usize = 4;
-
 /// Code that takes longer than a few turns of the runtime runs in its replica's own task, beside its caller and the
 /// caller's other calls.
 const QUICK: Duration = Duration::from_micros(20);
@@ -76,8 +72,7 @@ impl Pool {
     /// Gives the entry back: it belongs into the queue.
     pub(super) fn hand_over_idle(self: &Arc<Self>, mut entry: Entry, now: Instant) -> Result<(), Entry> {
         let Some(reason) = self.release_alone(&entry, now) else { return Err(entry) };
-        let is_single = self.is_single();
-        let Some(replica) = self.replicas.take_free(is_single) else { return Err(entry) };
+        let Some(replica) = self.replicas.take_free() else { return Err(entry) };
         // With the slot, which keeps both from changing once more: they may have changed since the first look.
         if self.entrance.is_isolating() || self.is_task() && self.replicas.is_moved_to_threads() {
             self.give_back_worker(&replica);
@@ -103,26 +98,17 @@ impl Pool {
         !spec.is_async() && spec.settings().runs_as_task()
     }
 
-    /// Whether no batch has a second entry.
-    fn is_single(&self) -> bool {
-        self.policy().bounds().0 == 1
-    }
-
     /// Why an entry may leave alone, now, if a replica is free and this thread may run it.
     fn release_alone(&self, entry: &Entry, now: Instant) -> Option<ReleaseReason> {
+        // The entries of one burst come one after the other: the first of them does not know of the next. So all that
+        // could be in one batch meet in the queue.
+        let is_single = self.policy().bounds().0 == 1 && self.policy().max_delay.is_zero();
         let is_first = self.queued_by_all() == 1 && entry.flight.session.is_none() && !self.entrance.is_isolating();
-        if !is_first || !self.may_run_without_actor(entry) {
+        if !is_single || !is_first || !self.may_run_without_actor(entry) {
             return None;
         }
-        let has_delay = !self.policy().max_delay.is_zero();
-        let waiting = QueueState {
-            load: Load::new(1, entry.cost),
-            oldest_arrival: has_delay.then_some(entry.enqueued_at),
-            first_deadline: has_delay.then_some(entry.flight.deadline),
-            estimate: if has_delay { self.cost.line().batch(entry.cost) } else { Duration::ZERO },
-            last_batch: self.last_batch(),
-            ..QueueState::default()
-        };
+        let load = Load::new(1, entry.cost);
+        let waiting = QueueState { load, last_batch: self.last_batch(), ..QueueState::default() };
         match self.policy().decide(now, &waiting) {
             Release::Now(reason) if self.has_time(entry) => Some(reason),
             _ => None,
@@ -132,12 +118,11 @@ impl Pool {
     /// Whether the entry's code may run without the replica's actor.
     fn may_run_without_actor(&self, entry: &Entry) -> bool {
         if !self.is_task() {
-            return self.hands_over_directly() && (self.is_single() || self.lone_batches() >= LONE_BATCHES);
+            return self.hands_over_directly();
         }
-        // If each of many callers ran its own entry, they would never meet in a batch. Outputs have their reader in the
-        // same task.
-        let fits = self.is_single() && entry.outputs.is_none() && self.quickness.is_quick() && MAY_RUN.get();
-        fits && entry.flight.permit.as_ref().is_some_and(|permit| permit.gateway().offload().is_entered())
+        // Outputs have their reader in the same task.
+        let is_quick = entry.outputs.is_none() && self.quickness.is_quick() && MAY_RUN.get();
+        is_quick && entry.flight.permit.as_ref().is_some_and(|permit| permit.gateway().offload().is_entered())
     }
 
     /// Whether it makes its deadline, by the measured cost. The batcher refuses it where it does not.

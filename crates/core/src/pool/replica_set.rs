@@ -124,13 +124,9 @@ impl ReplicaSet {
         live.fold((0, false), |(slots, free), handle| (slots + handle.slots(), free || handle.free_slots() > 0))
     }
 
-    /// A replica that takes a batch now, with its slot taken. Unless batches run `beside` others, only if none runs.
-    pub(super) fn take_free(&self, beside: bool) -> Option<Arc<ReplicaHandle>> {
-        let handles = self.handles.lock();
-        if !beside && handles.iter().any(|handle| handle.running() > 0) {
-            return None;
-        }
-        handles.iter().find(|handle| !handle.is_leaving() && handle.try_take()).cloned()
+    /// A replica that takes a batch now, with its slot taken.
+    pub(super) fn take_free(&self) -> Option<Arc<ReplicaHandle>> {
+        self.handles.lock().iter().find(|handle| !handle.is_leaving() && handle.try_take()).cloned()
     }
 
     /// Says that replicas run on threads from now on. True: they did not before.
