@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod actors;
 mod adder;
 mod admin;
 mod bench;
@@ -19,6 +20,7 @@ mod helpers;
 mod https;
 mod issuers;
 mod logs;
+mod mcp;
 mod members;
 mod mistakes;
 mod models;

@@ -117,7 +117,7 @@ fn carry_out(
             let message = "this program was built without the feature `process`, which services in Python need";
             return Err(CliError::Usage(message.to_owned()));
         }
-        CliCommand::Mcp(ref args) if args.is_bridge() => return mcp::bridge(args),
+        CliCommand::Mcp(ref args) if let Some(origin) = &args.node => return mcp::bridge(args, origin),
         CliCommand::Serve { .. }
         | CliCommand::Check
         | CliCommand::Mcp(_)

@@ -1,6 +1,6 @@
 //! Cohere's second API in front of the routes that rank: `POST /v2/rerank`.
 //!
-//! Errors are `{"id", "message"}` with the edge's statuses, but for one: Cohere's libraries repeat 408, 409, 429 and
+//! Errors are `{"message"}` with the edge's statuses, but for one: Cohere's libraries repeat 408, 409, 429 and
 //! every 5xx by themselves, whatever a header says. A failure of calls that may have run, and may not run again, has
 //! status 424 there. The wire is that of Cohere's Python library 7.3.
 

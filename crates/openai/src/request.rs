@@ -98,8 +98,7 @@ impl<'a> ModelRequest<'a> {
         request: ProtocolRequest<'_>,
     ) -> Result<Self, ApiError> {
         let parts = request.head;
-        let UnroutedForm { head, fields, length, account, compression, .. } =
-            context.read_unrouted_form(request).await?;
+        let UnroutedForm { head, fields, length, account, compression } = context.read_unrouted_form(request).await?;
         let model = model_of(fields.get("model"))?;
         let read = ReadBody { parts, head, length, account, compression };
         Self::routed(context, task, model, read, |route| {

@@ -29,8 +29,8 @@ enum Action {
         question: String,
         value: Value,
     },
-    /// `passivate` or `move`.
-    End {
+    /// `passivate` or `release`.
+    Order {
         verb: &'static str,
         kind: String,
         key: String,
@@ -55,16 +55,16 @@ impl ActorsArgs {
             .arg(kind.clone().required(false).long("kind").help("Show the active keys of this kind"));
         let ask = of_key(Command::new("ask").about("Ask the actor of a key, on whichever node, and print its answer"))
             .args([question, value.help("The question as JSON")]);
-        let passivate =
-            of_key(Command::new("passivate").about("Save a key and end it on this node, unless a message waits"));
-        let moved =
-            of_key(Command::new("move").about(
-                "Save a key and end it on this node at once; its messages follow it to the node that has it now",
-            ));
+        let passivate = of_key(
+            Command::new("passivate").about("Ask a key on this node to save its state and end, unless a message waits"),
+        );
+        let release = of_key(Command::new("release").about(
+            "Ask a key on this node to save its state and end; its messages follow it to the node that has it now",
+        ));
         Command::new("actors")
-            .about("Show the keyed actors of a running node, ask them, and end them on this node")
+            .about("Show the keyed actors of a running node, ask them questions, and ask them to end on this node")
             .subcommand_required(true)
-            .subcommands([with(list, "10s"), with(ask, "30s"), with(passivate, "10s"), with(moved, "10s")])
+            .subcommands([with(list, "10s"), with(ask, "30s"), with(passivate, "10s"), with(release, "10s")])
     }
 
     /// Reads the matches of clap.
@@ -78,8 +78,8 @@ impl ActorsArgs {
                 question: word("question"),
                 value: value_of(matches, "value"),
             },
-            "passivate" => Action::End { verb: "passivate", kind: word("kind"), key: word("key") },
-            "move" => Action::End { verb: "move", kind: word("kind"), key: word("key") },
+            "passivate" => Action::Order { verb: "passivate", kind: word("kind"), key: word("key") },
+            "release" => Action::Order { verb: "release", kind: word("kind"), key: word("key") },
             _ => Action::List(matches.get_one::<String>("kind").cloned()),
         };
         Self { action, client: AdminClient::from_matches(matches), is_json: matches.get_flag("json") }
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &ActorsArgs) -> Result<(), CliError> {
             let (kind, key, question) = (encoded(kind), encoded(key), encoded(question));
             args.client.post(format!("/v1/actors/{kind}/ask?key={key}&question={question}"), value)?
         }
-        Action::End { verb, kind, key } => {
+        Action::Order { verb, kind, key } => {
             args.client.ask("POST", format!("/v1/actors/{}/{verb}?key={}", encoded(kind), encoded(key)))?
         }
     };
@@ -110,10 +110,10 @@ pub(crate) fn run(args: &ActorsArgs) -> Result<(), CliError> {
         Action::List(None) => output::result(KindsText(items(&answer["kinds"]))),
         Action::List(Some(_)) => output::result(KeysText(&answer)),
         Action::Ask { .. } => output::result(&answer["answer"]),
-        Action::End { key, .. } if answer["was_active"] == true => {
-            output::result(format_args!("{}: is saved and ended", plain::line(key)))
+        Action::Order { key, .. } if answer["was_active"] == true => {
+            output::result(format_args!("{}: was asked to save its state and end", plain::line(key)))
         }
-        Action::End { key, .. } => output::result(format_args!("{}: is not active on this node", plain::line(key))),
+        Action::Order { key, .. } => output::result(format_args!("{}: is not active on this node", plain::line(key))),
     }
 }
 
@@ -192,8 +192,8 @@ visit  0            0        0        0        -";
         assert!(action(&["ask", "cart", "ann", "add", "--value", "tea"]).is_err());
         assert_eq!(action(&["list"]).unwrap(), Action::List(None));
         assert_eq!(action(&["list", "--kind", "cart"]).unwrap(), Action::List(Some(text("cart"))));
-        let moved = Action::End { verb: "move", kind: text("cart"), key: text("ann") };
-        assert_eq!(action(&["move", "cart", "ann"]).unwrap(), moved);
+        let released = Action::Order { verb: "release", kind: text("cart"), key: text("ann") };
+        assert_eq!(action(&["release", "cart", "ann"]).unwrap(), released);
         assert_eq!(encoded("a/b c&ü"), "a%2Fb%20c%26%C3%BC");
     }
 }

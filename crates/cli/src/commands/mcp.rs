@@ -32,7 +32,7 @@ use crate::signals::Signals;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct McpArgs {
     /// The running node; `None` if an app is started.
-    node: Option<Origin>,
+    pub(crate) node: Option<Origin>,
     ca_file: Option<PathBuf>,
     headers: Vec<(String, String)>,
     key: Option<String>,
@@ -78,11 +78,6 @@ impl McpArgs {
         }
     }
 
-    /// Whether the messages go to a running node, so that no app is started.
-    pub(crate) fn is_bridge(&self) -> bool {
-        self.node.is_some()
-    }
-
     /// The headers of each message.
     fn headers(&self) -> Result<HeaderMap, CliError> {
         let mut headers = HeaderMap::new();
@@ -114,10 +109,9 @@ fn node(text: &str) -> Result<Origin, String> {
 }
 
 /// Passes messages on to a running node.
-pub(crate) fn bridge(args: &McpArgs) -> Result<(), CliError> {
-    let Some(origin) = args.node.clone() else { return Ok(()) };
-    let trust = trust::read(args.ca_file.as_deref(), [&origin])?;
-    let node = RemoteNode { trust, headers: args.headers()?, origin };
+pub(crate) fn bridge(args: &McpArgs, origin: &Origin) -> Result<(), CliError> {
+    let trust = trust::read(args.ca_file.as_deref(), [origin])?;
+    let node = RemoteNode { trust, headers: args.headers()?, origin: origin.clone() };
     block_on(async {
         let mut signals = listen()?;
         serve(&mut signals, node, MAX_MESSAGE_BYTES).await
@@ -138,7 +132,8 @@ pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo, args: &McpArgs, l
     }
     let headers = args.headers()?;
     // The only caller is the program that has started this one: it needs no key, and has no network in between.
-    let config = HttpConfig { api_keys: None, rate_limit: None, tls: None, ..http_config(&plan)? };
+    let config = http_config(&plan)?;
+    let config = HttpConfig { api_keys: None, rate_limit: None, tls: None, doors_off: Vec::new(), ..config };
     let mcp = mcp_config(&plan, &info);
     let title = title(&plan.target);
     let longest = plan.routes.iter().map(|route| route.max_body_bytes.value).fold(config.max_body_bytes, u64::max);
@@ -244,7 +239,7 @@ mod tests {
             assert_eq!(args.node.map(|node| node.to_string()).as_deref(), Some("http://h:1"), "{url}");
         }
         assert!(parse("mcp --url http://h:1 app.py").unwrap_err().contains("cannot be used with"));
-        assert!(!parse("mcp app.py").unwrap().is_bridge());
+        assert_eq!(parse("mcp app.py").unwrap().node, None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use callboard_state::{PostgresStore, RedbStore};
 use parking_lot::Mutex;
 
 use super::part::Part;
+use crate::error::chain;
 use crate::{ConfigError, Plan, RoutePlan, Source, StagePlan, StateStoreAt};
 
 /// The code of a method, behind the step that routes have in its place.
@@ -130,20 +131,15 @@ impl NodeStore {
             StorePlace::File(path) => {
                 let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
                 directory.map_or(Ok(()), std::fs::create_dir_all).map_err(|error| error.to_string())?;
-                let store = RedbStore::open(path).map_err(|error| with_causes(&error))?;
+                let store = RedbStore::open(path).map_err(|error| chain(&error))?;
                 Arc::new(store)
             }
             StorePlace::Server(variable) => {
                 let config = std::env::var(variable).map_err(|error| error.to_string())?;
-                Arc::new(PostgresStore::try_new(&config).map_err(|error| with_causes(&error))?.making_table())
+                Arc::new(PostgresStore::try_new(&config).map_err(|error| chain(&error))?.making_table())
             }
         })
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"))
 }
 
 impl StateStore for NodeStore {

@@ -52,7 +52,7 @@ impl<K: Keyed> Kind<K> {
     /// Saves a key and ends it, if it is active here. Its messages follow it.
     async fn release(&self, key: &str) -> bool {
         let mut was_active = false;
-        while self.end_key(key, SlotOrder::Move) {
+        while self.end_key(key, SlotOrder::Release) {
             was_active = true;
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -46,7 +46,7 @@ pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
         match slot.order() {
             SlotOrder::Stop => return,
             // Another claim from here would end the instance of the new owner.
-            SlotOrder::Move => return slot.close(&moved()),
+            SlotOrder::Release => return slot.close(&moved()),
             SlotOrder::None | SlotOrder::Passivate => {}
         }
         if slot.close_if_empty() {
@@ -122,7 +122,7 @@ impl<'a, K: Keyed> Live<'a, K> {
         loop {
             let end = match self.slot.order() {
                 SlotOrder::Stop => return self.leave(&ended()).await,
-                SlotOrder::Move => return self.leave(&moved()).await,
+                SlotOrder::Release => return self.leave(&moved()).await,
                 SlotOrder::None | SlotOrder::Passivate => match self.slot.next() {
                     Some(delivery) => {
                         self.slot.take_back_passivation();

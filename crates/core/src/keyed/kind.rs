@@ -333,9 +333,9 @@ impl<K: Keyed> AnyKind for Kind<K> {
     fn move_away(&self, is_here: &dyn Fn(&str) -> bool, at_most: usize) -> bool {
         let mut moved = 0;
         self.shards.for_each(|slot| {
-            if moved < at_most && slot.order() != SlotOrder::Move && !is_here(&slot.key) {
+            if moved < at_most && slot.order() != SlotOrder::Release && !is_here(&slot.key) {
                 moved += 1;
-                slot.give(SlotOrder::Move);
+                slot.give(SlotOrder::Release);
             }
         });
         moved < at_most

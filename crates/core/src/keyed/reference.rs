@@ -88,7 +88,7 @@ impl KeyedRef {
     /// As [`passivate`](Self::passivate), also if messages wait: they follow the key to the node that has it now.
     #[must_use]
     pub fn release(&self, key: &str) -> bool {
-        self.end(key, SlotOrder::Move)
+        self.end(key, SlotOrder::Release)
     }
 
     fn end(&self, key: &str, order: SlotOrder) -> bool {

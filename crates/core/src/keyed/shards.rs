@@ -30,7 +30,7 @@ pub(crate) enum SlotOrder {
     /// Save and end, once no message waits: another key needs the place.
     Passivate,
     /// Save and end, and send waiting messages to the new owner.
-    Move,
+    Release,
     /// Save and end: the node stops.
     Stop,
 }
@@ -134,7 +134,7 @@ impl<K> Slot<K> {
     pub(super) fn order(&self) -> SlotOrder {
         match self.order.load(Ordering::Acquire) {
             order if order == SlotOrder::Passivate as u8 => SlotOrder::Passivate,
-            order if order == SlotOrder::Move as u8 => SlotOrder::Move,
+            order if order == SlotOrder::Release as u8 => SlotOrder::Release,
             order if order == SlotOrder::Stop as u8 => SlotOrder::Stop,
             _ => SlotOrder::None,
         }

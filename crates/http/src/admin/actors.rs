@@ -3,8 +3,10 @@
 //! - `GET /v1/actors`: the kinds, with the count of their active keys on this node.
 //! - `GET /v1/actors/{kind}?limit=100`: a kind with some of these keys.
 //! - `POST /v1/actors/{kind}/ask?key=K&question=Q` with a value as JSON: the answer, from whichever node has the key.
-//! - `POST /v1/actors/{kind}/passivate?key=K`: the key is saved and ended on this node, unless a message waits.
-//! - `POST /v1/actors/{kind}/move?key=K`: the same at once. Its messages follow it to the node that has it now.
+//! - `POST /v1/actors/{kind}/passivate?key=K`: asks the key to save its state and end on this node, unless a message waits.
+//! - `POST /v1/actors/{kind}/release?key=K`: the same at once. Its messages follow it to the node that has it now.
+//!
+//! An order is answered when it is given: `was_active` says whether there was a key to take it.
 
 use std::sync::Arc;
 
@@ -15,13 +17,13 @@ use axum::{Extension, Json};
 use callboard_codec::{DecodeLimits, Format, Value as Payload};
 use callboard_core::keyed::KeyedRef;
 use callboard_core::{CallError, CallOptions, ErrorKind};
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::Admin;
 use super::changes::named;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::request::request_fields::{decoded, query_pairs};
 use crate::request::short::short_body;
 
 /// How the descriptions of kinds begin.
@@ -88,9 +90,9 @@ pub(super) async fn order(
             ask(&keyed, &key, &question, &body).await?
         }
         "passivate" => json!({ "kind": kind, "key": key, "was_active": keyed.passivate(&key) }),
-        "move" => json!({ "kind": kind, "key": key, "was_active": keyed.release(&key) }),
+        "release" => json!({ "kind": kind, "key": key, "was_active": keyed.release(&key) }),
         _ => {
-            let paths = "there are `ask`, `passivate` and `move`";
+            let paths = "there are `ask`, `passivate` and `release`";
             return Err(ApiError::no_such_page(&format!("/v1/actors/{kind}/{verb}"), paths));
         }
     };
@@ -121,7 +123,6 @@ fn required(request: &Request, name: &str) -> Result<String, ApiError> {
 
 /// A query parameter, decoded.
 fn parameter(request: &Request, name: &str) -> Option<String> {
-    let pairs = request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
-    Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
+    let (_, value) = query_pairs(request.uri()).find(|(key, _)| key == name)?;
+    Some(decoded(value).into_owned())
 }

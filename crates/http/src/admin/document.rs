@@ -51,12 +51,13 @@ fn document() -> Value {
             ) },
             "/v1/actors/{kind}/passivate": { "post": of_key(
                 "passivate_actor",
-                "Saves a key and ends it on this node, unless a message waits",
+                "Asks a key to save its state and end on this node, unless a message waits; answered at once",
                 &[],
             ) },
-            "/v1/actors/{kind}/move": { "post": of_key(
-                "move_actor",
-                "Saves a key and ends it on this node at once; its messages follow it to the node that has it now",
+            "/v1/actors/{kind}/release": { "post": of_key(
+                "release_actor",
+                "Asks a key to save its state and end on this node; its messages follow it to the node that has it now; \
+                 answered at once",
                 &[],
             ) },
             "/v1/models": { "get": page() },

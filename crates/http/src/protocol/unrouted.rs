@@ -36,7 +36,7 @@ pub struct UnroutedRequest<'a, 'r> {
 
 /// A form that was read before its route is known.
 #[derive(Debug)]
-pub struct UnroutedForm<'a, 'r> {
+pub struct UnroutedForm<'r> {
     /// What its headers say.
     pub head: RequestHead<'r>,
     /// Its parts.
@@ -45,8 +45,6 @@ pub struct UnroutedForm<'a, 'r> {
     pub length: u64,
     /// Pays for the parts.
     pub account: Arc<HeldBytes>,
-    /// Pays, by the same account, for what is made of them.
-    pub budget: CodecBudget<'a>,
     /// What its client accepts.
     pub compression: ResponseCompression,
 }
@@ -57,7 +55,7 @@ impl<'a> RequestContext<'a> {
     /// # Errors
     ///
     /// As [`read_unrouted`](Self::read_unrouted), and a form that is malformed.
-    pub async fn read_unrouted_form<'r>(self, request: ProtocolRequest<'r>) -> Result<UnroutedForm<'a, 'r>, ApiError> {
+    pub async fn read_unrouted_form<'r>(self, request: ProtocolRequest<'r>) -> Result<UnroutedForm<'r>, ApiError> {
         let RequestContext { client, config, .. } = self;
         let ProtocolRequest { head: parts, body } = request;
         let head = RequestHead::read(&parts.headers)?;
@@ -80,7 +78,7 @@ impl<'a> RequestContext<'a> {
         budget.charge(form.value_bytes())?;
         let (bytes, limits) = (form.read_bytes(), config.decode.clone());
         let ((), fields) = budget.run((), bytes, move || form.decode(&limits, |_| None)).await?;
-        Ok(UnroutedForm { head, fields: fields?, length, account, budget, compression })
+        Ok(UnroutedForm { head, fields: fields?, length, account, compression })
     }
 
     /// The longest time that the node allows, or that the client does.

@@ -66,7 +66,7 @@ pub(crate) fn auth_request(
 }
 
 /// The decoded names of the query's parameters, with the values as written.
-fn query_pairs(uri: &Uri) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
+pub(crate) fn query_pairs(uri: &Uri) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     let parts = uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty());
     parts.map(|part| part.split_once('=').unwrap_or((part, ""))).map(|(name, value)| (decoded(name), value))
 }
@@ -78,7 +78,7 @@ fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
 }
 
 /// A name or value as a form encodes it. Bytes that are no UTF-8 become replacement characters.
-fn decoded(text: &str) -> Cow<'_, str> {
+pub(crate) fn decoded(text: &str) -> Cow<'_, str> {
     let spaced = if text.contains('+') { Cow::Owned(text.replace('+', " ")) } else { Cow::Borrowed(text) };
     match spaced {
         Cow::Borrowed(text) => percent_decode_str(text).decode_utf8_lossy(),

@@ -250,7 +250,7 @@ async fn keyed_actors_are_listed_asked_and_ended() {
     assert_eq!((&kinds["kinds"][0]["kind"], &kinds["kinds"][0]["active_keys"]), (&json!("total"), &json!(1)));
     assert_eq!(run.local("GET /v1/actors/total", "").await.json()["keys"], json!(["a/b"]));
 
-    for verb in ["passivate", "move"] {
+    for verb in ["passivate", "release"] {
         let end = format!("POST /v1/actors/total/{verb}?key=a%2Fb");
         assert_eq!(run.local(&end, "").await.json()["was_active"], true, "{verb}");
         let ending = async { while run.local("GET /v1/actors/total", "").await.json()["active_keys"] != 0 {} };
@@ -259,6 +259,10 @@ async fn keyed_actors_are_listed_asked_and_ended() {
         assert_eq!(run.local(add, "1").await.status, 200, "it was saved");
     }
     assert_eq!(run.local(add, "1").await.json()["answer"], 9);
+
+    let in_form = run.local("POST /v1/actors/total/ask?%6bey=b+c&question=add", "1").await;
+    assert_eq!(in_form.status, 200, "{in_form:?}");
+    assert_eq!(run.local("POST /v1/actors/total/passivate?key=b%20c", "").await.json()["was_active"], true);
 
     for (line, body, status) in [
         ("GET /v1/actors/none", "", 404),

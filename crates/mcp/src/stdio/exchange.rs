@@ -62,11 +62,14 @@ impl fmt::Debug for PostedAnswer {
 }
 
 /// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExchangeError {
     /// Nothing has reached the node.
+    #[error("the message was not sent: {0}")]
     NotSent(String),
     /// The node may have carried the message out.
+    #[error("the answer was lost: {0}")]
     Lost(String),
 }
 
