@@ -54,6 +54,14 @@ class Basket:
     def count_of_calls(self) -> int:
         return self.calls
 
+    def spoil(self, whole: bool) -> str:
+        """Makes a state that does not fit its hint."""
+        if whole:
+            self.state = 5  # type: ignore[assignment]
+        else:
+            self.state.items.append(5)  # type: ignore[arg-type]
+        return "done"
+
 
 @cb.keyed(durable=False, save_every="1s")
 class Visits:

@@ -30,6 +30,7 @@ def test_each_method_is_a_route_with_the_key_in_its_path() -> None:
         "Basket.about": "/basket/{key}/about",
         "Basket.take": "/basket/{key}/{item}/take",
         "Basket.count_of_calls": "/basket/{key}/count_of_calls",
+        "Basket.spoil": "/basket/{key}/spoil",
         "Visits": "/visits/{key}",
         "Line": "/line/{key}",
     }
@@ -140,6 +141,23 @@ def test_an_object_whose_call_has_failed_is_not_used_again(replica: Replica) -> 
     with pytest.raises(cb.HTTPException):
         replica.call("add", "bomb")
     assert replica.call("show", {}) == ["tea"]
+
+
+def test_a_state_that_does_not_fit_is_neither_saved_nor_answered(replica: Replica) -> None:
+    replica.call("add", "tea")
+    for whole, message in [
+        (False, r"Basket\.state: the new state does not fit: .*\$\.items\[1\]"),
+        (True, r"Basket\.state: "),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            replica.call("spoil", whole)
+        assert replica.call("show", {}) == ["tea"]
+
+
+def test_a_saved_state_that_does_not_fit_is_no_fault_of_the_call(replica: Replica) -> None:
+    replica.states["ann"] = (1, encode({"items": [5], "kinds": []}))
+    with pytest.raises(TypeError, match=r"Basket\.state: the saved state does not fit: .*\$\.items\[0\]"):
+        replica.call("show", {})
 
 
 def test_a_replica_keeps_some_objects_only(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,10 +175,25 @@ class State:
             ) from error
 
     def read(self, written: bytes) -> Any:
+        """The state that these bytes are. One that does not fit its hint is no fault of the call: `TypeError`."""
+        return self._named("the saved state does not fit", lambda: self._read(written))
+
+    def write(self, state: Any, before: bytes | None) -> bytes:
+        """The bytes of a state, which can be read again if they are other ones than before."""
+        written: bytes = self._named("it cannot be saved", lambda: b"".join(self._form.encode_output(state)))
+        if written != before:
+            # A field of another type would make the key unreadable, and a caller would have an answer.
+            self._named("the new state does not fit", lambda: self._read(written))
+        return written
+
+    def _read(self, written: bytes) -> Any:
         return self._form.arguments(decode(written, is_as_sent=self._form.takes_frames_as_sent))["state"]
 
-    def write(self, state: Any) -> bytes:
-        return b"".join(self._form.encode_output(state))
+    def _named(self, problem: str, step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{self._cls.__name__}.state: {problem}: {error}") from error
 
 
 class Objects:
@@ -232,7 +247,7 @@ class Objects:
             raise output
         if isinstance(output, ANSWERS):
             raise TypeError(f"{signature.where}: a method of a keyed class returns a value, and no `Response`")
-        encoded, state = b"".join(signature.encode_output(output)), self._state.write(found.state)
+        encoded, state = b"".join(signature.encode_output(output)), self._state.write(found.state, call["state"])
         is_same = state == call["state"]
         self._kept[call["key"]] = ((call["epoch"], call["version"] + (not is_same)), found)
         if len(self._kept) > _KEPT:
