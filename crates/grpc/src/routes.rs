@@ -81,7 +81,8 @@ impl<'a> RouteCall<'a> {
             }
         }
         let client = context.client;
-        let route = client.route(&name).or_else(|| client.route(&format!("/{name}")));
+        let public = |name: &str| client.route(name).filter(|route| !route.is_private());
+        let route = public(&name).or_else(|| public(&format!("/{name}")));
         let route = route.ok_or_else(|| client.no_route(&shown(&name)))?;
         let own_limit = context.config.max_body_bytes_of(route.name());
         if body.len() as u64 > own_limit {

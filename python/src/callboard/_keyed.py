@@ -202,7 +202,7 @@ class Objects:
     def __init__(self, cls: Any) -> None:
         self._cls = cls
         self._state = State(cls)
-        self._kept: OrderedDict[str, tuple[tuple[int, int], Any]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[bytes | None, Any]] = OrderedDict()
         self.context = SetupContext()
 
     def call(self, route: Route, call: dict[str, Any], context: Context) -> dict[str, Any]:
@@ -222,9 +222,13 @@ class Objects:
         return self._ended(found, route, call, await settled(route.call(found, arguments)))
 
     def _begin(self, call: dict[str, Any]) -> Any:
-        """The object that has this state. It is kept again if the call succeeds."""
-        version, found = self._kept.pop(call["key"], (None, None))
-        return found if version == (call["epoch"], call["version"]) else None
+        """The object that has this state. It is kept again if the call succeeds.
+
+        It may have the state of a call whose answer came too late, and another replica may have gone on from the one
+        before: only the state itself tells.
+        """
+        state, found = self._kept.pop(call["key"], (None, None))
+        return found if state == call["state"] else None
 
     def _made(self, call: dict[str, Any]) -> Any:
         made = self._cls()
@@ -249,7 +253,7 @@ class Objects:
             raise TypeError(f"{signature.where}: a method of a keyed class returns a value, and no `Response`")
         encoded, state = b"".join(signature.encode_output(output)), self._state.write(found.state, call["state"])
         is_same = state == call["state"]
-        self._kept[call["key"]] = ((call["epoch"], call["version"] + (not is_same)), found)
+        self._kept[call["key"]] = (state, found)
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return {"state": None if is_same else state, "output": encoded}

@@ -354,7 +354,7 @@ class _KeyedInstance(_Instance):
     def __init__(self, app: Any, settings: dict[str, Any]) -> None:
         super().__init__(app, settings)
         self._instance.context = self._context
-        self._states: dict[str, tuple[int, bytes | None]] = {}
+        self._states: dict[str, bytes] = {}
         # The calls of a key run one after another.
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -378,13 +378,12 @@ class _KeyedInstance(_Instance):
         if key is None:
             raise TargetError(f"`{route.name}` needs a key: client.call(…, method={route.attribute!r}, key='ann')")
         async with self._locks[key]:
-            version, state = self._states.get(key, (0, None))
-            call = {"key": key, "epoch": 1, "version": version, "state": state, "input": item}
+            call = {"key": key, "state": self._states.get(key), "input": item}
             (found,) = await run_here(runner, [call], [context], lambda index, output: None)
             if isinstance(found, Failure):
                 return [], found
             if found["state"] is not None:
-                self._states[key] = (version + 1, found["state"])
+                self._states[key] = found["state"]
             return [found["output"]], None
 
 

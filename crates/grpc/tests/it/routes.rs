@@ -183,6 +183,18 @@ async fn texts_and_options_are_short() {
     assert_eq!(refused, "the options of a call have at most 65536 bytes");
 }
 
+/// Such as the one that computes a method of a keyed class, whose caller gives the state.
+#[tokio::test]
+async fn a_private_route_is_not_there() {
+    let inner = Stage::each("inner", |n: &u64| Ok(*n));
+    let server = Server::with(app().route("@keyed/inner", inner), config(|_| {})).await;
+    let client = server.connect().await;
+    for name in ["@keyed/inner", "/@keyed/inner"] {
+        client.call(CALL, &json(name, "1")).await.refused(5);
+        client.call(STREAM, &json(name, "1")).await.refused(5);
+    }
+}
+
 #[tokio::test]
 async fn mistakes_are_those_of_the_route() {
     let server = Server::with(app(), config(|config| config.max_body_bytes = 1_000)).await;

@@ -7,10 +7,9 @@
 //!
 //! * **In order:** the instance handles one call at a time, so the next one begins with the state of the last one.
 //! * **Crash:** a call whose replica dies, or whose method raises, has no new state: the key goes on with the last one.
-//! * **Late, cancelled:** a call that has left is cancelled in its replica. Its state is that of the call before.
+//! * **Late:** a call that is late has no new state. One whose caller has left is handled to its end.
 //!
-//! The replica keeps objects by epoch and version of their state, so it seldom reads a state. They are a cache: losing
-//! one changes no result.
+//! The replica keeps objects with their states, so it seldom reads one. They are a cache: losing one changes no result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +47,7 @@ impl PythonKeyed {
 
     /// The app with the kind, whose states are in `store`.
     pub fn add_to(&self, app: App, store: Arc<dyn StateStore>) -> App {
-        let load = |_, state: Stored<Value>| async { Ok(Object { state, version: 0 }) };
+        let load = |_, state: Stored<Value>| async { Ok(Object(state)) };
         let save = self.save_every_ms.map(|every| SavePolicy::Relaxed { every: Duration::from_millis(every) });
         let kind = KeyedSpec::new(&self.kind, store, load)
             .save(save.unwrap_or(SavePolicy::Durable))
@@ -77,11 +76,22 @@ impl PythonKeyed {
     }
 }
 
-/// The key in a path that this route takes. There may be more segments before it, such as the prefix of a proxy.
+/// The key in a path that this route takes. There may be more segments before it, such as the prefix of a proxy. A door
+/// that calls the route by its name has another path, which holds no key.
 fn key_in(route: &str, path: &str) -> Result<String, Failure> {
     let needs = || Failure::invalid_input(format!("a call of `{route}` needs the key in its path"));
-    let place = route.rsplit('/').position(|segment| segment == format!("{{{KEY}}}")).ok_or_else(needs)?;
-    let segment = path.rsplit('/').nth(place).filter(|segment| !segment.is_empty()).ok_or_else(needs)?;
+    let mut found = None;
+    let mut segments = path.rsplit('/');
+    for expected in route.trim_start_matches('/').rsplit('/') {
+        let segment = segments.next().filter(|segment| !segment.is_empty()).ok_or_else(needs)?;
+        match expected.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+            Some(KEY) => found = Some(segment),
+            Some(_) => {}
+            None if percent_decode_str(segment).eq(percent_decode_str(expected)) => {}
+            None => return Err(needs()),
+        }
+    }
+    let segment = found.filter(|segment| !segment.contains(['{', '}'])).ok_or_else(needs)?;
     let key = percent_decode_str(segment).decode_utf8();
     Ok(key.map_err(|_| Failure::invalid_input("the key is no text in UTF-8"))?.into_owned())
 }
@@ -101,18 +111,15 @@ impl Question for MethodCall {
 }
 
 /// The state of one key.
-struct Object {
-    /// Bytes that the class reads; null before its first change.
-    state: Stored<Value>,
-    /// The count of changes since it was loaded.
-    version: u64,
-}
+///
+/// Bytes that the class reads; null before its first change.
+struct Object(Stored<Value>);
 
 impl Keyed for Object {
     type State = Value;
 
     fn stored(&mut self) -> &mut Stored<Value> {
-        &mut self.state
+        &mut self.0
     }
 }
 
@@ -122,21 +129,15 @@ impl Answers<MethodCall> for Object {
         MethodCall { stage, input }: MethodCall,
         context: &KeyContext,
     ) -> Result<Value, Failure> {
-        let call: [(&str, Value); 5] = [
-            ("key", context.key().into()),
-            ("epoch", context.epoch().into()),
-            ("version", self.version.into()),
-            ("state", Value::clone(&self.state)),
-            ("input", input),
-        ];
+        let call: [(&str, Value); 3] =
+            [("key", context.key().into()), ("state", Value::clone(&self.0)), ("input", input)];
         let (route, call) = (PythonKeyed::route_of(&stage), Value::Map(Map::from_iter(call)));
         let options = context.options().clone().with_deadline(context.deadline());
         let answer: Result<Value, CallError> = context.asker_client().call_with(&route, call, options).await;
         let Value::Map(mut answer) = answer? else { return Err(Failure::new("a replica answered without a state")) };
         if let Some(Value::Bytes(state)) = answer.remove("state") {
             // A copy: the answer's buffer may be memory of the replica, and is larger.
-            *self.state = Value::Bytes(state.to_vec().into());
-            self.version += 1;
+            *self.0 = Value::Bytes(state.to_vec().into());
         }
         answer.remove("output").ok_or_else(|| Failure::new("a replica answered without an output"))
     }
@@ -156,7 +157,7 @@ mod tests {
         ] {
             assert_eq!(key(route, path).as_deref(), Ok(expected), "{path}");
         }
-        for path in ["", "/add", "/cart//add"] {
+        for path in ["", "/add", "/cart//add", "/v2/models/x/infer", "/other/ann/add", "/cart/{key}/add"] {
             assert_eq!(
                 key("/cart/{key}/add", path).unwrap_err(),
                 "a call of `/cart/{key}/add` needs the key in its path"
