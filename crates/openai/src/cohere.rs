@@ -16,7 +16,7 @@ use callboard_http::protocol::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::error::{X_SHOULD_RETRY, response_with};
+use crate::error::{X_SHOULD_RETRY, must_not_be_repeated, response_with};
 use crate::models::ids_of;
 use crate::rank::{Dialect, rerank};
 use crate::request::ModelRequest;
@@ -74,7 +74,10 @@ impl Protocol for CohereProtocol {
         // A text can always be written.
         let body = serde_json::to_vec(&CohereErrorJson { message: error.message() }).unwrap_or_default();
         let mut response = response_with(&error, body);
-        if response.headers_mut().remove(X_SHOULD_RETRY).is_some() {
+        response.headers_mut().remove(X_SHOULD_RETRY);
+        // More at once than the limit of a key: nothing has run.
+        let is_limit = error.error_type() == Some("rate_limited") && error.kind() != ErrorKind::Failed;
+        if !is_limit && must_not_be_repeated(&error, response.status()) {
             *response.status_mut() = StatusCode::FAILED_DEPENDENCY;
         }
         response
@@ -117,5 +120,24 @@ impl Protocol for CohereProtocol {
             paths: Map::from_iter([(PATH.to_owned(), json!({ "post": operation }))]),
             responses: Map::from_iter([(ERROR.to_owned(), response)]),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_run_has_a_status_that_is_not_repeated() {
+        let limit = ApiError::with_status(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "too many".to_owned());
+        for (error, status) in [
+            (ApiError::new(ErrorKind::Overloaded, "full"), 429),
+            (ApiError::new(ErrorKind::Overloaded, "full").of_calls_that_ran(), 424),
+            (limit, 429),
+            (ApiError::new(ErrorKind::Failed, "it broke"), 424),
+            (ApiError::new(ErrorKind::NotFound, "no").of_calls_that_ran(), 404),
+        ] {
+            assert_eq!(CohereProtocol.error_response(error).status().as_u16(), status);
+        }
     }
 }

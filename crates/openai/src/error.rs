@@ -86,13 +86,17 @@ pub(crate) fn response_with(error: &ApiError, body: Vec<u8>) -> Response {
         let milliseconds = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         headers.insert(RETRY_AFTER_MS, HeaderValue::from(milliseconds.max(1)));
     }
-    let is_repeated = status.is_server_error() || matches!(status.as_u16(), 408 | 409 | 429);
-    // A body that came too slowly has run nothing.
-    let is_safe = error.is_retryable() || status == StatusCode::REQUEST_TIMEOUT;
-    if is_repeated && !is_safe {
+    if must_not_be_repeated(error, status) {
         headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
     }
     response
+}
+
+/// Whether clients repeat this status by themselves, and must not: calls may have run.
+pub(crate) fn must_not_be_repeated(error: &ApiError, status: StatusCode) -> bool {
+    let is_repeated = status.is_server_error() || matches!(status.as_u16(), 408 | 409 | 429);
+    // A body that came too slowly has run nothing.
+    is_repeated && !error.is_retryable() && status != StatusCode::REQUEST_TIMEOUT
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ const EXTRA: &str = "extra";
 const ALIASES: [[&str; 2]; 1] = [["max_tokens", "max_completion_tokens"]];
 
 /// Fields that the protocol itself uses. A route gets them only if its schema names them.
-const PROTOCOL_FIELDS: [&str; 7] =
-    ["model", "stream", "stream_options", "n", "encoding_format", "return_documents", "top_n"];
+const PROTOCOL_FIELDS: [&str; 8] =
+    ["model", "stream", "stream_options", "stream_format", "n", "encoding_format", "return_documents", "top_n"];
 
 /// The names of the main field: of the API first, then others that routes may use.
 pub(crate) fn main_fields(task: Task) -> &'static [&'static str] {
@@ -155,6 +155,9 @@ mod tests {
             json!({ "properties": { "messages": {}, "extra": {}, "model": {} }, "additionalProperties": false });
         let rest = json!({ "temperature": 0.5, "max_completion_tokens": 7, "mood": "good" });
         assert_eq!(chat(extra), json!({ "messages": [1], "model": "m", "extra": rest }));
+        let speech = json!({ "properties": { "input": {}, "extra": {} }, "additionalProperties": false });
+        let form = InputForm::of(Task::Speak, &speech);
+        assert_eq!(["speed", "stream_format"].map(|name| form.takes(name)), [true, false]);
     }
 
     #[test]

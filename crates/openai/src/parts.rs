@@ -157,8 +157,12 @@ impl OneCallAtATime {
                 Some(at) => &mut self.waiting[at],
                 None => self.waiting.push_mut(WaitingCall { index: call.index, ..WaitingCall::default() }),
             };
-            waiting.id.push_str(call.id);
-            waiting.name.push_str(call.name);
+            // A route may repeat them with each piece.
+            for (known, said) in [(&mut waiting.id, call.id), (&mut waiting.name, call.name)] {
+                if known.is_empty() {
+                    said.clone_into(known);
+                }
+            }
             waiting.arguments.push_str(&arguments);
         }
         Ok(())
@@ -195,4 +199,26 @@ impl OneCallAtATime {
 
 fn begun(prefix: &str, index: i64, id: &str, name: &str) -> Part {
     Part::Call { id: id_of(prefix, index, id), name: name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_waits_has_its_id_and_name_once() {
+        let piece = |index: i64, id: &str, arguments: &str| {
+            let function = json!({ "name": "f", "arguments": arguments });
+            let call = json!({ "index": index, "id": id, "function": function });
+            Reply::read("/x", Value::from_serialize(&json!({ "tool_calls": [call] })).unwrap()).unwrap()
+        };
+        let mut calls = OneCallAtATime::new("call");
+        for (index, id, arguments) in [(0, "a", "{"), (1, "b", "{"), (1, "b", "}"), (0, "a", "}")] {
+            calls.add(&piece(index, id, arguments)).unwrap();
+        }
+        let call = |id: &str| Part::Call { id: id.to_owned(), name: "f".to_owned() };
+        let arguments = |text: &str| Part::Arguments(text.to_owned());
+        let expected = [call("a"), arguments("{"), arguments("}"), call("b"), arguments("{}")];
+        assert_eq!(calls.take(true), expected);
+    }
 }

@@ -78,19 +78,22 @@ impl Reply {
         }
     }
 
-    /// Gives each piece of a tool call its `index`, by which clients join them: one with an `id` begins the next call,
-    /// of which `begun` counts those of the answer, and one without continues the last.
-    pub(crate) fn number_tool_calls(&mut self, begun: &mut i64) {
+    /// Gives each piece of a tool call its `index`, by which clients join them: one with an `id`, or with the name of a
+    /// function, begins the next call, of which `begun` counts those of the answer; one without continues the last. A
+    /// `whole` answer has no pieces: each is a call.
+    pub(crate) fn number_tool_calls(&mut self, begun: &mut i64, is_whole: bool) {
         let Some(Value::List(calls)) = self.more.get_mut(TOOL_CALLS) else { return };
         for call in calls {
             let Value::Map(call) = call else { continue };
             // Typed replies have all their fields.
             remove_unset(call, "id");
+            let mut has_name = false;
             if let Some(Value::Map(function)) = call.get_mut("function") {
                 remove_unset(function, "name");
+                has_name = function.contains_key("name");
             }
             let own = call.get("index").and_then(Value::as_i64);
-            let is_new = call.contains_key("id") || *begun == 0;
+            let is_new = is_whole || has_name || call.contains_key("id") || *begun == 0;
             let index = own.unwrap_or(if is_new { *begun } else { *begun - 1 });
             *begun = (*begun).max(index.saturating_add(1));
             call.insert("index", index);
@@ -212,7 +215,7 @@ mod tests {
         let (mut whole, mut begun) = (Reply::default(), 0);
         for piece in pieces {
             let mut piece = read(piece);
-            piece.number_tool_calls(&mut begun);
+            piece.number_tool_calls(&mut begun, false);
             whole.join(piece);
         }
         let calls = serde_json::to_value(&whole.more).unwrap();
@@ -221,6 +224,18 @@ mod tests {
         assert_eq!(calls["tool_calls"], json!([first, second, { "id": "c", "index": 2 }]));
         assert!(whole.has_tool_calls());
         assert_eq!(whole.content, "t");
+    }
+
+    #[test]
+    fn calls_without_ids_stay_apart() {
+        let f = json!({ "id": "", "type": "function", "function": { "name": "f", "arguments": "{}" } });
+        let nameless = json!({ "function": { "name": "", "arguments": "{}" } });
+        for (calls, is_whole) in [([&f, &f], false), ([&f, &nameless], true)] {
+            let (mut reply, mut begun) = (read(json!({ "tool_calls": calls })), 0);
+            reply.number_tool_calls(&mut begun, is_whole);
+            let calls = serde_json::to_value(&reply.more).unwrap();
+            assert_eq!((&calls["tool_calls"][0]["index"], &calls["tool_calls"][1]["index"]), (&json!(0), &json!(1)));
+        }
     }
 
     #[test]

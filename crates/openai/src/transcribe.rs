@@ -69,6 +69,10 @@ pub(crate) async fn transcribe(mut request: ModelRequest<'_>) -> Result<Response
     if !matches!(request.required("file")?, Value::Bytes(_)) {
         return Err(invalid("`file` must be one file"));
     }
+    // Of other tasks: a transcript is one, and whole.
+    for name in ["n", "stop"] {
+        request.fields.remove(name);
+    }
     let mut choices = generate::choices(&mut request).await?;
     let choice = choices.pop().ok_or_else(|| ApiError::new(ErrorKind::Internal, "there is no choice"))?;
     if is_streamed {

@@ -112,6 +112,7 @@ pub(crate) async fn choices(request: &mut ModelRequest<'_>) -> Result<Vec<Choice
                 filter: StopFilter::new(Arc::clone(&stops)),
                 finish_reason: None,
                 tool_calls: 0,
+                is_whole: !request.route.streams(),
                 _account: Arc::clone(&request.account),
                 counts_prompt: of_prompt == 0,
             });
@@ -160,6 +161,8 @@ pub(crate) struct Choice {
     finish_reason: Option<String>,
     /// The number of its tool calls until now.
     tool_calls: i64,
+    /// Whether the route answers once.
+    is_whole: bool,
     /// Pays for its input, as long as its call may wait.
     _account: Arc<HeldBytes>,
     /// Whether the tokens of its prompt count: those of a prompt with several choices count once.
@@ -211,7 +214,7 @@ impl Choice {
             if !self.counts_prompt {
                 reply.usage.prompt_tokens = None;
             }
-            reply.number_tool_calls(&mut self.tool_calls);
+            reply.number_tool_calls(&mut self.tool_calls, self.is_whole);
             self.finish_reason = reply.finish_reason.take().or_else(|| self.finish_reason.take());
             let (content, stop) = match self.filter.push(std::mem::take(&mut reply.content)) {
                 Passed::Text(text) => (text, None),

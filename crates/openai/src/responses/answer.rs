@@ -125,7 +125,8 @@ impl EventSource for ResponseEvents {
         let mut out = Vec::new();
         let about = serde_json::from_slice::<Json>(&error::body(error)).map(|mut body| body["error"].take());
         let about = about.unwrap_or_default();
-        // A text can always be written.
+        // A text can always be written. Nothing but a heartbeat may have been sent.
+        let _ = self.writer.write_begin(&mut out);
         let _ = self.writer.write_end(&mut out, Status::Failed, &self.output.items, self.usage, Some(about));
         out.into()
     }

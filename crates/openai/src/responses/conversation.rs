@@ -106,7 +106,13 @@ fn add_item(messages: &mut Vec<Value>, item: Value) -> Result<(), ApiError> {
             let (Some(id @ Value::Str(_)), Some(name @ Value::Str(_))) = (id, name) else {
                 return Err(invalid("an item `function_call` needs the texts `call_id` and `name`"));
             };
-            let arguments = arguments.filter(|text| matches!(text, Value::Str(_))).unwrap_or_else(|| word("{}"));
+            let arguments = match arguments {
+                None | Some(Value::Null) => word("{}"),
+                Some(text @ Value::Str(_)) => text,
+                Some(other) => {
+                    return Err(invalid(format!("`arguments` must be a text with JSON, not {}", other.kind())));
+                }
+            };
             let function = map([("name", name), ("arguments", arguments)]);
             add_call(messages, map([("id", id), ("type", word("function")), ("function", function)]));
         }
@@ -294,6 +300,10 @@ mod tests {
     fn what_is_not_offered_is_refused_with_a_remedy() {
         for (more, part) in [
             (json!({ "previous_response_id": "resp_1" }), "send the earlier items"),
+            (
+                json!({ "input": [{ "type": "function_call", "call_id": "x", "name": "f", "arguments": {} }] }),
+                "`arguments` must be a text with JSON, not map",
+            ),
             (json!({ "background": true }), "`stream`"),
             (json!({ "input": [] }), "one item"),
             (json!({ "input": null }), "required"),

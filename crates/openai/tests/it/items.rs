@@ -117,6 +117,7 @@ async fn documents_are_ranked_the_best_first() {
 async fn each_dialect_of_ranking_has_its_path_and_its_answer() {
     let common = Stage::each("common", |pair: &Pair| match pair.document.as_str() {
         "broken" => Err(Failure::new("it broke")),
+        "refused" => Err(Failure::new("no").with_status(404).with_header("x-should-retry", "true")),
         document => Ok(document.split(' ').filter(|word| pair.query.contains(word)).count() as f64),
     });
     let served = Served::start(App::new().mount(RouteSpec::new("/common", common).task(Task::Rerank))).await;
@@ -136,6 +137,9 @@ async fn each_dialect_of_ranking_has_its_path_and_its_answer() {
     // Cohere's libraries repeat every 5xx.
     let failed = served.post("/v2/rerank", &broken).await;
     assert_eq!((failed.status, failed.json()), (424, json!({ "message": "it broke" })));
+    // A header of user code says nothing of its status.
+    let refused = served.post("/v2/rerank", &body(json!(["refused"]))).await;
+    assert_eq!((refused.status, refused.headers.get("x-should-retry")), (404, None));
     assert!(!failed.headers.contains_key("x-should-retry"));
     let absent = served.post("/v2/rerank", &json!({ "model": "absent", "query": "", "documents": ["a"] })).await;
     assert_eq!(absent.status, 404);

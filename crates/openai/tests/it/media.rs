@@ -89,7 +89,10 @@ async fn a_transcription_is_streamed_and_never_ends_silently() {
     assert_eq!(streamed("words").await, [delta("one "), delta("two"), done]);
     let broken = streamed("broken").await;
     assert_eq!((&broken[0], &broken[1]["error"]["message"], broken.len()), (&delta("half "), &json!("it broke"), 2));
-    assert_eq!(served.post_form(HEARD, b"1", &[("model", "words")]).await.ok(), json!({ "text": "one two" }));
+    // A transcript is one, and whole.
+    let fields = [("model", "words"), ("n", "100"), ("stop", "two")];
+    assert_eq!(served.post_form(HEARD, b"1", &fields).await.ok(), json!({ "text": "one two" }));
+    assert_eq!(served.node.describe().stages.iter().map(|stage| stage.batches).sum::<u64>(), 3);
 }
 
 #[tokio::test]

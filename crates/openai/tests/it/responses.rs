@@ -1,5 +1,7 @@
 //! The Responses API in front of routes that chat.
 
+use std::time::Duration;
+
 use callboard_codec::Value as Input;
 use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage, Task};
 use futures_util::stream;
@@ -113,6 +115,22 @@ async fn a_stream_that_fails_ends_with_its_error_and_what_there_was() {
     assert_eq!(last["sequence_number"], events.len() - 1);
     let failed = served.post(PATH, &ask("breaks", json!({}))).await;
     assert_eq!((failed.status, &failed.headers["x-should-retry"]), (500, &"false".parse().unwrap()));
+}
+
+/// The answer begins with a heartbeat, so the error is the first event.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_fails_late_begins_first() {
+    let late = StreamStage::each("late", |_: &Input| {
+        stream::once(async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Err::<String, _>(Failure::new("it broke"))
+        })
+    });
+    let served = Served::start(App::new().mount(RouteSpec::streaming("/late", late).task(Task::Chat))).await;
+    let (events, _) = served.post(PATH, &ask("late", json!({ "stream": true }))).await.events();
+    let types: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["response.created", "response.in_progress", "response.failed"]);
+    assert_eq!(events[2]["sequence_number"], 2);
 }
 
 #[tokio::test]
