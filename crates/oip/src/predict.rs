@@ -5,7 +5,7 @@
 //! request are batched with others. A prediction is the output of its call; a model of arrays with one output gives it
 //! without its name. The first failure fails the request and cancels the other calls.
 //!
-//! * **Full:** the calls after the first are admitted one by one; one without room fails the request.
+//! * **Full:** as in `run.rs`.
 
 use std::sync::Arc;
 
@@ -20,14 +20,13 @@ use callboard_http::protocol::{
     ApiError, ProtocolRequest, RequestContext, SERVER_TIMING, decode_value, from_value, insert_cache_status,
     server_timing,
 };
-use futures_util::future::try_join_all;
 use serde::Serialize;
 
 use super::error::Refusal;
 use super::infer::{AdmittedBody, JSON_PER_BYTE, ModelCall, read_body};
 use super::model::Model;
 use super::request::BodyLayout;
-use super::run::ITEM_BYTES;
+use super::run::{ITEM_BYTES, run_all};
 
 #[derive(Serialize)]
 struct Predictions<'a> {
@@ -50,22 +49,14 @@ pub(crate) async fn predict(call: ModelCall<'_>, request: ProtocolRequest<'_>) -
         holder.take(count.saturating_sub(1)).map_err(|over| over.error)?;
     }
     budget.charge(count.saturating_mul(ITEM_BYTES))?;
-    // All share the one body, so its permit is held until all calls end.
-    let mut admissions = Vec::with_capacity(count);
-    while admissions.len() < count {
-        admissions.push(client.edge().admit(call.route, 0)?);
-    }
-    let calls = instances.into_iter().zip(admissions).map(|(instance, admission)| {
-        // Boxed, so that moving many of them moves pointers.
-        Box::pin(run(call, &budget, admission, options.clone(), instance))
-    });
+    let run = |admission, instance| run(call, &budget, admission, options.clone(), instance);
+    let ran = run_all(client, call.route, admission, instances, run).await?;
     let (mut outputs, mut timing, mut cache_use) = (Vec::with_capacity(count), Timing::default(), None);
-    for (output, of_call, used) in try_join_all(calls).await? {
+    for (output, of_call, used) in ran {
         outputs.push(output);
         timing = std::cmp::max_by_key(timing, of_call, Timing::total);
         cache_use = cache_use.max(used);
     }
-    drop(admission);
     call.model.inferred();
     let bytes = outputs.iter().map(|output| output.size_up_to(LARGE_BYTES)).sum::<usize>();
     // Numbers are longer as text, at most by this factor.

@@ -3,6 +3,9 @@
 //! A request to a model of samples may have many items, along a first axis of every array. Each item is a call with its
 //! own permit and queue entry, so that it is batched with other calls; the response joins their outcomes. The first
 //! failure fails the request and cancels the other calls.
+//!
+//! * **Full:** the first call has the permit of the body. The others that may run at a time are admitted before any
+//!   runs, so a request that is refused has not begun; further ones are admitted as those before them end.
 
 use std::sync::Arc;
 
@@ -10,7 +13,7 @@ use callboard_codec::{DecodeLimits, Payload, Value};
 use callboard_core::edge::{Admission, Route};
 use callboard_core::{CacheUse, CallOptions, ErrorKind, LocalClient, Timing};
 use callboard_http::protocol::{ApiError, CodecBudget, LARGE_BYTES};
-use futures_util::future::try_join_all;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::array::Array;
 use super::model::Model;
@@ -45,6 +48,43 @@ pub(crate) const ITEM_BYTES: usize = 2048;
 /// The memory of an item's array besides its elements.
 const ARRAY_BYTES: usize = 256;
 
+/// The most items of one request that run at a time: several batches, and no queue that others cannot enter.
+const MAX_RUNNING: usize = 256;
+
+/// The outcomes of the calls of all items, in their order. `admission` is that of the body, whose bytes its account
+/// keeps.
+pub(crate) async fn run_all<I, T, F>(
+    client: &LocalClient,
+    route: &Arc<Route>,
+    admission: Admission,
+    items: Vec<I>,
+    run: impl Fn(Admission, I) -> F,
+) -> Result<Vec<T>, ApiError>
+where
+    F: Future<Output = Result<T, ApiError>>,
+{
+    let (edge, calls) = (client.edge(), items.len());
+    // The items of a request do not take each other's places.
+    let most = route.max_in_flight().map_or(MAX_RUNNING, |most| most.get().min(MAX_RUNNING));
+    let mut admissions = vec![admission];
+    while admissions.len() < calls.min(most) {
+        admissions.push(edge.admit(route, 0)?);
+    }
+    let (admitted, run) = (admissions.into_iter().map(Some).chain(std::iter::repeat_with(|| None)), &run);
+    let runs = items.into_iter().zip(admitted).map(|(item, admission)| {
+        // Boxed, so that moving many of them moves pointers.
+        Box::pin(async move {
+            let admission = match admission {
+                Some(admission) => admission,
+                None => edge.admit(route, 0)?,
+            };
+            run(admission, item).await
+        })
+    });
+    let outcomes: Result<Vec<T>, ApiError> = stream::iter(runs).buffered(most).try_collect().await;
+    outcomes.map_err(|error| error.of_one_of(calls, client, route))
+}
+
 impl ModelRun<'_> {
     /// Runs all items of a request.
     ///
@@ -66,25 +106,14 @@ impl ModelRun<'_> {
         // Besides the elements, which the items share.
         budget.charge(rows.saturating_mul(inputs.len().saturating_mul(ARRAY_BYTES).saturating_add(ITEM_BYTES)))?;
         let items = items_of(inputs, rows);
-        // Each item shares the one body, so its permit is held until all items end.
-        let (whole, mut admissions) = match rows {
-            1 => (None, vec![admission]),
-            _ => (Some(admission), Vec::with_capacity(rows)),
-        };
-        while admissions.len() < rows {
-            admissions.push(self.client.edge().admit(self.route, 0)?);
-        }
-        let runs = items.into_iter().zip(admissions).map(|(item, admission)| {
-            // Boxed, so that moving many of them moves pointers.
-            Box::pin(self.run_item(budget, admission, options.clone(), item))
-        });
+        let run = |admission, item| self.run_item(budget, admission, options.clone(), item);
+        let ran = run_all(self.client, self.route, admission, items, run).await?;
         let (mut outcomes, mut timing, mut cache_use) = (Vec::with_capacity(rows), Timing::default(), None);
-        for (outputs, of_item, used) in try_join_all(runs).await? {
+        for (outputs, of_item, used) in ran {
             outcomes.push(outputs);
             timing = std::cmp::max_by_key(timing, of_item, Timing::total);
             cache_use = cache_use.max(used);
         }
-        drop(whole);
         Ok(Ran { outputs: stacked(self.model, outcomes)?, timing, cache_use })
     }
 

@@ -170,8 +170,7 @@ impl<'a> ModelRequest<'a> {
 
     /// What an error of one of `calls` says of the request: others may have run, and would run again.
     pub(crate) fn error_of(&self, calls: usize, error: ApiError) -> ApiError {
-        let may_repeat = calls == 1 || self.context.client.edge().may_run_again(&self.route);
-        if may_repeat { error } else { error.of_calls_that_ran() }
+        error.of_one_of(calls, self.context.client, &self.route)
     }
 
     /// Whether this field is true.

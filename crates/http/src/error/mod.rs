@@ -18,8 +18,8 @@ use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AU
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
-use callboard_core::edge::{ErrorParts, RETRY_AFTER, TooSlow, limit_error_text};
-use callboard_core::{CallError, ChangeError, ErrorKind, Failure, Timing};
+use callboard_core::edge::{ErrorParts, RETRY_AFTER, Route, TooSlow, limit_error_text};
+use callboard_core::{CallError, ChangeError, ErrorKind, Failure, LocalClient, Timing};
 
 use self::mapping::{header_of_call, status_of, status_of_call};
 use self::mismatches::SchemaMismatch;
@@ -116,7 +116,14 @@ impl ApiError {
     #[must_use]
     pub fn of_calls_that_ran(mut self) -> Self {
         self.0.is_retryable = false;
+        self.0.retry_after = None;
         self
+    }
+
+    /// What this error of one of `calls` says of their request: others may have run, and would run again.
+    #[must_use]
+    pub fn of_one_of(self, calls: usize, client: &LocalClient, route: &Route) -> Self {
+        if calls <= 1 || client.edge().may_run_again(route) { self } else { self.of_calls_that_ran() }
     }
 
     /// The same error, logged with this route.

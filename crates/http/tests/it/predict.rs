@@ -1,6 +1,6 @@
 //! KServe's version 1. `tests/external/grpc.rs` tests it with KServe's own client.
 
-use callboard_core::{App, Limits, Stage, StreamStage};
+use callboard_core::{App, Contract, Failure, Limits, RouteSpec, Stage, StreamStage};
 use callboard_http::{ApiKeys, HttpConfig, RateLimit};
 use futures_util::stream;
 use serde_json::{Value as Json, json};
@@ -57,11 +57,12 @@ async fn what_cannot_be_predicted_is_refused_with_its_reason() {
 #[tokio::test]
 async fn instances_are_admitted_and_limited_one_by_one() {
     let double = || App::new().route("/double", Stage::each("double", |n: &i64| Ok(n * 2)));
-    let body = json!({ "instances": [1, 2, 3] }).to_string();
+    let body = json!({ "instances": [1, 2, 3, 4] }).to_string();
     let few = Server::for_app(double().limits(Limits { max_in_flight: 3, ..Limits::default() }), HttpConfig::default());
     let few = few.await;
-    assert_eq!(few.post_json("/v1/models/double:predict", &body).await.status, 429);
-    assert_eq!(predictions(&few, "double", json!([1, 2])).await, json!([2, 4]));
+    let refused = few.post_json("/v1/models/double:predict", &body).await;
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "nothing has run");
+    assert_eq!(predictions(&few, "double", json!([1, 2, 3])).await, json!([2, 4, 6]));
     few.metric_becomes("callboard_in_flight", 0.0).await;
 
     let limited = config(|config| {
@@ -73,4 +74,31 @@ async fn instances_are_admitted_and_limited_one_by_one() {
     let headers = [("content-type", "application/json"), ("x-api-key", "a-key-that-is-long-enough-for-it")];
     let answer = client.post("/v1/models/double:predict", &headers, body).await;
     assert_eq!(answer.status, 429, "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_instances_of_a_request_do_not_take_each_others_places() {
+    let double = RouteSpec::new("/double", Stage::each("double", |n: &i64| Ok(n * 2))).max_in_flight(1);
+    let server = Server::for_app(App::new().mount(double), HttpConfig::default()).await;
+    assert_eq!(predictions(&server, "double", json!([1, 2, 3])).await, json!([2, 4, 6]));
+    server.metric_becomes("callboard_in_flight", 0.0).await;
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+}
+
+/// One instance fails as if its stage were full, after others ran that may not run again.
+#[tokio::test]
+async fn a_request_whose_calls_ran_is_not_to_be_repeated() {
+    let full = |n: &i64| match n {
+        1 => Ok(*n),
+        _ => Err(Failure::overloaded("full")),
+    };
+    for (contract, repeats) in [(Contract::AtMostOnce, false), (Contract::Pure, true)] {
+        let server = Server::for_app(
+            App::new().route("/full", Stage::each("full", full).contract(contract)),
+            HttpConfig::default(),
+        );
+        let server = server.await;
+        let answer = server.post_json("/v1/models/full:predict", "{\"instances\":[1,2]}").await;
+        assert_eq!((answer.status, answer.header("retry-after").is_some()), (429, repeats), "{answer:?}");
+    }
 }
