@@ -165,7 +165,7 @@ def test_a_state_that_does_not_fit_is_neither_saved_nor_answered(replica: Replic
 
 
 def test_a_saved_state_that_does_not_fit_is_no_fault_of_the_call(replica: Replica) -> None:
-    replica.states["ann"] = (1, encode({"items": [5], "kinds": []}))
+    replica.states["ann"] = encode({"items": [5], "kinds": []})
     with pytest.raises(TypeError, match=r"Basket\.state: the saved state does not fit: .*\$\.items\[0\]"):
         replica.call("show", {})
 
