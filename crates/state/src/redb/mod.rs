@@ -2,7 +2,8 @@
 //!
 //! One thread has the file. It takes all operations that wait, carries them out in one transaction, and answers them
 //! when that is on the disk: keys that save at once share the wait for the disk. The queue before the thread has a
-//! bound; operations wait for a place.
+//! bound; operations wait for a place. After an error of the disk, such as a full one, the file is opened again: redb
+//! refuses all that comes after an error.
 
 mod records;
 
@@ -94,14 +95,22 @@ impl RedbStore {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         drop(options.open(&file).map_err(OpenStoreError::File)?);
-        let database = Database::builder().set_cache_size(CACHE_BYTES).create(&file).map_err(|error| match error {
+        let file = file.as_ref().to_owned();
+        Self::with(move || Database::builder().set_cache_size(CACHE_BYTES).create(&file))
+    }
+
+    /// Opens the database now, and again after an error of the disk.
+    fn with(
+        mut open: impl FnMut() -> Result<Database, DatabaseError> + Send + 'static,
+    ) -> Result<Self, OpenStoreError> {
+        let database = open().map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => OpenStoreError::InUse,
             other => OpenStoreError::Database(other.to_string()),
         })?;
         records::make_tables(&database).map_err(OpenStoreError::Database)?;
         let (orders, waiting) = mpsc::channel(QUEUE);
         let thread = thread::Builder::new().name("callboard-state".to_owned());
-        let thread = thread.spawn(move || run(&database, waiting)).map_err(OpenStoreError::Thread)?;
+        let thread = thread.spawn(move || run(database, open, waiting)).map_err(OpenStoreError::Thread)?;
         Ok(Self { orders: Some(orders), thread: Some(thread) })
     }
 
@@ -109,15 +118,29 @@ impl RedbStore {
         let ended = || StoreError::Failed("the store's thread has ended".to_owned());
         let orders = self.orders.as_ref().ok_or_else(ended)?;
         orders.send(order).await.map_err(|_| ended())?;
-        outcome.await.map_err(|_| ended())?
+        outcome
+            .await
+            .map_err(|_| StoreError::Failed("the file cannot be read or written: the log says why".to_owned()))?
     }
 }
 
 /// Carries out what waits, until the store is dropped.
-fn run(database: &Database, mut waiting: mpsc::Receiver<Order>) {
-    let mut orders = Vec::with_capacity(AT_ONCE);
+fn run(
+    database: Database,
+    mut open: impl FnMut() -> Result<Database, DatabaseError>,
+    mut waiting: mpsc::Receiver<Order>,
+) {
+    let (mut database, mut orders) = (Some(database), Vec::with_capacity(AT_ONCE));
     while waiting.blocking_recv_many(&mut orders, AT_ONCE) > 0 {
-        carry_out(database, &mut orders);
+        if database.is_none() {
+            let again = open().inspect_err(|error| {
+                tracing::error!(parent: None, %error, "the file of keyed actors cannot be opened again");
+            });
+            database = again.ok();
+        }
+        database = database.filter(|database| carry_out(database, &mut orders));
+        // Those that an error left behind: their ports are closed.
+        orders.clear();
     }
 }
 
@@ -155,5 +178,80 @@ impl StateStore for RedbStore {
 
     fn is_local(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use ::redb::StorageBackend;
+    use ::redb::backends::FileBackend;
+
+    use super::*;
+
+    /// A disk that may be full.
+    #[derive(Debug)]
+    struct Disk {
+        file: FileBackend,
+        is_full: Arc<AtomicBool>,
+    }
+
+    impl Disk {
+        fn room(&self) -> io::Result<()> {
+            if self.is_full.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> io::Result<u64> {
+            self.file.len()
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.file.read(offset, out)
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.room().and_then(|()| self.file.set_len(len))
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.room().and_then(|()| self.file.sync_data())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.room().and_then(|()| self.file.write(offset, data))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_was_full_is_used_again() {
+        let path = std::env::temp_dir().join(format!("callboard-full-disk-{}.redb", std::process::id()));
+        let is_full = Arc::new(AtomicBool::new(false));
+        let (file, full) = (path.clone(), Arc::clone(&is_full));
+        let store = RedbStore::with(move || {
+            let file = File::options().read(true).write(true).create(true).truncate(false).open(&file);
+            let file = FileBackend::new(file.map_err(::redb::StorageError::from)?)?;
+            Database::builder().create_with_backend(Disk { file, is_full: Arc::clone(&full) })
+        })
+        .unwrap();
+        let ann = StateKey { kind: "cart", key: "ann" };
+        let claimed = store.claim(ann, "here").await.unwrap();
+        let fence = |version| Fence { epoch: claimed.epoch, version };
+        let version = store.save(ann, fence(claimed.version), "tea".into()).await.unwrap();
+        is_full.store(true, Ordering::SeqCst);
+        for _ in 0..2 {
+            assert!(matches!(store.save(ann, fence(version), "jam".into()).await, Err(StoreError::Failed(_))));
+        }
+        is_full.store(false, Ordering::SeqCst);
+        assert_eq!(store.load(ann).await.unwrap().unwrap().state.unwrap(), "tea", "what was saved is there");
+        store.save(ann, fence(version), "jam".into()).await.unwrap();
+        assert_eq!(store.load(ann).await.unwrap().unwrap().state.unwrap(), "jam");
+        drop(store);
+        std::fs::remove_file(&path).unwrap();
     }
 }

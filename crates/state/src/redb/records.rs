@@ -65,17 +65,17 @@ impl Outcome {
     }
 }
 
-/// Carries out the operations in their order, in one transaction, and tells their outcomes.
-pub(super) fn carry_out(database: &Database, orders: &mut Vec<Order>) {
+/// Carries out the operations in their order, in one transaction, and tells their outcomes. False: the database is of
+/// no use any more.
+pub(super) fn carry_out(database: &Database, orders: &mut Vec<Order>) -> bool {
     let mut outcomes = Vec::with_capacity(orders.len());
     let carried_out = transact(database, orders, &mut outcomes);
     let failure = carried_out.err().map(|error| StoreError::Failed(error.to_string()));
     if let Some(error) = &failure {
         tracing::error!(parent: None, %error, "the file of keyed actors cannot be written");
     }
-    // Those that an error left behind: their ports are closed.
-    orders.clear();
     outcomes.into_iter().for_each(|outcome| outcome.tell(failure.as_ref()));
+    failure.is_none()
 }
 
 fn transact(database: &Database, orders: &mut Vec<Order>, outcomes: &mut Vec<Outcome>) -> Result<(), ::redb::Error> {
