@@ -41,6 +41,7 @@ def test_each_method_is_a_route_with_the_key_in_its_path() -> None:
     assert services["Basket.about"]["request"][1]["in"] == "header"
     assert services["Basket.show"]["replicas_of"] == "basket-:key-add", "the methods of a class share its replicas"
     assert services["Basket.add"]["keyed"] == {
+        "source": f"{keyed_app.__file__}:Basket",
         "kind": "basket",
         "save_every_ms": None,
         "idle_after_ms": 300_000,

@@ -193,3 +193,32 @@ def test_a_class_may_call_a_service(tmp_path: Path) -> None:
     with served(tmp_path) as (client, _):
         assert [client.call("/bill/ann/add", item) for item in ("tea", "cacao")] == [3, 8]
     assert os.path.exists(tmp_path / ".callboard/actors.redb")
+
+
+def test_a_state_that_does_not_fit_fails_its_call_alone(client: Client) -> None:
+    assert client.call("/basket/hal/add", "tea") == 1
+    with pytest.raises(CallError, match=r"Basket\.state: the new state does not fit") as failed:
+        client.call("/basket/hal/spoil", False)
+    assert failed.value.status_code == 500
+    with pytest.raises(CallError, match=r"the state has \d+ bytes, more than 1048576"):
+        client.call("/basket/hal/add", "x" * 1_100_000)
+    assert client.call("/basket/hal") == ["tea"]
+
+
+def test_two_classes_of_one_name_do_not_start(tmp_path: Path) -> None:
+    if PROGRAM is None:
+        pytest.skip("the program `callboard` is not built")
+    app = tmp_path / APP.name
+    one = "@cb.keyed(name={name!r})\nclass {cls}:\n    state: int = 0\n    def add(self) -> int:\n        return 1\n"
+    app.write_text(
+        "import callboard as cb\n" + one.format(name="my_cart", cls="A") + one.format(name="my-cart", cls="B")
+    )
+    checked = subprocess.run(
+        [PROGRAM, "check", app],
+        env=ENVIRONMENT | {"VIRTUAL_ENV": str(Path(sys.executable).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert checked.returncode != 0
+    assert f"`{app}:A` and `{app}:B` have the name `my-cart`" in checked.stderr, checked.stderr

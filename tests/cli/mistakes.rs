@@ -245,3 +245,20 @@ fn a_device_is_refused_as_a_file_of_authorities() {
     let args = args.iter().chain(&["--otlp-endpoint", "https://127.0.0.1:1", "--otlp-ca-file", "/dev/zero"]);
     assert_eq!(failure(callboard(args)), ("callboard: /dev/zero: not a regular file".to_owned(), 1));
 }
+
+/// A node whose keys have no store is not ready, so it does not start.
+#[test]
+fn a_store_that_cannot_be_reached_by_its_setting_is_known_at_the_start() {
+    for (store, expected) in [
+        (
+            "env:NO_SUCH_VARIABLE_AT_ALL",
+            "actors.store: the variable NO_SUCH_VARIABLE_AT_ALL: environment variable not found",
+        ),
+        ("postgres://ann:secret@db/carts", "\"env:NAME\" for a variable with the connection string"),
+    ] {
+        for command in ["serve", "mcp"] {
+            let (line, _) = failure(callboard([command, "examples/digits", "--actor-store", store]));
+            assert!(line.contains(expected), "{command}: {line}");
+        }
+    }
+}

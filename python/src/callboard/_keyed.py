@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import sys
 import typing
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -45,6 +46,8 @@ _OPTIONS = ("durable", "save_every", "idle_after", "max_active", *_SERVICE_OPTIO
 class Keyed:
     """The options of `keyed`, beside those of a service."""
 
+    # Its file, and its name there: two classes of one kind would mix their states.
+    source: str
     kind: str
     # None: before the answer leaves.
     save_every_ms: int | None = None
@@ -116,17 +119,18 @@ def keyed(cls: Any = None, /, **options: Any) -> Any:
         if not isinstance(cls, type):
             raise TypeError(f"@keyed decorates a class, not {cls!r}")
         found = service_of(cls, False, **{name: each for name, each in options.items() if name in _SERVICE_OPTIONS})
-        setattr(cls, SERVICE, dataclasses.replace(found, keyed=_keyed_of(found.name, options)))
+        setattr(cls, SERVICE, dataclasses.replace(found, keyed=_keyed_of(cls, found.name, options)))
         return cls
 
     return decorate if cls is None else decorate(cls)
 
 
-def _keyed_of(name: str, options: dict[str, Any]) -> Keyed:
+def _keyed_of(cls: type, name: str, options: dict[str, Any]) -> Keyed:
     durable = options.get("durable", True)
     if durable and "save_every" in options:
         raise ValueError("save_every is for durable=False: otherwise each change is saved before its answer")
     return Keyed(
+        source=f"{getattr(sys.modules.get(cls.__module__), '__file__', cls.__module__)}:{cls.__qualname__}",
         kind=hyphened(name),
         save_every_ms=None if durable else timeout_ms(options.get("save_every", "5s"), "save_every"),
         idle_after_ms=timeout_ms(options.get("idle_after", "60s"), "idle_after"),

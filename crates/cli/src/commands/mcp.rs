@@ -41,8 +41,8 @@ pub(crate) struct McpArgs {
 /// The longest message that a running node is sent; its own limit of bodies holds besides.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// How long an app may take to end in good order, before its processes are killed: hosts send a signal after two
-/// seconds.
+/// How long its calls may take to end, and then the app in good order, before its processes are killed: hosts send a
+/// signal after two seconds.
 const DRAIN: Duration = Duration::from_millis(500);
 
 impl McpArgs {
@@ -132,6 +132,8 @@ pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo, args: &McpArgs, l
     }
     let headers = args.headers()?;
     // The only caller is the program that has started this one: it needs no key, and has no network in between.
+    #[cfg(feature = "process")]
+    callboard_config::assemble::check_store(&plan)?;
     let config = http_config(&plan)?;
     let config = HttpConfig { api_keys: None, rate_limit: None, tls: None, doors_off: Vec::new(), ..config };
     let mcp = mcp_config(&plan, &info);
@@ -156,7 +158,15 @@ pub(crate) fn run(plan: Plan, app: Option<App>, info: ApiInfo, args: &McpArgs, l
         let edge = edge.map_err(|error| CliError::because("not started", &error))?;
         let longest = usize::try_from(longest).unwrap_or(usize::MAX).saturating_add(ENVELOPE_BYTES);
         let served = serve(&mut signals, LocalNode::new(edge, headers), longest).await;
-        let _ = node.shutdown(DRAIN).await;
+        let ending = async {
+            let _ = node.drain(DRAIN).await;
+            node.stop(DRAIN).await;
+        };
+        // A second signal ends the processes at once.
+        tokio::select! {
+            () = ending => {}
+            _ = signals.next() => {}
+        }
         served
     })
 }

@@ -54,6 +54,8 @@ async fn serve(
 ) -> Result<(), CliError> {
     let start_time = Instant::now();
     let mut signals = Signals::listen().map_err(|error| CliError::because("could not listen for signals", &error))?;
+    #[cfg(feature = "process")]
+    callboard_config::assemble::check_store(&plan)?;
     let mut config = http_config(&plan)?;
     config.auth = match &app {
         Some(app) => has_auth(app),

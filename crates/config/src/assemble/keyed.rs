@@ -52,9 +52,11 @@ pub(super) fn add_to(app: App, plan: &Plan, parts: &[Option<Part>]) -> Result<Ap
         let Some(Computed { class, .. }) = part.as_ref().and_then(|part| part.computed.as_ref()) else { continue };
         check_route(plan, stage)?;
         let other = classes.insert(&class.kind, class);
-        if other.is_some_and(|other| other != class) {
-            let message =
-                format!("two classes have the name `{}`, which is that of their keys: give one another", class.kind);
+        if let Some(other) = other.filter(|other| *other != class) {
+            let message = format!(
+                "`{}` and `{}` have the name `{}`, which is that of their keys: give one another `name`",
+                other.source, class.source, class.kind
+            );
             return Err(rejected(plan, stage, message));
         }
     }
@@ -75,6 +77,26 @@ fn check_route(plan: &Plan, stage: &StagePlan) -> Result<(), ConfigError> {
     let message =
         format!("it is a method of a keyed class: add a route with `path = \"{path}\"`, `stages = \"{name}\"`");
     Err(rejected(plan, stage, message))
+}
+
+/// Checks that the variable of the store has a connection string, before a node says that it is ready.
+///
+/// # Errors
+///
+/// [`ConfigError::Rejected`].
+pub fn check_store(plan: &Plan) -> Result<(), ConfigError> {
+    let setting = &plan.settings.actor_store;
+    let StateStoreAt::Server(variable) = &setting.value else { return Ok(()) };
+    server_of(variable).map(drop).map_err(|reason| ConfigError::Rejected {
+        place: plan.place(&setting.source, "actors.store".to_owned()),
+        message: reason,
+    })
+}
+
+/// The store on the server whose connection string this variable has.
+fn server_of(variable: &str) -> Result<PostgresStore, String> {
+    let config = std::env::var(variable).map_err(|error| format!("the variable {variable}: {error}"))?;
+    PostgresStore::try_new(&config).map_err(|error| format!("the variable {variable}: {}", chain(&error)))
 }
 
 fn rejected(plan: &Plan, stage: &StagePlan, message: String) -> ConfigError {
@@ -134,10 +156,7 @@ impl NodeStore {
                 let store = RedbStore::open(path).map_err(|error| chain(&error))?;
                 Arc::new(store)
             }
-            StorePlace::Server(variable) => {
-                let config = std::env::var(variable).map_err(|error| error.to_string())?;
-                Arc::new(PostgresStore::try_new(&config).map_err(|error| chain(&error))?.making_table())
-            }
+            StorePlace::Server(variable) => Arc::new(server_of(variable)?.making_table()),
         })
     }
 }

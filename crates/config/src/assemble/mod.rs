@@ -24,6 +24,8 @@ use callboard_core::{App, RouteSpec};
 
 use crate::{ConfigError, ExamplePlan, Place, Plan, RoutePlan, Source, Sourced, StagePlan, Steps};
 
+#[cfg(feature = "process")]
+pub use self::keyed::check_store;
 use self::part::{Part, Processes};
 use self::types::Types;
 

@@ -1,6 +1,6 @@
 //! Forms of words: paths, the places of keys, names for people, filters of the log.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{AUTO, Form, NONE, Raw};
 
@@ -112,6 +112,11 @@ pub enum StateStoreAt {
     Server(String),
 }
 
+fn is_no_file(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    text.contains("://") || [AUTO, MEMORY].iter().any(|word| text.eq_ignore_ascii_case(word))
+}
+
 /// The form of a [`StateStoreAt`].
 #[derive(Clone, Debug)]
 pub(crate) struct StoreForm;
@@ -128,6 +133,8 @@ impl Form for StoreForm {
             Some(SecretSource::Variable(name)) => Some(StateStoreAt::Server(name)),
             Some(SecretSource::File(path)) if path.as_os_str() == AUTO => Some(StateStoreAt::Auto),
             Some(SecretSource::File(path)) if path.as_os_str() == MEMORY => Some(StateStoreAt::Memory),
+            // A connection string with its password, or a word of this form with another case.
+            Some(SecretSource::File(path)) if is_no_file(&path) => None,
             Some(SecretSource::File(path)) => Some(StateStoreAt::File(path)),
         }
     }

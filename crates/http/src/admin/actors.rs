@@ -15,7 +15,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use callboard_codec::{DecodeLimits, Format, Value as Payload};
-use callboard_core::keyed::KeyedRef;
+use callboard_core::keyed::{KeyedRef, KeyedSpec, Stored};
 use callboard_core::{CallError, CallOptions, ErrorKind};
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ use super::Admin;
 use super::changes::named;
 use crate::config::HttpConfig;
 use crate::error::ApiError;
-use crate::request::request_fields::{decoded, query_pairs};
+use crate::request::request_fields::{decoded_text, query_pairs};
 use crate::request::short::short_body;
 
 /// How the descriptions of kinds begin.
@@ -32,6 +32,8 @@ const KIND: &str = "keyed:";
 /// The keys that a list has.
 const MAX_LIMIT: usize = 1000;
 const DEFAULT_LIMIT: usize = 100;
+
+const MAX_KEY_BYTES: usize = KeyedSpec::<Stored<()>>::MAX_KEY_BYTES;
 
 /// `GET /v1/actors`.
 pub(super) async fn list(State(admin): State<Admin>) -> impl IntoResponse {
@@ -63,7 +65,7 @@ pub(super) async fn kind(
     request: Request,
 ) -> Result<impl IntoResponse, ApiError> {
     let name = named(name)?;
-    let limit = parameter(&request, "limit").map_or(Some(DEFAULT_LIMIT), |text| text.parse().ok());
+    let limit = parameter(&request, "limit")?.map_or(Some(DEFAULT_LIMIT), |text| text.parse().ok());
     let limit = limit.filter(|limit| (1..=MAX_LIMIT).contains(limit)).ok_or_else(|| {
         ApiError::new(ErrorKind::InvalidInput, format!("limit: expected a whole number from 1 to {MAX_LIMIT}"))
     })?;
@@ -83,6 +85,10 @@ pub(super) async fn order(
     found(&admin, &kind)?;
     let keyed = admin.0.node.keyed(&kind);
     let key = required(&request, "key")?;
+    if key.len() > MAX_KEY_BYTES {
+        let message = format!("the key has {} bytes, more than {MAX_KEY_BYTES}", key.len());
+        return Err(ApiError::new(ErrorKind::InvalidInput, message));
+    }
     let answer = match verb.as_str() {
         "ask" => {
             let question = required(&request, "question")?;
@@ -118,11 +124,13 @@ fn found(admin: &Admin, name: &str) -> Result<Value, ApiError> {
 
 fn required(request: &Request, name: &str) -> Result<String, ApiError> {
     let message = || format!("the request needs the parameter `{name}`");
-    parameter(request, name).ok_or_else(|| ApiError::new(ErrorKind::InvalidInput, message()))
+    let given = parameter(request, name)?.filter(|value| !value.is_empty());
+    given.ok_or_else(|| ApiError::new(ErrorKind::InvalidInput, message()))
 }
 
 /// A query parameter, decoded.
-fn parameter(request: &Request, name: &str) -> Option<String> {
-    let (_, value) = query_pairs(request.uri()).find(|(key, _)| key == name)?;
-    Some(decoded(value).into_owned())
+fn parameter(request: &Request, name: &str) -> Result<Option<String>, ApiError> {
+    let Some((_, value)) = query_pairs(request.uri()).find(|(key, _)| key == name) else { return Ok(None) };
+    let message = || format!("the parameter `{name}` is no text in UTF-8");
+    decoded_text(value).map(Some).ok_or_else(|| ApiError::new(ErrorKind::InvalidInput, message()))
 }

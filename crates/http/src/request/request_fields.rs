@@ -78,10 +78,15 @@ fn joined(headers: &HeaderMap, name: &str) -> Option<String> {
 }
 
 /// A name or value as a form encodes it. Bytes that are no UTF-8 become replacement characters.
-pub(crate) fn decoded(text: &str) -> Cow<'_, str> {
+fn decoded(text: &str) -> Cow<'_, str> {
     let spaced = if text.contains('+') { Cow::Owned(text.replace('+', " ")) } else { Cow::Borrowed(text) };
     match spaced {
         Cow::Borrowed(text) => percent_decode_str(text).decode_utf8_lossy(),
         Cow::Owned(text) => Cow::Owned(percent_decode_str(&text).decode_utf8_lossy().into_owned()),
     }
+}
+
+/// The same of a text in UTF-8; `None` of other bytes.
+pub(crate) fn decoded_text(text: &str) -> Option<String> {
+    percent_decode_str(&text.replace('+', " ")).decode_utf8().ok().map(Cow::into_owned)
 }

@@ -264,7 +264,11 @@ async fn keyed_actors_are_listed_asked_and_ended() {
     assert_eq!(in_form.status, 200, "{in_form:?}");
     assert_eq!(run.local("POST /v1/actors/total/passivate?key=b%20c", "").await.json()["was_active"], true);
 
+    let long = format!("POST /v1/actors/total/release?key={}", "k".repeat(513));
     for (line, body, status) in [
+        (long.as_str(), "", 400),
+        ("POST /v1/actors/total/release?key=", "", 400),
+        ("POST /v1/actors/total/passivate?key=%ff", "", 400),
         ("GET /v1/actors/none", "", 404),
         ("GET /v1/actors/total?limit=0", "", 400),
         ("POST /v1/actors/total/forget?key=a", "", 404),

@@ -178,7 +178,7 @@ mod tests {
     fn a_method_of_a_keyed_class_has_a_route_that_computes_it() {
         let mut app = app();
         app.services[3].route = "/cart/{key}/add".to_owned();
-        let keyed = json!({ "kind": "cart", "save_every_ms": null, "idle_after_ms": 60_000, "max_active": 100 });
+        let keyed = json!({ "source": "app.py:Cart", "kind": "cart", "save_every_ms": null, "idle_after_ms": 60_000, "max_active": 100 });
         app.services[3].keyed = Some(serde_json::from_value(keyed).unwrap());
         let text = app.configuration();
         for path in ["/cart/{key}/add", "@keyed/cart-:key-add"] {

@@ -25,6 +25,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct PythonKeyed {
+    /// The class: its file, and its name there.
+    pub source: String,
     /// The kind of its keyed actors.
     pub kind: String,
     /// How long an answered change may be unsaved; `None` if it is saved before its answer leaves.
@@ -34,6 +36,12 @@ pub struct PythonKeyed {
     /// The most active keys on a node.
     pub max_active: usize,
 }
+
+/// The largest state of a key.
+const MAX_STATE_BYTES: usize = 1 << 20;
+
+/// What the bytes of a state are saved with.
+const ENVELOPE_BYTES: usize = 64;
 
 /// The parameter of each route of such a class that is the key.
 const KEY: &str = "key";
@@ -53,6 +61,7 @@ impl PythonKeyed {
             .save(save.unwrap_or(SavePolicy::Durable))
             .idle_after(Duration::from_millis(self.idle_after_ms))
             .max_active(self.max_active)
+            .max_state_bytes(MAX_STATE_BYTES + ENVELOPE_BYTES)
             // A call ends at its deadline, with a failure. A crash would drop what is not saved yet.
             .handle_within(2 * Deadline::MAX_TIMEOUT);
         app.keyed(kind.accepts::<MethodCall>())
@@ -136,6 +145,12 @@ impl Answers<MethodCall> for Object {
         let answer: Result<Value, CallError> = context.asker_client().call_with(&route, call, options).await;
         let Value::Map(mut answer) = answer? else { return Err(Failure::new("a replica answered without a state")) };
         if let Some(Value::Bytes(state)) = answer.remove("state") {
+            // Also one that is saved later: until then it is in memory.
+            if state.len() > MAX_STATE_BYTES {
+                let message =
+                    format!("the state has {} bytes, more than {MAX_STATE_BYTES}: its change is dropped", state.len());
+                return Err(Failure::new(message));
+            }
             // A copy: the answer's buffer may be memory of the replica, and is larger.
             *self.0 = Value::Bytes(state.to_vec().into());
         }

@@ -278,7 +278,7 @@ fn the_store_of_keyed_classes_is_a_file_a_server_or_memory() {
     assert_eq!(store("memory"), Ok(StateStoreAt::Memory));
     assert_eq!(store("carts.redb"), Ok(StateStoreAt::File("carts.redb".into())));
     assert_eq!(store("env:CARTS"), Ok(StateStoreAt::Server("CARTS".to_owned())));
-    for wrong in ["none", "env:", ""] {
+    for wrong in ["none", "env:", "", "postgres://db/carts", "Memory", "AUTO"] {
         assert!(store(wrong).unwrap_err().contains("\"env:NAME\" for a variable"), "{wrong}");
     }
 }
