@@ -2,8 +2,11 @@
 //! against tools with the names that the suite asks for.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -85,6 +88,42 @@ fn hosts_call_tools_on_stdin_and_stdout_and_nothing_outlives_them() {
     let keyless = json!([program, "mcp", "--url", url(&node)]);
     let refused = old.run_with("mcp_stdio_refused.py", &[keyless.to_string()], &environment);
     assert_eq!(refused.trim(), "refused");
+}
+
+/// A tool that says when it has begun, and does not return.
+const STUCK: &str = r#"
+import os
+import time
+import callboard as cb
+
+@cb.function(mcp=True)
+def stick() -> None:
+    """Does not return."""
+    open(os.environ['BEGUN'], 'w').close()
+    time.sleep(60)
+"#;
+
+/// Hosts send a signal soon after they have closed stdin, and then kill.
+#[test]
+fn code_that_does_not_return_ends_with_its_host() {
+    let Some(python) = python() else { return };
+    let directory = directory();
+    let (app, begun) = (directory.join("stuck.py"), directory.join("begun"));
+    fs::write(&app, STUCK).unwrap();
+    let mut host = command(&python, &["mcp", app.to_str().unwrap()]);
+    let mut host = host.env("BEGUN", &begun).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut stdin = host.stdin.take().unwrap();
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "stick" } });
+    writeln!(stdin, "{call}").unwrap();
+    while !begun.exists() {
+        assert_eq!(host.try_wait().unwrap(), None, "it has not ended");
+        thread::sleep(Duration::from_millis(10));
+    }
+    drop(stdin);
+    let closed = Instant::now();
+    assert!(host.wait().unwrap().success());
+    // Its stage alone would have five seconds to stop.
+    assert!(closed.elapsed() < Duration::from_secs(5), "{:?}", closed.elapsed());
 }
 
 /// The scenarios of the suite for what this server offers, each in the versions that have it.
