@@ -209,9 +209,13 @@ def test_two_classes_of_one_name_do_not_start(tmp_path: Path) -> None:
     if PROGRAM is None:
         pytest.skip("the program `callboard` is not built")
     app = tmp_path / APP.name
-    one = "@cb.keyed(name={name!r})\nclass {cls}:\n    state: int = 0\n    def add(self) -> int:\n        return 1\n"
+    one = (
+        "@cb.keyed(name={name!r})\nclass {cls}:\n    state: int = 0\n    def {method}(self) -> int:\n        return 1\n"
+    )
     app.write_text(
-        "import callboard as cb\n" + one.format(name="my_cart", cls="A") + one.format(name="my-cart", cls="B")
+        "import callboard as cb\n"
+        + one.format(name="my_cart", cls="A", method="add")
+        + one.format(name="my-cart", cls="B", method="take")
     )
     checked = subprocess.run(
         [PROGRAM, "check", app],
