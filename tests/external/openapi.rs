@@ -70,8 +70,8 @@ pub(crate) fn app() -> App {
 /// Requests that may be refused although the schema allows them: no argument for `/scale`, ragged lists for `/same`,
 /// and wrong arguments of a function or model. Clients may not load models here.
 const OWN_RULES: &str = "/scale,/same,/mirror,/v1/call/{name},/v2/models/{model}/infer,/v2/models/{model}/generate,\
-                         /v2/models/{model}/generate_stream,/v2/repository/models/{model}/load,\
-                         /v2/repository/models/{model}/unload";
+                         /v2/models/{model}/generate_stream,/v1/models/{model}:predict,\
+                         /v2/repository/models/{model}/load,/v2/repository/models/{model}/unload";
 
 #[test]
 fn the_document_of_typed_routes_is_valid_and_matches_the_server() {

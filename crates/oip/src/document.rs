@@ -58,6 +58,12 @@ fn operations(routes: &[Arc<Route>], add_schema: AddSchema<'_>) -> Map<String, V
     add("/v2/models/stats", "get", read("statistics", "The statistics of all models", &statistics));
 
     add("/v2/models/{model}/infer", "post", infer(add_schema));
+    let instances = object(&["instances"], json!({ "instances": list(json!({})) }));
+    let instances = json!({ "application/json": { "schema": add_schema("Instances", instances) } });
+    let predictions = object(&["predictions"], json!({ "predictions": list(json!({})) }));
+    let predictions = json!({ "application/json": { "schema": add_schema("Predictions", predictions) } });
+    let predict = call("predict", "A call for each instance, and its output", instances, predictions);
+    add("/v1/models/{model}:predict", "post", predict);
     let (request, response) = generate(add_schema);
     let body = json!({ "application/json": { "schema": request } });
     let whole = json!({ "application/json": { "schema": response } });

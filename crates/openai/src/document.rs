@@ -10,7 +10,7 @@ use callboard_http::protocol::ProtocolDocument;
 use serde_json::{Map, Value, json};
 
 use crate::models::ids_of;
-use crate::path::{RESPONSES, path_of};
+use crate::path::{RERANK, RESPONSES, path_of};
 
 /// The name of the error response.
 const ERROR: &str = "OpenAiError";
@@ -48,6 +48,12 @@ pub(crate) fn document(
             },
             "responses": { "200": { "description": "The answer", "content": content }, "default": refusal() },
         });
+        // A route may have this path.
+        if task == Task::Rerank && !routes.iter().any(|route| route.name() == RERANK) {
+            let mut short = operation.clone();
+            short["operationId"] = "openai_rerank_short".into();
+            paths.insert(RERANK.to_owned(), json!({ "post": short }));
+        }
         paths.insert(path_of(task).to_owned(), json!({ "post": operation }));
     }
     if paths.is_empty() {
@@ -89,6 +95,16 @@ pub(crate) fn document(
         "responses": { "200": { "description": "The models", "content": list }, "default": refusal() },
     });
     paths.insert("/v1/models".to_owned(), json!({ "get": operation }));
+    let one = json!({ "application/json": { "schema": { "type": "object", "required": ["id", "object"] } } });
+    let ids: Vec<&str> = Task::ALL.into_iter().flat_map(models).collect();
+    let operation = json!({
+        "operationId": "openai_model",
+        "summary": "One of these models",
+        "tags": [TAG],
+        "parameters": [{ "name": "model", "in": "path", "required": true, "schema": { "type": "string", "enum": ids } }],
+        "responses": { "200": { "description": "The model", "content": one }, "default": refusal() },
+    });
+    paths.insert("/v1/models/{model}".to_owned(), json!({ "get": operation }));
     let tag = json!({ "name": TAG, "description": "Routes with a task as models of OpenAI's API." });
     Some(ProtocolDocument { tag, paths, responses: Map::from_iter([(ERROR.to_owned(), response)]) })
 }

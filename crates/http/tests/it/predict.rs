@@ -28,6 +28,8 @@ async fn each_instance_is_a_call_and_its_output_a_prediction() {
     assert_eq!(predictions(&server, "x/versions/1", json!([])).await, json!([]));
     server.metric_becomes("callboard_in_flight", 0.0).await;
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
+    let document = server.get("/openapi.json").await.json();
+    assert!(document["paths"]["/v1/models/{model}:predict"]["post"].is_object());
 }
 
 #[tokio::test]

@@ -132,6 +132,9 @@ async fn each_dialect_of_ranking_has_its_path_and_its_answer() {
             if path == "/v2/rerank" { (&Value::Null, &json!("2")) } else { (&json!("common"), &Value::Null) };
         assert_eq!((model, version), expected, "{path}");
     }
+    let document = served.get("/openapi.json").await.ok();
+    let id = |path: &str| document["paths"][path]["post"]["operationId"].as_str().unwrap().to_owned();
+    assert_eq!(["/rerank", "/v1/rerank"].map(id), ["openai_rerank_short", "openai_rerank"]);
     let broken = body(json!(["broken", "a"]));
     assert_eq!(served.post("/rerank", &broken).await.status, 500);
     // Cohere's libraries repeat every 5xx.
@@ -166,6 +169,8 @@ async fn a_model_has_other_names() {
     let document = served.get("/openapi.json").await.ok();
     let request = &document["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"];
     assert_eq!(request["schema"]["properties"]["model"]["enum"], json!(["echo", "gpt-4o-mini", "team/echo"]));
+    let one = &document["paths"]["/v1/models/{model}"]["get"];
+    assert_eq!(one["parameters"][0]["schema"]["enum"], json!(["echo", "gpt-4o-mini", "team/echo"]));
 
     let both = App::new().mount(spec("/a").aliases(["m"])).mount(spec("/b").aliases(["m"]));
     assert!(Served::refused(both).await.contains("routes `/a` and `/b` are both the model `m`"));
