@@ -19,8 +19,8 @@ impl LocalClient {
     /// Starts a call without waiting for its outcome. Needs no `await` and no runtime.
     ///
     /// When this returns `Ok`, the call is admitted: it holds its permit, waits in its first stage's queue or runs
-    /// elsewhere, and continues until its deadline, even without its caller. Its outcome is counted with the route's others; an error
-    /// is logged as a warning. A node that drains waits for it.
+    /// elsewhere, and continues until its deadline, even without its caller. Its outcome is counted with the route's
+    /// others; an error is logged as a warning. A node that drains waits for it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

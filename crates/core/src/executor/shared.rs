@@ -26,7 +26,7 @@ pub(crate) struct SharedExecutor(Arc<Shared>);
 struct Shared {
     /// `None` after its end.
     executor: Mutex<Option<Executor>>,
-    /// Its actor has ended: whoever has the lock drops the executor.
+    /// The replica ends: the executor takes no more batches, and is dropped by whoever has the lock.
     is_over: AtomicBool,
 }
 
@@ -44,6 +44,7 @@ impl SharedExecutor {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error.to_string(),
                 Err(words) => {
+                    // Before its entries run again.
                     handle.retire();
                     if let Some(batch) = handle.take_batch() {
                         handle.note_end_in_batch();
