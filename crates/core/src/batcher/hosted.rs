@@ -138,12 +138,12 @@ impl HostedStages {
         if !pool.policy().waits_for_returns() {
             return None;
         }
-        let waiting = queue.len();
+        let load = queue.load_for(replica);
         // Who finds no place in the queue is refused.
         let places = pool.settings().queue().get().saturating_sub(pool.queued());
-        let room = pool.policy().max_batch_size.get().saturating_sub(waiting).min(places);
+        let room = pool.policy().max_batch_size.get().saturating_sub(load.entries).min(places);
         let (line, deadline) = (pool.cost.line(), queue.first_deadline(replica));
-        state.returns.wait(now, NextBatch { waiting, room, line, deadline })
+        state.returns.wait(now, NextBatch { load, room, line, deadline })
     }
 
     /// What waits of a stage for this replica, and until when that waits for others.

@@ -175,8 +175,8 @@ impl WorkerState {
         if let Some(timeout) = pool.settings().timeout()
             && self.executor.is_thread()
         {
-            // A thread runs one batch at a time, so the previous run is over. Without a direct run either, the next
-            // number is that of this one.
+            // A thread runs one batch at a time, so the previous run is over. A thread with a timeout gets its batches
+            // here only, so the next number is that of this one.
             if let Some(alarm) = self.alarm.replace(watch(myself, timeout, handle.runs() + 1)) {
                 alarm.abort();
             }

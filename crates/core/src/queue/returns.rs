@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::cost::CostLine;
+use super::cost::{CostLine, Load};
 use crate::clock::Instant;
 use crate::deadline::Deadline;
 
@@ -95,7 +95,7 @@ impl Returns {
 
     /// Until when the next batch waits for returning callers; `None`: it does not.
     pub(crate) fn wait(&mut self, now: Instant, batch: NextBatch) -> Option<Instant> {
-        let NextBatch { waiting, room, line, deadline } = batch;
+        let NextBatch { load: Load { entries: waiting, cost }, room, line, deadline } = batch;
         let Answered { end: last, back, .. } = self.last?;
         // Returned callers are among the waiting.
         let missing = (self.share * last.entries as f64 - back as f64).min(room as f64);
@@ -111,7 +111,8 @@ impl Returns {
         let (per_batch, gain) = if is_trial { (last.took, 1.0) } else { (line.per_batch(), GAIN) };
         let costs = rest.as_secs_f64() * waiting as f64 * gain;
         // With the time for all of them, and some for what the estimate misses.
-        let takes = line.batch(waiting as u64 + missing.ceil() as u64).mul_f64(CAUTION);
+        let cost = cost as f64 * (1.0 + missing / waiting as f64);
+        let takes = line.batch(cost.ceil() as u64).mul_f64(CAUTION);
         let is_late = deadline.is_some_and(|deadline| deadline.instant() < until + takes);
         if until <= now
             || is_late
@@ -136,7 +137,7 @@ pub(crate) struct BatchEnd {
 /// The batch that would leave now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextBatch {
-    pub(crate) waiting: usize,
+    pub(crate) load: Load,
     /// How many more it could have: there is a place in the queue and in the batch for them.
     pub(crate) room: usize,
     pub(crate) line: CostLine,
@@ -149,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::queue::cost::CostModel;
-    use crate::queue::{BatchPolicy, Load, QueueState, Release};
+    use crate::queue::{BatchPolicy, QueueState, Release};
     use crate::testing::Chance;
 
     const LARGEST: usize = 64;
@@ -209,8 +210,9 @@ mod tests {
                 let next = coming.first().copied();
                 let until = match waits {
                     Waits::Learned => {
-                        let (waiting, room) = (queue.len(), LARGEST.saturating_sub(queue.len()));
-                        returns.wait(now, NextBatch { waiting, room, line: model.line(), deadline: None })
+                        let (load, room) =
+                            (Load::new(queue.len(), queue.len() as u64), LARGEST.saturating_sub(queue.len()));
+                        returns.wait(now, NextBatch { load, room, line: model.line(), deadline: None })
                     }
                     Waits::Never => None,
                     Waits::For(time) => last_answer.map(|answer| answer + time),
@@ -326,7 +328,7 @@ mod tests {
                 (0..size).for_each(|_| returns.arrived(now + millis(0.5)));
             }
         }
-        (now, returns, NextBatch { waiting: 8, room: 24, line: model.line(), deadline: None })
+        (now, returns, NextBatch { load: Load::new(8, 8), room: 24, line: model.line(), deadline: None })
     }
 
     #[test]
@@ -339,6 +341,10 @@ mod tests {
             let deadline = Some(Deadline::after(now, millis(left)));
             assert_eq!(returns.wait(now, NextBatch { deadline, ..batch }).is_some(), waits, "{left} ms");
         }
+        // Entries may cost more than one unit each.
+        let (now, mut returns, batch) = half_back();
+        let deadline = Some(Deadline::after(now, millis(16.5)));
+        assert_eq!(returns.wait(now, NextBatch { load: Load::new(8, 80), deadline, ..batch }), None);
     }
 
     #[test]
