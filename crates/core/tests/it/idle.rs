@@ -45,8 +45,8 @@ async fn quick_code_on_the_runtime_answers_in_the_first_poll() {
     assert_eq!(answers.unwrap(), [7; 5]);
 }
 
-/// Its caller has other calls, which would wait with it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// Its caller has other calls, which would wait with it. On the only thread nothing else runs between the two.
+#[tokio::test]
 async fn code_that_is_not_quick_runs_beside_its_caller() {
     let stage = Stage::each("slow", |n: &u64| {
         let started = std::time::Instant::now();
