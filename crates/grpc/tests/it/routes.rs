@@ -83,6 +83,18 @@ async fn a_route_is_called_in_any_form_that_it_takes() {
     assert_eq!(reply.body, "8");
 }
 
+/// An answer ends with its trailers. Only calls that a client cancels count against `max_cancelled_streams`.
+#[tokio::test]
+async fn a_connection_carries_any_number_of_calls() {
+    let server = Server::with(app(), config(|config| config.max_cancelled_streams = 5)).await;
+    let client = server.connect().await;
+    for _ in 0..20 {
+        assert_eq!(client.call(CALL, &json("/double", "21")).await.message::<CallReply>().body, "42");
+        assert_eq!(client.call(STREAM, &json("/count", "2")).await.messages::<CallReply>().len(), 2);
+        assert_eq!(client.call(CALL, &json("/double", "13")).await.refused(10), "unlucky");
+    }
+}
+
 #[tokio::test]
 async fn each_output_of_a_stream_is_a_message_and_an_error_its_status() {
     let server = Server::start(app()).await;

@@ -157,7 +157,7 @@ impl Activity {
         .await
     }
 
-    fn is_flooded(&self, max_cancelled: u64) -> bool {
+    pub(super) fn is_flooded(&self, max_cancelled: u64) -> bool {
         let answered = self.answered.load(Ordering::Relaxed);
         let cancelled = self.ended.load(Ordering::Relaxed).saturating_sub(answered);
         cancelled > answered.saturating_add(max_cancelled)

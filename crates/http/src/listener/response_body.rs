@@ -60,7 +60,11 @@ impl HttpBody for Http2Body {
                     self.rest = data;
                     self.slice()
                 }
-                Err(trailers) => Poll::Ready(Some(Ok(trailers))),
+                Err(trailers) => {
+                    // The last frame: nothing polls the body after it.
+                    self.active.answered();
+                    Poll::Ready(Some(Ok(trailers)))
+                }
             },
             Poll::Ready(None) => {
                 self.active.answered();
@@ -116,9 +120,12 @@ impl HttpBody for Http1Body {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::sync::Arc;
 
-    use http_body_util::BodyExt;
+    use axum::http::HeaderMap;
+    use futures_util::stream;
+    use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
     use crate::listener::activity::Activity;
@@ -137,5 +144,23 @@ mod tests {
         }
         assert_eq!(received, whole);
         assert!(answer.frame().await.is_none());
+    }
+
+    /// hyper drops a body after its trailers, as gRPC has them.
+    #[tokio::test]
+    async fn a_response_is_answered_with_its_trailers() {
+        let activity = Arc::new(Activity::default());
+        for (frames, is_cancelled) in [(2, false), (1, true)] {
+            let sent = [Frame::data(Bytes::from_static(b"a message")), Frame::trailers(HeaderMap::new())];
+            let body = StreamBody::new(stream::iter(sent.map(Ok::<_, Infallible>)));
+            let mut answer = Http2Body::new(Body::new(body), activity.begin());
+            for _ in 0..frames {
+                answer.frame().await.unwrap().unwrap();
+            }
+            drop(answer);
+            assert_eq!(activity.is_flooded(0), is_cancelled, "{frames} frames were taken");
+            // The next one has no answered request to its credit.
+            drop(activity.begin());
+        }
     }
 }
