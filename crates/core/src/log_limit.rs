@@ -1,11 +1,13 @@
-//! How many lines of one source reach the log: a pure decision.
+//! How many lines of one source reach the log: whoever causes lines, such as a caller, may not fill a disk.
 //!
 //! * **Full:** lines beyond the rate are left out and counted; the count is for the next line, once there is room
 //!   again.
 
 use std::time::Duration;
 
-use crate::clock::Instant;
+use parking_lot::Mutex;
+
+use crate::clock::{self, Instant};
 
 /// The most lines of one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,15 @@ pub struct LogRate {
     pub bytes: usize,
     /// within this time.
     pub per: Duration,
+}
+
+impl LogRate {
+    /// Of crashes, which come as quickly as callers send inputs that cause them, and which say the same again: enough
+    /// for each crash of a small accident, and a flood costs less than 20 MB in a day.
+    pub const CRASHES: Self = Self { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
+
+    /// Of failed calls, of which each has an id that somebody may look for.
+    pub const FAILED_CALLS: Self = Self { lines: 100, bytes: 256 * 1024, per: Duration::from_secs(1) };
 }
 
 /// The lines of one source since the start of its window.
@@ -31,7 +42,7 @@ pub struct LogLimit {
 impl LogLimit {
     /// Nothing was written.
     #[must_use]
-    pub fn new(rate: LogRate) -> Self {
+    pub const fn new(rate: LogRate) -> Self {
         Self { rate, begin: None, lines: 0, bytes: 0, left_out: 0 }
     }
 
@@ -62,6 +73,46 @@ impl LogLimit {
     }
 }
 
+/// The limit of a source on several threads, such as all calls of a node.
+#[derive(Debug)]
+pub struct SharedLogLimit(Mutex<LogLimit>);
+
+impl SharedLogLimit {
+    /// Nothing was written.
+    #[must_use]
+    pub const fn new(rate: LogRate) -> Self {
+        Self(Mutex::new(LogLimit::new(rate)))
+    }
+
+    /// Whether a line of this length may be written now. Before it, `tell` writes how many were left out, if some were.
+    pub fn admits(&self, bytes: usize, tell: impl FnOnce(u64)) -> bool {
+        let (left_out, is_admitted) = {
+            let mut limit = self.0.lock();
+            (limit.turn(clock::now()), limit.admit(bytes))
+        };
+        told(left_out, tell);
+        is_admitted
+    }
+
+    /// Writes how many lines were left out, if some were and there is room again.
+    pub fn tell_left_out(&self, tell: impl FnOnce(u64)) {
+        let left_out = self.0.lock().turn(clock::now());
+        told(left_out, tell);
+    }
+
+    /// The same at the end of the source, when there is room for a last line.
+    pub fn tell_at_end(&self, tell: impl FnOnce(u64)) {
+        let left_out = self.0.lock().take_left_out();
+        told(left_out, tell);
+    }
+}
+
+fn told(left_out: u64, tell: impl FnOnce(u64)) {
+    if left_out > 0 {
+        tell(left_out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +133,20 @@ mod tests {
         assert_eq!((say(2000, 100), say(2001, 1), say(2002, 1)), ((0, true), (0, false), (0, false)));
         assert_eq!((say(5000, 101), say(5001, 100)), ((2, false), (0, true)));
         assert_eq!((limit.take_left_out(), limit.take_left_out()), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shared_limit_tells_before_the_next_line_and_at_the_end() {
+        let (limit, mut told) = (SharedLogLimit::new(RATE), Vec::new());
+        let admitted = (0..5).filter(|_| limit.admits(1, |_| unreachable!("there is no room"))).count();
+        assert_eq!(admitted, 3);
+        limit.tell_left_out(|_| unreachable!("there is no room"));
+        tokio::time::advance(RATE.per).await;
+        assert!(limit.admits(1, |left_out| told.push(left_out)));
+        limit.tell_at_end(|_| unreachable!("all was told"));
+        assert!(!limit.admits(RATE.bytes, |_| unreachable!("all was told")));
+        limit.tell_at_end(|left_out| told.push(left_out));
+        assert_eq!(told, [2, 1]);
     }
 
     proptest! {

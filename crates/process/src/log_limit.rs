@@ -4,9 +4,7 @@
 
 use std::time::Duration;
 
-use callboard_core::Instant;
-use callboard_core::log_limit::{self, LogRate};
-use parking_lot::Mutex;
+use callboard_core::log_limit::{LogRate, SharedLogLimit};
 
 /// A service that logs each call at full speed says less; all lines of a thousand children would fill a disk in hours,
 /// not in minutes.
@@ -34,35 +32,28 @@ pub(crate) fn both_ends(text: &str, most: usize) -> String {
 
 /// The rate of one child.
 #[derive(Debug)]
-pub(crate) struct LogLimit(Mutex<log_limit::LogLimit>);
+pub(crate) struct LogLimit(SharedLogLimit);
 
 impl Default for LogLimit {
     fn default() -> Self {
-        Self(Mutex::new(log_limit::LogLimit::new(RATE)))
+        Self(SharedLogLimit::new(RATE))
     }
 }
 
 impl LogLimit {
     /// Whether a line of this length may be written. `tell` writes how many were left out before.
     pub(crate) fn admits(&self, bytes: usize, tell: impl FnOnce(&str)) -> bool {
-        self.tell_left_out(tell);
-        self.0.lock().admit(bytes)
+        self.0.admits(bytes, |left_out| tell(&words(left_out)))
     }
 
     /// Writes how many lines were left out, if some were and there is room again.
     pub(crate) fn tell_left_out(&self, tell: impl FnOnce(&str)) {
-        let left_out = self.0.lock().turn(Instant::now());
-        if left_out > 0 {
-            tell(&words(left_out));
-        }
+        self.0.tell_left_out(|left_out| tell(&words(left_out)));
     }
 
     /// The same at the end of the child.
     pub(crate) fn tell_at_end(&self, tell: impl FnOnce(&str)) {
-        let left_out = self.0.lock().take_left_out();
-        if left_out > 0 {
-            tell(&words(left_out));
-        }
+        self.0.tell_at_end(|left_out| tell(&words(left_out)));
     }
 }
 

@@ -38,8 +38,10 @@ pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
             }
             Err(reason) => {
                 kind.metrics.loads[LoadResult::Failed as usize].inc();
-                let (kind, key) = (&*kind.name, &*slot.key);
-                tracing::warn!(parent: None, kind, key, reason, "a key could not be loaded");
+                kind.log_key(|| {
+                    let (kind, key) = (&*kind.name, &*slot.key);
+                    tracing::warn!(parent: None, kind, key, reason, "a key could not be loaded");
+                });
                 slot.refuse_waiting(&AskError::Unreachable { reason });
             }
         }
@@ -200,7 +202,9 @@ impl<'a, K: Keyed> Live<'a, K> {
     /// The message in hand fails, with the instance.
     fn crashed(&mut self, delivery: Delivery<K>, reason: String) -> End {
         let actor = format!("{}/{}", self.context.kind, self.context.key);
-        tracing::warn!(parent: None, actor, reason, "a keyed actor crashed, and is loaded again");
+        self.kind.log_key(|| {
+            tracing::warn!(parent: None, actor, reason, "a keyed actor crashed, and is loaded again");
+        });
         drop_contained(self.instance.take());
         self.kind.metrics.crashes.inc();
         self.kind.status().crashed(format!("{actor}: {reason}"));
@@ -270,12 +274,12 @@ impl<'a, K: Keyed> Live<'a, K> {
         let is_conflict = matches!(error, SaveError::Store(StoreError::Conflict));
         let result = if is_conflict { SaveResult::Conflict } else { SaveResult::Failed };
         self.kind.metrics.saves[result as usize].inc();
-        match error {
+        self.kind.log_key(|| match error {
             SaveError::Store(StoreError::Conflict) => {
                 tracing::warn!(parent: None, kind, key, "a later instance has claimed the key: this one is fenced off and ends");
             }
             error => tracing::warn!(parent: None, kind, key, %error, "the state of a key was not saved"),
-        }
+        });
     }
 }
 

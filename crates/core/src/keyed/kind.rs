@@ -24,6 +24,7 @@ use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::AskError;
 use crate::host::HostNode;
+use crate::log_limit::{LogRate, SharedLogLimit};
 use crate::metrics::{KeyedMetrics, SharedMetrics};
 use crate::remote::{Cluster, KeyOwner};
 
@@ -65,6 +66,8 @@ pub(super) struct Kind<K: Keyed> {
     /// Its mailbox is the messages that wait for all keys.
     status: Arc<ActorStatus>,
     pub(super) metrics: KeyedMetrics,
+    /// Of the lines about single keys.
+    log: SharedLogLimit,
     pub(super) node: Weak<dyn HostNode>,
     pub(super) cluster: Cluster,
     runtime: Handle,
@@ -102,6 +105,7 @@ impl<K: Keyed> Kind<K> {
             shards: Shards::new(),
             runtime: Handle::current(),
             metrics: metrics.keyed(&name),
+            log: SharedLogLimit::new(LogRate::CRASHES),
             name,
             settings,
             store,
@@ -121,6 +125,16 @@ impl<K: Keyed> Kind<K> {
 
     pub(super) fn status(&self) -> &Arc<ActorStatus> {
         &self.status
+    }
+
+    /// Logs a line about one key, unless the kind has written many lately.
+    pub(super) fn log_key(&self, line: impl FnOnce()) {
+        let tell = |left_out| {
+            tracing::warn!(parent: None, kind = &*self.name, left_out, "lines about its keys were left out");
+        };
+        if self.log.admits(0, tell) {
+            line();
+        }
     }
 
     /// Gives an active key an order. False if it is not active.

@@ -20,7 +20,7 @@ use super::sharing::Hosted;
 use crate::clock::{self, Instant};
 use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
-use crate::log_limit::{LogLimit, LogRate};
+use crate::log_limit::{LogRate, SharedLogLimit};
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
 use crate::queue::{BatchEnd, BatchPolicy, Entry, HostedId, Load, SharedCost};
 use crate::remote::Cluster;
@@ -29,11 +29,6 @@ use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 
 /// The retry time of a failed stage that is trying to start just now.
 const RETRY_SOON: Duration = Duration::from_secs(1);
-
-/// The lines about its crashes that a stage writes into the log. Inputs that end their workers come as quickly as
-/// callers send them, and each costs several lines: enough for each crash of a small accident, and a flood costs less
-/// than 20 MB in a day.
-const CRASH_LINES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
 
 /// One stage on this node.
 #[derive(Debug)]
@@ -59,7 +54,7 @@ pub(crate) struct Pool {
     pub(super) quickness: Quickness,
     pub(crate) metrics: StageMetrics,
     retries: Mutex<RerunBudget>,
-    crash_log: Mutex<LogLimit>,
+    crash_log: SharedLogLimit,
     pub(super) cache: Option<ResponseCache>,
 }
 
@@ -88,7 +83,7 @@ impl Pool {
             quickness: Quickness::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
-            crash_log: Mutex::new(LogLimit::new(CRASH_LINES)),
+            crash_log: SharedLogLimit::new(LogRate::CRASHES),
             cache: spec.cache().map(ResponseCache::new),
             host,
             spec,
@@ -191,14 +186,10 @@ impl Pool {
 
     /// Logs a line about a crash, unless the stage has written many lately.
     pub(crate) fn log_crash(&self, line: impl FnOnce()) {
-        let (left_out, is_admitted) = {
-            let mut log = self.crash_log.lock();
-            (log.turn(clock::now()), log.admit(0))
-        };
-        if left_out > 0 {
+        let tell = |left_out| {
             tracing::warn!(parent: None, stage = %self.name(), left_out, "lines about its crashes were left out");
-        }
-        if is_admitted {
+        };
+        if self.crash_log.admits(0, tell) {
             line();
         }
     }

@@ -6,6 +6,7 @@
 
 mod answer;
 pub(crate) mod catch_panic;
+mod log;
 mod mapping;
 pub(crate) mod mismatches;
 mod problem;
@@ -426,22 +427,6 @@ impl ApiError {
     #[must_use]
     pub fn wait(&self) -> Option<Duration> {
         self.0.retry_after
-    }
-
-    /// Logs the error: a warning if a call failed on our side, else at debug level.
-    ///
-    /// A page is not a call: machines request it every second, and 503 of `/readyz` is a response, not an event.
-    pub fn log(&self, request_id: &str, route: Option<&str>) {
-        let ErrorFields { status, kind, message, error_type, stage, .. } = &*self.0;
-        let route = route.or(self.0.route.as_deref());
-        let (status, kind) = (status.as_u16(), kind.as_str());
-        let (error_type, stage) = (error_type.as_deref(), stage.as_deref());
-        // An unsupported feature of a protocol (501) is a mistake of the caller.
-        if status >= 500 && route.is_some() && self.0.kind != ErrorKind::InvalidInput {
-            tracing::warn!(request_id, route, status, kind, error_type, stage, "{message}");
-        } else {
-            tracing::debug!(request_id, route, status, kind, error_type, stage, "{message}");
-        }
     }
 }
 

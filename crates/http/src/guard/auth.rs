@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_core::log_limit::{LogLimit, LogRate};
+use callboard_core::log_limit::{LogRate, SharedLogLimit};
 use callboard_core::{CallError, CallOptions, ErrorKind, Instant, LocalClient, Priority};
 use parking_lot::Mutex;
 use schemars::JsonSchema;
@@ -83,9 +83,6 @@ impl AuthCaller {
     }
 }
 
-/// Strangers cause these lines.
-const FAILURES: LogRate = LogRate { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
-
 /// The most callers with a count of their own. Those beyond share one until the counts of others are as new.
 const MAX_CALLERS: usize = 10_000;
 
@@ -96,12 +93,12 @@ const SWEEP: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Callers {
     limits: Option<CallerLimits>,
-    failures: Mutex<LogLimit>,
+    failures: SharedLogLimit,
 }
 
 impl Callers {
     pub(super) fn new(limit: Option<RateLimit>) -> Self {
-        Self { limits: limit.map(CallerLimits::new), failures: Mutex::new(LogLimit::new(FAILURES)) }
+        Self { limits: limit.map(CallerLimits::new), failures: SharedLogLimit::new(LogRate::CRASHES) }
     }
 
     /// Asks the app who sends a request, which is counted.
@@ -129,14 +126,10 @@ impl Callers {
         if error.kind() == ErrorKind::Failed && error.status().is_some() {
             return error.without_trace().into();
         }
-        let (left_out, is_admitted) = {
-            let mut failures = self.failures.lock();
-            (failures.turn(Instant::now()), failures.admit(0))
-        };
-        if left_out > 0 {
+        let tell = |left_out| {
             tracing::warn!(left_out, "lines about callers that could not be found out were left out");
-        }
-        if is_admitted {
+        };
+        if self.failures.admits(0, tell) {
             tracing::error!(request_id = id.as_str(), %error, "the caller of a request could not be found out");
         }
         let has_answered = matches!(error.kind(), ErrorKind::Failed | ErrorKind::Internal | ErrorKind::InvalidInput);

@@ -75,7 +75,7 @@ pub(crate) async fn whole(
     loop {
         match encode(payload, best, budget).await? {
             Ok(encoded) => return response(encoded, best, compression, budget).await,
-            Err((error, _)) if best.is_universal() || error.kind() != EncodeErrorKind::Unsupported => {
+            Err((error, _)) if best.is_universal() || !is_of_form(&error) => {
                 return Err(ApiError::unencodable(error));
             }
             Err((mismatch, back)) => match others.next() {
@@ -87,6 +87,11 @@ pub(crate) async fn whole(
             },
         }
     }
+}
+
+/// Whether another form may hold the outcome. Only some have limits of their own: NumPy's pads each text.
+fn is_of_form(error: &EncodeError) -> bool {
+    matches!(error.kind(), EncodeErrorKind::Unsupported | EncodeErrorKind::LimitExceeded)
 }
 
 /// The response to a call that succeeded, and of which its code has chosen or its route declares something.

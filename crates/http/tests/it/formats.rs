@@ -215,6 +215,25 @@ async fn the_next_format_is_sent_if_the_outcome_does_not_fit_the_preferred_one()
     assert!(message.contains("`application/x-npy`") && message.contains("map"), "{message}");
 }
 
+/// As `.npy` each text is padded to the longest. A form with such a limit is the choice of the caller.
+#[tokio::test]
+async fn an_outcome_beyond_the_limit_of_a_form_is_sent_in_the_next_one() {
+    let server = server().await;
+    let texts = std::iter::once("x".repeat(5000)).chain(std::iter::repeat_n(String::new(), 20_000));
+    let body = Value::StrTensor(StrTensor::from_texts(&[20_001], texts).unwrap()).encode(Format::Msgpack).unwrap();
+    let mut client = server.connect().await;
+    let mut post = async |accept: &str| {
+        let headers = [("content-type", Format::Msgpack.media_type()), ("accept", accept)];
+        client.post("/mirror", &headers, &body).await
+    };
+    let refused = post("application/x-npy").await;
+    assert_eq!((refused.status, refused.problem()["error_type"].as_str()), (406, Some("not_acceptable")));
+    let message = refused.problem()["message"].to_string();
+    assert!(message.contains("`application/x-npy`") && message.contains("padded to the longest"), "{message}");
+    let sent = post("application/x-npy, application/msgpack;q=0.5").await;
+    assert_eq!((sent.status, sent.header("content-type")), (200, Some(Format::Msgpack.media_type())));
+}
+
 #[tokio::test]
 async fn an_outcome_that_json_cannot_express_is_an_error() {
     let server = server().await;
