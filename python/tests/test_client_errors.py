@@ -50,6 +50,14 @@ def test_kinds_are_those_of_the_table_with_their_status_and_retries() -> None:
     assert to_error(Failure("of_tomorrow", "m")).status_code is None
 
 
+@pytest.mark.skipif(not ERRORS.exists(), reason="the table is in the repository only")
+def test_each_kind_has_the_class_of_the_table_of_doors() -> None:
+    _, table = ERRORS.read_text().split("| failed call |")
+    lines = table.split("\n\n")[0].splitlines()[2:]
+    classes = {line.split("`")[1]: line.split("`")[-2] for line in lines}
+    assert classes == {kind: row.error.__name__ for kind, row in KINDS.items()}
+
+
 def test_an_error_tells_all_that_the_problem_document_tells() -> None:
     def answer(_: Request) -> bytes:
         text = b"""{"kind": "failed", "message": "ValueError: no", "error_type": "ValueError", "stage": "a > b",

@@ -47,8 +47,8 @@ const fn of_kind(kind: ErrorKind) -> u8 {
 /// The status of an error.
 pub(crate) fn code(error: &ApiError) -> u8 {
     let (kind, status) = (error.kind(), error.status().as_u16());
-    if kind == ErrorKind::Unavailable && !error.is_retryable() {
-        // A call that may have run is not UNAVAILABLE.
+    if kind == ErrorKind::Unavailable && (error.may_have_run() || !error.is_retryable()) {
+        // A call that may have run is not UNAVAILABLE, even if it may run again.
         of_kind(ErrorKind::Internal)
     } else if status == kind.row().http_status {
         of_kind(kind)

@@ -11,12 +11,12 @@ use callboard_core::{ErrorKind, Task};
 use callboard_http::axum::http::{Method, StatusCode};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
+    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext, X_SHOULD_RETRY,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::error::{X_SHOULD_RETRY, must_not_be_repeated, response_with};
+use crate::error::response_with;
 use crate::models::ids_of;
 use crate::rank::{Dialect, rerank};
 use crate::request::ModelRequest;
@@ -77,7 +77,7 @@ impl Protocol for CohereProtocol {
         response.headers_mut().remove(X_SHOULD_RETRY);
         // More at once than the limit of a key: nothing has run.
         let is_limit = error.error_type() == Some("rate_limited") && error.kind() != ErrorKind::Failed;
-        if !is_limit && must_not_be_repeated(&error, response.status()) {
+        if !is_limit && error.must_not_be_repeated() {
             *response.status_mut() = StatusCode::FAILED_DEPENDENCY;
         }
         response

@@ -1,7 +1,7 @@
 //! An error as OpenAI's clients read it: `{"error": {"message", "type", "param", "code"}}`.
 //!
 //! Their libraries repeat 408, 409, 429 and every 5xx by themselves, unless `x-should-retry` says no. A call that may
-//! have run would run twice then, so every error of such a call has the header.
+//! have run would run twice then, so every error of such a call has the header, as every answer of the edge.
 
 use callboard_core::ErrorKind;
 use callboard_http::axum::body::Body;
@@ -10,9 +10,6 @@ use callboard_http::axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::ApiError;
 use serde::Serialize;
-
-/// Tells those libraries whether to repeat a request.
-pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The time to wait, which they read before `retry-after`.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
@@ -86,22 +83,13 @@ pub(crate) fn response_with(error: &ApiError, body: Vec<u8>) -> Response {
         let milliseconds = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         headers.insert(RETRY_AFTER_MS, HeaderValue::from(milliseconds.max(1)));
     }
-    if must_not_be_repeated(error, status) {
-        headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
-    }
     response
-}
-
-/// Whether clients repeat this status by themselves, and must not: calls may have run.
-pub(crate) fn must_not_be_repeated(error: &ApiError, status: StatusCode) -> bool {
-    let is_repeated = status.is_server_error() || matches!(status.as_u16(), 408 | 409 | 429);
-    // A body that came too slowly has run nothing.
-    is_repeated && !error.is_retryable() && status != StatusCode::REQUEST_TIMEOUT
 }
 
 #[cfg(test)]
 mod tests {
     use callboard_core::edge::ErrorParts;
+    use callboard_http::protocol::X_SHOULD_RETRY;
     use serde_json::{Value, json};
 
     use super::*;

@@ -78,7 +78,7 @@ impl Failure {
 
     fn not_done(kind: ErrorKind, message: impl Into<String>) -> Self {
         let mut failure = Self::with_kind(kind, message);
-        failure.0.may_repeat = true;
+        (failure.0.may_repeat, failure.0.did_nothing) = (true, true);
         failure
     }
 
@@ -168,15 +168,14 @@ impl Failure {
         if parts.kind == ErrorKind::Cancelled {
             parts.kind = ErrorKind::Failed;
         }
-        (parts.started, parts.may_repeat, parts.timing) = (true, false, None);
+        (parts.started, parts.may_repeat, parts.did_nothing, parts.timing) = (true, false, false, None);
         Self(Box::new(parts))
     }
 
     /// The failure of an actor's answer as a failure of the asking stage, which had begun.
     fn handed_on(&self) -> Self {
         let mut failure = self.clone();
-        failure.0.may_repeat = false;
-        failure.0.started = true;
+        (failure.0.started, failure.0.may_repeat, failure.0.did_nothing) = (true, false, false);
         failure
     }
 

@@ -155,8 +155,9 @@ impl ErrorKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// Whether such an error is caused by user code or by its loss.
-    pub(super) const fn comes_after_start(self) -> bool {
+    /// Whether such an error is always of a call that may have run: by user code, its loss, or a defect.
+    #[must_use]
+    pub const fn comes_after_start(self) -> bool {
         matches!(self.row().origin, ErrorOrigin::Code | ErrorOrigin::Framework)
     }
 

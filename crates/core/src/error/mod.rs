@@ -67,6 +67,8 @@ pub struct ErrorParts {
     pub started: bool,
     /// Whether a started call may run once more: nothing was done for it, or its contract permits it.
     pub may_repeat: bool,
+    /// Whether the code that refused the call reports that it did nothing for it. Peers do not learn of it.
+    pub did_nothing: bool,
     /// See [`CallError::timing`].
     pub timing: Option<Timing>,
 }
@@ -88,6 +90,7 @@ impl ErrorParts {
             stage: None,
             started: kind.comes_after_start(),
             may_repeat: false,
+            did_nothing: false,
             timing: None,
         }
     }
@@ -205,7 +208,7 @@ impl CallError {
     pub(crate) fn after_runs(mut self, started: bool, again: bool) -> Self {
         if started {
             self.0.may_repeat = again && (self.0.may_repeat || !self.0.started);
-            self.0.started = true;
+            (self.0.started, self.0.did_nothing) = (true, false);
         }
         self
     }
@@ -316,6 +319,13 @@ impl CallError {
     #[must_use]
     pub fn was_started(&self) -> bool {
         self.0.started || self.0.kind.comes_after_start()
+    }
+
+    /// Whether something may have been done for the call: it [was started](Self::was_started), and not only by code that
+    /// reports that it did [nothing](Failure::overloaded).
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        self.was_started() && !self.0.did_nothing
     }
 
     /// The times of the call, if it was admitted: summed over its stages, including the elapsed part of the last one.

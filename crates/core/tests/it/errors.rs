@@ -81,6 +81,7 @@ async fn a_stage_can_report_that_it_has_not_started() {
     let node = serve(inner()).await;
     let error = node.client().call::<u64, u64>("/route", 1).await.unwrap_err();
     assert_eq!((error.was_started(), error.is_refusal(), error.is_retryable()), (true, false, true), "{error:?}");
+    assert!(!error.may_have_run(), "{error:?}");
     let node = serve(Stage::each("full", |_: &u64| -> Result<u64, Failure> { Err(Failure::overloaded("full")) })).await;
     let error = node.client().call::<u64, u64>("/route", 1).await.unwrap_err();
     assert_eq!(error.retry_after(), Some(Duration::from_secs(1)), "the default of the stage");
@@ -99,6 +100,7 @@ async fn a_call_may_be_repeated_only_if_all_earlier_stages_permit_it() {
         let app = App::new().route("/both", Pipeline::from(echo).then(calls)).start().await.unwrap();
         let error = app.client().call::<u64, u64>("/both", 2).await.unwrap_err();
         assert_eq!((error.was_started(), error.is_retryable()), (true, may_repeat), "{first:?} {second:?}: {error:?}");
+        assert!(error.may_have_run(), "{first:?} {second:?}: {error:?}");
     }
 }
 

@@ -28,6 +28,7 @@ use self::mismatches::SchemaMismatch;
 pub use self::answer::{Problem, http_status};
 pub(crate) use self::mapping::header_of_response;
 pub(crate) use self::problem::PROBLEM_JSON;
+pub use self::problem::X_SHOULD_RETRY;
 
 /// The content codings of bodies.
 const CODINGS: &str = if cfg!(feature = "zstd") { "gzip, deflate, zstd" } else { "gzip, deflate" };
@@ -48,6 +49,8 @@ struct ErrorFields {
     retry_after: Option<Duration>,
     /// Whether the same request may be sent again.
     is_retryable: bool,
+    /// Whether something may have been done for it.
+    may_have_run: bool,
     remote_trace: Option<String>,
     stage: Option<String>,
     details: Option<Value>,
@@ -93,6 +96,7 @@ impl ApiError {
             error_type: None,
             retry_after: None,
             is_retryable: kind.is_retryable(),
+            may_have_run: kind.comes_after_start(),
             remote_trace: None,
             stage: None,
             details: None,
@@ -117,14 +121,19 @@ impl ApiError {
     #[must_use]
     pub fn of_calls_that_ran(mut self) -> Self {
         self.0.is_retryable = false;
+        self.0.may_have_run = true;
         self.0.retry_after = None;
         self
     }
 
     /// What this error of one of `calls` says of their request: others may have run, and would run again.
     #[must_use]
-    pub fn of_one_of(self, calls: usize, client: &LocalClient, route: &Route) -> Self {
-        if calls <= 1 || client.edge().may_run_again(route) { self } else { self.of_calls_that_ran() }
+    pub fn of_one_of(mut self, calls: usize, client: &LocalClient, route: &Route) -> Self {
+        if calls <= 1 {
+            return self;
+        }
+        self.0.may_have_run = true;
+        if client.edge().may_run_again(route) { self } else { self.of_calls_that_ran() }
     }
 
     /// The same error, logged with this route.
@@ -194,9 +203,7 @@ impl ApiError {
 
     /// 503 for a call that had not finished when the node ended. It may have run.
     pub(crate) fn ending() -> Self {
-        let mut error = Self::new(ErrorKind::Unavailable, "the node is ending and did not finish this call in time");
-        error.0.is_retryable = false;
-        error
+        Self::new(ErrorKind::Unavailable, "the node is ending and did not finish this call in time").of_calls_that_ran()
     }
 
     /// 503: a frame of a stream of calls that was not read, because the node is about to end.
@@ -417,10 +424,27 @@ impl ApiError {
         self.0.error_type.as_deref()
     }
 
-    /// Whether the same request may be sent again: nothing of it has run.
+    /// Whether the same request may be sent again: nothing of it has run, or what has run may run again.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         self.0.is_retryable
+    }
+
+    /// Whether something may have been done for the request: see [`CallError::may_have_run`].
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        self.0.may_have_run
+    }
+
+    /// Whether clients repeat its status by themselves, as those of OpenAI and Anthropic do (408, 409, 429 and every
+    /// 5xx), and must not.
+    #[must_use]
+    pub fn must_not_be_repeated(&self) -> bool {
+        let status = self.0.status;
+        // Status 408 of the edge is of a body that came too slowly: nothing has run.
+        let is_late = status == StatusCode::REQUEST_TIMEOUT && self.0.may_have_run;
+        let is_repeated = is_late || status.is_server_error() || matches!(status.as_u16(), 409 | 429);
+        is_repeated && !self.0.is_retryable
     }
 
     /// The time after which the request may be sent again, if it is known.
@@ -437,6 +461,7 @@ impl From<CallError> for ApiError {
         answer.0.error_type = error.error_type().map(|name| name.to_owned().into());
         answer.0.retry_after = error.retry_after();
         answer.0.is_retryable = error.is_retryable();
+        answer.0.may_have_run = error.may_have_run();
         answer.0.remote_trace = error.remote_trace().map(str::to_owned);
         answer.0.stage = error.stage().map(str::to_owned);
         answer.0.details = error.details().cloned();

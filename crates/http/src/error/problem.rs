@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use axum::response::Response;
 use callboard_codec::Value;
 use serde::Serialize;
@@ -13,6 +13,9 @@ use super::ApiError;
 
 /// The media type of errors.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Tells the libraries of OpenAI, of Anthropic, and others that are made as theirs, whether to repeat a request.
+pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The document. Its members are in reading order.
 #[derive(Serialize)]
@@ -70,9 +73,13 @@ impl ApiError {
         response
     }
 
-    /// Adds the headers of the error: `retry-after`, the header that its status requires, and those of user code.
+    /// Adds the headers of the error: `retry-after`, the header that its status requires, those of user code, and
+    /// `x-should-retry: false` if clients [must not repeat](Self::must_not_be_repeated) it.
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         headers.extend(self.0.headers.clone());
+        if self.must_not_be_repeated() {
+            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         if let Some(pause) = self.0.retry_after {
             insert_retry_after(headers, pause);
         }
