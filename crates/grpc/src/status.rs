@@ -152,6 +152,10 @@ mod tests {
     fn unavailable_means_that_nothing_was_started() {
         assert_eq!(status(ApiError::new(ErrorKind::Unavailable, "draining")), 14);
         assert_eq!(status(ApiError::new(ErrorKind::Unavailable, "lost").of_calls_that_ran()), 13);
+        let lost = ErrorParts { may_repeat: true, ..ErrorParts::connection_lost("lost") };
+        let lost = ApiError::from(CallError::from(lost));
+        assert!(lost.is_retryable(), "its contract lets it run again");
+        assert_eq!(status(lost), 13);
         for http in 400..600 {
             let chosen = ApiError::with_status(StatusCode::from_u16(http).unwrap(), "chosen", "no".to_owned());
             let code = status(chosen);

@@ -55,7 +55,7 @@ fn table() -> Vec<Row> {
     rows.collect()
 }
 
-/// A node whose routes fail as the row says whose number is somewhere in their input.
+/// A node whose routes fail as the row says whose number is a text somewhere in their input.
 fn app() -> App {
     let fail = |row: usize| Err::<Value, _>(table()[row].failure());
     let any = move |name: &str| Stage::each(name, move |input: &Value| fail(number_in(input).unwrap()));
@@ -69,8 +69,7 @@ fn app() -> App {
 
 fn number_in(value: &Value) -> Option<usize> {
     match value {
-        Value::Int(number) => usize::try_from(*number).ok(),
-        Value::Str(text) => text.parse().ok(),
+        Value::Str(text) => text.strip_prefix("row ")?.parse().ok(),
         Value::List(items) => items.iter().find_map(number_in),
         Value::Map(map) => map.iter().find_map(|(_, value)| number_in(value)),
         _ => None,
@@ -120,29 +119,27 @@ fn both(one: String, other: String) -> String {
 
 /// What each door answers to a call that fails as this row says.
 async fn answers(address: SocketAddr, row: usize) -> [String; COLUMNS.len()] {
-    let (plain, problem) = post(address, "/any", &json!(row)).await;
-    let (function, _) = post(address, "/v1/call/any", &json!({ "args": [row] })).await;
+    let text = format!("row {row}");
+    let (plain, problem) = post(address, "/any", &json!(text)).await;
+    let (function, _) = post(address, "/v1/call/any", &json!({ "args": [text] })).await;
     let inputs = json!([{ "name": "input", "datatype": "FP64", "shape": [1], "data": [row] }]);
     let (infer, _) = post(address, "/v2/models/number/infer", &json!({ "inputs": inputs })).await;
     let (predict, _) = post(address, "/v1/models/number:predict", &json!({ "instances": [row] })).await;
-    let messages = json!([{ "role": "user", "content": row.to_string() }]);
+    let messages = json!([{ "role": "user", "content": text }]);
     let chat = json!({ "model": "chat", "max_tokens": 9, "messages": messages });
     let (openai, error) = post(address, "/v1/chat/completions", &chat).await;
-    let response = json!({ "model": "chat", "input": row.to_string() });
+    let response = json!({ "model": "chat", "input": text });
     let (responses, _) = post(address, "/v1/responses", &response).await;
     let (anthropic, message) = post(address, "/v1/messages", &chat).await;
-    let rank = json!({ "model": "rank", "query": row.to_string(), "documents": ["a"] });
+    let rank = json!({ "model": "rank", "query": text, "documents": ["a"] });
     let (jina, _) = post(address, "/v1/rerank", &rank).await;
     let (cohere, _) = post(address, "/v2/rerank", &rank).await;
-    let call = [field(1, b"/any"), field(3, row.to_string().as_bytes())].concat();
+    let call = [field(1, b"/any"), field(3, json!(text).to_string().as_bytes())].concat();
     let call = grpc(address, "/callboard.v1.Inference/Call", &call).await;
-    let stream = [field(1, b"/any"), field(3, row.to_string().as_bytes())].concat();
-    let stream = grpc(address, "/callboard.v1.Inference/Stream", &stream).await;
     let tensor = [field(1, b"input"), field(2, b"FP64"), field(3, &[1])].concat();
-    let tensor =
-        [field(1, b"number"), field(5, &tensor), field(7, &(row as f64).to_le_bytes())].concat();
+    let tensor = [field(1, b"number"), field(5, &tensor), field(7, &(row as f64).to_le_bytes())].concat();
     let infer_grpc = grpc(address, "/inference.GRPCInferenceService/ModelInfer", &tensor).await;
-    let params = json!({ "name": "any", "arguments": { "input": row } });
+    let params = json!({ "name": "any", "arguments": { "input": text } });
     let message_of_tool = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     let (status, tool) = post(address, "/mcp", &message_of_tool).await;
     let tool = match (&tool["result"]["isError"], &tool["error"]["code"]) {
@@ -154,10 +151,13 @@ async fn answers(address: SocketAddr, row: usize) -> [String; COLUMNS.len()] {
     [
         both(plain, function),
         both(infer, predict),
-        both(both(with_type(&openai, &error["error"]["type"]), with_type(&responses, &error["error"]["type"])), with_type(&jina, &error["error"]["type"])),
+        both(
+            both(with_type(&openai, &error["error"]["type"]), with_type(&responses, &error["error"]["type"])),
+            with_type(&jina, &error["error"]["type"]),
+        ),
         with_type(&anthropic, &message["error"]["type"]),
         cohere,
-        both(both(call, stream), infer_grpc),
+        both(call, infer_grpc),
         tool,
     ]
 }
