@@ -47,7 +47,7 @@ impl CohereProtocol {
         if method != Method::POST {
             return Err(ApiError::method_not_allowed(method, "POST"));
         }
-        let request = ModelRequest::read(context, Task::Rerank, request, Ok).await?;
+        let request = ModelRequest::read(context, Task::Rerank, request).await?;
         let route = request.route.name().to_owned();
         Box::pin(rerank(request, Dialect::Cohere)).await.map_err(|error| error.about(&route))
     }

@@ -54,10 +54,11 @@ pub(crate) async fn draw(mut request: ModelRequest<'_>) -> Result<Response, ApiE
     };
     let route = Arc::clone(&request.route);
     let form = InputForm::of(Task::Image, route.input().schema());
-    let input_of = |prompt| form.input(Task::Image, prompt, &request.fields);
+    // Each call gets its copy of the prompt as it begins, when the copies of all are charged.
+    let input_of = |_| form.input(Task::Image, prompt.clone(), &request.fields);
     let shared = request.shared_bytes(&form).saturating_add(prompt.resident_bytes());
-    let prompts = (0..count).map(|_| prompt.clone()).collect();
-    let (answers, slowest) = items::run(&request, prompts, shared, input_of).await?;
+    let pictures = (0..count).map(|_| Value::Null).collect();
+    let (answers, slowest) = items::run(&request, pictures, shared, input_of).await?;
     let bytes = answers.iter().map(Value::resident_bytes).fold(0, usize::saturating_add);
     let created = now();
     let write = move || {

@@ -46,6 +46,7 @@ mod speech;
 mod stop;
 mod subtitles;
 mod transcribe;
+mod translate;
 
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ impl OpenAiProtocol {
             Endpoint::Call(task) => {
                 let request = match task {
                     Task::Transcribe => Box::pin(ModelRequest::read_form(context, task, request)).await?,
-                    _ => ModelRequest::read(context, task, request, Ok).await?,
+                    _ => ModelRequest::read(context, task, request).await?,
                 };
                 let route = request.route.name().to_owned();
                 // Boxed, because they are large.

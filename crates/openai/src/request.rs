@@ -18,6 +18,7 @@ use callboard_http::protocol::{
 use crate::error::invalid;
 use crate::input::{InputForm, main_fields};
 use crate::models;
+use crate::translate::{Translate, translated};
 
 /// The fields that this crate reads, beside the main fields of the tasks.
 const OF_REQUESTS: [&str; 12] = [
@@ -70,20 +71,35 @@ pub(crate) struct ModelRequest<'a> {
 }
 
 impl<'a> ModelRequest<'a> {
-    /// `translate` makes the fields of the task of those that were sent, wherever a large body is decoded.
     pub(crate) async fn read(
         context: RequestContext<'a>,
         task: Task,
         request: ProtocolRequest<'_>,
-        translate: fn(Map) -> Result<Map, ApiError>,
+    ) -> Result<Self, ApiError> {
+        Self::read_as(context, task, request, None).await
+    }
+
+    /// The same of another API: `translate` makes the fields of the task of those that were sent, wherever a large body
+    /// is decoded.
+    pub(crate) async fn read_as(
+        context: RequestContext<'a>,
+        task: Task,
+        request: ProtocolRequest<'_>,
+        translate: Option<Translate>,
     ) -> Result<Self, ApiError> {
         let parts = request.head;
         let UnroutedRequest { head, bytes, account, budget, compression } = context.read_unrouted(request).await?;
         let length = bytes.len() as u64;
-        let decode = context.config.decode.clone();
-        let read = move |bytes: &bytes::Bytes| match Value::decode(Format::Json, bytes, &decode)? {
-            Value::Map(fields) => translate(fields),
-            other => Err(invalid(format!("the body must be an object, not {}", other.kind()))),
+        let (decode, payer) = (context.config.decode.clone(), Arc::clone(&account));
+        let read = move |bytes: &bytes::Bytes| {
+            let fields = match Value::decode(Format::Json, bytes, &decode)? {
+                Value::Map(fields) => fields,
+                other => return Err(invalid(format!("the body must be an object, not {}", other.kind()))),
+            };
+            match translate {
+                Some(translate) => translated(fields, bytes.len(), &*payer, translate),
+                None => Ok(fields),
+            }
         };
         let ((), fields) = budget.read((), bytes, read).await?;
         let model = model_of(fields.get("model"))?;

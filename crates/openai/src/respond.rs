@@ -33,6 +33,27 @@ pub(crate) fn written(answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(answer).map_err(|error| unwritten(&error))
 }
 
+/// The same of an answer with so many bytes of texts: a vector that grows holds its old and its new room at a time.
+pub(crate) fn written_of(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
+    let mut out = room_for(bytes);
+    serde_json::to_writer(&mut out, answer).map_err(|error| unwritten(&error))?;
+    Ok(out)
+}
+
+/// Room for the JSON of so many bytes of texts, and for the names beside them.
+pub(crate) fn room_for(bytes: usize) -> Vec<u8> {
+    Vec::with_capacity(bytes.saturating_add(bytes / 16).saturating_add(512))
+}
+
+/// Adds an event to `out`: its lines before the data, and the data, which is JSON without line breaks.
+pub(crate) fn push_event(out: &mut Vec<u8>, lines: &[&str], data: &impl Serialize) -> Result<(), ApiError> {
+    lines.iter().for_each(|line| out.extend_from_slice(line.as_bytes()));
+    out.extend_from_slice(b"data: ");
+    serde_json::to_writer(&mut *out, data).map_err(|error| unwritten(&error))?;
+    out.extend_from_slice(b"\n\n");
+    Ok(())
+}
+
 pub(crate) fn unwritten(error: &dyn std::error::Error) -> ApiError {
     ApiError::new(ErrorKind::Internal, format!("the answer cannot be written as JSON: {error}"))
 }

@@ -172,17 +172,19 @@ impl EventSource for TranscriptEvents {
         self.text.push_str(&delta);
         let done = end.map(|_| (std::mem::take(&mut self.text), usage_json(self.usage)));
         let bytes = delta.len() + done.as_ref().map_or(0, |(text, _)| text.len());
+        // The texts, the data of an event, and the events.
+        budget.charge_outcome(bytes.saturating_mul(3))?;
         let write = move || {
-            let mut out = Vec::new();
+            let mut out = respond::room_for(bytes);
             if !delta.is_empty() {
-                out.extend(event_bytes(&written(&json!({ "type": "transcript.text.delta", "delta": delta }))?));
+                respond::push_event(&mut out, &[], &json!({ "type": "transcript.text.delta", "delta": delta }))?;
             }
             if let Some((text, usage)) = &done {
                 let mut done = json!({ "type": "transcript.text.done", "text": text });
                 if let Some(usage) = usage {
                     done["usage"] = usage.clone();
                 }
-                out.extend(event_bytes(&written(&done)?));
+                respond::push_event(&mut out, &[], &done)?;
             }
             Ok::<_, ApiError>(out)
         };

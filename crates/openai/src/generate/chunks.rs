@@ -101,7 +101,8 @@ impl EventSource for Chunks {
         let edge = self.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
         let bytes = piece.reply.bytes();
-        budget.charge_outcome(bytes)?;
+        // The piece, and its event.
+        budget.charge_outcome(bytes.saturating_mul(2))?;
         let (head, wants_usage) = (self.head.clone(), self.wants_usage);
         let write = move || chunks_of(&head, &piece, is_first, wants_usage);
         let written = budget.run_outcome(bytes, write).await??;
@@ -114,7 +115,7 @@ impl EventSource for Chunks {
         let mut last = Vec::new();
         if self.wants_usage && usage.is_known() {
             // Numbers can always be written.
-            last = chunk(&self.head, Vec::new(), Some(Some(usage.into()))).unwrap_or_default();
+            let _ = push_chunk(&mut last, &self.head, Vec::new(), Some(Some(usage.into())));
         }
         last.extend_from_slice(b"data: [DONE]\n\n");
         Some(last.into())
@@ -148,19 +149,20 @@ fn chunks_of(head: &AnswerHead, piece: &Piece, is_first: bool, wants_usage: bool
             ChunkChoice::Text { index, text: "", logprobs: None, finish_reason: Some(end) }
         });
     }
-    let mut written = Vec::new();
+    let mut out = respond::room_for(reply.bytes());
     for choice in choices {
-        written.extend(chunk(head, vec![choice], wants_usage.then_some(None))?);
+        push_chunk(&mut out, head, vec![choice], wants_usage.then_some(None))?;
     }
-    Ok(written)
+    Ok(out)
 }
 
-fn chunk(
+fn push_chunk(
+    out: &mut Vec<u8>,
     head: &AnswerHead,
     choices: Vec<ChunkChoice<'_>>,
     usage: Option<Option<UsageJson>>,
-) -> Result<Vec<u8>, ApiError> {
+) -> Result<(), ApiError> {
     let AnswerHead { is_chat, id, created, model } = head;
     let object = if *is_chat { "chat.completion.chunk" } else { "text_completion" };
-    Ok(event_bytes(&respond::written(&Chunk { id, object, created: *created, model, choices, usage })?))
+    respond::push_event(out, &[], &Chunk { id, object, created: *created, model, choices, usage })
 }

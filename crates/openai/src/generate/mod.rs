@@ -305,7 +305,7 @@ async fn whole(request: ModelRequest<'_>, head: &AnswerHead, choices: Vec<Choice
         let object = if head.is_chat { "chat.completion" } else { "text_completion" };
         let (id, created, model) = (&*head.id, head.created, &*head.model);
         let usage = usage.is_known().then(|| usage.into());
-        respond::written(&Answer { id, object, created, model, choices: choices.collect(), usage })
+        respond::written_of(bytes, &Answer { id, object, created, model, choices: choices.collect(), usage })
     };
     let mut response = respond::json(&request, bytes, write).await?;
     response.headers_mut().insert(SERVER_TIMING, total(request.context.start.elapsed()));

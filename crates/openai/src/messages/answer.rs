@@ -14,7 +14,7 @@ use crate::generate::{Choice, ChoicePieces, Ending, Piece};
 use crate::parts::{OneCallAtATime, Part, tool_uses};
 use crate::reply::Usage;
 use crate::request::ModelRequest;
-use crate::respond::{self, written};
+use crate::respond;
 
 /// Of the ids of calls that the route gives none.
 const ID_PREFIX: &str = "toolu";
@@ -70,7 +70,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
             let input = call.arguments.object(&route)?;
             content.push(json!({ "type": "tool_use", "id": call.id(ID_PREFIX), "name": call.name, "input": input }));
         }
-        written(&MessageJson {
+        let message = MessageJson {
             id: &id,
             r#type: "message",
             role: "assistant",
@@ -79,9 +79,11 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
             stop_reason: Some(stop_reason(&end, reply.has_tool_calls())),
             stop_sequence: end.stop.as_deref(),
             usage: reply.usage.into(),
-        })
+        };
+        respond::written_of(bytes, &message)
     };
-    let mut response = respond::json(&request, bytes, write).await?;
+    // The blocks, and their JSON.
+    let mut response = respond::json(&request, bytes.saturating_mul(2), write).await?;
     response.headers_mut().insert(SERVER_TIMING, total(request.context.start.elapsed()));
     Ok(response)
 }
@@ -134,10 +136,12 @@ impl EventSource for MessageEvents {
         }
         let usage = TokensJson::from(self.usage);
         let end = end.map(|end| (stop_reason(&end, self.calls.has_begun()).to_owned(), end.stop));
-        let (writer, length) = (self.writer.clone(), parts.iter().map(Part::len).sum());
+        let (writer, length) = (self.writer.clone(), parts.iter().map(Part::len).sum::<usize>());
+        // The parts, the data of an event, and the events.
+        budget.charge_outcome(length.saturating_mul(3))?;
         let write = move || {
-            let mut writer = writer.clone();
-            writer.written(&parts, usage, end.as_ref()).map(|written| (written, writer))
+            let (mut writer, mut out) = (writer.clone(), respond::room_for(length));
+            writer.write(&mut out, &parts, usage, end.as_ref()).map(|()| (out, writer))
         };
         let (written, writer) = budget.run_outcome(length, write).await??;
         self.writer = writer;
@@ -163,13 +167,13 @@ struct EventWriter {
 }
 
 impl EventWriter {
-    fn written(
+    fn write(
         &mut self,
+        out: &mut Vec<u8>,
         parts: &[Part],
         usage: TokensJson,
         end: Option<&(String, Option<String>)>,
-    ) -> Result<Vec<u8>, ApiError> {
-        let mut out = Vec::new();
+    ) -> Result<(), ApiError> {
         if !std::mem::replace(&mut self.is_begun, true) {
             let message = MessageJson {
                 id: &self.id,
@@ -181,31 +185,31 @@ impl EventWriter {
                 stop_sequence: None,
                 usage,
             };
-            event(&mut out, "message_start", json!({ "message": written_json(&message)? }))?;
+            event(out, "message_start", json!({ "message": written_json(&message)? }))?;
         }
         for part in parts {
             match part {
                 Part::Text(text) => {
                     if self.open != Some(true) {
-                        self.begin(&mut out, true, json!({ "type": "text", "text": "" }))?;
+                        self.begin(out, true, json!({ "type": "text", "text": "" }))?;
                     }
-                    self.delta(&mut out, json!({ "type": "text_delta", "text": text }))?;
+                    self.delta(out, json!({ "type": "text_delta", "text": text }))?;
                 }
                 Part::Call { id, name } => {
-                    self.begin(&mut out, false, json!({ "type": "tool_use", "id": id, "name": name, "input": {} }))?;
+                    self.begin(out, false, json!({ "type": "tool_use", "id": id, "name": name, "input": {} }))?;
                 }
                 Part::Arguments(text) => {
-                    self.delta(&mut out, json!({ "type": "input_json_delta", "partial_json": text }))?;
+                    self.delta(out, json!({ "type": "input_json_delta", "partial_json": text }))?;
                 }
             }
         }
         if let Some((reason, stop)) = end {
-            self.close(&mut out)?;
+            self.close(out)?;
             let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
-            event(&mut out, "message_delta", json!({ "delta": delta, "usage": written_json(&usage)? }))?;
-            event(&mut out, "message_stop", json!({}))?;
+            event(out, "message_delta", json!({ "delta": delta, "usage": written_json(&usage)? }))?;
+            event(out, "message_stop", json!({}))?;
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Begins a block after the open one.
@@ -235,8 +239,5 @@ fn written_json(value: &impl Serialize) -> Result<Json, ApiError> {
 /// Writes an event. Its data has its type, too.
 fn event(out: &mut Vec<u8>, r#type: &str, mut data: Json) -> Result<(), ApiError> {
     data["type"] = r#type.into();
-    // JSON has no line breaks outside of texts, where they are escaped.
-    let data = written(&data)?;
-    out.extend_from_slice(&[b"event: ", r#type.as_bytes(), b"\ndata: ", &*data, b"\n\n"].concat());
-    Ok(())
+    respond::push_event(out, &["event: ", r#type, "\n"], &data)
 }

@@ -15,7 +15,7 @@ use crate::models::now;
 use crate::parts::{OneCallAtATime, tool_uses};
 use crate::reply::Usage;
 use crate::request::ModelRequest;
-use crate::respond::{self, written};
+use crate::respond;
 
 /// Of the ids of calls that the route gives none.
 const ID_PREFIX: &str = "call";
@@ -38,9 +38,10 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: &str, choice: Choice) -
             let arguments = call.arguments.text()?.into_owned();
             items.push(Item::Call { id: call.id(ID_PREFIX), name: call.name.to_owned(), arguments });
         }
-        written(&head.json(Status::of_end(&end.reason), &items, reply.usage, None))
+        respond::written_of(bytes, &head.json(Status::of_end(&end.reason), &items, reply.usage, None))
     };
-    let mut response = respond::json(&request, bytes, write).await?;
+    // The items, their values, and the JSON of those.
+    let mut response = respond::json(&request, bytes.saturating_mul(3), write).await?;
     response.headers_mut().insert(SERVER_TIMING, total(request.context.start.elapsed()));
     Ok(response)
 }
@@ -104,8 +105,11 @@ impl EventSource for ResponseEvents {
         let (writer, usage) = (self.writer.clone(), self.usage);
         let all = if last.is_some() { self.output.bytes() } else { 0 };
         let length = steps.iter().map(Step::len).sum::<usize>() + all;
+        let written_bytes = steps.iter().map(Step::written_len).sum::<usize>() + all;
+        // The steps and the items, the data of an event, and the events.
+        budget.charge_outcome(length.saturating_mul(2).saturating_add(written_bytes))?;
         let write = move || {
-            let (mut writer, mut out) = (writer.clone(), Vec::new());
+            let (mut writer, mut out) = (writer.clone(), respond::room_for(written_bytes));
             writer.write_begin(&mut out)?;
             for step in &steps {
                 writer.write_step(&mut out, step)?;
@@ -219,8 +223,6 @@ impl ResponseWriter {
         data["type"] = name.into();
         data["sequence_number"] = self.sequence.into();
         self.sequence += 1;
-        // JSON has no line breaks outside of texts, where they are escaped.
-        out.extend_from_slice(&[b"event: ", name.as_bytes(), b"\ndata: ", &*written(&data)?, b"\n\n"].concat());
-        Ok(())
+        respond::push_event(out, &["event: ", name, "\n"], &data)
     }
 }

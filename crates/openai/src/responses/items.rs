@@ -30,6 +30,16 @@ impl Step {
             Self::More { more, .. } => more.len(),
         }
     }
+
+    /// The bytes of its texts in the events that it becomes.
+    pub(super) fn written_len(&self) -> usize {
+        match self {
+            Self::Begin(item) => item.len(),
+            Self::More { more, .. } => more.len(),
+            // As a text, in its part, and in its item.
+            Self::Done(item) => 3 * item.len(),
+        }
+    }
 }
 
 impl Item {
