@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::activity::{Activity, MisuseLimits, WatchOutcome};
+use super::head_timer::HeadTimer;
 use super::keepalive;
 use super::linger::{LingerPool, ReceivedBody};
 use super::response_body::{Http1Body, Http2Body};
@@ -35,6 +36,7 @@ use super::windows::Http2Windows;
 use super::{AcceptMetrics, PeerInfo, Responder};
 use crate::config::HttpConfig;
 use crate::listener::tls::Tls;
+use crate::runtime::repoll::Repolled;
 use crate::runtime::shutdown::ShutdownSignal;
 use crate::upgrade::AcceptedUpgrade;
 
@@ -76,7 +78,7 @@ impl ConnectionSettings {
     ) -> Arc<Self> {
         let mut http1 = http1::Builder::new();
         http1
-            .timer(TokioTimer::new())
+            // Its timer is that of a connection.
             .header_read_timeout(config.header_read_timeout)
             .max_header_size(config.max_header_bytes)
             // Room for a head and for the first bytes after it.
@@ -207,9 +209,11 @@ impl ConnectionSettings {
         };
         let mut stream = stream;
         loop {
-            let mut connection = Box::new(self.http1.serve_connection(stream, service_fn(respond)));
+            let mut http1 = self.http1.clone();
+            http1.timer(HeadTimer::default());
+            let mut connection = Box::new(http1.serve_connection(stream, service_fn(respond)));
             let rested = {
-                let work = pin!(self.until_rest(&mut *connection, &activity));
+                let work = pin!(self.until_rest(Repolled::new(&mut *connection), &activity));
                 let work = pin!(polled_on(responder.aborting(), work));
                 self.unless_lingered(work).await
             };
@@ -218,7 +222,7 @@ impl ConnectionSettings {
                 None => {
                     Pin::new(&mut *connection).graceful_shutdown();
                     activity.rest().abandon();
-                    Some(polled_on(responder.aborting(), Pin::new(&mut *connection)).await)
+                    Some(polled_on(responder.aborting(), pin!(Repolled::new(&mut *connection))).await)
                 }
             };
             if let Some(ended) = ended {
@@ -269,10 +273,10 @@ impl ConnectionSettings {
     /// Drives a connection of HTTP/1 until it ends (`Some`) or rests (`None`).
     ///
     /// The checks become rarer the longer it works: moving a timer with each request would cost each request.
-    async fn until_rest<C: Future + Unpin>(&self, connection: &mut C, activity: &Activity) -> Option<C::Output> {
+    async fn until_rest<C: Future + Unpin>(&self, mut connection: C, activity: &Activity) -> Option<C::Output> {
         let (mut period, mut before) = (FIRST_REST.min(self.last_rest), None);
         loop {
-            if let Ok(ended) = timeout(period, &mut *connection).await {
+            if let Ok(ended) = timeout(period, &mut connection).await {
                 return Some(ended);
             }
             let now = activity.resting_since();

@@ -15,6 +15,7 @@ mod activity;
 mod addresses;
 mod backoff;
 mod connection;
+mod head_timer;
 mod keepalive;
 mod linger;
 mod response_body;
