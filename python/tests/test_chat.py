@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -55,3 +57,8 @@ def test_a_text_of_a_message_is_that_of_its_parts() -> None:
 def test_a_tool_keeps_its_schema() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     assert set_in(msgspec.to_builtins(msgspec.convert(tool, Tool))) == tool
+
+
+def test_the_module_is_there_without_an_import_of_its_own() -> None:
+    code = "import callboard as cb; assert cb.chat.Message.__module__ == 'callboard.chat'"
+    subprocess.run([sys.executable, "-c", code], check=True)

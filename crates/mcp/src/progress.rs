@@ -7,6 +7,7 @@
 use bytes::Bytes;
 use callboard_codec::Payload;
 use callboard_core::ErrorKind;
+use callboard_core::edge::LARGE_BYTES;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{ApiError, EventSource, RequestContext, RequestId, event_bytes, events};
 use serde::Serialize;
@@ -67,6 +68,11 @@ impl EventSource for Outputs {
                 Some(Ok(None))
             }
         }
+    }
+
+    /// The answer has all outputs once more.
+    fn bytes(item: &Option<Payload>) -> usize {
+        item.as_ref().map_or(LARGE_BYTES, |payload| payload.size_up_to(LARGE_BYTES))
     }
 
     async fn event(&mut self, item: Option<Payload>) -> Result<Bytes, ApiError> {

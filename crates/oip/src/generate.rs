@@ -113,6 +113,10 @@ impl EventSource for GenerateEvents {
         next_reply(&mut self.replies, &self.life).await
     }
 
+    fn bytes(payload: &Payload) -> usize {
+        payload.size_up_to(LARGE_BYTES)
+    }
+
     async fn event(&mut self, payload: Payload) -> Result<Bytes, ApiError> {
         self.writer.write(payload, |json| event_bytes(&json).into()).await
     }

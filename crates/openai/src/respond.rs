@@ -36,7 +36,7 @@ pub(crate) fn written(answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
 /// The same of an answer with so many bytes of texts: a vector that grows holds its old and its new room at a time.
 pub(crate) fn written_of(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     let mut out = room_for(bytes);
-    serde_json::to_writer(&mut out, answer).map_err(|error| unwritten(&error))?;
+    write(&mut out, answer)?;
     Ok(out)
 }
 
@@ -49,9 +49,14 @@ pub(crate) fn room_for(bytes: usize) -> Vec<u8> {
 pub(crate) fn push_event(out: &mut Vec<u8>, lines: &[&str], data: &impl Serialize) -> Result<(), ApiError> {
     lines.iter().for_each(|line| out.extend_from_slice(line.as_bytes()));
     out.extend_from_slice(b"data: ");
-    serde_json::to_writer(&mut *out, data).map_err(|error| unwritten(&error))?;
+    write(out, data)?;
     out.extend_from_slice(b"\n\n");
     Ok(())
+}
+
+/// JSON behind what is there.
+pub(crate) fn write(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<(), ApiError> {
+    serde_json::to_writer(out, value).map_err(|error| unwritten(&error))
 }
 
 pub(crate) fn unwritten(error: &dyn std::error::Error) -> ApiError {

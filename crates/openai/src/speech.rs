@@ -139,6 +139,10 @@ impl EventSource for Sound {
         }
     }
 
+    fn bytes(piece: &Bytes) -> usize {
+        piece.len()
+    }
+
     async fn event(&mut self, piece: Bytes) -> Result<Bytes, ApiError> {
         let edge = self.reader.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.reader.deadline);

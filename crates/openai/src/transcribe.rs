@@ -160,6 +160,10 @@ impl EventSource for TranscriptEvents {
         self.pieces.next().await
     }
 
+    fn bytes(piece: &Piece) -> usize {
+        piece.reply.bytes()
+    }
+
     async fn event(&mut self, Piece { reply, end, .. }: Piece) -> Result<Bytes, ApiError> {
         let edge = self.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);

@@ -14,6 +14,8 @@
 `callboard serve app.py` answers `POST /sentiment`. A decorated class stays a plain class.
 """
 
+import importlib
+
 from msgspec import Meta as Field
 
 from callboard._api import auth, batched, concurrent, function, on_start, on_stop, route, service
@@ -114,5 +116,8 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> object:
+    # The types of chats are imported by those who use them.
+    if name == "chat":
+        return importlib.import_module("callboard.chat")
     near = _ELSEWHERE.get(name) or nearest_name(name, __all__)
     raise AttributeError(f"callboard has no {name!r}" + (f": did you mean {near!r}?" if near else ""))

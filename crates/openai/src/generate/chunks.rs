@@ -18,16 +18,13 @@ use crate::reply::Usage;
 use crate::request::ModelRequest;
 use crate::respond::{self, UsageJson};
 
+/// What all chunks of an answer begin with, before their choices.
 #[derive(Serialize)]
-struct Chunk<'a> {
+struct ChunkHead<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<ChunkChoice<'a>>,
-    /// Null in all chunks but the last, for clients that ask for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<UsageJson>>,
 }
 
 #[derive(Serialize)]
@@ -52,11 +49,10 @@ type Pieces = Pin<Box<dyn Stream<Item = Result<Piece, ApiError>> + Send>>;
 /// The chunks of the choices.
 struct Chunks {
     pieces: SelectAll<Pieces>,
-    head: AnswerHead,
+    writer: Arc<ChunkWriter>,
     /// Whether the role of each choice was sent.
     has_role: Vec<bool>,
     usage: Vec<Usage>,
-    wants_usage: bool,
     client: LocalClient,
     deadline: Deadline,
 }
@@ -70,10 +66,9 @@ pub(super) async fn respond(
     let count = choices.len();
     let chunks = Chunks {
         pieces: select_all(choices.into_iter().map(pieces_of)),
-        head,
+        writer: Arc::new(ChunkWriter::try_new(&head, wants_usage)?),
         has_role: vec![false; count],
         usage: vec![Usage::default(); count],
-        wants_usage,
         client: request.context.client.clone(),
         deadline: request.deadline,
     };
@@ -92,6 +87,10 @@ impl EventSource for Chunks {
         self.pieces.next().await
     }
 
+    fn bytes(piece: &Piece) -> usize {
+        piece.reply.bytes()
+    }
+
     /// The chunks of a piece, at the expense of an account of their own until they are sent. Large ones are written off
     /// the runtime.
     async fn event(&mut self, piece: Piece) -> Result<Bytes, ApiError> {
@@ -103,8 +102,8 @@ impl EventSource for Chunks {
         let bytes = piece.reply.bytes();
         // The piece, and its event.
         budget.charge_outcome(bytes.saturating_mul(2))?;
-        let (head, wants_usage) = (self.head.clone(), self.wants_usage);
-        let write = move || chunks_of(&head, &piece, is_first, wants_usage);
+        let writer = Arc::clone(&self.writer);
+        let write = move || writer.chunks_of(&piece, is_first);
         let written = budget.run_outcome(bytes, write).await??;
         budget.settle(written.len())?;
         Ok(budget.charged(written.into()))
@@ -113,9 +112,9 @@ impl EventSource for Chunks {
     fn end(&mut self) -> Option<Bytes> {
         let usage = self.usage.iter().fold(Usage::default(), |sum, usage| sum.with(*usage));
         let mut last = Vec::new();
-        if self.wants_usage && usage.is_known() {
+        if self.writer.wants_usage && usage.is_known() {
             // Numbers can always be written.
-            let _ = push_chunk(&mut last, &self.head, Vec::new(), Some(Some(usage.into())));
+            let _ = self.writer.chunk(&mut last, &[], Some(usage.into()));
         }
         last.extend_from_slice(b"data: [DONE]\n\n");
         Some(last.into())
@@ -126,43 +125,62 @@ impl EventSource for Chunks {
     }
 }
 
-/// The chunk of a piece, if there is anything in it, and the one of its end: clients take `finish_reason` from a chunk
-/// without text.
-fn chunks_of(head: &AnswerHead, piece: &Piece, is_first: bool, wants_usage: bool) -> Result<Vec<u8>, ApiError> {
-    let Piece { index, reply, end } = piece;
-    let (index, logprobs, text) = (*index, reply.logprobs.as_ref(), &*reply.content);
-    let (mut choices, none) = (Vec::new(), Map::new());
-    if !reply.is_empty() || (is_first && head.is_chat) {
-        choices.push(if head.is_chat {
-            let content = Some(text).filter(|text| !text.is_empty() || is_first);
-            let delta = Delta { role: is_first.then_some("assistant"), content, more: &reply.more };
-            ChunkChoice::Chat { index, delta, logprobs, finish_reason: None }
-        } else {
-            ChunkChoice::Text { index, text, logprobs, finish_reason: None }
-        });
-    }
-    if let Some(Ending { reason: end, .. }) = end {
-        choices.push(if head.is_chat {
-            let delta = Delta { role: None, content: None, more: &none };
-            ChunkChoice::Chat { index, delta, logprobs: None, finish_reason: Some(end) }
-        } else {
-            ChunkChoice::Text { index, text: "", logprobs: None, finish_reason: Some(end) }
-        });
-    }
-    let mut out = respond::room_for(reply.bytes());
-    for choice in choices {
-        push_chunk(&mut out, head, vec![choice], wants_usage.then_some(None))?;
-    }
-    Ok(out)
+/// Writes the chunks of one answer.
+struct ChunkWriter {
+    is_chat: bool,
+    /// Whether each chunk has a usage: null in all but the last, for clients that ask for it.
+    wants_usage: bool,
+    /// The bytes of every chunk until its choices.
+    begin: Vec<u8>,
 }
 
-fn push_chunk(
-    out: &mut Vec<u8>,
-    head: &AnswerHead,
-    choices: Vec<ChunkChoice<'_>>,
-    usage: Option<Option<UsageJson>>,
-) -> Result<(), ApiError> {
-    let AnswerHead { is_chat, id, created, model } = head;
-    let object = if *is_chat { "chat.completion.chunk" } else { "text_completion" };
-    respond::push_event(out, &[], &Chunk { id, object, created: *created, model, choices, usage })
+impl ChunkWriter {
+    fn try_new(head: &AnswerHead, wants_usage: bool) -> Result<Self, ApiError> {
+        let AnswerHead { is_chat, id, created, model } = head;
+        let object = if *is_chat { "chat.completion.chunk" } else { "text_completion" };
+        let json = respond::written(&ChunkHead { id, object, created: *created, model })?;
+        // JSON without line breaks is one line of data. The object goes on with its choices.
+        let begin = [b"data: ", json.strip_suffix(b"}").unwrap_or(&json), b",\"choices\":"].concat();
+        Ok(Self { is_chat: *is_chat, wants_usage, begin })
+    }
+
+    /// The chunk of a piece, if there is anything in it, and the one of its end: clients take `finish_reason` from a
+    /// chunk without text.
+    fn chunks_of(&self, piece: &Piece, is_first: bool) -> Result<Vec<u8>, ApiError> {
+        let Piece { index, reply, end } = piece;
+        let (index, logprobs, text) = (*index, reply.logprobs.as_ref(), &*reply.content);
+        let mut out = respond::room_for(reply.bytes());
+        if !reply.is_empty() || (is_first && self.is_chat) {
+            let choice = if self.is_chat {
+                let content = Some(text).filter(|text| !text.is_empty() || is_first);
+                let delta = Delta { role: is_first.then_some("assistant"), content, more: &reply.more };
+                ChunkChoice::Chat { index, delta, logprobs, finish_reason: None }
+            } else {
+                ChunkChoice::Text { index, text, logprobs, finish_reason: None }
+            };
+            self.chunk(&mut out, &[choice], None)?;
+        }
+        if let Some(Ending { reason: end, .. }) = end {
+            let more = Map::new();
+            let choice = if self.is_chat {
+                let delta = Delta { role: None, content: None, more: &more };
+                ChunkChoice::Chat { index, delta, logprobs: None, finish_reason: Some(end) }
+            } else {
+                ChunkChoice::Text { index, text: "", logprobs: None, finish_reason: Some(end) }
+            };
+            self.chunk(&mut out, &[choice], None)?;
+        }
+        Ok(out)
+    }
+
+    fn chunk(&self, out: &mut Vec<u8>, choices: &[ChunkChoice<'_>], usage: Option<UsageJson>) -> Result<(), ApiError> {
+        out.extend_from_slice(&self.begin);
+        respond::write(out, choices)?;
+        if self.wants_usage {
+            out.extend_from_slice(b",\"usage\":");
+            respond::write(out, &usage)?;
+        }
+        out.extend_from_slice(b"}\n\n");
+        Ok(())
+    }
 }

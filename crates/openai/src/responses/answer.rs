@@ -81,6 +81,10 @@ impl EventSource for ResponseEvents {
         self.pieces.next().await
     }
 
+    fn bytes(piece: &Piece) -> usize {
+        piece.reply.bytes()
+    }
+
     /// The events of a piece, at the expense of an account of their own until they are sent. Large ones are written off
     /// the runtime.
     async fn event(&mut self, Piece { reply, end, .. }: Piece) -> Result<Bytes, ApiError> {

@@ -33,9 +33,9 @@ use thiserror::Error;
 
 pub(crate) use self::form::{StreamForm, one_line};
 pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
+pub(crate) use self::send_buffer::SendBuffer;
 
 use self::form::{EncodedItem, StreamWriter};
-use self::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
 use crate::observe::stream_log::StreamedItems;

@@ -12,7 +12,7 @@ pub(super) const MOST_JOINED_BYTES: usize = 16 * 1024;
 
 /// Pieces to be sent.
 #[derive(Debug, Default)]
-pub(super) struct SendBuffer {
+pub(crate) struct SendBuffer {
     /// The pieces before `last`.
     pieces: VecDeque<Bytes>,
     /// The piece that is being joined.
@@ -21,7 +21,7 @@ pub(super) struct SendBuffer {
 
 impl SendBuffer {
     /// The buffer for small pieces.
-    pub(super) fn last(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn last(&mut self) -> &mut Vec<u8> {
         if self.last.len() >= MOST_JOINED_BYTES {
             self.pieces.push_back(std::mem::take(&mut self.last).into());
         }
@@ -29,7 +29,7 @@ impl SendBuffer {
     }
 
     /// Appends a piece; a large one is shared.
-    pub(super) fn push(&mut self, piece: Bytes) {
+    pub(crate) fn push(&mut self, piece: Bytes) {
         if piece.len() < MOST_JOINED_BYTES {
             return self.last().extend_from_slice(&piece);
         }
@@ -39,17 +39,17 @@ impl SendBuffer {
         self.pieces.push_back(piece);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.last.is_empty()
     }
 
     /// Whether further outcomes may be joined.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.pieces.is_empty() && self.last.len() < MOST_JOINED_BYTES
     }
 
     /// The next piece, if there is one.
-    pub(super) fn pop(&mut self) -> Option<Bytes> {
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
         let next = self.pieces.pop_front();
         next.or_else(|| (!self.last.is_empty()).then(|| std::mem::take(&mut self.last).into()))
     }
