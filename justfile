@@ -22,6 +22,10 @@ dist:
 wheel *args:
     .ci/wheel {{args}}
 
+# The time of calls beside an earlier commit, in turns; refuses on a busy machine. Ten minutes after the builds.
+speed commit:
+    python3 benches/speed.py {{commit}}
+
 # The Python client over QUIC against grpcio's; needs the package with its extension, and grpcio.
 python-native binary="target/release/callboard":
     python3 benches/python_native.py {{binary}}

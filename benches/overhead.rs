@@ -1,6 +1,8 @@
 //! The cost of Callboard over HTTP: a no-op echo through edge, gateway, router, batcher and worker, compared with a
 //! bare axum handler that echoes the same JSON on the same accept loop with the same headers.
 //!
+//! A wait of a server is a voluntary context switch of one of its threads, which instructions do not show.
+//!
 //! Run with `cargo bench --bench overhead`; `-- --quick` takes half a minute, `-- --rounds 9 --seconds 3` is thorough,
 //! `-- --connections 64 --pipelines task` runs one case. `-- --workload tensor` sends an array of a mebibyte in
 //! MessagePack both ways, `-- --workload events` reads a hundred server-sent events, `-- --workload oip
@@ -111,20 +113,23 @@ fn run_round(targets: &[Target<'_>], connections: usize, duration: Duration, rou
 }
 
 fn report(connections: usize, targets: &[Target<'_>], rounds: &[Vec<Measured>]) {
-    println!("\n{connections} connections      requests/s   p50 µs   p99 µs   server CPU µs/request");
+    println!(
+        "\n{connections} connections      requests/s   p50 µs   p99 µs   server CPU µs/request   its waits/request"
+    );
     for (index, (server, workload)) in targets.iter().enumerate() {
         let of_server: Vec<&Measured> = rounds.iter().map(|round| &round[index]).collect();
         let figure = |metric: fn(&Measured) -> f64| median(of_server.iter().map(|measured| metric(measured)));
         let ratio =
             |metric: fn(&Measured) -> f64| median(rounds.iter().map(|round| metric(&round[index]) / metric(&round[0])));
         println!(
-            "  {:<12} {:<9} {:>11.0} {:>8.1} {:>8.1} {:>10.2}",
+            "  {:<12} {:<9} {:>11.0} {:>8.1} {:>8.1} {:>10.2} {:>23.2}",
             server.kind.name(),
             workload.name(),
             figure(Measured::requests_per_second),
             figure(Measured::p50),
             figure(Measured::p99),
             figure(Measured::cpu_per_request),
+            figure(Measured::waits_per_request),
         );
         if index > 0 {
             let added = median(rounds.iter().map(|round| round[index].p50() - round[0].p50()));

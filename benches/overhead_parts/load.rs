@@ -17,6 +17,7 @@ pub(crate) struct Measured {
     latencies_ns: Histogram<u64>,
     elapsed: Duration,
     cpu_seconds: f64,
+    waits: u64,
 }
 
 impl Measured {
@@ -36,6 +37,10 @@ impl Measured {
     pub(crate) fn cpu_per_request(&self) -> f64 {
         self.cpu_seconds * 1e6 / self.latencies_ns.len() as f64
     }
+
+    pub(crate) fn waits_per_request(&self) -> f64 {
+        self.waits as f64 / self.latencies_ns.len() as f64
+    }
 }
 
 /// Loads `server` for `duration`, after a fifth of that to warm up.
@@ -45,9 +50,11 @@ pub(crate) fn run(server: &ServerProcess, workload: Workload, connections: usize
     let load = Load { address: server.address, workload, request: workload.request().into() };
     runtime.block_on(async {
         drive(&load, connections, duration / 5).await;
-        let (cpu, start) = (server.cpu_seconds(), Instant::now());
+        let (cpu, waits, start) = (server.cpu_seconds(), server.waits(), Instant::now());
         let latencies_ns = drive(&load, connections, duration).await;
-        Measured { latencies_ns, elapsed: start.elapsed(), cpu_seconds: server.cpu_seconds() - cpu }
+        let elapsed = start.elapsed();
+        let (cpu_seconds, waits) = (server.cpu_seconds() - cpu, server.waits() - waits);
+        Measured { latencies_ns, elapsed, cpu_seconds, waits }
     })
 }
 

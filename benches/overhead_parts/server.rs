@@ -262,6 +262,20 @@ impl ServerProcess {
         let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
         ticks as f64 / TICKS_PER_SECOND
     }
+
+    /// How often its threads have waited for something so far: each wait ends with a wake-up.
+    pub(crate) fn waits(&self) -> u64 {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let of_thread = |status: String| {
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+            line.trim().parse::<u64>().unwrap()
+        };
+        // A thread may end meanwhile.
+        threads
+            .filter_map(|thread| std::fs::read_to_string(thread.unwrap().path().join("status")).ok())
+            .map(of_thread)
+            .sum()
+    }
 }
 
 impl Drop for ServerProcess {
