@@ -104,9 +104,9 @@ impl ToolCall<'_> {
         };
         let (admission, payload) = decode_input(&budget, admission, route, Format::Json, input, &config.decode).await?;
         let replies = edge.submit_streaming(admission, payload, options);
-        let replies = Replies::Own { replies, life: Arc::clone(life), body: Arc::clone(&self.body) };
         let closing_cancels = self.parts.headers.contains_key(CLOSING_CANCELS);
         let is_kept = self.asked.era == Era::Handshake && !closing_cancels && !edge.may_run_again(route);
+        let replies = Replies::new(replies, Arc::clone(life), Arc::clone(&self.body), is_kept);
         let reader = PieceReader {
             client: client.clone(),
             route: Arc::clone(route),
@@ -114,7 +114,7 @@ impl ToolCall<'_> {
             panics: metrics.requests.panics.clone(),
             account: Arc::new(edge.held_bytes()),
         };
-        Ok((if is_kept { replies.detached() } else { replies }, reader))
+        Ok((replies, reader))
     }
 
     /// Waits for all outputs and answers with them.
