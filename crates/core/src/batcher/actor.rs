@@ -1,6 +1,10 @@
 //! The thin shell around queue and policy: feeds them with messages and time, and hands batches to free workers.
+//!
+//! Quick code without batches, on the runtime, of the only replica, runs in the batcher's own turn: a message to the
+//! replica and one back for each entry would cost more than the code.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
@@ -11,6 +15,12 @@ use crate::metrics::DiscardPlace;
 use crate::pool::{BatchRun, BatcherMessage, FailedStart, Pool, ReplicaHandle, WorkerMessage};
 use crate::queue::{Entry, EntryKey, LifeId, Release, SuspectGroup, Suspects, Suspicion, inbox};
 use crate::timeline::{ReleaseReason, RunEnd};
+
+/// How long batches run in one turn of the batcher before other tasks get theirs.
+const LONGEST_TURN: Duration = Duration::from_micros(100);
+
+/// The most batches of one turn. On a paused clock they take no time.
+const MOST_IN_A_TURN: usize = 128;
 
 /// The actor of the queue in front of a stage's replicas.
 pub(crate) struct BatcherActor;
@@ -48,6 +58,16 @@ struct Isolation {
 struct Held {
     worker: Arc<ReplicaHandle>,
     until: Instant,
+}
+
+/// How a look at the queue ended.
+enum Dispatched {
+    /// Nothing is left that may leave now.
+    All,
+    /// The policy gives the callers of the last batch a turn.
+    Yield,
+    /// The turn is over: batches have run in it for long enough.
+    TurnOver,
 }
 
 /// What the policy of a stage says of a free replica.
@@ -131,11 +151,17 @@ impl Actor for BatcherActor {
         }
         state.stages.note_queued();
         // During a yield, entries only gather; `Yielded` handles them all.
-        if state.yielding.is_none() && state.dispatch(&myself) {
-            tokio::task::yield_now().await;
-            // After all messages that arrived in that turn.
-            myself.cast(BatcherMessage::Yielded)?;
+        if state.yielding.is_some() {
+            return Ok(());
         }
+        let next = match state.dispatch(&myself) {
+            Dispatched::All => return Ok(()),
+            Dispatched::Yield => BatcherMessage::Yielded,
+            Dispatched::TurnOver => BatcherMessage::Free,
+        };
+        tokio::task::yield_now().await;
+        // After all messages that arrived in that turn.
+        myself.cast(next)?;
         Ok(())
     }
 }
@@ -184,36 +210,45 @@ impl BatcherState {
         self.stages.queues.set_replicas(self.workers.iter().chain(held).map(|worker| worker.index()));
     }
 
-    /// Hands out batches while the policy says so. Returns whether to yield first.
-    fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> bool {
+    /// Hands out batches while the policy says so.
+    fn dispatch(&mut self, myself: &ActorRef<BatcherMessage>) -> Dispatched {
         self.forget_the_gone();
         let is_queue_next = self.isolation.is_none() || self.dispatch_suspects(myself);
         // Suspects need a replica too, also where the queue is not next.
         if self.workers.is_empty() && self.pool.settings().scaling().may_be_zero() {
             self.ask_for_replica();
-            return false;
+            return Dispatched::All;
         }
         if !is_queue_next {
-            return false;
+            return Dispatched::All;
         }
         // With sessions each worker has its own entries: a worker that waits for more does not delay the others.
-        let mut from = 0;
+        let (mut from, mut begun, mut batches) = (0, None, 0);
         while self.stages.queues.len() > 0 {
             let Some((position, worker)) = self.take_free_worker(from) else {
                 self.hand_ahead();
-                return false;
+                return Dispatched::All;
             };
             let now = clock::now();
+            let turn = now - *begun.get_or_insert(now);
+            if batches > 0 && turn > LONGEST_TURN || batches == MOST_IN_A_TURN {
+                worker.give_back();
+                return Dispatched::TurnOver;
+            }
             match self.decide(myself, &worker, now) {
                 Some((stage, Decision::Release(reason))) => {
-                    self.release(stage, &worker, now, reason);
+                    let has_run = self.release(stage, &worker, now, reason);
                     self.stages.decided(stage);
+                    if has_run {
+                        self.stages.note_ends();
+                        batches += 1;
+                    }
                 }
                 Some((stage, Decision::Yield)) => {
                     worker.give_back();
                     self.yielding = Some(stage);
                     self.stages.begin_yield(stage);
-                    return true;
+                    return Dispatched::Yield;
                 }
                 None => {
                     worker.give_back();
@@ -221,10 +256,10 @@ impl BatcherState {
                 }
             }
             if from > 0 && !self.stages.queues.has_sessions() {
-                return false;
+                return Dispatched::All;
             }
         }
-        false
+        Dispatched::All
     }
 
     /// The first stage, in the order of their next entries, that does not wait for more of them. A timer is armed for
@@ -371,17 +406,17 @@ impl BatcherState {
         }
     }
 
-    /// Forms a batch for a worker whose slot was taken, and hands it over.
-    fn release(&mut self, stage: usize, worker: &Arc<ReplicaHandle>, now: Instant, reason: ReleaseReason) {
+    /// Forms a batch for a worker whose slot was taken, and hands it over. Returns whether it has run by then.
+    fn release(&mut self, stage: usize, worker: &Arc<ReplicaHandle>, now: Instant, reason: ReleaseReason) -> bool {
         let entries = self.form(stage, worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
-            return;
+            return false;
         }
-        self.hand_over(worker, entries, Suspicion::default(), now, Some(reason));
+        self.hand_over(worker, entries, Suspicion::default(), now, Some(reason))
     }
 
-    /// Without a reason, the batch is a part of a batch under bisection.
+    /// Without a reason, the batch is a part of a batch under bisection. Returns whether the batch has run by then.
     fn hand_over(
         &self,
         worker: &Arc<ReplicaHandle>,
@@ -389,7 +424,7 @@ impl BatcherState {
         suspicion: Suspicion,
         now: Instant,
         reason: Option<ReleaseReason>,
-    ) {
+    ) -> bool {
         self.pool.demand.note_batch(now);
         let pool = Arc::clone(self.pool_of(&entries));
         let cost = entries.iter().map(|entry| entry.cost).sum();
@@ -398,13 +433,18 @@ impl BatcherState {
             entry.note_taken(pool.name(), now, facts);
         }
         let is_direct = pool.hands_over_directly();
+        // A part of a batch under bisection may end its worker.
+        let is_here = !is_direct && reason.is_some() && pool.runs_in_batcher(self.workers.len());
         let run = BatchRun::new(pool, entries, now, facts, suspicion);
         if is_direct {
             worker.run(run);
+        } else if is_here {
+            worker.run(run.in_batcher());
         } else if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
             // The worker died after its slot was taken. The dropped run brings its entries back.
             worker.retire();
         }
+        is_here
     }
 
     /// The stage of a batch.

@@ -102,7 +102,8 @@ impl Executor {
             Self::Task { worker, watched, runtime } => {
                 let _entered = runtime.enter();
                 let _watched = watched.watch();
-                Ok(run.execute(worker.as_mut(), handle, Finish::AnswersFirst)?)
+                let order = run.order_on_runtime();
+                Ok(run.execute(worker.as_mut(), handle, order)?)
             }
             // A slot has at most one batch, so the buffer of one is never full while the thread lives. If it were, the
             // batch would go back to the queue.

@@ -260,7 +260,8 @@ impl Pool {
         self.tell_of_free_slot();
     }
 
-    fn tell_of_free_slot(&self) {
+    /// Tells the batcher of a free slot, if entries wait.
+    pub(super) fn tell_of_free_slot(&self) {
         if self.queued() > 0 || self.is_shared() {
             self.tell_batcher(BatcherMessage::Free);
         }

@@ -93,6 +93,14 @@ impl Pool {
         spec.is_async() || !spec.settings().runs_as_task() && spec.settings().timeout().is_none()
     }
 
+    /// Whether the batcher runs entries of this stage in its own turn, if the stage has this many replicas. Several could
+    /// run at the same time, each in its own task. Where entries share batches, they gather while a batch is on its way
+    /// to its replica and back.
+    pub(crate) fn runs_in_batcher(&self, replicas: usize) -> bool {
+        let is_alone = replicas == 1 && self.policy().bounds().0 == 1;
+        is_alone && self.is_task() && self.quickness.is_quick() && !self.replicas.is_moved_to_threads()
+    }
+
     fn is_task(&self) -> bool {
         let Self { spec, .. } = self.with_replicas();
         !spec.is_async() && spec.settings().runs_as_task()

@@ -33,6 +33,8 @@ pub(crate) struct BatchRun {
     suspicion: Suspicion,
     /// The number of this run among those of its replica; set by the replica's actor.
     pub(crate) number: u64,
+    /// Whether the batcher runs it in its own turn.
+    is_in_batcher: bool,
 }
 
 /// What comes first after a batch.
@@ -42,6 +44,17 @@ pub(crate) enum Finish {
     AnswersFirst,
     /// The slot, if a full batch waits.
     MayRelease,
+    /// The answers. The batcher runs the batch in its own turn, and needs no message of the free slot.
+    BatcherLooks,
+}
+
+impl Finish {
+    /// A slot is free.
+    fn tell_batcher(self, pool: &Pool) {
+        if self != Self::BatcherLooks {
+            pool.tell_of_free_slot();
+        }
+    }
 }
 
 /// Why a replica cannot go on after a batch.
@@ -73,12 +86,24 @@ impl BatchRun {
         facts: BatchFacts,
         suspicion: Suspicion,
     ) -> Self {
-        Self { pool, entries, formed_at, facts, suspicion, number: 0 }
+        Self { pool, entries, formed_at, facts, suspicion, number: 0, is_in_batcher: false }
+    }
+
+    /// The same for the batcher's own turn.
+    #[must_use]
+    pub(crate) fn in_batcher(mut self) -> Self {
+        self.is_in_batcher = true;
+        self
     }
 
     /// Whether its stage is tested on virtual time.
     pub(crate) fn has_virtual_time(&self) -> bool {
         self.pool.settings().has_virtual_time()
+    }
+
+    /// What comes first after this batch of code on the runtime.
+    pub(crate) fn order_on_runtime(&self) -> Finish {
+        if self.is_in_batcher { Finish::BatcherLooks } else { Finish::AnswersFirst }
     }
 
     /// Runs the batch and answers every entry.
@@ -92,7 +117,8 @@ impl BatchRun {
         let started_at = clock::now();
         let (mut items, batch) = self.begin(started_at);
         if items.is_empty() {
-            pool.give_back_worker(handle);
+            handle.give_back();
+            order.tell_batcher(&pool);
             return Ok(());
         }
 
@@ -296,12 +322,14 @@ fn finish(
         // Otherwise the callers first, so that their next requests can join the next batch.
         Ok(Ok(outcomes)) => {
             batch.answer(outcomes, compute, now);
-            pool.release_worker(handle);
+            handle.release();
+            order.tell_batcher(pool);
             Ok(())
         }
         Ok(Err(wrong)) => {
             batch.refuse_wrong_count(&wrong);
-            pool.release_worker(handle);
+            handle.release();
+            order.tell_batcher(pool);
             Ok(())
         }
         Err(words) => {

@@ -304,3 +304,72 @@ async fn a_call_from_another_runtime_runs_on_that_of_the_node() {
     });
     assert_eq!(other.join().unwrap(), [3; 20]);
 }
+
+/// Makes calls that no caller runs itself, one after the other. Returns the tasks that ran them.
+async fn tasks_of_queued_calls(settings: impl Fn(Stage<u64, u64>) -> Stage<u64, u64>) -> Vec<tokio::task::Id> {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let tasks = Arc::clone(&seen);
+    let stage = Stage::each("tasks", move |n: &u64| {
+        tasks.lock().unwrap().push(tokio::task::id());
+        Ok(*n)
+    });
+    let node = serve(settings(stage)).await;
+    for n in 0..16u64 {
+        node.client().call_detached("/route", n).unwrap();
+        until("it has run", || seen.lock().unwrap().len() > n as usize).await;
+        until("it is over", || node.describe().in_flight == 0).await;
+    }
+    std::mem::take(&mut *seen.lock().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn quick_code_that_waited_runs_in_the_batchers_turn() {
+    let tasks = tasks_of_queued_calls(|stage| stage).await;
+    assert_ne!(tasks[0], tasks[15], "{tasks:?}");
+    assert_eq!(tasks[8..], [tasks[15]; 8]);
+    let shared = tasks_of_queued_calls(|stage| stage.max_batch_size(4)).await;
+    assert_eq!(shared, [shared[0]; 16], "entries of one batch gather while another one runs");
+    let two = tasks_of_queued_calls(|stage| stage.replicas(2)).await;
+    assert!(two.iter().all(|task| two[..2].contains(task)), "each replica in its own task: {two:?}");
+}
+
+/// All other tasks of the thread wait while the batcher runs code.
+#[tokio::test]
+async fn other_tasks_have_turns_while_a_long_queue_runs() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&runs);
+    let stage = Stage::each("busy", move |n: &u64| {
+        let started = std::time::Instant::now();
+        while started.elapsed() < Duration::from_micros(5) {
+            std::hint::spin_loop();
+        }
+        seen.fetch_add(1, Ordering::SeqCst);
+        Ok(*n)
+    });
+    let node = serve(stage).await;
+    warm_up(&node.client(), 40).await;
+    for n in 0..1000u64 {
+        node.client().call_detached("/route", n).unwrap();
+    }
+    let mut turns = 0;
+    while runs.load(Ordering::SeqCst) < 1040 {
+        tokio::task::yield_now().await;
+        turns += 1;
+    }
+    assert!(turns >= 10, "{turns} turns in 5 ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_batchers_turn_costs_its_call_and_the_replica_comes_back() {
+    hide_panics();
+    for (contract, expected) in [(Contract::AtMostOnce, 1), (Contract::Pure, 2)] {
+        let runs = Arc::new(AtomicU64::new(0));
+        let stage = careful(&runs).contract(contract).map_settings(|settings| settings.with_crash_retries(1));
+        let node = serve(stage).await;
+        warm_up(&node.client(), 16).await;
+        node.client().call_detached("/route", 666u64).unwrap();
+        until("it is over", || node.describe().in_flight == 0).await;
+        assert_eq!(runs.load(Ordering::SeqCst) - 16, expected, "{contract:?}");
+        assert_eq!(node.client().call::<u64, u64>("/route", 1).await.unwrap(), 1);
+    }
+}
