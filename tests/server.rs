@@ -372,7 +372,7 @@ async fn the_parts_of_a_server_start_and_end_in_the_documented_order() {
     assert_eq!(tokio::time::timeout(TEST_TIMEOUT, ending).await.unwrap().unwrap(), Drained::Completely);
     let expected = [
         "a worker starts: HTTP 503, QUIC refuses",
-        "peers start: HTTP 200, QUIC answers",
+        "peers start: HTTP 503, QUIC refuses",
         "a worker ends: HTTP closed, QUIC refuses",
     ];
     assert_eq!(*seen.lock().unwrap(), expected);

@@ -39,6 +39,12 @@ pub trait ClusterView: fmt::Debug + Send + Sync + 'static {
     /// The current view, and its changes.
     fn watch(&self) -> watch::Receiver<Arc<View>>;
 
+    /// Whether this node was told of others, which it joins: it has no keyed actors until it has seen them. By default,
+    /// if the view has any.
+    fn names_others(&self) -> bool {
+        !self.watch().borrow().peers.is_empty()
+    }
+
     /// A peer with a certificate of the cluster has connected from this address. `member` is the name in the
     /// certificate, empty under the development identity. `false`: there is no room for it, so it is answered but not
     /// called. By default, a view ignores introductions.
@@ -260,6 +266,11 @@ where
 impl ClusterView for StaticView {
     fn watch(&self) -> watch::Receiver<Arc<View>> {
         self.state.view.subscribe()
+    }
+
+    fn names_others(&self) -> bool {
+        let known = self.state.peers.lock();
+        !known.named.is_empty() || !known.names.is_empty()
     }
 
     fn introduce(&self, member: &str, peer: SocketAddr) -> bool {

@@ -14,6 +14,16 @@ use callboard_core::{
 
 use crate::offload;
 
+/// The name by which all nodes know a node: that in its certificate, `member`; under the development identity, which
+/// has none, each process has its own. `None` for a node without name and generation.
+pub(crate) fn known_name(member: &str, node: &str, generation: u64) -> Option<String> {
+    match (member, generation) {
+        ("", 0) => None,
+        ("", generation) => Some(format!("{node}@{generation}")),
+        (member, _) => Some(member.to_owned()),
+    }
+}
+
 /// A header without fields.
 #[derive(serde::Serialize)]
 pub(crate) struct EmptyHeader {}

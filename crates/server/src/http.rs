@@ -138,12 +138,13 @@ impl StartingServer {
         for families in parts.metrics {
             node.show_metrics_of(families);
         }
-        let served = EdgeServer::open(node, edges)?;
+        // Before the first call: a node that is alone by its own view would take keys that other nodes have.
         #[cfg(feature = "net")]
         if let (Some(quic), Some(peers)) = (&quic, peers.flatten()) {
-            let joined = served.node().join(peers(quic));
+            let joined = node.join(peers(quic));
             debug_assert!(joined.is_ok(), "a node that was just started has no peers");
         }
+        let served = EdgeServer::open(node, edges)?;
         Ok(Server {
             served,
             address,

@@ -235,6 +235,9 @@ impl fmt::Display for StatusText<'_> {
                 write!(f, "\n{}: {}", text(&route["name"]), plain::line(reason))?;
             }
         }
+        if let Some(reason) = health["joining"].as_str() {
+            write!(f, "\nkeyed actors: {}", plain::line(reason))?;
+        }
         let down = items(&health["down_actors"]);
         for stage in items(&node["stages"]).iter().chain(items(&health["remote_stages"])).chain(down) {
             if let Some(reason) = stage["reason"].as_str() {

@@ -45,6 +45,8 @@ pub(crate) struct QuestionOrder {
     pub(crate) place: Option<OwnedSemaphorePermit>,
     /// The key, if it is for a keyed actor.
     pub(crate) key: Option<Arc<str>>,
+    /// The node that asks, if it is another one and has a name.
+    pub(crate) asked_by: Option<Arc<str>>,
 }
 
 /// The future of an answer.

@@ -103,7 +103,8 @@ impl RemoteRef {
         let answer = match self.directory.published(&self.name) {
             Some(actor) => {
                 let accepted = actor.find(Q::NAME, form)?;
-                (accepted.deliver)(payload, QuestionOrder { deadline, options, place: None, key: None }).await?
+                (accepted.deliver)(payload, QuestionOrder { deadline, options, place: None, key: None, asked_by: None })
+                    .await?
             }
             None => {
                 let question = RemoteQuestion {
@@ -115,6 +116,7 @@ impl RemoteRef {
                     read: |decoder| decoder.finish_as::<A>().map(Payload::new),
                     key: None,
                     node: None,
+                    is_handover: false,
                 };
                 self.send_away(deadline, question).await?
             }

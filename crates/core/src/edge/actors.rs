@@ -12,8 +12,8 @@ use crate::call::CallOptions;
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError};
 use crate::gateway::HeldBytes;
-use crate::keyed::ReleaseKey;
-use crate::remote::KeyOwner;
+use crate::keyed::{KeyedKinds, ReleaseKey};
+use crate::remote::{Cluster, KeyOwner};
 
 /// The most names of one node.
 const MAX_PUBLISHED: usize = 1_024;
@@ -25,6 +25,10 @@ pub struct QuestionAdmission {
     form: QuestionForm,
     /// The key, of a keyed actor.
     key: Option<Arc<str>>,
+    /// The node that asks.
+    asked_by: Option<Arc<str>>,
+    /// Of a keyed actor on a node that has not seen the whole cluster yet: it waits until the node has.
+    joining: Option<(Arc<KeyedKinds>, Cluster)>,
     read: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     place: OwnedSemaphorePermit,
     /// Until the question is complete.
@@ -54,6 +58,13 @@ impl QuestionAdmission {
         Arc::clone(&self.held) as Arc<_>
     }
 
+    /// Says which node asks, as it is known to all nodes.
+    #[must_use]
+    pub fn asked_by(mut self, node: Option<Arc<str>>) -> Self {
+        self.asked_by = node;
+        self
+    }
+
     /// Reads the question, straight into its type.
     #[must_use]
     pub fn reader(&self) -> fn(EnvelopeDecoder) -> Result<Payload, DecodeError> {
@@ -77,8 +88,12 @@ impl QuestionAdmission {
         options: CallOptions,
     ) -> Result<Payload, CallError> {
         self.arrived();
+        if let Some((kinds, cluster)) = &self.joining {
+            kinds.until_joined(cluster, deadline).await.map_err(AskError::into_answer)?;
+        }
         let accepted = self.actor.find(&self.name, self.form).map_err(AskError::into_answer)?;
-        let order = QuestionOrder { deadline, options, place: Some(self.place), key: self.key };
+        let Self { place, key, asked_by, .. } = self;
+        let order = QuestionOrder { deadline, options, place: Some(place), key, asked_by };
         (accepted.deliver)(question, order).await.map_err(AskError::into_answer)
     }
 }
@@ -95,7 +110,7 @@ impl EdgeHandle<'_> {
     #[must_use]
     pub fn published_actors(self) -> Vec<String> {
         let shared = &self.0.shared;
-        let mut names = shared.keyed.published_names();
+        let mut names = shared.keyed.published_names(&shared.router.cluster);
         names.extend(shared.directory.published_names());
         names.sort_unstable();
         names.dedup();
@@ -134,7 +149,28 @@ impl EdgeHandle<'_> {
         let held = Arc::new(self.held_bytes());
         held.grow(bytes)?;
         let (name, key, arriving) = (question.to_owned(), key.map(Arc::from), Some(arriving));
-        Ok(QuestionAdmission { actor, name, form, key, read, place, arriving, held })
+        let shared = &self.0.shared;
+        let (kinds, cluster) = (&shared.keyed, &shared.router.cluster);
+        let waits = key.is_some() && !Self::is_handover(question) && kinds.joining(cluster).is_some();
+        let joining = waits.then(|| (Arc::clone(kinds), cluster.clone()));
+        Ok(QuestionAdmission { actor, name, form, key, asked_by: None, joining, read, place, arriving, held })
+    }
+
+    /// Whether this question is how nodes hand keys over: a node that drains takes it, and a node that has not started
+    /// has no such key.
+    #[must_use]
+    pub fn is_handover(question: &str) -> bool {
+        question == ReleaseKey::NAME
+    }
+
+    /// The answer to a question for a key that another node has by the view of this one: where to ask.
+    #[must_use]
+    pub fn moved(self, actor: &str, key: &str) -> Option<CallError> {
+        let shared = &self.0.shared;
+        match shared.keyed.owner(&shared.router.cluster, actor, key) {
+            Ok(KeyOwner::Other(node)) => Some(AskError::Moved { node: node.to_string() }.into_answer()),
+            Ok(KeyOwner::This) | Err(_) => None,
+        }
     }
 
     /// The kind that is published under this name, if this node has the key. This node may still hold a key that it is
@@ -142,7 +178,7 @@ impl EdgeHandle<'_> {
     fn published_kind(self, actor: &str, key: &str, question: &str) -> Result<Option<Arc<PublishedActor>>, AskError> {
         let shared = &self.0.shared;
         let Some(running) = shared.keyed.published(actor) else { return Ok(None) };
-        if question == ReleaseKey::NAME {
+        if Self::is_handover(question) {
             return Ok(Some(Arc::clone(&running.published)));
         }
         match shared.keyed.owner(&shared.router.cluster, actor, key)? {

@@ -1,12 +1,18 @@
 //! The hand-over of a key whose last owner lives: a node that is about to load the key asks that owner to save and end.
 //!
 //! Only a kind that saves later than it answers needs it: what a durable kind has answered is in the store. The fence
-//! holds without it, so an owner that cannot be reached, or does not answer in time, is not waited for.
+//! holds without it, so an owner that is gone, or does not answer in time, is not waited for. One that drains, or is
+//! about to be connected, is.
+//!
+//! An owner that has ended a key remembers the node that asked for it: its own view may still say that the key is here,
+//! and an instance that it made now would be fenced off by the claim of that node, with all that it has answered.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::Payload;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Keyed;
@@ -17,13 +23,23 @@ use super::spec::SavePolicy;
 use super::store::StateKey;
 use crate::actor::{AcceptedQuestion, Question, QuestionForm};
 use crate::call::CallOptions;
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::AskError;
-use crate::remote::RemoteQuestion;
+use crate::remote::{Reach, RemoteActors, RemoteQuestion};
 
 /// How often an owner looks whether its key has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// The pause before an owner that could not be asked is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long a key that was given away is not loaded here, whatever became of the node that asked for it. Longer than
+/// this node needs to learn what that one has.
+const GIVEN_FOR: Duration = Duration::from_secs(1);
+
+/// The most keys that are remembered as given away. Beyond them, the store decides.
+const MAX_GIVEN: usize = 65_536;
 
 /// Saves the key of this question and ends it. The answer is whether it was active.
 #[derive(Serialize, Deserialize)]
@@ -42,13 +58,61 @@ pub(super) fn accepted<K: Keyed>(kind: &Arc<Kind<K>>) -> AcceptedQuestion {
         Box::pin(async move {
             let reason = || format!("a question to the keyed actors `{}` needs a key", kind.name);
             let key = order.key.ok_or_else(|| AskError::NotAccepted { reason: reason() })?;
+            if let Some(node) = order.asked_by {
+                // Before it ends: no message makes it active again.
+                kind.given.give(Arc::clone(&key), node, clock::now(), kind.settings.load_within);
+            }
             let released = tokio::time::timeout_at(order.deadline.instant(), kind.release(&key)).await;
             released.map(Payload::new).map_err(|_| AskError::DeadlineExceeded { taken: true })
         })
     })
 }
 
+/// The keys that other nodes have asked for, and load now.
+#[derive(Debug, Default)]
+pub(super) struct GivenKeys(Mutex<HashMap<Arc<str>, Given>>);
+
+#[derive(Clone, Debug)]
+struct Given {
+    to: Arc<str>,
+    at: Instant,
+    /// When the other node has loaded it, or has given up.
+    until: Instant,
+}
+
+impl GivenKeys {
+    fn give(&self, key: Arc<str>, to: Arc<str>, now: Instant, load_within: Duration) {
+        let mut keys = self.0.lock();
+        if keys.len() >= MAX_GIVEN {
+            keys.retain(|_, given| given.until > now);
+        }
+        if keys.len() < MAX_GIVEN {
+            keys.insert(key, Given { to, at: now, until: now + load_within });
+        }
+    }
+
+    /// The node that loads the key now, unless `is_gone` says that it does not.
+    fn taker(&self, key: &str, now: Instant, is_gone: impl FnOnce(&str) -> bool) -> Option<Arc<str>> {
+        let mut keys = self.0.lock();
+        let given = keys.get(key)?.clone();
+        let is_over = given.until <= now || given.at + GIVEN_FOR <= now && is_gone(&given.to);
+        if is_over {
+            keys.remove(key);
+        }
+        (!is_over).then_some(given.to)
+    }
+}
+
 impl<K: Keyed> Kind<K> {
+    /// The node that loads this key now, which was active here before.
+    pub(super) fn given_to(&self, key: &str) -> Option<Arc<str>> {
+        let is_gone = |node: &str| {
+            let actors = self.cluster.stages().and_then(|stages| stages.actors());
+            actors.is_none_or(|actors| actors.reach(&placement::published_name(&self.name), node) == Reach::Gone)
+        };
+        self.given.taker(key, clock::now(), is_gone)
+    }
+
     /// Saves a key and ends it, if it is active here. Its messages follow it.
     async fn release(&self, key: &str) -> bool {
         let mut was_active = false;
@@ -68,19 +132,83 @@ impl<K: Keyed> Kind<K> {
         let record = self.store.load(StateKey { kind: &self.name, key }).await;
         let owner = record.ok().flatten().map(|record| record.owner);
         let Some(owner) = owner.filter(|owner| !owner.is_empty() && *owner != self.owner()) else { return };
+        let owner: Arc<str> = owner.into();
         // The rest of the time is for the claim and the load hook.
-        let within = self.settings.load_within / 2;
+        let deadline = Deadline::after(clock::now(), self.settings.load_within / 2);
+        let asking = async {
+            while !self.is_handed_over(actors, key, &owner, deadline).await {
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+        };
+        // Too slow: the store decides.
+        let _ = tokio::time::timeout_at(deadline.instant(), asking).await;
+    }
+
+    /// Whether the last owner has given the key, or cannot. `false`: it is to be asked again.
+    async fn is_handed_over(
+        &self,
+        actors: &dyn RemoteActors,
+        key: &Arc<str>,
+        owner: &Arc<str>,
+        deadline: Deadline,
+    ) -> bool {
+        let published = placement::published_name(&self.name);
+        match actors.reach(&published, owner) {
+            Reach::Gone => return true,
+            Reach::Expected => return false,
+            Reach::Connected => {}
+        }
         let asked = actors.ask(RemoteQuestion {
-            actor: placement::published_name(&self.name).into(),
+            actor: published.into(),
             question: ReleaseKey::NAME,
             is_tell: false,
             payload: Payload::new(ReleaseKey),
-            options: CallOptions::from(Deadline::after(clock::now(), within)),
+            options: CallOptions::from(deadline),
             read: |decoder| decoder.finish_as::<bool>().map(Payload::new),
             key: Some(Arc::clone(key)),
-            node: Some(owner.into()),
+            node: Some(Arc::clone(owner)),
+            is_handover: true,
         });
-        // Lost, refused, too old for the question or too slow: the store decides.
-        let _ = tokio::time::timeout(within, asked).await;
+        match asked.await.map_err(AskError::from_answer) {
+            Ok(_) => true,
+            // Perhaps a node of an earlier version: it knows no such question, or takes none while it drains.
+            Err(error) => matches!(error, AskError::NotAccepted { .. }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_given_key_is_remembered_while_its_taker_may_load_it() {
+        let (given, start) = (GivenKeys::default(), clock::now());
+        given.give("ann".into(), "right".into(), start, 10 * SECOND);
+        let taker = |key: &str, seconds: f64, is_gone| {
+            given
+                .taker(key, start + SECOND.mul_f64(seconds), |node| is_gone && node == "right")
+                .map(|node| node.to_string())
+        };
+        assert_eq!(taker("ann", 0.0, true).as_deref(), Some("right"), "its kinds may not be known yet");
+        assert_eq!(taker("bob", 0.0, true), None);
+        assert_eq!(taker("ann", 9.9, false).as_deref(), Some("right"));
+        assert_eq!(taker("ann", 1.0, true), None, "it has died");
+        assert_eq!(taker("ann", 0.0, false), None, "forgotten");
+        given.give("ann".into(), "right".into(), start, 10 * SECOND);
+        assert_eq!(taker("ann", 10.0, false), None, "it has loaded it, or has given up");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_number_of_given_keys_is_bounded() {
+        let (given, start) = (GivenKeys::default(), clock::now());
+        for key in 0..MAX_GIVEN + 10 {
+            given.give(key.to_string().into(), "right".into(), start, 10 * SECOND);
+        }
+        assert_eq!(given.0.lock().len(), MAX_GIVEN);
+        given.give("late".into(), "right".into(), start + 10 * SECOND, 10 * SECOND);
+        assert_eq!(given.0.lock().len(), 1, "those whose time is over make room");
     }
 }

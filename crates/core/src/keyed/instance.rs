@@ -29,6 +29,12 @@ const SAVE_AGAIN: Duration = Duration::from_secs(1);
 pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
     let (kind, slot) = (&*place.kind, &*place.slot);
     loop {
+        match slot.order() {
+            SlotOrder::Stop => return,
+            // Another claim from here would end the instance of the new owner.
+            SlotOrder::Release => return slot.close(&moved()),
+            SlotOrder::None | SlotOrder::Passivate => {}
+        }
         match Live::load(kind, slot).await {
             Ok(mut live) => {
                 kind.metrics.loads[LoadResult::Ok as usize].inc();
@@ -45,13 +51,7 @@ pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
                 slot.refuse_waiting(&AskError::Unreachable { reason });
             }
         }
-        match slot.order() {
-            SlotOrder::Stop => return,
-            // Another claim from here would end the instance of the new owner.
-            SlotOrder::Release => return slot.close(&moved()),
-            SlotOrder::None | SlotOrder::Passivate => {}
-        }
-        if slot.close_if_empty() {
+        if slot.order() != SlotOrder::Release && slot.close_if_empty() {
             return;
         }
     }

@@ -1,47 +1,37 @@
-//! A running kind: the way of a message to its key, and the supervisor of all keys.
+//! A running kind: the way of a message to its key, and the places of active keys.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Keyed;
+use super::handover::GivenKeys;
 use super::instance;
 use super::letter::{Delivery, Handler, Letter};
-use super::placement::{self, PUBLISHED_PREFIX};
+use super::placement;
 use super::shards::{Put, Shards, Slot, SlotOrder};
-use super::spec::{KeyedSettings, KeyedSpec, KindStart, LoadHook};
+use super::spec::{KeyedSettings, KeyedSpec, LoadHook};
 use super::store::StateStore;
-use crate::actor::{ActorError, ActorState, ActorStatus, AnswerFuture, PublishedActor, QuestionForm, QuestionOrder};
+use crate::actor::{ActorState, ActorStatus, AnswerFuture, QuestionForm, QuestionOrder};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::AskError;
 use crate::host::HostNode;
 use crate::log_limit::{LogRate, SharedLogLimit};
 use crate::metrics::{KeyedMetrics, SharedMetrics};
-use crate::remote::{Cluster, KeyOwner};
-
-/// The longest name of a kind.
-pub(super) const MAX_NAME_BYTES: usize = 96;
+use crate::remote::Cluster;
 
 /// The longest key.
 pub(super) const MAX_KEY_BYTES: usize = 512;
 
 /// How often a message looks for an idle key whose place it can have.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// How often a kind compares its active keys with the nodes of the cluster.
-const VIEW_EVERY: Duration = Duration::from_millis(250);
-
-/// The most keys that are moved each time: 1,000 in a second.
-const MOVES_AT_ONCE: usize = 250;
 
 /// What a kind has of its node.
 #[derive(Clone)]
@@ -59,6 +49,7 @@ pub(super) struct Kind<K: Keyed> {
     pub(super) load: Box<LoadHook<K>>,
     handlers: BTreeMap<&'static str, Arc<Handler<K>>>,
     shards: Shards<K>,
+    pub(super) given: GivenKeys,
     /// The places of active keys.
     active: Arc<Semaphore>,
     /// No search for an idle key before, because the last one found none.
@@ -103,6 +94,7 @@ impl<K: Keyed> Kind<K> {
             next_search: Mutex::default(),
             status: Arc::new(status),
             shards: Shards::new(),
+            given: GivenKeys::default(),
             runtime: Handle::current(),
             metrics: metrics.keyed(&name),
             log: SharedLogLimit::new(LogRate::CRASHES),
@@ -155,7 +147,7 @@ impl<K: Keyed> Kind<K> {
         });
         Box::pin(async move {
             let handler = handler?;
-            let QuestionOrder { deadline, options, place, key } = order;
+            let QuestionOrder { deadline, options, place, key, .. } = order;
             let key = key.ok_or_else(|| self.no_key())?;
             check_key(&key)?;
             let place = place.map_or_else(|| self.status.reserve(), Ok)?;
@@ -195,12 +187,19 @@ impl<K: Keyed> Kind<K> {
             Put::Passive(delivery) => delivery,
             Put::New(_) => return Err(ended()),
         };
+        if let Some(node) = self.given_to(&key) {
+            return Err(AskError::Moved { node: node.to_string() });
+        }
         let place = self.active_place(&key, deadline).await?;
         match self.shards.put_or_add(key, delivery, mailbox, clock::now()) {
             Put::Done => Ok(()),
             Put::Full => Err(self.full()),
             Put::Passive(_) => Err(ended()),
             Put::New(slot) => {
+                // Another node may have asked for the key since the last look, and found it passive.
+                if self.given_to(&slot.key).is_some() {
+                    slot.give(SlotOrder::Release);
+                }
                 let active = ActivePlace { kind: Arc::clone(self), slot: Arc::clone(&slot), _place: place };
                 slot.started(self.runtime.spawn(instance::run(active)).abort_handle());
                 Ok(())
@@ -370,141 +369,5 @@ impl<K: Keyed> AnyKind for Kind<K> {
 
     fn abort(&self) {
         self.shards.abort();
-    }
-}
-
-/// The kinds of a node.
-#[derive(Default)]
-pub(crate) struct KeyedKinds {
-    kinds: OnceLock<BTreeMap<Arc<str>, RunningKind>>,
-    /// Other nodes take the keys of this one from now on.
-    is_leaving: AtomicBool,
-    /// Notified then.
-    leaves: Notify,
-}
-
-/// A kind, and what other nodes can find of it.
-#[derive(Clone)]
-pub(crate) struct RunningKind {
-    pub(crate) kind: Arc<dyn AnyKind>,
-    pub(crate) published: Arc<PublishedActor>,
-}
-
-impl KeyedKinds {
-    /// Starts the kinds of an app, and the supervisor that moves their keys. Once for each node.
-    pub(crate) fn start(self: &Arc<Self>, specs: Vec<KindStart>, node: &KindNode) -> Result<(), ActorError> {
-        let mut kinds = BTreeMap::new();
-        for spec in specs {
-            let name = Arc::clone(&spec.name);
-            if name.len() > MAX_NAME_BYTES {
-                return Err(ActorError::LongName { name: name.to_string(), limit: MAX_NAME_BYTES });
-            }
-            let (kind, published) = spec.start(node.clone());
-            if kinds.insert(Arc::clone(&name), RunningKind { kind, published }).is_some() {
-                return Err(ActorError::NameTaken { name: name.to_string() });
-            }
-        }
-        if kinds.is_empty() {
-            return Ok(());
-        }
-        let _ = self.kinds.set(kinds);
-        tokio::spawn(supervise(Arc::downgrade(self), node.cluster.clone()));
-        Ok(())
-    }
-
-    pub(crate) fn get(&self, kind: &str) -> Option<&RunningKind> {
-        self.kinds.get()?.get(kind)
-    }
-
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&Arc<str>, &RunningKind)> {
-        self.kinds.get().into_iter().flatten()
-    }
-
-    /// The names under which other nodes find the kinds, sorted.
-    pub(crate) fn published_names(&self) -> Vec<String> {
-        self.all().map(|(name, _)| placement::published_name(name)).collect()
-    }
-
-    /// The kind that other nodes find under this name.
-    pub(crate) fn published(&self, name: &str) -> Option<&RunningKind> {
-        self.get(name.strip_prefix(PUBLISHED_PREFIX)?)
-    }
-
-    /// The node that has the key of a kind, which is published under this name, by the view of this node. One that
-    /// leaves gives its keys away, if another node takes them.
-    pub(crate) fn owner(&self, cluster: &Cluster, published: &str, key: &str) -> Result<KeyOwner, AskError> {
-        let kind = published.strip_prefix(PUBLISHED_PREFIX).unwrap_or(published);
-        let has_kind = self.get(kind).is_some();
-        let others = cluster.stages().and_then(|stages| stages.actors());
-        let place = || placement::place_of(kind, key);
-        let owner = others.and_then(|others| others.owner(published, place(), has_kind && !self.is_leaving()));
-        owner.or_else(|| has_kind.then_some(KeyOwner::This)).ok_or_else(|| AskError::Unreachable {
-            reason: format!("no node can be reached that has the keyed actors `{kind}`"),
-        })
-    }
-
-    /// The node is withdrawn or drains: its keys are saved and ended at once, where another node has their kind.
-    pub(crate) fn leave(&self) {
-        self.is_leaving.store(true, Ordering::Release);
-        self.leaves.notify_one();
-    }
-
-    fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Acquire)
-    }
-
-    /// Saves and ends all keys of all kinds, within this time and each kind's own.
-    pub(crate) async fn stop(&self, within: Duration) {
-        join_all(self.all().map(|(_, running)| running.kind.stop(within))).await;
-    }
-
-    /// Ends all keys at once.
-    pub(crate) fn abort(&self) {
-        self.all().for_each(|(_, running)| running.kind.abort());
-    }
-}
-
-/// Moves the keys that another node should have, whenever the nodes have changed.
-async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
-    let mut views: BTreeMap<Arc<str>, u64> = BTreeMap::new();
-    let mut warned = BTreeSet::new();
-    loop {
-        let Some(leaves) = kinds.upgrade() else { return };
-        let _ = tokio::time::timeout(VIEW_EVERY, leaves.leaves.notified()).await;
-        drop(leaves);
-        let Some(kinds) = kinds.upgrade() else { return };
-        let is_leaving = kinds.is_leaving();
-        let Some(actors) = cluster.stages().and_then(|stages| stages.actors()) else { continue };
-        for (name, running) in kinds.all() {
-            let published = placement::published_name(name);
-            let view = actors.view_of(&published);
-            if view != 0 && running.kind.store().is_local() && warned.insert(Arc::clone(name)) {
-                tracing::warn!(
-                    parent: None,
-                    kind = &**name,
-                    "other nodes have these keyed actors, and their store is on this machine: a key that moves does \
-                     not find its state there (use a shared store)"
-                );
-            }
-            // A question that another node sends back makes a key active once more.
-            if views.get(name) == Some(&view) && !is_leaving {
-                continue;
-            }
-            let is_here = |key: &str| {
-                let owner = actors.owner(&published, placement::place_of(name, key), !is_leaving);
-                !matches!(owner, Some(KeyOwner::Other(_)))
-            };
-            let at_most = if is_leaving { usize::MAX } else { MOVES_AT_ONCE };
-            if running.kind.move_away(&is_here, at_most) {
-                views.insert(Arc::clone(name), view);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for KeyedKinds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let active = self.all().map(|(name, running)| (name, running.kind.active()));
-        f.debug_map().entries(active).finish()
     }
 }

@@ -18,6 +18,7 @@ mod context;
 mod handover;
 mod instance;
 mod kind;
+mod kinds;
 mod letter;
 mod placement;
 mod reference;
@@ -35,6 +36,7 @@ pub use store::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredStat
 pub use stored::Stored;
 
 pub(crate) use handover::ReleaseKey;
-pub(crate) use kind::{KeyedKinds, KindNode};
+pub(crate) use kind::KindNode;
+pub(crate) use kinds::KeyedKinds;
 pub(crate) use placement::published_name;
 pub(crate) use spec::KindStart;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use callboard_codec::{Data, Payload, Value};
 
-use super::kind::{KeyedKinds, check_key, ended};
+use super::kind::{check_key, ended};
+use super::kinds::KeyedKinds;
 use super::letter::Letter;
 use super::placement;
 use super::shards::SlotOrder;
@@ -192,7 +193,10 @@ impl KeyedRef {
         for _ in 0..=MAX_HOPS {
             let owner = match told.take() {
                 Some(node) => self.named(node),
-                None => self.owner(&asked.key)?,
+                None => {
+                    self.kinds.until_joined(&self.cluster, asked.deadline).await?;
+                    self.owner(&asked.key)?
+                }
             };
             let answer = match owner {
                 KeyOwner::This => {
@@ -228,7 +232,7 @@ impl KeyedRef {
     async fn ask_here(&self, asked: &Asked, letter: Arc<Letter>) -> Result<Payload, AskError> {
         let Some(running) = self.kinds.get(&self.kind) else { return Err(ended()) };
         let (key, options) = (Some(Arc::clone(&asked.key)), asked.options.clone());
-        let order = QuestionOrder { deadline: asked.deadline, options, place: None, key };
+        let order = QuestionOrder { deadline: asked.deadline, options, place: None, key, asked_by: None };
         Arc::clone(&running.kind).send(asked.question, letter, asked.form, order).await
     }
 
@@ -243,6 +247,7 @@ impl KeyedRef {
             read: asked.read,
             key: Some(Arc::clone(&asked.key)),
             node: Some(node),
+            is_handover: false,
         };
         let answer = tokio::time::timeout_at(asked.deadline.instant(), actors.ask(question)).await;
         // The other node may have handed the message to the instance a moment ago.

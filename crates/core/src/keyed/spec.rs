@@ -203,7 +203,7 @@ impl<K: Keyed> KeyedSpec<K> {
     }
 
     /// The longest name of a kind, in bytes.
-    pub const MAX_NAME_BYTES: usize = super::kind::MAX_NAME_BYTES;
+    pub const MAX_NAME_BYTES: usize = super::kinds::MAX_NAME_BYTES;
 
     /// Accepts questions of this type, asked or told. Other nodes of a cluster may ask them, too.
     pub fn accepts<Q: Question>(mut self) -> Self

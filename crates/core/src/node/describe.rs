@@ -29,8 +29,8 @@ pub struct Health {
     /// The process answers.
     pub live: bool,
     /// Traffic may be sent here: every stage is ready, or degraded with a replica that is up or was within the last
-    /// 5 s; every stage that runs on other nodes only has a reachable node; all actors that are needed are up; the node
-    /// is not draining.
+    /// 5 s; every stage that runs on other nodes only has a reachable node; all actors that are needed are up; a node
+    /// with keyed actors has seen the nodes that it joins; the node is not draining.
     pub ready: bool,
     /// The node is about to end: it was withdrawn, or already refuses new calls.
     pub draining: bool,
@@ -44,6 +44,8 @@ pub struct Health {
     /// The actors because of which the node is not ready: they are [needed](crate::actor::ActorSpec::needed) and not
     /// up.
     pub down_actors: Vec<ActorHealth>,
+    /// What a node with keyed actors waits for before it has keys: it has not seen all nodes that it joins.
+    pub joining: Option<String>,
 }
 
 /// The state of an actor that is down.
@@ -331,8 +333,9 @@ impl NodeState {
         let failed_actors = self.directory.failed();
         let remote_stages = self.remote_stage_health(&table);
         let all_run = stages.iter().all(|stage| stage.ready) && remote_stages.iter().all(|stage| stage.ready);
-        let ready = live && !draining && down_actors.is_empty() && all_run;
-        Health { live, ready, draining, stages, remote_stages, failed_actors, down_actors }
+        let joining = self.keyed.join_reason(&self.router.cluster);
+        let ready = live && !draining && down_actors.is_empty() && all_run && joining.is_none();
+        Health { live, ready, draining, stages, remote_stages, failed_actors, down_actors, joining }
     }
 
     /// The stages of the open routes, each once.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use callboard_codec::{DecodeError, EnvelopeDecoder, Payload};
+use tokio::sync::watch;
 
 use super::RemoteFuture;
 use crate::call::CallOptions;
@@ -35,6 +36,45 @@ pub trait RemoteActors: fmt::Debug + Send + Sync + 'static {
     fn this_node(&self) -> Option<Arc<str>> {
         None
     }
+
+    /// Whether this node has seen the nodes that it joins. Until then it has no keyed actors.
+    fn join_state(&self) -> watch::Receiver<JoinState> {
+        watch::channel(JoinState::Joined { without: None }).1
+    }
+
+    /// Whether the node of this name, which had a keyed actor of the kind `actor` last, can be asked for it.
+    fn reach(&self, actor: &str, node: &str) -> Reach {
+        let _ = (actor, node);
+        Reach::Connected
+    }
+}
+
+/// What a node that joins others has seen of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JoinState {
+    /// It does not know all of them yet.
+    Joining {
+        /// What is missing, for people.
+        reason: Arc<str>,
+    },
+    /// It knows them, and tells them what it has: they may ask it for keyed actors.
+    Announced,
+    /// It has its keyed actors from now on.
+    Joined {
+        /// What was missing when its time was over, for people.
+        without: Option<Arc<str>>,
+    },
+}
+
+/// Whether a node can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// It is connected, and answers.
+    Connected,
+    /// It is not connected, and its cluster has not called it dead: it may be soon.
+    Expected,
+    /// It is dead, silent or unknown, or has no such actors.
+    Gone,
 }
 
 /// The node of a keyed actor.
@@ -66,4 +106,6 @@ pub struct RemoteQuestion {
     pub key: Option<Arc<str>>,
     /// The only node that may get it.
     pub node: Option<Arc<str>>,
+    /// It asks for a key that this node has, and goes also to a node that drains.
+    pub is_handover: bool,
 }

@@ -19,7 +19,7 @@ use crate::error::{CallError, ErrorKind, ErrorParts, RETRY_AFTER};
 use crate::id::StageName;
 use crate::node::{Node, StartError};
 use crate::remote::{
-    RemoteActors, RemoteFuture, RemoteQuestion, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply,
+    Reach, RemoteActors, RemoteFuture, RemoteQuestion, RemoteStages, StageCall, StageLoad, StageOutputs, StageReply,
     StageTarget,
 };
 
@@ -239,6 +239,10 @@ impl RemoteActors for TestPeer {
                 () = peer.until_lost() => Err(connection_lost(false)),
             }
         })
+    }
+
+    fn reach(&self, _: &str, _: &str) -> Reach {
+        if self.0.link.borrow().lost_at.is_none() { Reach::Connected } else { Reach::Gone }
     }
 }
 

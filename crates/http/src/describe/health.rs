@@ -1,8 +1,9 @@
 //! `/livez` and `/readyz`, for orchestrators.
 //!
 //! Live: the process answers, and a restart would not help. Ready: the node accepts traffic. A draining node is live
-//! and not ready, so it is taken out of service but not killed; so is a node without any peer for its remote stages. A
-//! node that is not ready answers with a problem document (503) that names the stages and reasons.
+//! and not ready, so it is taken out of service but not killed; so is a node without any peer for its remote stages, and
+//! one with keyed actors that has not seen its cluster yet. A node that is not ready answers with a problem document
+//! (503) that names the stages and reasons.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +14,7 @@ use callboard_core::description::Health;
 
 use super::PageState;
 use crate::error::ApiError;
-use crate::observe::health::{down_reason, not_ready_reason, unreachable_reason};
+use crate::observe::health::{down_reason, joining_reason, not_ready_reason, unreachable_reason};
 
 pub(super) async fn live(State(sources): State<PageState>) -> Response {
     let health = sources.client.health();
@@ -34,7 +35,9 @@ pub(super) async fn ready(State(sources): State<PageState>) -> Response {
     } else {
         let actors = health.down_actors.iter().map(down_reason);
         let remote = health.remote_stages.iter().filter_map(unreachable_reason);
-        health.stages.iter().filter_map(not_ready_reason).chain(remote).chain(actors).collect::<Vec<_>>().join("; ")
+        let joining = health.joining.iter().map(|reason| joining_reason(reason));
+        let stages = health.stages.iter().filter_map(not_ready_reason);
+        stages.chain(remote).chain(actors).chain(joining).collect::<Vec<_>>().join("; ")
     };
     unavailable(&health, reasons).into_response()
 }

@@ -25,3 +25,9 @@ pub(crate) fn down_reason(actor: &ActorHealth) -> String {
     let because = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("`{name}` is {}{because}", state.as_str())
 }
+
+/// The reason of a node that has no keyed actors yet.
+#[must_use]
+pub(crate) fn joining_reason(reason: &str) -> String {
+    format!("the node joins its cluster: {reason}")
+}

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use callboard_codec::Payload;
 use callboard_codec::wire::{Ask, Call};
-use callboard_core::remote::{KeyOwner, RemoteActors, RemoteFuture, RemoteQuestion, splitmix64};
+use callboard_core::remote::{JoinState, KeyOwner, Reach, RemoteActors, RemoteFuture, RemoteQuestion, splitmix64};
 use callboard_core::{CallError, ErrorKind, Instant};
+use tokio::sync::watch;
 
 use super::dispatch::peer_outcome;
 use super::{Cluster, Inner};
@@ -41,12 +42,29 @@ impl RemoteActors for Cluster {
     fn this_node(&self) -> Option<Arc<str>> {
         Some(Arc::clone(&self.inner.name))
     }
+
+    fn join_state(&self) -> watch::Receiver<JoinState> {
+        self.inner.joined.subscribe()
+    }
+
+    fn reach(&self, kind: &str, node: &str) -> Reach {
+        match self.inner.connection_of(node) {
+            Some(connection) if connection.link().is_silent() || !connection.offers_actor(kind) => Reach::Gone,
+            Some(_) => Reach::Connected,
+            None if self.inner.gossip.as_ref().is_some_and(|gossip| gossip.is_alive(node)) => Reach::Expected,
+            None => Reach::Gone,
+        }
+    }
 }
 
 impl Inner {
     async fn ask(&self, question: RemoteQuestion) -> Result<Payload, CallError> {
         let node = match &question.node {
             None => self.index.actor(&question.actor).ok_or_else(|| self.no_actor(&question.actor))?,
+            // Also to a node that drains, which takes nothing else.
+            Some(name) if question.is_handover => {
+                self.connection_of(name).ok_or_else(|| not_started(format_args!("the node `{name}` is away")))?
+            }
             Some(name) => self.node_of_kind(&question.actor, name)?,
         };
         let envelope = offload::encode(&question.payload, None).await?.map_err(|error| {
@@ -62,6 +80,13 @@ impl Inner {
         self.metrics.called(answered.as_ref().err().map_or(PeerOutcome::Answered, peer_outcome));
         let answer = answered.map_err(CallFault::into_error)?;
         read_output(answer.body, None, question.read).await
+    }
+
+    /// The open connection to the node of this name.
+    fn connection_of(&self, name: &str) -> Option<Arc<NodeConnection>> {
+        let peers = self.index.peers();
+        let open = peers.iter().filter_map(|peer| peer.connected()).filter(|(node, _)| !node.is_closed());
+        open.into_iter().find(|(_, member)| *member.name == *name).map(|(node, _)| node)
     }
 
     /// The peer of this name, which has the kind of keyed actors.

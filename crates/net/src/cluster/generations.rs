@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 use quinn::Connection;
 use tokio::sync::Notify;
 
+use crate::wire::known_name;
+
 /// The connected peers by name. There are at most as many as connections.
 #[derive(Debug)]
 pub(super) struct ConnectedNodes {
@@ -36,11 +38,7 @@ pub(super) struct NodeInstance {
 impl NodeInstance {
     /// The name by which it is known here. `None` for a nameless node without a generation.
     pub(super) fn known_name(&self) -> Option<String> {
-        match (self.member.as_str(), self.generation) {
-            ("", 0) => None,
-            ("", generation) => Some(format!("{}@{generation}", self.node)),
-            (member, _) => Some(member.to_owned()),
-        }
+        known_name(&self.member, &self.node, self.generation)
     }
 }
 

@@ -17,6 +17,7 @@ mod breaker;
 mod dispatch;
 mod generations;
 mod index;
+mod join;
 mod load_balance;
 mod member;
 mod outputs;
@@ -35,8 +36,8 @@ use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
 use callboard_core::remote::{
-    MemberDescription, PeerDescription, RemoteActors, RemoteFuture, RemoteStages, StageCall, StageLoad, StageOutputs,
-    StageReply, StageTarget,
+    JoinState, MemberDescription, PeerDescription, RemoteActors, RemoteFuture, RemoteStages, StageCall, StageLoad,
+    StageOutputs, StageReply, StageTarget,
 };
 use callboard_core::{Instant, RetryBudget, SessionKey};
 use parking_lot::Mutex;
@@ -77,6 +78,8 @@ struct Inner {
     splits: ArcSwap<HashMap<String, Arc<RevisionSplit>>>,
     metrics: PeerMetrics,
     gossip: Option<GossipHandle>,
+    /// Whether it has seen the nodes that it joins.
+    joined: watch::Sender<JoinState>,
     task: Mutex<Option<AbortHandle>>,
 }
 
@@ -106,8 +109,10 @@ impl Cluster {
             splits: ArcSwap::default(),
             metrics: edge.peer_metrics().clone(),
             gossip: edge.gossip().cloned(),
+            joined: watch::Sender::new(join::at_start(view.names_others())),
             task: Mutex::default(),
         });
+        let join_within = edge.config().join_within;
         let views = view.watch();
         edge.introduce_to(Arc::clone(&view));
         let metrics = edge.peer_metrics().clone();
@@ -132,6 +137,7 @@ impl Cluster {
         };
         let task = edge.transport().runtime().spawn(follow_view(Arc::downgrade(&inner), connector, views));
         *inner.task.lock() = Some(task.abort_handle());
+        edge.transport().runtime().spawn(join::watch(Arc::downgrade(&inner), join_within));
         Self { inner }
     }
 

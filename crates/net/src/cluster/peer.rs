@@ -10,6 +10,7 @@ use callboard_core::Instant;
 use callboard_core::remote::PeerDescription;
 use parking_lot::Mutex;
 
+use super::join::PeerStanding;
 use super::member::KnownMember;
 use crate::client::NodeConnection;
 
@@ -27,6 +28,8 @@ pub(super) struct Peer {
     lost: Mutex<Option<(Instant, Vec<String>)>>,
     /// Whether it is this node, at an address that the node does not know as its own.
     pub(super) is_ourselves: AtomicBool,
+    /// Whether a try to connect it has ended without a connection.
+    pub(super) was_missed: AtomicBool,
 }
 
 /// A connection, and the member that has answered.
@@ -44,6 +47,7 @@ impl Peer {
             connected_since: Mutex::default(),
             lost: Mutex::default(),
             is_ourselves: AtomicBool::new(false),
+            was_missed: AtomicBool::new(false),
         }
     }
 
@@ -73,6 +77,18 @@ impl Peer {
     #[cfg(feature = "testing")]
     pub(super) fn in_flight(&self) -> (usize, usize) {
         self.connection.load().as_ref().map_or((0, 0), |connection| connection.node.in_flight())
+    }
+
+    /// What is known of it while this node joins.
+    pub(super) fn standing(&self) -> PeerStanding {
+        match self.connection.load().as_deref() {
+            Some(MemberConnection { node, .. }) if !node.is_closed() => {
+                PeerStanding::Connected { gossips: node.gossip_name().is_some() }
+            }
+            _ if self.is_ourselves.load(Ordering::Acquire) => PeerStanding::Ourselves,
+            _ if self.was_missed.load(Ordering::Acquire) => PeerStanding::Missed,
+            _ => PeerStanding::Connecting,
+        }
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -124,6 +124,7 @@ impl Peer {
                         if matches!(unwanted, UnwantedPeer::Ourselves) {
                             self.is_ourselves.store(true, Ordering::Release);
                         }
+                        self.was_missed.store(true, Ordering::Release);
                         with.reject(&self, &node, &unwanted, std::mem::replace(&mut was_logged, true));
                         drop(node);
                         with.wait_until_wanted(&self, unwanted, missing_since).await;
@@ -131,6 +132,7 @@ impl Peer {
                 },
                 Err(failure) => {
                     tracing::debug!("not connected: {failure}");
+                    self.was_missed.store(true, Ordering::Release);
                     if let Some(member) = &answered {
                         with.report_port(member, address).await;
                     }

@@ -185,6 +185,19 @@ impl GossipHandle {
         self.members.borrow().up.contains(&address)
     }
 
+    /// Whether a member has told this node whom it knows.
+    pub(crate) fn has_list(&self) -> bool {
+        self.membership.lock().has_list()
+    }
+
+    /// Whether the node that all nodes know by this name is a member, and not down.
+    pub(crate) fn is_alive(&self, node: &str) -> bool {
+        // A node without a certificate of its own is known by its generation, and has a random name in gossip.
+        let generation = node.rsplit_once('@').and_then(|(_, generation)| generation.parse::<u64>().ok());
+        let is_it = |member: &MemberId| *member.name == *node || generation == Some(member.generation);
+        self.membership.lock().members().any(|(member, state)| state != State::Down && is_it(member))
+    }
+
     /// No process has this port of the member any more.
     pub(crate) fn refused(&self, member: Arc<str>, address: SocketAddr) {
         let _ = self.inputs.try_send(Input::Refused(member, address));

@@ -90,6 +90,8 @@ pub(crate) struct Membership {
     clock: u64,
     reports: Reports,
     removals: Removals,
+    /// Whether a member has answered with its list.
+    has_list: bool,
     outputs: VecDeque<Output>,
 }
 
@@ -116,6 +118,7 @@ impl Membership {
             clock,
             reports: Reports::default(),
             removals: Removals::default(),
+            has_list: false,
             outputs: VecDeque::new(),
         }
     }
@@ -128,6 +131,11 @@ impl Membership {
     /// The other members, with those that are down.
     pub(crate) fn members(&self) -> impl Iterator<Item = (&MemberId, State)> {
         self.foca.iter_membership_state().map(|member| (member.id(), member.state()))
+    }
+
+    /// Whether a member has told this node whom it knows.
+    pub(crate) fn has_list(&self) -> bool {
+        self.has_list
     }
 
     /// What is known of the others' reports, and this node's own.
@@ -310,6 +318,7 @@ impl Membership {
             is_known && self.admits(member, &mut room, &source.name)
         });
         self.foca.apply_many(news.into_iter(), true, &mut self.effects)?;
+        self.has_list = true;
         if wants_answer {
             let mut lacking = self.in_buckets(mask);
             lacking.retain(|member| !listed.contains(member));

@@ -72,6 +72,10 @@ impl ClusterView for GossipView {
         self.view.clone()
     }
 
+    fn names_others(&self) -> bool {
+        self.named.names_others()
+    }
+
     fn introduce(&self, member: &str, peer: SocketAddr) -> bool {
         self.named.introduce(member, peer)
     }

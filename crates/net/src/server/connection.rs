@@ -104,7 +104,7 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
             }
             drop(slot);
             tokio::select! {
-                () = serve_streams((&connection, &link), &server, ConnectedCaller::new(&member, peer), window) => {}
+                () = serve_streams((&connection, &link), &server, ConnectedCaller::new(&member, &hello, peer), window) => {}
                 // Ends only with the connection.
                 () = receive_gossip(&connection, gossip_link(&server, &hello, &member, (&connection, &link))) => {}
                 // Its calls are cancelled.

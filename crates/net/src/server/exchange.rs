@@ -47,7 +47,7 @@ pub(super) async fn answer_stream(
         caller: Arc::clone(&guard.caller),
         outgoing,
         incoming,
-        receiver: CallReceiver::new(&server, guard.caller.role, Arc::clone(&guard.window), now),
+        receiver: CallReceiver::new(&server, Arc::clone(&guard.caller), Arc::clone(&guard.window), now),
         idle_since: now,
         running: FuturesUnordered::new(),
         aborts: Vec::new(),

@@ -141,6 +141,10 @@ pub struct NetConfig {
     /// Whether this node is a member of a cluster by gossip, and how soon it notices deaths. Default: it is none, and
     /// knows only the nodes that are named and that connect. [`QuicEdge::view`] is the view of all members.
     pub membership: Option<MembershipProfile>,
+    /// How long a node with keyed actors that joins others waits for them before it has keys. Default 5 s; then it goes
+    /// on with the nodes that it has seen, perhaps alone, and says so in the log. Its questions to keyed actors wait
+    /// meanwhile, each within its deadline.
+    pub join_within: Duration,
     /// The address at which other nodes reach this one, where it is not the one that they see: behind an address
     /// translation. A name is resolved at the start, and again when another node cannot connect there.
     pub advertise: Option<NodeAddress>,
@@ -169,6 +173,7 @@ impl Default for NetConfig {
             error_traces: ErrorTraces::default(),
             removals_every: Duration::from_secs(60),
             membership: None,
+            join_within: Duration::from_secs(5),
             advertise: None,
             tuning: Tuning::default(),
         }

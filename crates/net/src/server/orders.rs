@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use callboard_codec::wire::{FrameHead, FrameKind};
+use callboard_codec::wire::{FrameHead, FrameKind, Hello};
 use callboard_codec::{Account, ChargeError, Payload};
 use callboard_core::remote::{MemberDescription, MemberState, PeerDescription};
 use callboard_core::{CallError, Deadline, ErrorKind, Instant, LocalClient};
@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::answer::{EncodedOutput, EntryOutcome, encode};
 use super::receiving::RunningCall;
 use super::{QuicEdge, ServerState};
+use crate::wire::known_name;
 
 /// Says in the welcome that a node takes orders.
 pub(crate) const ORDERS: &str = "orders";
@@ -40,14 +41,18 @@ pub(super) struct ConnectedCaller {
     pub(super) role: Role,
     /// Empty under the development identity.
     name: String,
+    /// The name by which all nodes know it, if it is one.
+    pub(super) node: Option<Arc<str>>,
     peer: SocketAddr,
     /// A state may have megabytes, so that its answers wait for each other.
     states: Arc<Semaphore>,
 }
 
 impl ConnectedCaller {
-    pub(super) fn new(member: &Member, peer: SocketAddr) -> Self {
-        Self { role: member.role, name: member.name.clone(), peer, states: Arc::new(Semaphore::new(1)) }
+    pub(super) fn new(member: &Member, hello: &Hello, peer: SocketAddr) -> Self {
+        let (role, name) = (member.role, member.name.clone());
+        let node = known_name(&name, &hello.node, hello.generation).filter(|_| role == Role::Node).map(Arc::from);
+        Self { role, name, node, peer, states: Arc::new(Semaphore::new(1)) }
     }
 }
 

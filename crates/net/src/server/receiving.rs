@@ -13,14 +13,15 @@ use bytes::Bytes;
 use callboard_codec::wire::{Call, FrameHead, Origin};
 use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload, charged_to};
 use callboard_core::edge::{
-    Admission, BodyReservation, LARGE_BYTES, Pace, PaceLimits, PendingBody, QuestionAdmission, Route, StageAdmission,
-    StageReader,
+    Admission, BodyReservation, EdgeHandle, LARGE_BYTES, Pace, PaceLimits, PendingBody, QuestionAdmission, Route,
+    StageAdmission, StageReader,
 };
 use callboard_core::remote::StageReply;
 use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, Reply, Timing};
 use callboard_identity::Role;
 
 use super::answer::{EntryOutcome, answered};
+use super::orders::ConnectedCaller;
 use super::streaming::{OpeningReplies, StreamingCall};
 use super::{NetConfig, ServerState};
 use crate::endpoint::{BodyWindow, ConnectionWindow};
@@ -38,8 +39,7 @@ pub(super) type RunningCall = Pin<Box<dyn Future<Output = EntryOutcome> + Send>>
 /// Receives the calls of a stream.
 pub(super) struct CallReceiver<'a> {
     server: &'a Arc<ServerState>,
-    /// The caller's role.
-    role: Role,
+    caller: Arc<ConnectedCaller>,
     window: Arc<ConnectionWindow>,
     state: BodyState,
     /// The arrival rate of the current body.
@@ -106,8 +106,13 @@ pub(super) enum BodyProgress {
 }
 
 impl<'a> CallReceiver<'a> {
-    pub(super) fn new(server: &'a Arc<ServerState>, role: Role, window: Arc<ConnectionWindow>, now: Instant) -> Self {
-        Self { server, role, window, state: BodyState::None, pace: pace(&server.config, now) }
+    pub(super) fn new(
+        server: &'a Arc<ServerState>,
+        caller: Arc<ConnectedCaller>,
+        window: Arc<ConnectionWindow>,
+        now: Instant,
+    ) -> Self {
+        Self { server, caller, window, state: BodyState::None, pace: pace(&server.config, now) }
     }
 
     /// Whether no body is arriving.
@@ -153,11 +158,15 @@ impl<'a> CallReceiver<'a> {
 
     /// Takes the permits for a call, before its body is read.
     fn admit(&self, now: Instant, head: &FrameHead, mut call: Call) -> Result<Box<IncomingBody>, CallError> {
+        let is_handover = call.ask.as_ref().is_some_and(|ask| EdgeHandle::is_handover(&ask.question));
         let Some(node) = self.server.node() else {
-            return Err(CallError::new(ErrorKind::Unavailable, "the node is starting"));
+            let kind = if is_handover { ErrorKind::NotFound } else { ErrorKind::Unavailable };
+            return Err(CallError::new(kind, "the node is starting"));
         };
-        if self.server.is_draining() {
-            return Err(CallError::new(ErrorKind::Unavailable, "the node is draining"));
+        if self.server.is_draining() && !is_handover {
+            let asked = call.ask.as_ref().filter(|_| self.caller.role == Role::Node);
+            let moved = asked.and_then(|ask| node.edge().moved(&ask.actor, ask.key.as_deref()?));
+            return Err(moved.unwrap_or_else(|| CallError::new(ErrorKind::Unavailable, "the node is draining")));
         }
         let (config, bytes) = (&self.server.config, head.body_bytes as u64);
         let options = wire::options(&call, now);
@@ -176,12 +185,12 @@ impl<'a> CallReceiver<'a> {
                 let deadline = admission.deadline(remaining);
                 (CallTarget::Route { admission, is_function: call.function }, deadline)
             }
-            _ if self.role != Role::Node => return Err(self.not_a_node()),
+            _ if self.caller.role != Role::Node => return Err(self.not_a_node()),
             (Some(ask), _) => {
                 let held = reservation.held();
-                let admission =
-                    node.edge().admit_question(&ask.actor, ask.key.as_deref(), &ask.question, ask.tell, held)?;
-                (CallTarget::Actor(admission), of_node())
+                let (edge, key) = (node.edge(), ask.key.as_deref());
+                let admission = edge.admit_question(&ask.actor, key, &ask.question, ask.tell, held)?;
+                (CallTarget::Actor(admission.asked_by(self.caller.node.clone())), of_node())
             }
             (None, stages) if stages.len() <= MAX_STAGES => {
                 (CallTarget::Stages(node.edge().admit_stages(stages, reservation.held())?), of_node())
@@ -226,10 +235,10 @@ impl<'a> CallReceiver<'a> {
         target: &CallTarget,
         account: &dyn Account,
     ) -> Result<CallOptions, CallError> {
-        if self.role != Role::Node && !origin.caller.is_empty() {
+        if self.caller.role != Role::Node && !origin.caller.is_empty() {
             let message = format!(
                 "{} may not set `caller`: only nodes may, because they have checked it",
-                self.role.with_article()
+                self.caller.role.with_article()
             );
             return Err(CallError::new(ErrorKind::PermissionDenied, message));
         }
@@ -251,8 +260,10 @@ impl<'a> CallReceiver<'a> {
     }
 
     fn not_a_node(&self) -> CallError {
-        let message =
-            format!("{}s call routes: stages and actors are for nodes; join with a token of role node", self.role);
+        let message = format!(
+            "{}s call routes: stages and actors are for nodes; join with a token of role node",
+            self.caller.role
+        );
         CallError::new(ErrorKind::PermissionDenied, message)
     }
 

@@ -76,6 +76,10 @@ fn health_schema() -> Value {
                     },
                 },
             },
+            "joining": {
+                "type": ["string", "null"],
+                "description": "What a node with keyed actors waits for before it has keys.",
+            },
         },
     })
 }

@@ -1,5 +1,7 @@
 //! Keyed actors on one node, on virtual time.
 
+mod joining;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -357,10 +359,10 @@ async fn a_handler_that_hangs_ends_by_its_limit_and_deadlines_hold_meanwhile() {
     let counters = Counters::new();
     let node = start(counters.spec().handle_within(10 * SECOND)).await;
     let counter = node.keyed("counter");
-    let hanging = async { (counter.ask("a", LONG, WaitAtGate()).await, tokio::time::Instant::now()) };
+    let hanging = async { (counter.ask("a", LONG, WaitAtGate()).await, crate::clock::now()) };
     let waiting = async {
         tokio::task::yield_now().await;
-        let began = tokio::time::Instant::now();
+        let began = crate::clock::now();
         let late = counter.ask("a", SECOND, Add(1)).await;
         assert_eq!((late, began.elapsed()), (Err(AskError::DeadlineExceeded { taken: false }), SECOND));
         assert_eq!(counter.ask("b", SECOND, Add(1)).await, Ok(1), "other keys go on");
@@ -558,7 +560,7 @@ async fn a_stop_does_not_wait_longer_than_its_limit() {
     let counter = node.keyed("counter");
     let hanging = tokio::spawn(async move { counter.ask("a", LONG, WaitAtGate()).await });
     tokio::time::sleep(SECOND).await;
-    let began = tokio::time::Instant::now();
+    let began = crate::clock::now();
     let _ = node.shutdown(SECOND).await;
     assert_eq!(began.elapsed(), 2 * SECOND);
     assert_eq!(hanging.await.unwrap(), Err(AskError::Lost));
@@ -584,7 +586,7 @@ async fn kinds_stop_at_the_same_time_within_what_is_left_to_the_node() {
             tokio::spawn(async move { counter.ask("a", LONG, WaitAtGate()).await })
         });
         tokio::time::sleep(SECOND).await;
-        let began = tokio::time::Instant::now();
+        let began = crate::clock::now();
         node.stop(within).await;
         assert_eq!(began.elapsed(), expected, "of {within:?}");
         for hanging in hanging {
@@ -688,7 +690,8 @@ fn a_question_to_a_kind_whose_runtime_has_ended_is_refused() {
     drop(of_node);
     let answer = runtime().block_on(async {
         let deadline = Deadline::after(crate::clock::now(), SECOND);
-        let order = QuestionOrder { deadline, options: CallOptions::new(), place: None, key: Some("a".into()) };
+        let options = CallOptions::new();
+        let order = QuestionOrder { deadline, options, place: None, key: Some("a".into()), asked_by: None };
         kind.send("add", Letter::new(Payload::new(Add(1))), QuestionForm::Ask, order).await
     });
     assert!(matches!(answer, Err(AskError::Unreachable { .. })), "{answer:?}");
@@ -768,12 +771,12 @@ async fn active_keys_cost() {
     }
     let node = start(counters.spec().idle_after(LONG)).await;
     let counter = node.keyed("counter");
-    let (before, began) = (resident(), std::time::Instant::now());
+    let (before, began) = (resident(), crate::clock::now());
     for key in &keys {
         counter.ask(key, LONG, Read()).await.unwrap();
     }
     let (bytes, activated) = (resident() - before, began.elapsed());
-    let began = std::time::Instant::now();
+    let began = crate::clock::now();
     for key in &keys {
         counter.ask(key, LONG, Read()).await.unwrap();
     }
