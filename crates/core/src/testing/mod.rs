@@ -2,12 +2,14 @@
 
 mod app;
 mod chance;
+mod counter_history;
 mod peer;
 mod simulation;
 mod state_store;
 
 pub use app::TestApp;
 pub use chance::Chance;
+pub use counter_history::{CounterAnswer, CounterOperation, CounterOutcome, CounterViolation, check_counter};
 pub use peer::TestPeer;
 pub use simulation::{Simulation, SimulationRun};
 pub use state_store::{MemoryStore, check_state_store};
