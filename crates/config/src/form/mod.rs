@@ -72,16 +72,30 @@ impl Raw<'_> {
         }
     }
 
-    /// The value as error messages show it.
+    /// The value as error messages show it. Of an address nothing is shown that may be a password.
     pub(crate) fn found(&self) -> String {
         match self {
-            Self::Text(text) => format!("{text:?}"),
-            Self::Toml(DeValue::String(text)) => format!("{text:?}"),
+            Self::Text(text) => shown(text),
+            Self::Toml(DeValue::String(text)) => shown(text),
             Self::Toml(DeValue::Integer(integer)) => integer.to_string(),
             Self::Toml(DeValue::Float(float)) => float.to_string(),
             Self::Toml(DeValue::Boolean(boolean)) => boolean.to_string(),
             Self::Toml(other) => format!("a value of type {}", other.type_str()),
         }
+    }
+}
+
+/// A text in quotes, without what may be a password: the rest of an address with a user or of another protocol than
+/// HTTP, and whatever names one.
+fn shown(text: &str) -> String {
+    if text.to_ascii_lowercase().contains("password") {
+        return "a text with a password".to_owned();
+    }
+    match text.split_once("://") {
+        Some((scheme, rest)) if rest.contains('@') || !scheme.ends_with("http") && !scheme.ends_with("https") => {
+            format!("\"{scheme}://…\"")
+        }
+        _ => format!("{text:?}"),
     }
 }
 

@@ -114,7 +114,8 @@ pub enum StateStoreAt {
 
 fn is_no_file(path: &Path) -> bool {
     let text = path.to_string_lossy();
-    text.contains("://") || [AUTO, MEMORY].iter().any(|word| text.eq_ignore_ascii_case(word))
+    let is_connection = text.contains("://") || text.contains("host=") || text.contains("password=");
+    is_connection || [AUTO, MEMORY].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// The form of a [`StateStoreAt`].

@@ -281,6 +281,24 @@ fn the_store_of_keyed_classes_is_a_file_a_server_or_memory() {
     for wrong in ["none", "env:", "", "postgres://db/carts", "Memory", "AUTO"] {
         assert!(store(wrong).unwrap_err().contains("\"env:NAME\" for a variable"), "{wrong}");
     }
+    for (typed, shown) in [
+        ("postgres://me:hunter2@db/carts", "found \"postgres://…\""),
+        ("postgres://me:hunter2", "found \"postgres://…\""),
+        ("host=db user=me password=hunter2", "found a text with a password"),
+    ] {
+        let error = store(typed).unwrap_err();
+        assert!(error.ends_with(shown) && !error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn no_error_of_a_setting_shows_a_password() {
+    for flag in ["otlp-endpoint", "mcp-url", "authorization-servers", "file-hosts", "actor-store"] {
+        let error = plan_with(DIGITS, &[(flag, "ftp://me:hunter2@host/x y")], &[]).unwrap_err();
+        assert!(!error.contains("hunter2") && error.contains("…"), "{flag}: {error}");
+    }
+    let error = plan("[actors]\nstore = \"postgres://me:hunter2@db\"\n").unwrap_err();
+    assert!(!error.contains("hunter2") && error.contains("…"), "{error}");
 }
 
 #[test]
