@@ -1,5 +1,7 @@
 //! The Open Inference Protocol: countless inputs and outputs, false shapes, wrong lengths.
 
+use std::time::Duration;
+
 use crate::attack::Attack;
 use crate::http1::Request;
 use crate::payloads::MIB;
@@ -91,4 +93,20 @@ fn half_a_million_rows() {
     let input = format!(r#"{{"name":"input","shape":[500000,2],"datatype":"FP64","data":[{data}]}}"#);
     let request = Request::post(INFER, JSON, format!(r#"{{"inputs":[{input}]}}"#)).gzip();
     Attack::new("oip: 8 × 500,000 rows, gzip").run(|target| target.repeat(&request, 8));
+}
+
+#[test]
+fn many_and_deep_instances() {
+    needs_binary!();
+    let predict =
+        |instances: &str| Request::post("/v1/models/honest:predict", JSON, format!(r#"{{"instances":[{instances}]}}"#));
+    let requests = [
+        predict(&vec!["[0.9,0.1]"; 500_000].join(",")),
+        predict(&vec!["0"; 4 * MIB].join(",")),
+        predict(&format!("{}1{}", "[".repeat(1_000_000), "]".repeat(1_000_000))),
+        predict(&format!("\"{}\"", "a".repeat(48 * MIB))),
+    ];
+    Attack::new("predict: 500,000 instances, 4,000,000 numbers, depth, 48 MiB")
+        .lasting(Duration::from_secs(4))
+        .run(|target| target.run_clients(4, |index| target.repeat(&requests[index], 1)));
 }

@@ -55,6 +55,12 @@ fn app() -> App {
         .route("/tensor", Stage::each("tensor", |tensor: &Tensor| Ok(tensor.clone())))
         .route("/function", Stage::each("function", |call: &FunctionCall| call.arg::<Value>(0, "x")))
         .mount(RouteSpec::new("/chat", Stage::each("chat", |asked: &Value| Ok(asked.clone()))).task(Task::Chat))
+        .mount(RouteSpec::new("/scores", Stage::each("scores", |_: &Value| Ok(0.5))).task(Task::Rerank))
+        .mount(RouteSpec::new("/picture", Stage::each("picture", picture)).task(Task::Image))
+        .mount(
+            RouteSpec::new("/heard", Stage::each("heard", |_: &Value| Ok("words".to_owned()))).task(Task::Transcribe),
+        )
+        .mount(RouteSpec::new("/said", Stage::each("said", picture)).task(Task::Speak))
         .mount(RouteSpec::new("/length", Stage::each("length", length)).task(Task::Embed).summary("A length").tool())
         .route_streaming("/count", StreamStage::each("count", lines))
 }
@@ -67,6 +73,10 @@ struct Text {
 
 fn length(text: &Text) -> Result<Vec<f64>, Failure> {
     Ok(vec![text.input.len() as f64])
+}
+
+fn picture(_: &Value) -> Result<Value, Failure> {
+    Ok(Value::Bytes(vec![7; 1 << 20].into()))
 }
 
 /// As many lines of one KiB as the caller requests.
