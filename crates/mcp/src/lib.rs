@@ -22,6 +22,8 @@ mod answer;
 mod call;
 mod config;
 mod era;
+#[cfg(any(test, feature = "fuzz"))]
+mod fuzz;
 mod metadata;
 mod methods;
 mod piece;
@@ -45,6 +47,10 @@ use callboard_http::protocol::{
 
 pub use self::config::{Authorization, AuthorizationError, McpConfig};
 pub use self::stdio::{AnswerBody, ExchangeError, HostMessage, LocalNode, MessageExchange, PostedAnswer, serve_stdio};
+
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub use self::fuzz::read_host_lines;
 
 use self::answer::Asked;
 use self::call::ToolCall;

@@ -15,7 +15,7 @@ pub(crate) const CLOSING_CANCELS: HeaderName = HeaderName::from_static("callboar
 
 /// What a line is.
 #[derive(Debug)]
-pub(super) enum Line {
+pub(crate) enum Line {
     Request(HostRequest),
     /// The request that the host no longer waits for.
     Cancel(Id),
@@ -26,13 +26,13 @@ pub(super) enum Line {
 }
 
 #[derive(Debug)]
-pub(super) struct HostRequest {
-    pub(super) id: Id,
-    pub(super) message: HostMessage,
+pub(crate) struct HostRequest {
+    pub(crate) id: Id,
+    pub(crate) message: HostMessage,
 }
 
 /// Reads a line.
-pub(super) fn read(line: Bytes) -> Line {
+pub(crate) fn read(line: Bytes) -> Line {
     if line.iter().all(u8::is_ascii_whitespace) {
         return Line::Ignored;
     }

@@ -18,7 +18,7 @@ mod answer;
 mod events;
 mod exchange;
 mod lines;
-mod message;
+pub(crate) mod message;
 
 use std::io;
 use std::sync::Arc;

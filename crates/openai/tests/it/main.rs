@@ -4,8 +4,11 @@
 
 mod chat;
 mod edge;
+#[path = "../common/fuzz.rs"]
+mod fuzz;
 mod items;
 mod media;
 mod messages;
 mod refusals;
 mod responses;
+mod seeds;
