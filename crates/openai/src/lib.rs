@@ -9,6 +9,7 @@
 //!  POST /v1/rerank, /rerank       rerank: each pair of query and document is an item
 //!  POST /v1/moderations           moderate: each text is an item
 //!  POST /v1/audio/transcriptions  transcribe: a recording in a form to a text, whole or streamed
+//!  POST /v1/audio/translations    transcribe as well, if the route takes a `task`: to a text in English
 //!  POST /v1/audio/speech          speak: a text to bytes, whole or streamed
 //!  POST /v1/images/generations    image: each of `n` pictures is an item
 //! ```
@@ -64,6 +65,7 @@ pub use self::cohere::CohereProtocol;
 pub use self::messages::MessagesProtocol;
 use self::path::{Endpoint, PATHS, RERANK};
 use self::request::ModelRequest;
+use self::transcribe::Purpose;
 
 /// The protocol, for an [`HttpEdge`](callboard_http::HttpEdge).
 #[derive(Debug)]
@@ -92,7 +94,7 @@ impl OpenAiProtocol {
         let is_read = method == Method::GET || method == Method::HEAD;
         match endpoint {
             Endpoint::Models | Endpoint::Model(_) if !is_read => Err(ApiError::method_not_allowed(method, "GET, HEAD")),
-            Endpoint::Call(_) | Endpoint::Responses if method != Method::POST => {
+            Endpoint::Call(_) | Endpoint::Translations | Endpoint::Responses if method != Method::POST => {
                 Err(ApiError::method_not_allowed(method, "POST"))
             }
             Endpoint::Models => Ok(Json(models::list(context.client, self.created)).into_response()),
@@ -113,10 +115,16 @@ impl OpenAiProtocol {
                     Task::Embed => Box::pin(embed::embed(request)).await,
                     Task::Rerank => Box::pin(rank::rerank(request, rank::Dialect::Jina)).await,
                     Task::Moderate => Box::pin(rank::moderate(request)).await,
-                    Task::Transcribe => Box::pin(transcribe::transcribe(request)).await,
+                    Task::Transcribe => Box::pin(transcribe::transcribe(request, Purpose::Transcribe)).await,
                     Task::Speak => Box::pin(speech::speak(request)).await,
                     Task::Image => Box::pin(image::draw(request)).await,
                 };
+                answer.map_err(|error| error.about(&route))
+            }
+            Endpoint::Translations => {
+                let request = Box::pin(ModelRequest::read_form(context, Task::Transcribe, request)).await?;
+                let route = request.route.name().to_owned();
+                let answer = Box::pin(transcribe::transcribe(request, Purpose::Translate)).await;
                 answer.map_err(|error| error.about(&route))
             }
             Endpoint::Responses => Box::pin(responses::answer(context, request)).await,
@@ -141,10 +149,6 @@ impl Protocol for OpenAiProtocol {
 
     fn claims(&self) -> Claims {
         Claims { paths: &PATHS, shared_paths: &[RERANK], ..Claims::default() }
-    }
-
-    fn check(&self, routes: &[Arc<Route>]) -> Result<(), String> {
-        models::check_names(routes)
     }
 
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {

@@ -1,7 +1,6 @@
 //! The models that clients see: the routes with a task. The id of a model is its route without the leading slash; it
 //! may have other names.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -54,23 +53,6 @@ fn names_of(route: &Route) -> impl Iterator<Item = &str> {
 /// The ids of the models with this task, also by their other names.
 pub(crate) fn ids_of(routes: &[Arc<Route>], task: Task) -> Vec<&str> {
     routes.iter().filter(|route| route.task() == Some(task)).flat_map(|route| names_of(route)).collect()
-}
-
-/// Checks that each name is that of one model.
-///
-/// # Errors
-///
-/// The name that two have.
-pub(crate) fn check_names(routes: &[Arc<Route>]) -> Result<(), String> {
-    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
-    for route in routes.iter().filter(|route| route.task().is_some()) {
-        for name in names_of(route) {
-            if let Some(other) = known.insert(name, route.name()) {
-                return Err(format!("routes `{other}` and `{}` are both the model `{name}`", route.name()));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The model of this id, whatever its task.

@@ -12,6 +12,8 @@ pub(crate) enum Endpoint<'p> {
     Call(Task),
     /// `/v1/responses`, which calls a route that chats.
     Responses,
+    /// `/v1/audio/translations`, which calls a route that transcribes.
+    Translations,
     /// Part of the API, and not offered here.
     Missing(&'static str),
     /// No endpoint.
@@ -51,6 +53,7 @@ impl<'p> Endpoint<'p> {
             "/v1/moderations" => Self::Call(Task::Moderate),
             RESPONSES => Self::Responses,
             "/v1/audio/transcriptions" => Self::Call(Task::Transcribe),
+            "/v1/audio/translations" => Self::Translations,
             "/v1/audio/speech" => Self::Call(Task::Speak),
             "/v1/images/generations" => Self::Call(Task::Image),
             _ => match path.strip_prefix("/v1/models/").filter(|id| !id.is_empty()) {
@@ -65,7 +68,7 @@ fn missing(path: &str) -> Option<&'static str> {
     let (name, _) = path.strip_prefix("/v1/")?.split_once('/').unwrap_or((path.strip_prefix("/v1/")?, ""));
     Some(match name {
         "responses" => "responses that are kept: each answer is sent once",
-        "audio" => "translations: transcriptions and speech are offered",
+        "audio" => "more of sounds than transcriptions, translations and speech",
         "images" => "edits and variations of images: generations are offered",
         "files" => "files",
         "batches" => "batches",
@@ -108,6 +111,8 @@ mod tests {
             ("/v1/chat", Endpoint::Unknown),
             ("/v1/images/generations", Endpoint::Call(Task::Image)),
             ("/v1/images/edits", Endpoint::Missing("edits and variations of images: generations are offered")),
+            ("/v1/audio/translations", Endpoint::Translations),
+            ("/v1/audio/voices", Endpoint::Missing("more of sounds than transcriptions, translations and speech")),
             ("/v1/files", Endpoint::Missing("files")),
             ("/v1/responses", Endpoint::Responses),
             ("/v1/responses/resp_1", Endpoint::Missing("responses that are kept: each answer is sent once")),

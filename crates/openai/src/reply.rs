@@ -80,8 +80,9 @@ impl Reply {
 
     /// Gives each piece of a tool call its `index`, by which clients join them: one with an `id`, or with the name of a
     /// function, begins the next call, of which `begun` counts those of the answer; one without continues the last. A
-    /// `whole` answer has no pieces: each is a call.
-    pub(crate) fn number_tool_calls(&mut self, begun: &mut i64, is_whole: bool) {
+    /// `whole` answer has no pieces: each is a call. A call that begins without an `id` gets one that begins with
+    /// `prefix`: a client answers by it.
+    pub(crate) fn number_tool_calls(&mut self, begun: &mut i64, is_whole: bool, prefix: &str) {
         let Some(Value::List(calls)) = self.more.get_mut(TOOL_CALLS) else { return };
         for call in calls {
             let Value::Map(call) = call else { continue };
@@ -95,6 +96,9 @@ impl Reply {
             let own = call.get("index").and_then(Value::as_i64);
             let is_new = is_whole || has_name || call.contains_key("id") || *begun == 0;
             let index = own.unwrap_or(if is_new { *begun } else { *begun - 1 });
+            if index >= *begun && !call.contains_key("id") {
+                call.insert("id", format!("{prefix}{index}"));
+            }
             *begun = (*begun).max(index.saturating_add(1));
             call.insert("index", index);
         }
@@ -215,7 +219,7 @@ mod tests {
         let (mut whole, mut begun) = (Reply::default(), 0);
         for piece in pieces {
             let mut piece = read(piece);
-            piece.number_tool_calls(&mut begun, false);
+            piece.number_tool_calls(&mut begun, false, "x_");
             whole.join(piece);
         }
         let calls = serde_json::to_value(&whole.more).unwrap();
@@ -232,10 +236,26 @@ mod tests {
         let nameless = json!({ "function": { "name": "", "arguments": "{}" } });
         for (calls, is_whole) in [([&f, &f], false), ([&f, &nameless], true)] {
             let (mut reply, mut begun) = (read(json!({ "tool_calls": calls })), 0);
-            reply.number_tool_calls(&mut begun, is_whole);
+            reply.number_tool_calls(&mut begun, is_whole, "x_");
             let calls = serde_json::to_value(&reply.more).unwrap();
             assert_eq!((&calls["tool_calls"][0]["index"], &calls["tool_calls"][1]["index"]), (&json!(0), &json!(1)));
+            assert_eq!((&calls["tool_calls"][0]["id"], &calls["tool_calls"][1]["id"]), (&json!("x_0"), &json!("x_1")));
         }
+    }
+
+    /// Each piece has its own `index`, as of a model that writes two calls in turn.
+    #[test]
+    fn a_call_gets_its_id_once() {
+        let piece = |index| json!({ "tool_calls": [{ "index": index, "function": { "arguments": "a" } }] });
+        let (mut whole, mut begun) = (Reply::default(), 0);
+        for index in [0, 1, 0, 1] {
+            let mut piece = read(piece(index));
+            piece.number_tool_calls(&mut begun, false, "x_");
+            whole.join(piece);
+        }
+        let call =
+            |index: i64| json!({ "index": index, "function": { "arguments": "aa" }, "id": format!("x_{index}") });
+        assert_eq!(serde_json::to_value(&whole.more).unwrap()["tool_calls"], json!([call(0), call(1)]));
     }
 
     #[test]

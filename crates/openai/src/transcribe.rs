@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use callboard_codec::{Map, Value};
-use callboard_core::{Deadline, ErrorKind, LocalClient};
+use callboard_core::{Deadline, ErrorKind, LocalClient, Task};
 use callboard_http::axum::http::header::{CONTENT_TYPE, HeaderValue};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{ApiError, EventSource, HeldBytes, SERVER_TIMING, event_bytes, events, total};
@@ -18,10 +18,33 @@ use serde_json::{Value as Json, json};
 
 use crate::error::{self, bad_answer, invalid};
 use crate::generate::{self, ChoicePieces, Piece};
+use crate::input::InputForm;
 use crate::reply::{Reply, Usage};
 use crate::request::ModelRequest;
 use crate::respond::{self, written};
 use crate::subtitles::{self, Segment};
+
+/// What a recording becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A text in its language.
+    Transcribe,
+    /// A text in English.
+    Translate,
+}
+
+impl Purpose {
+    /// The words that Whisper has for them.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Transcribe => "transcribe",
+            Self::Translate => "translate",
+        }
+    }
+}
+
+/// The field by which a route learns the purpose.
+const TASK: &str = "task";
 
 /// The form of an answer that is not streamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +82,16 @@ impl Format {
     }
 }
 
-/// Answers `POST /v1/audio/transcriptions`.
-pub(crate) async fn transcribe(mut request: ModelRequest<'_>) -> Result<Response, ApiError> {
+/// Answers `POST /v1/audio/transcriptions` and `POST /v1/audio/translations`. A route that does not take a `task`
+/// would transcribe a recording that is to be translated.
+pub(crate) async fn transcribe(mut request: ModelRequest<'_>, purpose: Purpose) -> Result<Response, ApiError> {
+    if purpose == Purpose::Translate {
+        if !InputForm::of(Task::Transcribe, request.route.input().schema()).takes(TASK) {
+            let message = format!("model `{}` transcribes only: to translate it must take a `{TASK}`", request.model);
+            return Err(invalid(message));
+        }
+        request.fields.insert(TASK, purpose.as_str());
+    }
     let is_streamed = request.is_set("stream")?;
     let format = Format::of(&request)?;
     if is_streamed && format != Format::Json && format != Format::Text {
@@ -89,7 +120,7 @@ pub(crate) async fn transcribe(mut request: ModelRequest<'_>) -> Result<Response
     let budget = request.budget();
     let (reply, _) = Box::pin(choice.collect(&budget)).await?;
     let (bytes, route) = (reply.bytes(), request.route.name().to_owned());
-    let write = move || write(&route, &reply, format);
+    let write = move || write(&route, &reply, format, purpose);
     let mut response = respond::json(&request, bytes, write).await?;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
@@ -122,11 +153,11 @@ fn usage_json(usage: Usage) -> Option<Json> {
     usage.is_known().then_some(json)
 }
 
-fn write(route: &str, reply: &Reply, format: Format) -> Result<Vec<u8>, ApiError> {
+fn write(route: &str, reply: &Reply, format: Format, purpose: Purpose) -> Result<Vec<u8>, ApiError> {
     let (text, usage) = (&*reply.content, usage_json(reply.usage));
     match format {
         Format::Json => written(&TranscriptJson { text, usage }),
-        Format::Verbose => written(&VerboseJson { task: "transcribe", text, more: &reply.more, usage }),
+        Format::Verbose => written(&VerboseJson { task: purpose.as_str(), text, more: &reply.more, usage }),
         Format::Text => Ok(text.as_bytes().to_vec()),
         Format::Srt => Ok(subtitles::srt(&segments(route, reply)?).into_bytes()),
         Format::Vtt => Ok(subtitles::vtt(&segments(route, reply)?).into_bytes()),

@@ -36,6 +36,17 @@ pub enum StartError {
         /// That of the other one.
         other: RouteName,
     },
+    /// Two routes with a [task](crate::Task) have one name as models: an id, or one of their
+    /// [other names](crate::RouteSpec::aliases). Name one differently.
+    #[error("routes `{other}` and `{route}` are both the model `{model}`")]
+    SameModel {
+        /// The name.
+        route: RouteName,
+        /// That of the other one.
+        other: RouteName,
+        /// The name of both as a model.
+        model: String,
+    },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
     /// segments. A whole segment may be a parameter, such as `{item_id}`.
     #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
@@ -71,6 +82,7 @@ impl From<ChangeError> for StartError {
             ChangeError::DuplicateStage { stage } => Self::DuplicateStage { stage },
             ChangeError::RouteExists { route } => Self::DuplicateRoute { route },
             ChangeError::SamePaths { route, other } => Self::SamePaths { route, other },
+            ChangeError::SameModel { route, other, model } => Self::SameModel { route, other, model },
             ChangeError::BadRouteName { route } => Self::BadRouteName { route },
             other => Self::Internal(other.to_string()),
         }

@@ -186,6 +186,17 @@ pub enum ChangeError {
         /// That of the other one.
         other: RouteName,
     },
+    /// Two routes with a [task](crate::Task) would have one name as models: an id, or one of their
+    /// [other names](RouteSpec::aliases). Name one differently.
+    #[error("routes `{other}` and `{route}` are both the model `{model}`")]
+    SameModel {
+        /// The name.
+        route: RouteName,
+        /// That of the other one.
+        other: RouteName,
+        /// The name of both as a model.
+        model: String,
+    },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
     /// segments. A whole segment may be a parameter, such as `{item_id}`.
     #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]

@@ -257,7 +257,31 @@ impl Table {
         if let Some(name) = served.into_iter().find(|name| !self.by_name.contains_key(*name)) {
             return Err(ChangeError::NoSuchRoute { route: name.clone() });
         }
+        self.check_models(change)?;
         change.roll_out.iter().try_for_each(|(spec, rollout)| self.check_rollout(spec, rollout))
+    }
+
+    /// Each name of a model is that of one route.
+    fn check_models(&self, change: &RouteChange) -> Result<(), ChangeError> {
+        let has_task = |spec: &&RouteSpec| spec.parts.task.is_some();
+        if !change.specs().any(|spec| has_task(&spec)) {
+            return Ok(());
+        }
+        let closed: HashSet<&RouteName> = change.specs().map(|spec| &spec.name).chain(&change.remove).collect();
+        let stay = self.routes.iter().filter(|route| route.task().is_some() && !closed.contains(route.id()));
+        let stay = stay.map(|route| (route.id(), route.aliases()));
+        let opened = change.specs().filter(has_task).map(|spec| (&spec.name, &*spec.parts.aliases));
+        let mut known: HashMap<&str, &RouteName> = HashMap::new();
+        for (route, aliases) in stay.chain(opened) {
+            let id = route.as_str().trim_start_matches('/');
+            for model in std::iter::once(id).chain(aliases.iter().map(String::as_str)) {
+                if let Some(other) = known.insert(model, route) {
+                    let (other, model) = (other.clone(), model.to_owned());
+                    return Err(ChangeError::SameModel { route: route.clone(), other, model });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn check_rollout(&self, spec: &RouteSpec, rollout: &Rollout) -> Result<(), ChangeError> {

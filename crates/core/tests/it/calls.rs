@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_core::{
-    App, Batch, CallContext, ErrorKind, Failure, Limits, Pipeline, Replica, Stage, StartError, Worker,
+    App, Batch, CallContext, ErrorKind, Failure, Limits, Pipeline, Replica, RouteSpec, Stage, StartError, Task, Worker,
 };
 
 use super::support::{Gate, gated, serve};
@@ -204,6 +204,10 @@ async fn plans_that_contradict_themselves_do_not_start() {
     let same_paths = App::new().route("/a/{x}", echo("e")).route("/a/{y}", echo("f")).start().await;
     let message = same_paths.unwrap_err().to_string();
     assert_eq!(message, "the routes `/a/{x}` and `/a/{y}` take the same paths");
+    let model = |name: &str, stage: &str| RouteSpec::new(name, echo(stage)).task(Task::Embed);
+    let same_model = App::new().mount(model("/a", "e")).mount(model("/b", "f").aliases(["a"])).start().await;
+    let message = same_model.unwrap_err().to_string();
+    assert_eq!(message, "routes `/a` and `/b` are both the model `a`");
     let plain = ["", "/", "digits", "/a//b", "/a/", "/../etc", "/a b", "/a?b", "/a{x}", "/{x}/{x}", "/{}", "/{a-b}"];
     for bad in plain.into_iter().chain(["@", "@a/", "@a//b", "@a/{b}", "@a/../b"]) {
         let refused = App::new().route(bad, echo("e")).start().await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use callboard_core::description::{StagePart, StageState};
 use callboard_core::{
     App, AppliedChange, Batch, ChangeError, ErrorKind, Failure, Node, Pipeline, Replica, RouteChange, RouteSpec, Stage,
-    StageSettings, Worker,
+    StageSettings, Task, Worker,
 };
 use tokio::task::JoinHandle;
 
@@ -265,6 +265,17 @@ async fn an_impossible_change_is_refused_by_name() {
     let bad = ChangeError::BadRouteName { route: "x".into() };
     assert_eq!(refused(RouteChange::new().add_route(route("x"))).await, bad);
     let namesake = RouteSpec::new("/a", answering("shared", 2));
+    let model = |name: &str, aliases: &[&str]| {
+        RouteSpec::new(name, answering("model", 1)).task(Task::Embed).aliases(aliases.iter().copied())
+    };
+    node.change(RouteChange::new().add_route(model("/m", &["embed"]))).await.unwrap();
+    for (name, alias, same) in [("/n", "embed", "embed"), ("/n", "m", "m"), ("/embed", "other", "embed")] {
+        let clash = RouteSpec::new(name, answering("new", 1)).task(Task::Complete).aliases([alias]);
+        let (route, other, model) = (name.into(), "/m".into(), same.to_owned());
+        assert_eq!(refused(RouteChange::new().add_route(clash)).await, ChangeError::SameModel { route, other, model });
+    }
+    node.change(RouteChange::new().replace_route(model("/m", &["embed", "e"]))).await.unwrap();
+    node.change(RouteChange::new().remove_route("/m").add_route(model("/n", &["embed"]))).await.unwrap();
     let duplicate = ChangeError::DuplicateStage { stage: "shared".into() };
     assert_eq!(refused(RouteChange::new().replace_route(namesake)).await, duplicate);
 

@@ -96,6 +96,8 @@ pub(crate) async fn choices(request: &mut ModelRequest<'_>) -> Result<Vec<Choice
         deadline: request.deadline,
         panics: request.context.metrics.requests.panics.clone(),
     };
+    // Other APIs allow no other letters in the id of a call.
+    let id: String = request.context.id.as_str().chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     let mut choices = Vec::new();
     let shared_bytes = request.shared_bytes(&form).saturating_add(CALL_BYTES);
     for prompt in prompts {
@@ -112,6 +114,7 @@ pub(crate) async fn choices(request: &mut ModelRequest<'_>) -> Result<Vec<Choice
                 filter: StopFilter::new(Arc::clone(&stops)),
                 finish_reason: None,
                 tool_calls: 0,
+                tool_call_ids: format!("call_{id}_{}_", choices.len()),
                 is_whole: !request.route.streams(),
                 _account: Arc::clone(&request.account),
                 counts_prompt: of_prompt == 0,
@@ -161,6 +164,8 @@ pub(crate) struct Choice {
     finish_reason: Option<String>,
     /// The number of its tool calls until now.
     tool_calls: i64,
+    /// What the ids begin with that the route does not give to its tool calls.
+    tool_call_ids: String,
     /// Whether the route answers once.
     is_whole: bool,
     /// Pays for its input, as long as its call may wait.
@@ -214,7 +219,7 @@ impl Choice {
             if !self.counts_prompt {
                 reply.usage.prompt_tokens = None;
             }
-            reply.number_tool_calls(&mut self.tool_calls, self.is_whole);
+            reply.number_tool_calls(&mut self.tool_calls, self.is_whole, &self.tool_call_ids);
             self.finish_reason = reply.finish_reason.take().or_else(|| self.finish_reason.take());
             let (content, stop) = match self.filter.push(std::mem::take(&mut reply.content)) {
                 Passed::Text(text) => (text, None),

@@ -189,4 +189,27 @@ async fn a_tool_call_is_passed_through() {
     assert_eq!(choice["finish_reason"], "tool_calls");
     assert_eq!((&choice["message"]["content"], &choice["message"]["seen"]), (&Value::Null, &tools));
     assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{}");
+    assert_eq!(choice["message"]["tool_calls"][0]["id"], "call_1");
+}
+
+#[tokio::test]
+async fn a_tool_call_without_an_id_gets_one() {
+    let calling = Stage::each("calling", |_: &Input| {
+        let call = json!({ "type": "function", "function": { "name": "f", "arguments": "{}" } });
+        Ok(Input::from_serialize(&json!({ "tool_calls": [call, call] })).unwrap())
+    });
+    let served = Served::start(App::new().mount(RouteSpec::new("/calling", calling).task(Task::Chat))).await;
+    let mut ids = std::collections::BTreeSet::new();
+    for stream in [false, true] {
+        let answer =
+            served.post("/v1/chat/completions", &ask("calling", "go", json!({ "n": 2, "stream": stream }))).await;
+        let choices: Vec<Value> = if stream {
+            answer.events().0.iter().map(|event| event["choices"][0]["delta"].clone()).collect()
+        } else {
+            answer.ok()["choices"].as_array().unwrap().iter().map(|choice| choice["message"].clone()).collect()
+        };
+        let calls = choices.iter().filter_map(|message| message["tool_calls"].as_array()).flatten();
+        ids.extend(calls.map(|call| call["id"].as_str().unwrap().to_owned()));
+    }
+    assert_eq!(ids.len(), 8, "{ids:?}");
 }

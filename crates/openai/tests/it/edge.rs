@@ -67,13 +67,6 @@ impl Served {
         Self { edge, node }
     }
 
-    /// Why the node cannot be served.
-    pub(crate) async fn refused(app: App) -> String {
-        let node = app.start().await.unwrap();
-        let edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), protocols());
-        edge.unwrap_err().to_string()
-    }
-
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         self.send("POST", path, body.to_string()).await
     }

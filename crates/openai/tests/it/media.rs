@@ -79,6 +79,34 @@ async fn a_recording_becomes_a_text_in_each_format() {
     assert!(refused.refused(400, "invalid_value").contains("no times"));
 }
 
+/// What a model takes that translates, too.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct TranslatorInput {
+    file: Media,
+    task: Option<String>,
+}
+
+#[tokio::test]
+async fn a_recording_is_translated_by_a_model_that_takes_the_task() {
+    const TRANSLATED: &str = "/v1/audio/translations";
+    let either = Stage::each("either", |asked: &TranslatorInput| Ok(asked.task.clone().unwrap_or_default()));
+    let app = app().mount(RouteSpec::new("/either", either).task(Task::Transcribe));
+    let served = Served::start(app).await;
+    let ask = async |path: &str, format: &str| {
+        served.post_form(path, WAV, &[("model", "either"), ("response_format", format)]).await.ok()
+    };
+    assert_eq!(ask(TRANSLATED, "json").await, json!({ "text": "translate" }));
+    assert_eq!(ask(HEARD, "json").await, json!({ "text": "" }));
+    let verbose = ask(TRANSLATED, "verbose_json").await;
+    assert_eq!((&verbose["task"], &verbose["text"]), (&json!("translate"), &json!("translate")));
+    let refused = served.post_form(TRANSLATED, WAV, &[("model", "heard")]).await;
+    assert_eq!(
+        refused.refused(400, "invalid_value"),
+        "model `heard` transcribes only: to translate it must take a `task`"
+    );
+    served.send("GET", TRANSLATED, "").await.refused(405, "method_not_allowed");
+}
+
 #[tokio::test]
 async fn a_transcription_is_streamed_and_never_ends_silently() {
     let served = Served::start(app()).await;
