@@ -75,10 +75,10 @@ pub enum CounterViolation {
         /// The total without a cause.
         total: u64,
     },
-    /// An answer is older than one that had returned before its operation was called: an increment was lost, or an
-    /// instance that should have ended has answered.
-    #[error("the answer {total}, returned at {returned}, is older than one that was known before")]
-    Stale {
+    /// An operation that was called after this answer had returned comes before it by its total: an increment was lost,
+    /// or an instance that should have ended has answered.
+    #[error("the answer {total} returned at {returned}, and an operation that was called later comes before it")]
+    OutOfOrder {
         /// Its total.
         total: u64,
         /// When it returned.
@@ -117,7 +117,7 @@ pub enum CounterViolation {
 ///
 /// // A later read that does not see them.
 /// let read = CounterOperation::read(5, answered(6, 1));
-/// assert_eq!(check_counter(&[first, second, read]), Err(CounterViolation::Stale { total: 1, returned: 6 }));
+/// assert_eq!(check_counter(&[first, second, read]), Err(CounterViolation::OutOfOrder { total: 2, returned: 4 }));
 /// ```
 ///
 /// # Errors
@@ -173,7 +173,7 @@ fn place(steps: BTreeMap<u64, Step>, unknown: &mut impl Iterator<Item = u64>) ->
         for (called, answer) in increment.into_iter().chain(reads) {
             moment = moment.max(called);
             if moment > answer.returned {
-                return Err(CounterViolation::Stale { total, returned: answer.returned });
+                return Err(CounterViolation::OutOfOrder { total, returned: answer.returned });
             }
         }
         if let Some((_, answer)) = increment {
@@ -284,8 +284,8 @@ mod tests {
         go_on(history, 0)
     }
 
-    fn is_stale(verdict: &Result<(), CounterViolation>) -> bool {
-        matches!(verdict, Err(CounterViolation::Stale { .. }))
+    fn is_out_of_order(verdict: &Result<(), CounterViolation>) -> bool {
+        matches!(verdict, Err(CounterViolation::OutOfOrder { .. }))
     }
 
     fn is_unasked(verdict: &Result<(), CounterViolation>) -> bool {
@@ -337,7 +337,7 @@ mod tests {
             if let Some(CounterOutcome::Answered(last)) = history.last_mut().map(|read| &mut read.outcome) {
                 last.total = lost.unwrap_or_default() - 1;
             }
-            prop_assert!(is_stale(&check_counter(&history)));
+            prop_assert!(is_out_of_order(&check_counter(&history)));
         }
 
         #[test]
