@@ -68,7 +68,7 @@ impl Reply {
         self.content.push_str(&content);
         self.finish_reason = finish_reason.or_else(|| self.finish_reason.take());
         self.usage = usage.or(self.usage);
-        self.logprobs = logprobs.or_else(|| self.logprobs.take());
+        join_logprobs(&mut self.logprobs, logprobs);
         for (name, value) in more {
             match (self.more.get_mut(&name), value) {
                 (Some(Value::List(calls)), Value::List(pieces)) if name == TOOL_CALLS => join_calls(calls, pieces),
@@ -142,6 +142,23 @@ impl Usage {
 
     pub(crate) fn is_known(self) -> bool {
         self != Self::default()
+    }
+}
+
+/// Joins what is known of the tokens of pieces: each list goes on.
+fn join_logprobs(whole: &mut Option<Value>, piece: Option<Value>) {
+    match (whole, piece) {
+        (Some(Value::Map(whole)), Some(Value::Map(piece))) => {
+            for (name, more) in piece {
+                match (whole.get_mut(&name), more) {
+                    (Some(Value::List(tokens)), Value::List(more)) => tokens.extend(more),
+                    (Some(_), Value::Null) => {}
+                    (_, more) => _ = whole.insert(name, more),
+                }
+            }
+        }
+        (whole, Some(piece)) => *whole = Some(piece),
+        (_, None) => {}
     }
 }
 
@@ -256,6 +273,21 @@ mod tests {
         let call =
             |index: i64| json!({ "index": index, "function": { "arguments": "aa" }, "id": format!("x_{index}") });
         assert_eq!(serde_json::to_value(&whole.more).unwrap()["tool_calls"], json!([call(0), call(1)]));
+    }
+
+    #[test]
+    fn what_is_known_of_tokens_is_joined() {
+        let mut whole = Reply::default();
+        for piece in [
+            json!({ "logprobs": { "content": [{ "token": "a" }], "refusal": null } }),
+            json!({ "content": "b" }),
+            json!({ "logprobs": { "content": [{ "token": "b" }], "refusal": [{ "token": "c" }] } }),
+            json!({ "logprobs": { "content": null } }),
+        ] {
+            whole.join(read(piece));
+        }
+        let expected = json!({ "content": [{ "token": "a" }, { "token": "b" }], "refusal": [{ "token": "c" }] });
+        assert_eq!(serde_json::to_value(whole.logprobs).unwrap(), expected);
     }
 
     #[test]

@@ -162,9 +162,11 @@ impl InFlightBatch {
     /// The worker returned a wrong number of results: they cannot be matched to their items.
     pub(crate) fn refuse_wrong_count(self, wrong: &WrongCount) {
         let pool = Arc::clone(&self.pool);
-        tracing::error!(
-            parent: None, stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results"
-        );
+        pool.log_crash(|| {
+            tracing::error!(
+                parent: None, stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results"
+            );
+        });
         self.fail(RunEnd::WrongCount, || {
             CallError::new(ErrorKind::WorkerFailed, wrong.to_string()).at_stage(pool.name())
         });

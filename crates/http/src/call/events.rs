@@ -75,7 +75,7 @@ pub async fn events<S: EventSource>(
     };
     events.first().await?;
     // Before this, the request has no response, and the edge counts a client that leaves.
-    events.leaving = Some(AbandonGuard::new(context.metrics.requests.abandoned.clone()));
+    events.leaving = (!events.is_over).then(|| AbandonGuard::new(context.metrics.requests.abandoned.clone()));
     let body = stream::unfold(events, async |mut events| Some((Ok::<_, Infallible>(events.next().await?), events)));
     let mut response = Response::new(Body::from_stream(body));
     response.extensions_mut().insert(items);

@@ -205,8 +205,10 @@ impl EdgeState {
         let Some(policy) = &self.policy else { return ControlFlow::Continue(Admitted::Known(None)) };
         let routes = || self.node.get().map(|node| node.client.routes()).unwrap_or_default();
         let private = || self.node.get().map(|node| node.client.edge().private_routes()).unwrap_or_default();
-        let is_app = |path: &str| asgi::app_of(private(), path).is_some();
-        if let Some(permission) = policy.preflight(request, routes, is_app) {
+        let takes_any = |path: &str| {
+            asgi::app_of(private(), path).is_some() || self.protocols.find(path, request.headers()).is_some()
+        };
+        if let Some(permission) = policy.preflight(request, routes, takes_any) {
             return ControlFlow::Break(Ok(permission));
         }
         match policy.admit(request, |request| self.protocols.admits_all(request)) {

@@ -78,10 +78,10 @@ impl Cors {
     }
 
     /// Adds the further headers of the response to a preflight. A page may set the headers that a route reads, and any
-    /// header of a request to a mounted app.
-    pub(super) fn permit(&self, request: &HeaderMap, routes: &[Arc<Route>], is_app: bool, headers: &mut HeaderMap) {
+    /// header of a request to a mounted app or by a protocol, whose clients add their own.
+    pub(super) fn permit(&self, request: &HeaderMap, routes: &[Arc<Route>], takes_any: bool, headers: &mut HeaderMap) {
         if self.allowed(request).is_some() {
-            let asked = request.get(ACCESS_CONTROL_REQUEST_HEADERS).filter(|_| is_app).cloned();
+            let asked = request.get(ACCESS_CONTROL_REQUEST_HEADERS).filter(|_| takes_any).cloned();
             let read = routes.iter().filter_map(|route| route.request_fields()).flat_map(|fields| &fields.headers);
             let names: BTreeSet<&str> = SETTABLE.split(", ").chain(read.map(|name| &**name)).collect();
             let names = names.into_iter().collect::<Vec<_>>().join(", ");
@@ -131,8 +131,9 @@ const SETTABLE: &str = "accept, authorization, content-encoding, content-type, g
                         x-request-id, x-request-priority, x-request-timeout-ms";
 
 /// All response headers of the edge that a page may read, besides those that it may always read.
-const READABLE: &str = "inference-header-content-length, retry-after, server-timing, traceparent, \
-                        x-callboard-timeline, x-request-id";
+const READABLE: &str = "cache-status, inference-header-content-length, location, openai-processing-ms, request-id, \
+                        retry-after, retry-after-ms, server-timing, traceparent, www-authenticate, \
+                        x-callboard-timeline, x-request-id, x-should-retry";
 
 /// The reason why a list of origins is invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

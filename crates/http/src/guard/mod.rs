@@ -116,13 +116,13 @@ impl AccessPolicy {
         }
     }
 
-    /// The response to a CORS preflight. `routes` are those that pages may call, and `is_app` says whether a path is
-    /// that of a mounted app.
+    /// The response to a CORS preflight. `routes` are those that pages may call, and `takes_any` says whether
+    /// requests to a path may have any header.
     pub(crate) fn preflight<B>(
         &self,
         request: &Request<B>,
         routes: impl Fn() -> Vec<Arc<Route>>,
-        is_app: impl Fn(&str) -> bool,
+        takes_any: impl Fn(&str) -> bool,
     ) -> Option<Response> {
         if request.method() != Method::OPTIONS || !cors::is_preflight(request.headers()) {
             return None;
@@ -130,7 +130,7 @@ impl AccessPolicy {
         let cors = self.cors.as_ref()?;
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
-        cors.permit(request.headers(), &routes(), is_app(request.uri().path()), response.headers_mut());
+        cors.permit(request.headers(), &routes(), takes_any(request.uri().path()), response.headers_mut());
         Some(response)
     }
 

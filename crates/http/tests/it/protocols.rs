@@ -9,7 +9,7 @@ use callboard_core::{App, Node, Stage};
 use callboard_http::protocol::{
     ApiError, Claims, Protocol, ProtocolAnswer, ProtocolError, ProtocolRequest, Protocols, RequestContext,
 };
-use callboard_http::{Admin, ApiInfo, ApiKeys, HttpConfig, HttpEdge, HttpServeError, serve_admin};
+use callboard_http::{Admin, ApiInfo, ApiKeys, Cors, HttpConfig, HttpEdge, HttpServeError, serve_admin};
 use callboard_oip::InferenceProtocol;
 use tower::Service as _;
 
@@ -105,6 +105,25 @@ async fn three_protocols_answer_the_requests_that_they_claim() {
     }
     // A route comes before a media type.
     assert_eq!(answer("/double", "application/frames").await.0, 415);
+}
+
+/// The clients of a protocol in a web page add headers that no list has.
+#[tokio::test]
+async fn pages_of_the_listed_origins_may_send_any_header_to_a_protocol() {
+    let (node, origin) = (node().await, "https://app.example.org");
+    let config = HttpConfig { cors: Some(Cors::parse([origin]).unwrap()), ..HttpConfig::default() };
+    let edge = edge(&node, config, three()).unwrap();
+    let permitted = async |path: &str| {
+        let ask = Request::options(path)
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+            .header("access-control-request-headers", "x-client-version");
+        let answer = edge.clone().call(ask.body(Body::empty()).unwrap()).await.unwrap();
+        let names = answer.headers()["access-control-allow-headers"].to_str().unwrap();
+        names.split(", ").any(|name| name == "x-client-version")
+    };
+    assert!(permitted("/count").await);
+    assert!(!permitted("/double").await, "a route lists the headers that it reads");
 }
 
 #[tokio::test]
