@@ -1,4 +1,5 @@
-//! How many lines of one source reach the log: whoever causes lines, such as a caller, may not fill a disk.
+//! How many lines of one source reach the log. `LogLimit` is the pure decision; `SharedLogLimit` reads the clock and
+//! locks it.
 //!
 //! * **Full:** lines beyond the rate are left out and counted; the count is for the next line, once there is room
 //!   again.
@@ -21,17 +22,20 @@ pub struct LogRate {
 }
 
 impl LogRate {
-    /// Of crashes, which come as quickly as callers send inputs that cause them, and which say the same again: enough
-    /// for each crash of a small accident, and a flood costs less than 20 MB in a day.
-    pub const CRASHES: Self = Self { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
+    /// Faults that callers can cause at any rate: crashes, failures of authentication, of loading and of saving keys.
+    /// Enough for each fault of a small accident, and a flood costs less than 20 MB in a day.
+    pub const FAULTS: Self = Self { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
 
-    /// Of failed calls, of which each has an id that somebody may look for.
-    pub const FAILED_CALLS: Self = Self { lines: 100, bytes: 256 * 1024, per: Duration::from_secs(1) };
+    /// Failed calls, of which each has an id that an operator may search for.
+    const FAILED_CALLS: Self = Self { lines: 100, bytes: 256 * 1024, per: Duration::from_secs(1) };
 }
+
+/// Lines about failed calls, of all nodes and edges of this process: they share its log.
+pub static FAILED_CALLS: SharedLogLimit = SharedLogLimit::new(LogRate::FAILED_CALLS);
 
 /// The lines of one source since the start of its window.
 #[derive(Debug)]
-pub struct LogLimit {
+struct LogLimit {
     rate: LogRate,
     begin: Option<Instant>,
     lines: u32,
@@ -40,14 +44,12 @@ pub struct LogLimit {
 }
 
 impl LogLimit {
-    /// Nothing was written.
-    #[must_use]
-    pub const fn new(rate: LogRate) -> Self {
+    const fn new(rate: LogRate) -> Self {
         Self { rate, begin: None, lines: 0, bytes: 0, left_out: 0 }
     }
 
     /// Begins the next window, if it is time. Returns the number of lines that were left out of the former.
-    pub fn turn(&mut self, now: Instant) -> u64 {
+    fn turn(&mut self, now: Instant) -> u64 {
         if self.begin.is_some_and(|begin| now.saturating_duration_since(begin) < self.rate.per) {
             return 0;
         }
@@ -55,8 +57,8 @@ impl LogLimit {
         former.left_out
     }
 
-    /// Whether a line of this length may be written in this window.
-    pub fn admit(&mut self, bytes: usize) -> bool {
+    /// Counts a line of this length. Returns whether it may be written in this window.
+    fn count_line(&mut self, bytes: usize) -> bool {
         let is_admitted = self.lines < self.rate.lines && self.bytes.saturating_add(bytes) <= self.rate.bytes;
         if is_admitted {
             self.lines += 1;
@@ -68,7 +70,7 @@ impl LogLimit {
     }
 
     /// At the end of the source: the number of lines that were left out and not told.
-    pub fn take_left_out(&mut self) -> u64 {
+    fn take_left_out(&mut self) -> u64 {
         std::mem::take(&mut self.left_out)
     }
 }
@@ -88,7 +90,7 @@ impl SharedLogLimit {
     pub fn admits(&self, bytes: usize, tell: impl FnOnce(u64)) -> bool {
         let (left_out, is_admitted) = {
             let mut limit = self.0.lock();
-            (limit.turn(clock::now()), limit.admit(bytes))
+            (limit.turn(clock::now()), limit.count_line(bytes))
         };
         told(left_out, tell);
         is_admitted
@@ -124,7 +126,7 @@ mod tests {
     fn lines_beyond_the_rate_are_left_out_and_counted_once() {
         let (start, mut limit) = (Instant::now(), LogLimit::new(RATE));
         let mut say =
-            |millis: u64, bytes: usize| (limit.turn(start + Duration::from_millis(millis)), limit.admit(bytes));
+            |millis: u64, bytes: usize| (limit.turn(start + Duration::from_millis(millis)), limit.count_line(bytes));
         for _ in 0..3 {
             assert_eq!(say(0, 10), (0, true));
         }
@@ -158,7 +160,7 @@ mod tests {
             for gap in &gaps {
                 now += Duration::from_millis(*gap);
                 counted += limit.turn(now);
-                written += u64::from(limit.admit(1));
+                written += u64::from(limit.count_line(1));
             }
             prop_assert_eq!(written + counted + limit.take_left_out(), gaps.len() as u64);
             prop_assert!(written <= u64::from(RATE.lines) * ((now - start).as_secs() + 1), "{}", written);

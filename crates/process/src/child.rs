@@ -22,7 +22,7 @@ use crate::config::ProcessConfig;
 use crate::devices::{only_device, why_lost};
 use crate::exit;
 use crate::fork_server::{ForkServer, ForkedChild};
-use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, OUTPUT_TARGET, both_ends, cut};
+use crate::log_limit::{ChildLogLimit, MAX_MESSAGE_CHARS, MAX_NAME_CHARS, OUTPUT_TARGET, both_ends, cut};
 use crate::memory::{MemoryGroup, MemoryLimit, WatchedMemory, default_memory_limit};
 use crate::message::LogMessage;
 use crate::program::{self, END_GRACE, LastLines, Program};
@@ -101,8 +101,11 @@ impl ChildProcess {
                 )?)
             }
         };
-        let log =
-            Arc::new(ChildLog { stage: replica.stage().clone(), replica: replica.index(), limit: LogLimit::default() });
+        let log = Arc::new(ChildLog {
+            stage: replica.stage().clone(),
+            replica: replica.index(),
+            limit: ChildLogLimit::default(),
+        });
         let (of_lines, thread) = (Arc::clone(&log), format!("{}-{}-log", replica.stage(), replica.index()));
         let (last_lines, logged) =
             LastLines::read_on_thread(thread, lines, end, move |line| of_lines.printed(line)).map_err(failed)?;
@@ -232,7 +235,7 @@ impl ChildProcess {
 struct ChildLog {
     stage: StageName,
     replica: usize,
-    limit: LogLimit,
+    limit: ChildLogLimit,
 }
 
 impl ChildLog {
@@ -335,7 +338,7 @@ mod tests {
     /// The lines of a child in the log at `info`.
     fn logged(say: impl FnOnce(&ChildLog)) -> String {
         let (written, log) =
-            (Written::default(), ChildLog { stage: StageName::new("s"), replica: 3, limit: LogLimit::default() });
+            (Written::default(), ChildLog { stage: StageName::new("s"), replica: 3, limit: ChildLogLimit::default() });
         let to = written.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::ProcessConfig;
 use crate::exit;
-use crate::log_limit::{LogLimit, MAX_MESSAGE_CHARS, OUTPUT_TARGET, both_ends};
+use crate::log_limit::{ChildLogLimit, MAX_MESSAGE_CHARS, OUTPUT_TARGET, both_ends};
 use crate::memory::{self, MemoryGroup};
 use crate::message::{self, PROTOCOL, Start};
 use crate::program::{self, END_GRACE, LastLines, Program, processors};
@@ -316,7 +316,7 @@ impl Parent {
         let failed = |error: io::Error| config.cannot_start(&error);
         let (ours, theirs) = system::socket_pair().map_err(failed)?;
         let ((lines, output), (end, at_end)) = (io::pipe().map_err(failed)?, io::pipe().map_err(failed)?);
-        let ((sender, ended), limit) = (channel(), LogLimit::default());
+        let ((sender, ended), limit) = (channel(), ChildLogLimit::default());
         let (thread, owner) = (format!("{}-fork-server", replica.stage()), Owner::new(config, replica));
         let (last_lines, logged) = LastLines::read_on_thread(format!("{thread}-log"), lines, end, move |line| {
             let (stage, app) = (owner.stage.as_deref(), owner.app.as_deref());

@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use crate::config::ProcessConfig;
 use crate::exit;
 use crate::guard::{guard_if_asked, guarded};
-use crate::log_limit::{LogLimit, OUTPUT_TARGET};
+use crate::log_limit::{ChildLogLimit, OUTPUT_TARGET};
 use crate::program::{self, END_GRACE, GUARD_VARIABLE, LastLines, Program};
 use crate::ready::Readiness;
 
@@ -313,7 +313,7 @@ fn log_lines(
 ) -> io::Result<(LastLines, watch::Receiver<bool>)> {
     let (done, logged) = watch::channel(false);
     let (name, ready, has_line) = (config.name.clone(), config.ready.clone(), Arc::clone(has_line));
-    let limit = LogLimit::default();
+    let limit = ChildLogLimit::default();
     let log = move |line: &str| {
         let _until_the_end = &done;
         if limit.admits(line.len(), |words| tracing::warn!(target: OUTPUT_TARGET, process = name, "{words}")) {

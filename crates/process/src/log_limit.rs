@@ -30,17 +30,17 @@ pub(crate) fn both_ends(text: &str, most: usize) -> String {
     format!("{begin}\n…{end}")
 }
 
-/// The rate of one child.
+/// The log limit of one child, with the words for lines that were left out.
 #[derive(Debug)]
-pub(crate) struct LogLimit(SharedLogLimit);
+pub(crate) struct ChildLogLimit(SharedLogLimit);
 
-impl Default for LogLimit {
+impl Default for ChildLogLimit {
     fn default() -> Self {
         Self(SharedLogLimit::new(RATE))
     }
 }
 
-impl LogLimit {
+impl ChildLogLimit {
     /// Whether a line of this length may be written. `tell` writes how many were left out before.
     pub(crate) fn admits(&self, bytes: usize, tell: impl FnOnce(&str)) -> bool {
         self.0.admits(bytes, |left_out| tell(&words(left_out)))

@@ -12,7 +12,7 @@ use super::LocalClient;
 use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
 use crate::id::{CallId, RouteName};
-use crate::log_limit::{LogRate, SharedLogLimit};
+use crate::log_limit::FAILED_CALLS;
 use crate::pool::without_running;
 use crate::text::limit_error_text;
 
@@ -85,13 +85,10 @@ impl LocalClient {
     }
 }
 
-/// Of all nodes of this process, because they share its log.
-static FAILURES: SharedLogLimit = SharedLogLimit::new(LogRate::FAILED_CALLS);
-
 fn log_failure(route: &RouteName, id: CallId, error: Option<CallError>) {
     if let Some(error) = error {
-        let tell = |left_out| tracing::warn!(parent: None, left_out, "lines about detached calls were left out");
-        if !FAILURES.admits(error.message().len(), tell) {
+        let tell = |left_out| tracing::warn!(parent: None, left_out, "lines about failed calls were left out");
+        if !FAILED_CALLS.admits(error.message().len(), tell) {
             return;
         }
         let error = limit_error_text(error.to_string());

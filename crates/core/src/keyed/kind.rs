@@ -97,7 +97,7 @@ impl<K: Keyed> Kind<K> {
             given: GivenKeys::default(),
             runtime: Handle::current(),
             metrics: metrics.keyed(&name),
-            log: SharedLogLimit::new(LogRate::CRASHES),
+            log: SharedLogLimit::new(LogRate::FAULTS),
             name,
             settings,
             store,
@@ -108,9 +108,9 @@ impl<K: Keyed> Kind<K> {
         }
     }
 
-    /// Who claims its keys, for people.
+    /// The name under which it claims its keys, for people.
     pub(super) fn owner(&self) -> String {
-        let actors = self.cluster.stages().and_then(|stages| stages.actors());
+        let actors = self.cluster.actors();
         let name = actors.and_then(|actors| actors.this_node()).map(|name| name.to_string());
         name.unwrap_or_else(|| format!("process {}", std::process::id()))
     }

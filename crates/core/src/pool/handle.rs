@@ -83,7 +83,7 @@ impl Pool {
             quickness: Quickness::default(),
             metrics: metrics.stage(spec.name()),
             retries: Mutex::default(),
-            crash_log: SharedLogLimit::new(LogRate::CRASHES),
+            crash_log: SharedLogLimit::new(LogRate::FAULTS),
             cache: spec.cache().map(ResponseCache::new),
             host,
             spec,

@@ -1,12 +1,9 @@
 //! Errors of requests in the log.
 
 use callboard_core::ErrorKind;
-use callboard_core::log_limit::{LogRate, SharedLogLimit};
+use callboard_core::log_limit::FAILED_CALLS;
 
 use super::{ApiError, ErrorFields};
-
-/// Of all edges of this process, because they share its log.
-static FAILED_CALLS: SharedLogLimit = SharedLogLimit::new(LogRate::FAILED_CALLS);
 
 impl ApiError {
     /// Logs the error: a warning if a call failed on our side and the log has not had many such lines lately, else at

@@ -98,7 +98,7 @@ pub(crate) struct Callers {
 
 impl Callers {
     pub(super) fn new(limit: Option<RateLimit>) -> Self {
-        Self { limits: limit.map(CallerLimits::new), failures: SharedLogLimit::new(LogRate::CRASHES) }
+        Self { limits: limit.map(CallerLimits::new), failures: SharedLogLimit::new(LogRate::FAULTS) }
     }
 
     /// Asks the app who sends a request, which is counted.

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use callboard_codec::wire::{FrameKind, FrameLimits, Goaway, Hello, VERSION, Welcome, frame_head};
@@ -66,7 +65,7 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
     let (limit, peer) = (server.config.hello_timeout, incoming.remote_address());
     let log_refusal = |refusal: ConnectionRefusal| {
         server.metrics.refuse(refusal.reason);
-        server.refusal_log.log(peer, &refusal, Instant::now());
+        server.refusal_log.log(peer, &refusal);
     };
     let greeted = async {
         let connection = match incoming.accept() {
@@ -103,8 +102,9 @@ async fn serve(incoming: quinn::Incoming, server: Arc<ServerState>, slot: HalfOp
                 issuer.remember(&server, &connection, &member);
             }
             drop(slot);
+            let caller = ConnectedCaller::new(&member, &hello, peer);
             tokio::select! {
-                () = serve_streams((&connection, &link), &server, ConnectedCaller::new(&member, &hello, peer), window) => {}
+                () = serve_streams((&connection, &link), &server, caller, window) => {}
                 // Ends only with the connection.
                 () = receive_gossip(&connection, gossip_link(&server, &hello, &member, (&connection, &link))) => {}
                 // Its calls are cancelled.

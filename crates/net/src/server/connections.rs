@@ -239,13 +239,13 @@ impl ServerState {
             AnnouncedAddress::Proven(address) if view.introduce(member, address) || is_known() => {}
             AnnouncedAddress::Proven(_) => {
                 self.metrics.counters.peers_refused.inc();
-                self.refusal_log.log_full_view(peer, Instant::now());
+                self.refusal_log.log_full_view(peer);
             }
             // Gossip tells its address to all nodes; one that cannot connect there reports it.
             AnnouncedAddress::Unproven(_) if is_known() => {}
             AnnouncedAddress::Unproven(claimed) => {
                 self.metrics.counters.peers_refused.inc();
-                self.refusal_log.log_unproven_port(peer, &claimed.to_string(), Instant::now());
+                self.refusal_log.log_unproven_port(peer, &claimed.to_string());
             }
             AnnouncedAddress::None => {}
         }

@@ -7,16 +7,17 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use callboard_core::log_limit::{LogRate, SharedLogLimit};
 use callboard_identity::{JoinDenied, quoted, with_sources};
 use parking_lot::Mutex;
 
 use crate::refusal::RefusalReason;
 use crate::view::MAX_PEERS;
 
-/// The time between two lines of one reason.
-const LINE_EVERY: Duration = Duration::from_secs(1);
+/// The rate of one kind of line.
+const RATE: LogRate = LogRate { lines: 1, bytes: usize::MAX, per: Duration::from_secs(1) };
 
 /// The reason why a connection was refused, with details.
 #[derive(Debug)]
@@ -52,22 +53,15 @@ enum LineKind {
     UnprovenPort,
 }
 
-/// The last line of each kind.
+/// The limit of each kind of line.
 #[derive(Debug, Default)]
-pub(super) struct RefusalLog(Mutex<HashMap<LineKind, LastLine>>);
-
-#[derive(Debug)]
-struct LastLine {
-    at: Instant,
-    /// Events without a line since then.
-    more: u64,
-}
+pub(super) struct RefusalLog(Mutex<HashMap<LineKind, SharedLogLimit>>);
 
 impl RefusalLog {
     /// Logs a refused connection, if a line is due.
-    pub(super) fn log(&self, peer: SocketAddr, refusal: &ConnectionRefusal, now: Instant) {
+    pub(super) fn log(&self, peer: SocketAddr, refusal: &ConnectionRefusal) {
         let ConnectionRefusal { reason, details, is_own_failure } = refusal;
-        let Some(more) = self.due(LineKind::Refused(*reason), now) else { return };
+        let Some(more) = self.due(LineKind::Refused(*reason)) else { return };
         let word = reason.as_str();
         if *is_own_failure {
             tracing::error!(%peer, reason = word, more, "could not issue a certificate: {details}");
@@ -80,33 +74,25 @@ impl RefusalLog {
     }
 
     /// Logs a peer that is not called because the view is full.
-    pub(super) fn log_full_view(&self, peer: SocketAddr, now: Instant) {
-        if let Some(more) = self.due(LineKind::ViewFull, now) {
+    pub(super) fn log_full_view(&self, peer: SocketAddr) {
+        if let Some(more) = self.due(LineKind::ViewFull) {
             tracing::warn!(%peer, more, "a connected node is not called: {MAX_PEERS} nodes are known, the limit");
         }
     }
 
     /// Logs a peer that is not called because it claims another port than the one it connected from.
-    pub(super) fn log_unproven_port(&self, peer: SocketAddr, address: &str, now: Instant) {
-        if let Some(more) = self.due(LineKind::UnprovenPort, now) {
+    pub(super) fn log_unproven_port(&self, peer: SocketAddr, address: &str) {
+        if let Some(more) = self.due(LineKind::UnprovenPort) {
             let says = quoted(address);
             tracing::warn!(%peer, says, more, "a connected node is not called: name it to have it called (quic.join)");
         }
     }
 
     /// Whether a line is due: then the number of events without one since the last.
-    fn due(&self, kind: LineKind, now: Instant) -> Option<u64> {
-        let mut lines = self.0.lock();
-        let Some(last) = lines.get_mut(&kind) else {
-            lines.insert(kind, LastLine { at: now, more: 0 });
-            return Some(0);
-        };
-        if now.saturating_duration_since(last.at) < LINE_EVERY {
-            last.more += 1;
-            return None;
-        }
-        last.at = now;
-        Some(std::mem::take(&mut last.more))
+    fn due(&self, kind: LineKind) -> Option<u64> {
+        let (mut limits, mut more) = (self.0.lock(), 0);
+        let limit = limits.entry(kind).or_insert_with(|| SharedLogLimit::new(RATE));
+        limit.admits(0, |left_out| more = left_out).then_some(more)
     }
 }
 
@@ -116,15 +102,19 @@ mod tests {
 
     #[test]
     fn a_reason_has_one_line_a_second_that_counts_the_others() {
-        let (log, start) = (RefusalLog::default(), Instant::now());
-        let after = |reason, millis| log.due(LineKind::Refused(reason), start + Duration::from_millis(millis));
-        assert_eq!(after(RefusalReason::NoHello, 0), Some(0));
-        assert_eq!(after(RefusalReason::TooMany, 0), Some(0), "another reason");
-        for millis in 0..999 {
-            assert_eq!(after(RefusalReason::NoHello, millis), None);
-        }
-        assert_eq!(after(RefusalReason::NoHello, 1000), Some(999));
-        assert_eq!(after(RefusalReason::TooMany, 5000), Some(0));
-        assert_eq!(after(RefusalReason::NoHello, 2000), Some(0));
+        let log = RefusalLog::default();
+        let due = |reason| log.due(LineKind::Refused(reason));
+        assert_eq!(due(RefusalReason::NoHello), Some(0));
+        assert_eq!(due(RefusalReason::TooMany), Some(0), "another reason");
+        let (start, mut left_out) = (std::time::Instant::now(), 0);
+        let counted = loop {
+            match due(RefusalReason::NoHello) {
+                Some(counted) => break counted,
+                None => left_out += 1,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(left_out > 0 && start.elapsed() >= RATE.per / 2, "{left_out} in {:?}", start.elapsed());
+        assert_eq!((counted, due(RefusalReason::NoHello)), (left_out, None));
     }
 }
