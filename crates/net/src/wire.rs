@@ -24,6 +24,12 @@ pub(crate) fn known_name(member: &str, node: &str, generation: u64) -> Option<St
     }
 }
 
+/// The generation in the [known name](known_name) of a node under the development identity. The name in a certificate
+/// has none, even if it reads like one.
+pub(crate) fn generation_of(known_name: &str) -> Option<u64> {
+    known_name.rsplit_once('@')?.1.parse().ok()
+}
+
 /// A header without fields.
 #[derive(serde::Serialize)]
 pub(crate) struct EmptyHeader {}
@@ -249,6 +255,16 @@ mod tests {
         ] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_name_of_a_node_without_a_certificate_has_its_generation() {
+        for node in ["", "gpu", "gpu@7", "@"] {
+            let name = known_name("", node, 9).expect("it has a generation");
+            assert_eq!(generation_of(&name), Some(9), "{name}");
+        }
+        assert_eq!((known_name("", "", 0), known_name("gpu", "g", 9)), (None, Some("gpu".to_owned())));
+        assert_eq!((generation_of("gpu"), generation_of("gpu@"), generation_of("gpu@x")), (None, None, None));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::state::MAX_MEMBERS;
 use super::{MemberId, Membership, MembershipProfile};
 use crate::link::Link;
 use crate::stream::FrameReceiver;
+use crate::wire::generation_of;
 
 /// The name of gossip in hello and welcome.
 pub(crate) const FEATURE: &str = "gossip";
@@ -61,6 +62,8 @@ pub(crate) struct MemberAddresses {
 #[derive(Clone, Debug)]
 pub(crate) struct GossipHandle {
     name: Arc<str>,
+    /// Whether members have names in their certificates: not under the development identity.
+    is_certified: bool,
     inputs: mpsc::Sender<Input>,
     links: Arc<Links>,
     members: watch::Receiver<Arc<MemberAddresses>>,
@@ -70,10 +73,11 @@ pub(crate) struct GossipHandle {
 }
 
 impl GossipHandle {
-    /// Starts the membership of a node that knows nobody. `identity` verifies and holds the lists of removed members.
+    /// Starts the membership of a node that knows no others. `identity` verifies and holds the lists of removed
+    /// members.
     pub(crate) fn start(mut own: MemberId, profile: MembershipProfile, identity: Identity, runtime: &Handle) -> Self {
         own.address.set_ip(own.address.ip().to_canonical());
-        let name = Arc::clone(&own.name);
+        let (name, is_certified) = (Arc::clone(&own.name), !identity.name().is_empty());
         let membership = Membership::new(own, profile, fastrand::u64(..), Instant::now());
         let membership = Arc::new(Mutex::new(membership));
         let (inputs, inbox) = mpsc::channel(INBOX);
@@ -82,7 +86,7 @@ impl GossipHandle {
         let links = Arc::new(Links::new(metrics.clone()));
         let shared = (Arc::clone(&membership), Arc::clone(&links));
         runtime.spawn(actor::run(shared, identity, inbox, published, metrics.clone()));
-        Self { name, inputs, links, members, membership, metrics }
+        Self { name, is_certified, inputs, links, members, membership, metrics }
     }
 
     /// Tells the others this of the node, unless they know it.
@@ -185,22 +189,30 @@ impl GossipHandle {
         self.members.borrow().up.contains(&address)
     }
 
-    /// Whether a member has told this node whom it knows.
+    /// Whether a member has sent its member list.
     pub(crate) fn has_list(&self) -> bool {
         self.membership.lock().has_list()
     }
 
     /// Whether the node that all nodes know by this name is a member, and not down.
     pub(crate) fn is_alive(&self, node: &str) -> bool {
-        // A node without a certificate of its own is known by its generation, and has a random name in gossip.
-        let generation = node.rsplit_once('@').and_then(|(_, generation)| generation.parse::<u64>().ok());
-        let is_it = |member: &MemberId| *member.name == *node || generation == Some(member.generation);
+        let is_it = |member: &MemberId| is_known_as(node, member, self.is_certified);
         self.membership.lock().members().any(|(member, state)| state != State::Down && is_it(member))
     }
 
     /// No process has this port of the member any more.
     pub(crate) fn refused(&self, member: Arc<str>, address: SocketAddr) {
         let _ = self.inputs.try_send(Input::Refused(member, address));
+    }
+}
+
+/// Whether all nodes know the member by this name.
+fn is_known_as(node: &str, member: &MemberId, is_certified: bool) -> bool {
+    if is_certified {
+        *member.name == *node
+    } else {
+        // Its name in gossip is random.
+        generation_of(node) == Some(member.generation)
     }
 }
 
@@ -277,5 +289,25 @@ async fn receive(link: Arc<GossipLink>, stream: RecvStream) {
     let Ok(body) = incoming.short_body(&head).await else { return };
     if head.kind == FrameKind::Gossip {
         link.received(body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::known_name;
+
+    #[test]
+    fn a_member_is_known_by_its_certificate_or_by_its_generation() {
+        let member = |name: &str, generation| {
+            let address = SocketAddr::from(([127, 0, 0, 1], 1));
+            MemberId { name: name.into(), address, generation, bump: 0 }
+        };
+        let name = known_name("", "gpu", 7).expect("a generation");
+        assert!(is_known_as(&name, &member("development-1", 7), false));
+        assert!(!is_known_as(&name, &member("development-1", 8), false));
+        // Names in certificates may read like the others.
+        assert!(is_known_as("gpu@7", &member("gpu@7", 1), true));
+        assert!(!is_known_as("gpu@7", &member("cpu", 7), true));
     }
 }

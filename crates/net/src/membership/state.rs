@@ -133,7 +133,7 @@ impl Membership {
         self.foca.iter_membership_state().map(|member| (member.id(), member.state()))
     }
 
-    /// Whether a member has told this node whom it knows.
+    /// Whether a member has sent its member list.
     pub(crate) fn has_list(&self) -> bool {
         self.has_list
     }
