@@ -125,7 +125,7 @@ impl RemoteRef {
     }
 
     async fn send_away(&self, deadline: Deadline, question: RemoteQuestion) -> Result<Payload, AskError> {
-        let Some(actors) = self.cluster.stages().and_then(|cluster| cluster.actors()) else {
+        let Some(actors) = self.cluster.actors() else {
             let reason = format!("this node publishes no actor `{}`, and has joined no other nodes", self.name);
             return Err(AskError::Unreachable { reason });
         };

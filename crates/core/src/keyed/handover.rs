@@ -34,8 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The pause before an owner that could not be asked is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long a key that was given away is not loaded here, whatever became of the node that asked for it. Longer than
-/// this node needs to learn what that one has.
+/// How long a key that was given away is not loaded here, even if the node that asked for it dies. Longer than this
+/// node needs to learn what that one has.
 const GIVEN_FOR: Duration = Duration::from_secs(1);
 
 /// The most keys that are remembered as given away. Beyond them, the store decides.
@@ -107,7 +107,7 @@ impl<K: Keyed> Kind<K> {
     /// The node that loads this key now, which was active here before.
     pub(super) fn given_to(&self, key: &str) -> Option<Arc<str>> {
         let is_gone = |node: &str| {
-            let actors = self.cluster.stages().and_then(|stages| stages.actors());
+            let actors = self.cluster.actors();
             actors.is_none_or(|actors| actors.reach(&placement::published_name(&self.name), node) == Reach::Gone)
         };
         self.given.taker(key, clock::now(), is_gone)
@@ -128,7 +128,7 @@ impl<K: Keyed> Kind<K> {
         if self.settings.save == SavePolicy::Durable {
             return;
         }
-        let Some(actors) = self.cluster.stages().and_then(|stages| stages.actors()) else { return };
+        let Some(actors) = self.cluster.actors() else { return };
         let record = self.store.load(StateKey { kind: &self.name, key }).await;
         let owner = record.ok().flatten().map(|record| record.owner);
         let Some(owner) = owner.filter(|owner| !owner.is_empty() && *owner != self.owner()) else { return };

@@ -15,13 +15,10 @@ use super::spec::KindStart;
 use crate::actor::{ActorError, PublishedActor};
 use crate::deadline::Deadline;
 use crate::error::AskError;
-use crate::remote::{Cluster, JoinState, KeyOwner, RemoteActors};
+use crate::remote::{Cluster, GIVE_AWAY_EVERY, JoinState, KeyOwner, RemoteActors};
 
 /// The longest name of a kind.
 pub(super) const MAX_NAME_BYTES: usize = 96;
-
-/// How often a kind compares its active keys with the nodes of the cluster.
-const VIEW_EVERY: Duration = Duration::from_millis(250);
 
 /// The most keys that are moved each time: 1,000 in a second.
 const MOVES_AT_ONCE: usize = 250;
@@ -34,7 +31,7 @@ pub(crate) struct KeyedKinds {
     is_leaving: AtomicBool,
     /// Notified then.
     leaves: Notify,
-    /// Whether the node has seen the nodes that it joins.
+    /// Set once the network has said so: every question asks.
     has_joined: AtomicBool,
 }
 
@@ -98,10 +95,14 @@ impl KeyedKinds {
         if self.has_joined.load(Ordering::Acquire) {
             return None;
         }
-        let state = actors(cluster)?.join_state().borrow().clone();
-        let has_joined = matches!(state, JoinState::Joined { .. });
-        self.has_joined.fetch_or(has_joined, Ordering::AcqRel);
-        (!has_joined).then_some(state)
+        let state = cluster.actors()?.join_state().borrow().clone();
+        if !state.is_joined() {
+            return Some(state);
+        }
+        if !self.has_joined.swap(true, Ordering::AcqRel) {
+            self.warn_alone(&state);
+        }
+        None
     }
 
     /// Waits until the node has seen the nodes that it joins.
@@ -109,8 +110,8 @@ impl KeyedKinds {
         if self.joining(cluster).is_none() {
             return Ok(());
         }
-        let Some(mut state) = actors(cluster).map(RemoteActors::join_state) else { return Ok(()) };
-        let joined = state.wait_for(|state| matches!(state, JoinState::Joined { .. }));
+        let Some(mut state) = cluster.actors().map(RemoteActors::join_state) else { return Ok(()) };
+        let joined = state.wait_for(JoinState::is_joined);
         // An error of the inner one means that the node ends.
         let joined = tokio::time::timeout_at(deadline.instant(), joined).await.map(drop);
         joined.map_err(|_| AskError::DeadlineExceeded { taken: false })
@@ -126,7 +127,7 @@ impl KeyedKinds {
     pub(crate) fn owner(&self, cluster: &Cluster, published: &str, key: &str) -> Result<KeyOwner, AskError> {
         let kind = published.strip_prefix(PUBLISHED_PREFIX).unwrap_or(published);
         let has_kind = self.get(kind).is_some();
-        let others = actors(cluster);
+        let others = cluster.actors();
         let place = || placement::place_of(kind, key);
         let owner = others.and_then(|others| others.owner(published, place(), has_kind && !self.is_leaving()));
         owner.or_else(|| has_kind.then_some(KeyOwner::This)).ok_or_else(|| AskError::Unreachable {
@@ -149,26 +150,21 @@ impl KeyedKinds {
         join_all(self.all().map(|(_, running)| running.kind.stop(within))).await;
     }
 
+    /// Says that the node has keys without having seen all nodes that it joins.
+    fn warn_alone(&self, state: &JoinState) {
+        let kinds: Vec<_> = self.all().map(|(name, _)| &**name).collect();
+        if let (JoinState::Joined { without: Some(missing) }, false) = (state, kinds.is_empty()) {
+            tracing::warn!(
+                parent: None,
+                kinds = kinds.join(", "),
+                "this node takes keys without having seen all nodes that it joins: {missing}"
+            );
+        }
+    }
+
     /// Ends all keys at once.
     pub(crate) fn abort(&self) {
         self.all().for_each(|(_, running)| running.kind.abort());
-    }
-}
-
-/// The actors on other nodes, once the node has joined them.
-fn actors(cluster: &Cluster) -> Option<&dyn RemoteActors> {
-    cluster.stages().and_then(|stages| stages.actors())
-}
-
-/// Says that the node has keys without having seen all nodes that it joins.
-fn warn_alone(kinds: &KeyedKinds, state: &JoinState) {
-    if let JoinState::Joined { without: Some(missing) } = state {
-        let kinds: Vec<_> = kinds.all().map(|(name, _)| &**name).collect();
-        tracing::warn!(
-            parent: None,
-            kinds = kinds.join(", "),
-            "this node takes keys without having seen all nodes that it joins: {missing}"
-        );
     }
 }
 
@@ -176,18 +172,15 @@ fn warn_alone(kinds: &KeyedKinds, state: &JoinState) {
 async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
     let mut views: BTreeMap<Arc<str>, u64> = BTreeMap::new();
     let mut warned = BTreeSet::new();
-    let mut has_joined = false;
     loop {
         let Some(leaves) = kinds.upgrade() else { return };
-        let _ = tokio::time::timeout(VIEW_EVERY, leaves.leaves.notified()).await;
+        let _ = tokio::time::timeout(GIVE_AWAY_EVERY, leaves.leaves.notified()).await;
         drop(leaves);
         let Some(kinds) = kinds.upgrade() else { return };
         let is_leaving = kinds.is_leaving();
-        let Some(actors) = actors(&cluster) else { continue };
-        if !has_joined && kinds.joining(&cluster).is_none() {
-            has_joined = true;
-            warn_alone(&kinds, &actors.join_state().borrow());
-        }
+        let Some(actors) = cluster.actors() else { continue };
+        // The first look after the join warns, also while no question comes.
+        let _ = kinds.joining(&cluster);
         for (name, running) in kinds.all() {
             let published = placement::published_name(name);
             let view = actors.view_of(&published);

@@ -224,7 +224,7 @@ impl KeyedRef {
     }
 
     fn named(&self, node: String) -> KeyOwner {
-        let actors = self.cluster.stages().and_then(|stages| stages.actors());
+        let actors = self.cluster.actors();
         let is_this = actors.and_then(|actors| actors.this_node()).is_some_and(|this| *this == *node);
         if is_this { KeyOwner::This } else { KeyOwner::Other(node.into()) }
     }
@@ -237,7 +237,7 @@ impl KeyedRef {
     }
 
     async fn ask_away(&self, asked: &Asked, payload: Payload, node: Arc<str>) -> Result<Payload, AskError> {
-        let Some(actors) = self.cluster.stages().and_then(|stages| stages.actors()) else { return Err(ended()) };
+        let Some(actors) = self.cluster.actors() else { return Err(ended()) };
         let question = RemoteQuestion {
             actor: Arc::clone(&self.published),
             question: asked.question,

@@ -71,7 +71,7 @@ pub struct StoredState {
     pub version: u64,
     /// The state; `None` before the first save.
     pub state: Option<Bytes>,
-    /// Who claimed it last.
+    /// The node that claimed it last.
     pub owner: String,
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::{DecodeError, EnvelopeDecoder, Payload};
 use tokio::sync::watch;
@@ -49,6 +50,9 @@ pub trait RemoteActors: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// How often a node looks which of its active keys another node should have.
+pub const GIVE_AWAY_EVERY: Duration = Duration::from_millis(250);
+
 /// What a node that joins others has seen of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinState {
@@ -64,6 +68,14 @@ pub enum JoinState {
         /// What was missing when its time was over, for people.
         without: Option<Arc<str>>,
     },
+}
+
+impl JoinState {
+    /// Whether the node has its keyed actors.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        matches!(self, Self::Joined { .. })
+    }
 }
 
 /// Whether a node can be asked.

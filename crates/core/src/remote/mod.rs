@@ -13,7 +13,7 @@ use std::time::Duration;
 use callboard_codec::Payload;
 use serde::{Deserialize, Serialize};
 
-pub use self::actors::{JoinState, KeyOwner, Reach, RemoteActors, RemoteQuestion};
+pub use self::actors::{GIVE_AWAY_EVERY, JoinState, KeyOwner, Reach, RemoteActors, RemoteQuestion};
 pub use self::member::{MemberDescription, MemberState, NodePhase, NodeReport, RouteReport, StageReport};
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::error::CallError;
@@ -257,6 +257,11 @@ impl Cluster {
     /// The other nodes, if the node has joined them.
     pub(crate) fn stages(&self) -> Option<&dyn RemoteStages> {
         self.0.get().map(Box::as_ref)
+    }
+
+    /// The actors on the other nodes, if the node has joined them.
+    pub(crate) fn actors(&self) -> Option<&dyn RemoteActors> {
+        self.stages()?.actors()
     }
 
     /// The other nodes, if the stages of this call may run there.

@@ -1,11 +1,10 @@
 //! When a node that joins others has seen them: until then it has no keyed actors.
 //!
 //! A node that has just started is alone by its own view. It would take keys that other nodes have, and they would lose
-//! what they have not saved. So a node that names others waits until one of them has told it whom it knows, and until
-//! each of these is connected, or could not be. Then it tells them what it has, so that they send it its keys, and a
-//! moment later it has them.
+//! what they have not saved. So a node that names others waits until one of them has sent its member list, and until
+//! each member is connected, or could not be. Then it announces its kinds; after `ANNOUNCED_FOR` it takes its keys.
 //!
-//! * **Nobody is named:** it has its keys at once. It may be the first node.
+//! * **No nodes are named:** it has its keys at once. It may be the first node.
 //! * **Late:** when its time is over, it goes on with the nodes that it has seen, perhaps alone, and says so: the named
 //!   nodes may not exist yet.
 
@@ -13,16 +12,17 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use callboard_core::Instant;
-use callboard_core::remote::JoinState;
+use callboard_core::remote::{GIVE_AWAY_EVERY, JoinState};
 
 use super::Inner;
+use crate::server::OFFERS_EVERY;
 
 /// How long nothing must have changed: members that have just been heard of are not yet in the view.
 const QUIET_FOR: Duration = Duration::from_millis(200);
 
-/// How long the other nodes have to learn what this one has. They are told within 0.1 s, and look every 0.25 s which
-/// keys they should give away.
-const ANNOUNCED_FOR: Duration = Duration::from_millis(400);
+/// How long the other nodes have to learn what this one has, and then to look which keys they should give away. The
+/// slack is for the way.
+const ANNOUNCED_FOR: Duration = OFFERS_EVERY.saturating_add(GIVE_AWAY_EVERY).saturating_add(Duration::from_millis(50));
 
 /// How often a joining node looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub(super) enum PeerStanding {
     /// It is being connected.
     Connecting,
-    /// It is connected. `gossips`: it tells whom it knows.
+    /// It is connected. `gossips`: it sends its member list.
     Connected { gossips: bool },
     /// It could not be connected, or is known at another address.
     Missed,
@@ -43,7 +43,7 @@ pub(super) enum PeerStanding {
 /// What a joining node has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// Whether a member has told it whom it knows.
+    /// Whether a member has sent its list.
     has_list: bool,
     /// The addresses of its view, in their order.
     peers: Vec<PeerStanding>,
@@ -125,7 +125,7 @@ pub(super) async fn watch(cluster: Weak<Inner>, within: Duration) {
     let mut joining = Joining::new(Instant::now(), within);
     loop {
         let Some(cluster) = cluster.upgrade() else { return };
-        if matches!(*cluster.joined.borrow(), JoinState::Joined { .. }) {
+        if cluster.joined.borrow().is_joined() {
             return;
         }
         let state = joining.look(Instant::now(), cluster.seen());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_names_nobody_has_its_keys_at_once() {
+    fn a_node_that_names_no_others_has_its_keys_at_once() {
         assert!(is_joined(&at_start(false)) && is_joining(&at_start(true)));
     }
 

@@ -49,6 +49,7 @@ pub(crate) use self::dial_back::DialBack;
 use self::half_open::HalfOpen;
 use self::issuing::Issuer;
 use self::metrics::ServerMetrics;
+pub(crate) use self::offers::OFFERS_EVERY;
 pub use self::orders::ClusterState;
 use self::orders::ConnectedCaller;
 pub(crate) use self::orders::ORDERS;

@@ -21,7 +21,7 @@ use crate::stream::FrameSender;
 use crate::wire::{self, EmptyHeader};
 
 /// The interval at which the offers are compared with the sent offers.
-const OFFERS_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const OFFERS_EVERY: Duration = Duration::from_millis(100);
 
 /// The longest time for sending to one caller. Threat: a caller that reads nothing.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
