@@ -12,15 +12,16 @@ use super::hosted::HostedStages;
 use crate::clock::{self, Instant};
 use crate::error::CallError;
 use crate::metrics::DiscardPlace;
-use crate::pool::{BatchRun, BatcherMessage, FailedStart, Pool, ReplicaHandle, WorkerMessage};
+use crate::pool::{BatchRun, BatcherMessage, FailedStart, Finish, Pool, ReplicaHandle, WorkerMessage};
 use crate::queue::{Entry, EntryKey, LifeId, Release, SuspectGroup, Suspects, Suspicion, inbox};
 use crate::timeline::{ReleaseReason, RunEnd};
 
-/// How long batches run in one turn of the batcher before other tasks get theirs.
-const LONGEST_TURN: Duration = Duration::from_micros(100);
+/// How long batches run in one turn of the batcher before other tasks get theirs: five of the slowest entries that
+/// count as quick, beside which the wake-up of a turn is small, and a tenth of a timer's millisecond.
+const MAX_TURN: Duration = Duration::from_micros(100);
 
-/// The most batches of one turn. On a paused clock they take no time.
-const MOST_IN_A_TURN: usize = 128;
+/// The most batches of one turn, as many as Tokio's budget of a task. On a paused clock they take no time.
+const MAX_BATCHES_PER_TURN: usize = 128;
 
 /// The actor of the queue in front of a stage's replicas.
 pub(crate) struct BatcherActor;
@@ -68,6 +69,17 @@ enum Dispatched {
     Yield,
     /// The turn is over: batches have run in it for long enough.
     TurnOver,
+}
+
+/// What became of a batch that was to be handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HandedOver {
+    /// It has run in this turn.
+    Ran,
+    /// It is on its way to its replica.
+    Sent,
+    /// No entry of it was wanted any more.
+    Nothing,
 }
 
 /// What the policy of a stage says of a free replica.
@@ -231,15 +243,15 @@ impl BatcherState {
             };
             let now = clock::now();
             let turn = now - *begun.get_or_insert(now);
-            if batches > 0 && turn > LONGEST_TURN || batches == MOST_IN_A_TURN {
+            if batches > 0 && turn > MAX_TURN || batches == MAX_BATCHES_PER_TURN {
                 worker.give_back();
                 return Dispatched::TurnOver;
             }
             match self.decide(myself, &worker, now) {
                 Some((stage, Decision::Release(reason))) => {
-                    let has_run = self.release(stage, &worker, now, reason);
+                    let handed_over = self.release(stage, &worker, now, reason);
                     self.stages.decided(stage);
-                    if has_run {
+                    if handed_over == HandedOver::Ran {
                         self.stages.note_ends();
                         batches += 1;
                     }
@@ -406,17 +418,23 @@ impl BatcherState {
         }
     }
 
-    /// Forms a batch for a worker whose slot was taken, and hands it over. Returns whether it has run by then.
-    fn release(&mut self, stage: usize, worker: &Arc<ReplicaHandle>, now: Instant, reason: ReleaseReason) -> bool {
+    /// Forms a batch for a worker whose slot was taken, and hands it over.
+    fn release(
+        &mut self,
+        stage: usize,
+        worker: &Arc<ReplicaHandle>,
+        now: Instant,
+        reason: ReleaseReason,
+    ) -> HandedOver {
         let entries = self.form(stage, worker.index(), now);
         if entries.is_empty() {
             worker.give_back();
-            return false;
+            return HandedOver::Nothing;
         }
         self.hand_over(worker, entries, Suspicion::default(), now, Some(reason))
     }
 
-    /// Without a reason, the batch is a part of a batch under bisection. Returns whether the batch has run by then.
+    /// Without a reason, the batch is a part of a batch under bisection.
     fn hand_over(
         &self,
         worker: &Arc<ReplicaHandle>,
@@ -424,7 +442,7 @@ impl BatcherState {
         suspicion: Suspicion,
         now: Instant,
         reason: Option<ReleaseReason>,
-    ) -> bool {
+    ) -> HandedOver {
         self.pool.demand.note_batch(now);
         let pool = Arc::clone(self.pool_of(&entries));
         let cost = entries.iter().map(|entry| entry.cost).sum();
@@ -435,16 +453,15 @@ impl BatcherState {
         let is_direct = pool.hands_over_directly();
         // A part of a batch under bisection may end its worker.
         let is_here = !is_direct && reason.is_some() && pool.runs_in_batcher(self.workers.len());
-        let run = BatchRun::new(pool, entries, now, facts, suspicion);
-        if is_direct {
+        let finish = if is_here { Finish::AnswersInBatcher } else { Finish::AnswersFirst };
+        let run = BatchRun::new(pool, entries, now, facts, suspicion, finish);
+        if is_direct || is_here {
             worker.run(run);
-        } else if is_here {
-            worker.run(run.in_batcher());
         } else if worker.actor().send_message(WorkerMessage::Run(run)).is_err() {
             // The worker died after its slot was taken. The dropped run brings its entries back.
             worker.retire();
         }
-        is_here
+        if is_here { HandedOver::Ran } else { HandedOver::Sent }
     }
 
     /// The stage of a batch.
@@ -458,7 +475,7 @@ impl BatcherState {
         let (max, max_cost) = pool.policy().bounds();
         let mut entries = Vec::with_capacity(max.min(queue.len()));
         let mut cost = 0;
-        // One that waits alone overtakes nobody.
+        // An entry that waits alone overtakes no other.
         if queue.len() > 1 {
             queue.age(replica, now);
         }

@@ -102,7 +102,7 @@ impl Executor {
             Self::Task { worker, watched, runtime } => {
                 let _entered = runtime.enter();
                 let _watched = watched.watch();
-                let order = run.order_on_runtime();
+                let order = run.finish_on_runtime();
                 Ok(run.execute(worker.as_mut(), handle, order)?)
             }
             // A slot has at most one batch, so the buffer of one is never full while the thread lives. If it were, the

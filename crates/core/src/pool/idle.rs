@@ -4,7 +4,7 @@
 //! policy decides as it does for the batcher, and all that waits goes through the batcher.
 //!
 //! * **Full:** it holds a permit until a slot is its own.
-//! * **Late, cancelled:** as every batch: an entry that nobody waits for does not run.
+//! * **Late, cancelled:** as every batch: an entry without a waiting caller does not run.
 //! * **Isolation:** while entries run apart from others, nothing is handed over here.
 //! * **Order:** an entry that waits comes first: with one in the queue, or on its way to it, the next one queues too.
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::handle::Pool;
-use super::run::BatchRun;
+use super::run::{BatchRun, Finish};
 use crate::clock::Instant;
 use crate::queue::{AdmissionDecision, DeadlineCheck, Entry, Load, QueueState, Release, Suspicion};
 use crate::timeline::ReleaseReason;
@@ -28,7 +28,7 @@ thread_local! {
     static MAY_RUN: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Polls a call for a caller who does not wait for it: no stage runs in this poll.
+/// Polls a call for a caller that does not wait for it: no stage runs in this poll.
 pub(crate) fn without_running<T>(poll: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -82,7 +82,8 @@ impl Pool {
         self.demand.note_batch(now);
         let facts = self.release(1, entry.cost, replica.index(), Some(reason));
         entry.note_taken(self.name(), now, facts);
-        replica.run(BatchRun::new(Arc::clone(self), vec![entry], now, facts, Suspicion::default()));
+        let (pool, suspicion) = (Arc::clone(self), Suspicion::default());
+        replica.run(BatchRun::new(pool, vec![entry], now, facts, suspicion, Finish::AnswersFirst));
         Ok(())
     }
 
@@ -93,11 +94,10 @@ impl Pool {
         spec.is_async() || !spec.settings().runs_as_task() && spec.settings().timeout().is_none()
     }
 
-    /// Whether the batcher runs entries of this stage in its own turn, if the stage has this many replicas. Several could
-    /// run at the same time, each in its own task. Where entries share batches, they gather while a batch is on its way
-    /// to its replica and back.
+    /// Whether the batcher may run this stage's code itself: quick code on the runtime, one entry per batch, one
+    /// replica. With more replicas or batches, entries gather while a message travels.
     pub(crate) fn runs_in_batcher(&self, replicas: usize) -> bool {
-        let is_alone = replicas == 1 && self.policy().bounds().0 == 1;
+        let is_alone = replicas == 1 && !self.policy().has_batches();
         is_alone && self.is_task() && self.quickness.is_quick() && !self.replicas.is_moved_to_threads()
     }
 
@@ -110,7 +110,7 @@ impl Pool {
     fn release_alone(&self, entry: &Entry, now: Instant) -> Option<ReleaseReason> {
         // The entries of one burst come one after the other: the first of them does not know of the next. So all that
         // could be in one batch meet in the queue.
-        let is_single = self.policy().bounds().0 == 1 && self.policy().max_delay.is_zero();
+        let is_single = !self.policy().has_batches() && self.policy().max_delay.is_zero();
         let is_first = self.queued_by_all() == 1 && entry.flight.session.is_none() && !self.entrance.is_isolating();
         if !is_single || !is_first || !self.may_run_without_actor(entry) {
             return None;

@@ -33,8 +33,8 @@ pub(crate) struct BatchRun {
     suspicion: Suspicion,
     /// The number of this run among those of its replica; set by the replica's actor.
     pub(crate) number: u64,
-    /// Whether the batcher runs it in its own turn.
-    is_in_batcher: bool,
+    /// What comes first after it, if its code is on the runtime.
+    finish_on_runtime: Finish,
 }
 
 /// What comes first after a batch.
@@ -45,13 +45,13 @@ pub(crate) enum Finish {
     /// The slot, if a full batch waits.
     MayRelease,
     /// The answers. The batcher runs the batch in its own turn, and needs no message of the free slot.
-    BatcherLooks,
+    AnswersInBatcher,
 }
 
 impl Finish {
     /// A slot is free.
     fn tell_batcher(self, pool: &Pool) {
-        if self != Self::BatcherLooks {
+        if self != Self::AnswersInBatcher {
             pool.tell_of_free_slot();
         }
     }
@@ -85,15 +85,9 @@ impl BatchRun {
         formed_at: Instant,
         facts: BatchFacts,
         suspicion: Suspicion,
+        finish_on_runtime: Finish,
     ) -> Self {
-        Self { pool, entries, formed_at, facts, suspicion, number: 0, is_in_batcher: false }
-    }
-
-    /// The same for the batcher's own turn.
-    #[must_use]
-    pub(crate) fn in_batcher(mut self) -> Self {
-        self.is_in_batcher = true;
-        self
+        Self { pool, entries, formed_at, facts, suspicion, number: 0, finish_on_runtime }
     }
 
     /// Whether its stage is tested on virtual time.
@@ -102,8 +96,8 @@ impl BatchRun {
     }
 
     /// What comes first after this batch of code on the runtime.
-    pub(crate) fn order_on_runtime(&self) -> Finish {
-        if self.is_in_batcher { Finish::BatcherLooks } else { Finish::AnswersFirst }
+    pub(crate) fn finish_on_runtime(&self) -> Finish {
+        self.finish_on_runtime
     }
 
     /// Runs the batch and answers every entry.

@@ -140,6 +140,11 @@ impl BatchPolicy {
         self.max_batch_size.get() > 1 && self.max_delay.is_zero() && self.max_cost.is_none()
     }
 
+    /// Whether entries may share a batch.
+    pub(crate) fn has_batches(&self) -> bool {
+        self.max_batch_size.get() > 1
+    }
+
     /// The most entries and the most cost of one batch.
     pub(crate) fn bounds(&self) -> (usize, u64) {
         (self.max_batch_size.get(), self.max_cost.map_or(u64::MAX, NonZeroU64::get))

@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 use parking_lot::Mutex;
 
+/// The runtime's timer, from the first wait on.
+type SharedSleep = Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>;
+
 /// The timer of a connection. hyper keeps it as long as the connection.
 #[derive(Default)]
-pub(super) struct HeadTimer(Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>);
+pub(super) struct HeadTimer(SharedSleep);
 
 impl Timer for HeadTimer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
@@ -34,7 +37,7 @@ impl Timer for HeadTimer {
 
 /// The wait for one head.
 struct HeadWait {
-    timer: Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>,
+    timer: SharedSleep,
     end: tokio::time::Instant,
 }
 

@@ -4,7 +4,7 @@
 //! more, and the connection tells the reader that there is more. Each such wake-up is a trip through the runtime's
 //! queue, which also wakes an idle thread to look for work. Here it is one more poll within the same turn.
 //!
-//! * **Full**: after [`MOST_POLLS`] the next poll is a turn of its own, so that other tasks run. The task's
+//! * **Full**: after [`MAX_POLLS_PER_TURN`] the next poll is a turn of its own, so that other tasks run. The task's
 //!   [budget](super::coop) counts all polls of a turn together.
 //! * **Cancelled**: a wake-up after the drop wakes the task once in vain.
 
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 
 /// A request with a body needs three: its head, its body, and a last look.
-const MOST_POLLS: usize = 4;
+const MAX_POLLS_PER_TURN: usize = 4;
 
 /// Not being polled: a wake-up wakes the task.
 const IDLE: u8 = 0;
@@ -60,7 +60,7 @@ impl<F: Future + Unpin> Future for Repolled<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
         this.register(cx.waker());
-        for _ in 0..MOST_POLLS {
+        for _ in 0..MAX_POLLS_PER_TURN {
             this.state.poll.store(POLLED, Ordering::Release);
             if let Poll::Ready(output) = Pin::new(&mut this.work).poll(&mut Context::from_waker(&this.waker)) {
                 return Poll::Ready(output);
@@ -127,12 +127,12 @@ mod tests {
     fn work_that_wakes_itself_is_polled_again_in_the_same_turn() {
         assert_eq!(polls_and_wakes(0), (1, 0));
         assert_eq!(polls_and_wakes(2), (3, 0));
-        assert_eq!(polls_and_wakes(MOST_POLLS - 1), (MOST_POLLS, 0));
+        assert_eq!(polls_and_wakes(MAX_POLLS_PER_TURN - 1), (MAX_POLLS_PER_TURN, 0));
     }
 
     #[test]
     fn work_that_keeps_waking_itself_lets_others_run() {
-        assert_eq!(polls_and_wakes(usize::MAX), (MOST_POLLS, 1));
+        assert_eq!(polls_and_wakes(usize::MAX), (MAX_POLLS_PER_TURN, 1));
     }
 
     #[test]
