@@ -1,9 +1,10 @@
 //! A checker of histories: whether the answers of a counter are those of one counter that did one thing at a time.
 //!
-//! A history is linearizable (Herlihy and Wing, "Linearizability: a correctness condition for concurrent objects", 1990)
-//! if each operation can be given a moment between its call and its return, so that the operations give the same answers
-//! one after another at these moments. For histories in general that is NP-complete. A counter whose increments add one
-//! and return the total needs no search: the totals say the order, and the earliest possible moments are the best ones.
+//! A history is linearizable (Herlihy and Wing, "Linearizability: a correctness condition for concurrent objects",
+//! 1990) if each operation can be given a moment between its call and its return, so that the operations give the same
+//! answers one after another at these moments. For histories in general that is NP-complete. A counter whose increments
+//! add one and return the total needs no search: the totals say the order, and the earliest possible moments are the
+//! best ones.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +71,7 @@ pub enum CounterViolation {
         total: u64,
     },
     /// An increment was carried out twice, or one that was refused was carried out.
-    #[error("nobody has asked for the increment to {total}")]
+    #[error("no increment explains the total {total}")]
     Unasked {
         /// The total without a cause.
         total: u64,
@@ -158,7 +159,7 @@ struct Step {
 fn place(steps: BTreeMap<u64, Step>, unknown: &mut impl Iterator<Item = u64>) -> Result<(), CounterViolation> {
     let (mut moment, mut reached, mut epoch) = (0, 0, 0);
     for (total, Step { increment, mut reads }) in steps {
-        // The increments up to here that nobody was told of.
+        // The unanswered increments up to here.
         let untold_to = if increment.is_some() { total.saturating_sub(1) } else { total };
         while reached < untold_to {
             reached += 1;
@@ -209,7 +210,7 @@ mod tests {
         CounterOutcome::Answered(CounterAnswer { returned, total, epoch: 1, instance: 1 })
     }
 
-    /// A right history: callers that overlap, some of whom are refused, and one in `unknown_in` is never answered (0:
+    /// A right history: callers that overlap, some of which are refused, and one in `unknown_in` is never answered (0:
     /// none); the epoch rises.
     fn right_history(chance: &mut Chance, operations: u64, unknown_in: u64) -> Vec<CounterOperation> {
         let (mut now, mut total, mut epoch) = (0, 0, 1);
@@ -249,7 +250,7 @@ mod tests {
                 _ => epoch += u64::from(chance.one_in(5)),
             }
         }
-        // At the end everybody knows the total.
+        // A last read of the total.
         let answer = CounterAnswer { returned: tick() + 1, total, epoch, instance: epoch };
         history.push(CounterOperation::read(answer.returned - 1, CounterOutcome::Answered(answer)));
         history
@@ -313,7 +314,8 @@ mod tests {
 
         #[test]
         fn the_verdict_is_that_of_trying_all_orders(history in any_history()) {
-            prop_assert_eq!(check_counter(&history).is_ok(), is_linearizable(&history), "{:?}", check_counter(&history));
+            let verdict = check_counter(&history);
+            prop_assert_eq!(verdict.is_ok(), is_linearizable(&history), "{:?}", verdict);
         }
 
         #[test]
@@ -350,7 +352,7 @@ mod tests {
         }
 
         #[test]
-        fn an_increment_that_was_answered_and_refused_is_found(seed in any::<u64>(), which in any::<prop::sample::Index>()) {
+        fn an_answered_increment_called_refused_is_found(seed in any::<u64>(), which in any::<prop::sample::Index>()) {
             let mut history = right_history(&mut Chance::new(seed), 40, 0);
             let is_counted = |operation: &&mut CounterOperation| {
                 operation.is_increment && matches!(operation.outcome, CounterOutcome::Answered(_))

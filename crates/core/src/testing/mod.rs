@@ -3,6 +3,7 @@
 mod app;
 mod chance;
 mod counter_history;
+mod env;
 mod peer;
 mod simulation;
 mod state_store;
@@ -10,6 +11,7 @@ mod state_store;
 pub use app::TestApp;
 pub use chance::Chance;
 pub use counter_history::{CounterAnswer, CounterOperation, CounterOutcome, CounterViolation, check_counter};
+pub use env::env_number;
 pub use peer::TestPeer;
 pub use simulation::{Simulation, SimulationRun};
 pub use state_store::{MemoryStore, check_state_store};

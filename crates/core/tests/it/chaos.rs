@@ -7,13 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use callboard_core::description::StageState;
+use callboard_core::testing::env_number;
 use callboard_core::{App, CallOptions, ErrorKind, Failure, Pipeline, Stage};
 
 use super::support::{hide_panics, until};
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
-}
 
 /// The number of a call decides its nature, so that the same seed makes the same calls.
 fn nature(n: u64) -> u64 {
@@ -23,8 +20,8 @@ fn nature(n: u64) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_call_of_a_storm_has_one_outcome_and_nothing_leaks() {
     hide_panics();
-    let calls = setting("CHAOS_CALLS", 100_000);
-    let seed = setting("CHAOS_SEED", u64::from(std::process::id()));
+    let calls = env_number("CHAOS_CALLS", 100_000);
+    let seed = env_number("CHAOS_SEED", u64::from(std::process::id()));
     println!("CHAOS_SEED={seed} CHAOS_CALLS={calls}");
 
     let ran = Arc::new(AtomicU64::new(0));

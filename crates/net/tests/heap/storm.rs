@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::Value;
+use callboard_core::testing::env_number;
 use callboard_core::{App, CallOptions, Caller, ErrorKind, Failure, Limits, Node, Pipeline, Stage};
 use callboard_net::testing::{in_flight, in_flight_of};
 use callboard_net::{Client, Cluster, StaticView};
@@ -24,10 +25,6 @@ const STREAMS: u32 = 64;
 
 /// Permitted remains: tables and buffers that have grown, for any number of calls.
 const SLACK: isize = 2 << 20;
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
-}
 
 /// The number of a call determines its kind.
 fn nature(n: u64) -> u64 {
@@ -187,8 +184,8 @@ fn check_idle(node: &Node) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_cancels_leaks_nothing() {
     let _alone = alone().await;
-    let calls = setting("NET_CHAOS_CALLS", 10_000);
-    let seed = setting("CHAOS_SEED", u64::from(std::process::id()));
+    let calls = env_number("NET_CHAOS_CALLS", 10_000);
+    let seed = env_number("CHAOS_SEED", u64::from(std::process::id()));
     println!("CHAOS_SEED={seed} NET_CHAOS_CALLS={calls}");
     let storm = Storm::start().await;
     // Everything that grows with the number of callers has grown.

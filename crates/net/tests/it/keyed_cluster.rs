@@ -141,7 +141,7 @@ pub(crate) struct KeyedCluster {
 pub(crate) struct KeyedNode {
     pub(crate) counter: KeyedRef,
     pub(crate) served: ServingNode,
-    _cluster: Cluster,
+    cluster: Cluster,
 }
 
 /// How its nodes gossip, and notice deaths as in production.
@@ -175,7 +175,7 @@ impl KeyedCluster {
         node.join(cluster.clone()).unwrap();
         edge.open(node.client());
         let counter = node.keyed("counter");
-        KeyedNode { counter, served: ServingNode { node, edge }, _cluster: cluster }
+        KeyedNode { counter, served: ServingNode { node, edge }, cluster }
     }
 }
 
@@ -215,6 +215,6 @@ impl KeyedNode {
     pub(crate) fn kill(self) {
         let ServingNode { node, edge } = self.served;
         node.abort();
-        drop((self._cluster, edge));
+        drop((self.cluster, edge));
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use callboard_core::actor::AskError;
 use callboard_core::keyed::{KeyedRef, SavePolicy};
-use callboard_core::testing::{CounterAnswer, CounterOperation, CounterOutcome, check_counter};
+use callboard_core::testing::{CounterAnswer, CounterOperation, CounterOutcome, check_counter, env_number};
 use callboard_net::testing::cutter;
 use parking_lot::Mutex;
 
@@ -24,10 +24,6 @@ const ASKERS: u64 = 8;
 
 /// Longer than a node needs to be called dead.
 const DEADLINE: Duration = Duration::from_secs(5);
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
-}
 
 /// The histories of all keys, and the nodes that callers can reach.
 #[derive(Default)]
@@ -81,27 +77,38 @@ impl Histories {
     }
 }
 
-/// Kills, restarts and cuts nodes, one after another, until all questions are asked. Returns how often.
+/// What befalls a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Disturbance {
+    Kill,
+    Restart,
+    /// Its connections end.
+    Cut,
+}
+
+const DISTURBANCES: [Disturbance; 3] = [Disturbance::Kill, Disturbance::Restart, Disturbance::Cut];
+
+/// Kills, restarts and cuts nodes in turns, until all questions are asked. Returns how often.
 async fn disturb(
     (cluster, histories): (&KeyedCluster, &Histories),
     nodes: &mut BTreeMap<&'static str, KeyedNode>,
     (seed, calls): (u64, u64),
-) -> [u64; 3] {
+) -> BTreeMap<Disturbance, u64> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut counts = [0; 3];
-    let mut whats = [0, 1, 2].into_iter().cycle();
+    let mut counts = BTreeMap::new();
+    let mut disturbances = DISTURBANCES.into_iter().cycle();
     while histories.asked.load(Ordering::SeqCst) < calls {
         let name = random.choice(NAMES).expect("three names");
-        let what = whats.next().expect("it has no end");
-        counts[what] += 1;
-        if what == 2 {
+        let disturbance = disturbances.next().expect("it has no end");
+        *counts.entry(disturbance).or_default() += 1;
+        if disturbance == Disturbance::Cut {
             cutter(&nodes[name].served.edge)();
             tokio::time::sleep(Duration::from_millis(random.u64(..300))).await;
             continue;
         }
         histories.nodes.lock().remove(name);
         let node = nodes.remove(name).expect("it runs");
-        if what == 0 {
+        if disturbance == Disturbance::Kill {
             node.kill()
         } else {
             node.stop().await
@@ -119,7 +126,7 @@ async fn disturb(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn durable_answers_are_those_of_one_counter_for_each_key_whatever_becomes_of_nodes() {
-    let (seed, calls) = (setting("CHAOS_SEED", fastrand::u64(..)), setting("KEYED_CHAOS_CALLS", 4_000));
+    let (seed, calls) = (env_number("CHAOS_SEED", fastrand::u64(..)), env_number("KEYED_CHAOS_CALLS", 4_000));
     println!("CHAOS_SEED={seed} KEYED_CHAOS_CALLS={calls}");
     let began = Instant::now();
     let cluster = KeyedCluster::start("keyed-history", seed, SavePolicy::Durable).await;
@@ -140,13 +147,18 @@ async fn durable_answers_are_those_of_one_counter_for_each_key_whatever_becomes_
             tokio::spawn(async move { histories.ask_all(seed ^ asker, calls).await })
         })
         .collect();
-    let [kills, restarts, cuts] = disturb((&cluster, &histories), &mut nodes, (seed, calls)).await;
+    let disturbances = disturb((&cluster, &histories), &mut nodes, (seed, calls)).await;
     for asker in asking {
         asker.await.unwrap();
     }
     // The total at the end.
     for key in 0..KEYS {
-        while histories.ask(&nodes["a"].counter, key, false, LONG).await.is_err() {}
+        let reading = async {
+            while histories.ask(&nodes["a"].counter, key, false, DEADLINE).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(tokio::time::timeout(LONG, reading).await.is_ok(), "key {key} is not answered, CHAOS_SEED={seed}");
     }
     for node in nodes.into_values() {
         node.stop().await;
@@ -154,13 +166,10 @@ async fn durable_answers_are_those_of_one_counter_for_each_key_whatever_becomes_
     let answered = histories.count(|operation| matches!(operation.outcome, CounterOutcome::Answered(_)));
     let unknown = histories.count(|operation| operation.outcome == CounterOutcome::Unknown);
     let refused = histories.count(|operation| operation.outcome == CounterOutcome::Refused);
-    println!(
-        "{answered} answered, {unknown} unknown, {refused} refused; {kills} kills, {restarts} restarts, {cuts} cuts; \
-         {:?}",
-        began.elapsed()
-    );
+    println!("{answered} answered, {unknown} unknown, {refused} refused; {disturbances:?}; {:?}", began.elapsed());
     for (key, history) in histories.of_keys.lock().iter() {
         assert_eq!(check_counter(history), Ok(()), "key {key}, CHAOS_SEED={seed}: {history:#?}");
     }
-    assert!(kills + restarts + cuts > 0 && answered as u64 > calls / 2, "{answered} of {calls} answered");
+    assert!(answered as u64 > calls / 2, "{answered} of {calls} answered");
+    assert_eq!(disturbances.len(), DISTURBANCES.len(), "each must have happened: {disturbances:?}");
 }
