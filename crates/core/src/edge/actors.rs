@@ -27,7 +27,7 @@ pub struct QuestionAdmission {
     key: Option<Arc<str>>,
     /// The node that asks.
     asked_by: Option<Arc<str>>,
-    /// Of a keyed actor on a node that has not seen the whole cluster yet: it waits until the node has.
+    /// Set while this node still joins: the question waits until it has joined.
     joining: Option<(Arc<KeyedKinds>, Cluster)>,
     read: fn(EnvelopeDecoder) -> Result<Payload, DecodeError>,
     place: OwnedSemaphorePermit,

@@ -321,8 +321,8 @@ impl CallError {
         self.0.started || self.0.kind.comes_after_start()
     }
 
-    /// Whether something may have been done for the call: it [was started](Self::was_started), and not only by code that
-    /// reports that it did [nothing](Failure::overloaded).
+    /// Whether the call may have had an effect: it [was started](Self::was_started), and its code did not report that
+    /// it did [nothing](Failure::overloaded).
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         self.was_started() && !self.0.did_nothing
