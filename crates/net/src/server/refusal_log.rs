@@ -100,8 +100,8 @@ impl RefusalLog {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_reason_has_one_line_a_second_that_counts_the_others() {
+    #[tokio::test]
+    async fn a_reason_has_one_line_a_second_that_counts_the_others() {
         let log = RefusalLog::default();
         let due = |reason| log.due(LineKind::Refused(reason));
         assert_eq!(due(RefusalReason::NoHello), Some(0));
@@ -112,7 +112,7 @@ mod tests {
                 Some(counted) => break counted,
                 None => left_out += 1,
             }
-            std::thread::sleep(Duration::from_millis(1));
+            tokio::time::sleep(Duration::from_millis(1)).await;
         };
         assert!(left_out > 0 && start.elapsed() >= RATE.per / 2, "{left_out} in {:?}", start.elapsed());
         assert_eq!((counted, due(RefusalReason::NoHello)), (left_out, None));
