@@ -41,6 +41,8 @@ pub(crate) struct BatcherState {
     workers: Vec<Arc<ReplicaHandle>>,
     /// The stage for whose callers the batcher has yielded its turn: `Yielded` is on its way.
     yielding: Option<usize>,
+    /// The turn is over: `NextTurn` is on its way.
+    is_turn_over: bool,
     /// The armed delay, so that no second timer is armed for the same moment.
     due_at: Option<Instant>,
     is_draining: bool,
@@ -107,6 +109,7 @@ impl Actor for BatcherActor {
             isolation: None,
             workers: Vec::new(),
             yielding: None,
+            is_turn_over: false,
             due_at: None,
             is_draining: false,
             is_closed: false,
@@ -147,6 +150,7 @@ impl Actor for BatcherActor {
             BatcherMessage::TakeBack(entries) => state.take_back(entries),
             BatcherMessage::Isolate { entries, suspicion, life } => state.isolate(entries, suspicion, life),
             BatcherMessage::Yielded => state.end_yield(),
+            BatcherMessage::NextTurn => state.is_turn_over = false,
             BatcherMessage::Due => state.due_at = None,
             BatcherMessage::RefuseUntil(failed) => {
                 let now = clock::now();
@@ -162,14 +166,15 @@ impl Actor for BatcherActor {
             state.answer_all(Pool::unavailable);
         }
         state.stages.note_queued();
-        // During a yield, entries only gather; `Yielded` handles them all.
-        if state.yielding.is_some() {
+        // Until the message to itself comes, entries only gather: it handles them all. Else each message would add one
+        // in a turn in which callers add another, and the mailbox would have no bound.
+        if state.yielding.is_some() || state.is_turn_over {
             return Ok(());
         }
         let next = match state.dispatch(&myself) {
             Dispatched::All => return Ok(()),
             Dispatched::Yield => BatcherMessage::Yielded,
-            Dispatched::TurnOver => BatcherMessage::Free,
+            Dispatched::TurnOver => BatcherMessage::NextTurn,
         };
         tokio::task::yield_now().await;
         // After all messages that arrived in that turn.
@@ -245,6 +250,7 @@ impl BatcherState {
             let turn = now - *begun.get_or_insert(now);
             if batches > 0 && turn > MAX_TURN || batches == MAX_BATCHES_PER_TURN {
                 worker.give_back();
+                self.is_turn_over = true;
                 return Dispatched::TurnOver;
             }
             match self.decide(myself, &worker, now) {

@@ -34,6 +34,8 @@ pub(crate) enum BatcherMessage {
     },
     /// The yield is over; form a batch from the entries that came. From the batcher to itself.
     Yielded,
+    /// Batches ran until the turn was over; form more of them. From the batcher to itself.
+    NextTurn,
     /// The delay that was armed has passed. From the batcher's timer.
     Due,
     /// The first replica could not start: refuse all waiting entries, and those that arrive during its back-off. From

@@ -333,6 +333,31 @@ async fn quick_code_that_waited_runs_in_the_batchers_turn() {
     assert!(two.iter().all(|task| two[..2].contains(task)), "each replica in its own task: {two:?}");
 }
 
+/// Each message that the batcher reads while the stage is saturated takes a turn.
+#[tokio::test(start_paused = true)]
+async fn the_mailbox_of_the_batcher_stays_short_while_quick_code_is_saturated() {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    let node = serve(Stage::each("quick", move |n: &u64| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(*n)
+    }))
+    .await;
+    for n in 0..256u64 {
+        let client = node.client();
+        tokio::spawn(async move { while client.call::<u64, u64>("/route", n).await.is_ok() {} });
+    }
+    while runs.load(Ordering::SeqCst) < 50_000 {
+        tokio::task::yield_now().await;
+    }
+    // The replica that leaves has read an order of the batcher.
+    let before = runs.load(Ordering::SeqCst);
+    node.scale_stage("quick", 2).await.unwrap();
+    node.scale_stage("quick", 1).await.unwrap();
+    let meanwhile = runs.load(Ordering::SeqCst) - before;
+    assert!(meanwhile < 10_000, "the batcher read its mailbox after {meanwhile} more runs");
+}
+
 /// All other tasks of the thread wait while the batcher runs code.
 #[tokio::test]
 async fn other_tasks_have_turns_while_a_long_queue_runs() {
