@@ -5,7 +5,8 @@
 //! about to be connected, is.
 //!
 //! An owner that has ended a key remembers the node that asked for it: its own view may still say that the key is here,
-//! and an instance that it made now would be fenced off by the claim of that node, with all that it has answered.
+//! and an instance that it made now would be fenced off by the claim of that node, with all that it has answered. If that
+//! node drains meanwhile, it takes the key back, and asks that node to save and end it as it asks a last owner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,6 +64,9 @@ pub(super) fn accepted<K: Keyed>(kind: &Arc<Kind<K>>) -> AcceptedQuestion {
                 kind.given.give(Arc::clone(&key), node, clock::now(), kind.settings.load_within);
             }
             let released = tokio::time::timeout_at(order.deadline.instant(), kind.release(&key)).await;
+            if released.is_ok() {
+                kind.given.ended(&key);
+            }
             released.map(Payload::new).map_err(|_| AskError::DeadlineExceeded { taken: true })
         })
     })
@@ -78,6 +82,8 @@ struct Given {
     at: Instant,
     /// When the other node has loaded it, or has given up.
     until: Instant,
+    /// Whether it has ended here. Until then that node waits for this one, and this one must not wait for that node.
+    has_ended: bool,
 }
 
 impl GivenKeys {
@@ -87,30 +93,52 @@ impl GivenKeys {
             keys.retain(|_, given| given.until > now);
         }
         if keys.len() < MAX_GIVEN {
-            keys.insert(key, Given { to, at: now, until: now + load_within });
+            keys.insert(key, Given { to, at: now, until: now + load_within, has_ended: false });
         }
     }
 
-    /// The node that loads the key now, unless `is_gone` says that it does not.
-    fn taker(&self, key: &str, now: Instant, is_gone: impl FnOnce(&str) -> bool) -> Option<Arc<str>> {
+    /// The key has ended here: the other node loads it.
+    fn ended(&self, key: &str) {
+        if let Some(given) = self.0.lock().get_mut(key) {
+            given.has_ended = true;
+        }
+    }
+
+    /// The node that loads the key now, unless it is gone, or drains.
+    fn taker(&self, key: &str, now: Instant, reach: impl FnOnce(&str) -> Reach) -> Option<Arc<str>> {
         let mut keys = self.0.lock();
         let given = keys.get(key)?.clone();
-        let is_over = given.until <= now || given.at + GIVEN_FOR <= now && is_gone(&given.to);
+        let is_over = given.until <= now
+            || match reach(&given.to) {
+                Reach::Gone => given.at + GIVEN_FOR <= now,
+                // The record stays: a load here asks that node, which may be loading the key.
+                Reach::Draining if given.has_ended => return None,
+                Reach::Draining | Reach::Expected | Reach::Connected => false,
+            };
         if is_over {
             keys.remove(key);
         }
         (!is_over).then_some(given.to)
+    }
+
+    /// The node that was given the key, whatever became of it.
+    fn find(&self, key: &str) -> Option<Arc<str>> {
+        self.0.lock().get(key).map(|given| Arc::clone(&given.to))
+    }
+
+    fn forget(&self, key: &str) {
+        self.0.lock().remove(key);
     }
 }
 
 impl<K: Keyed> Kind<K> {
     /// The node that loads this key now, which was active here before.
     pub(super) fn given_to(&self, key: &str) -> Option<Arc<str>> {
-        let is_gone = |node: &str| {
+        let reach = |node: &str| {
             let actors = self.cluster.actors();
-            actors.is_none_or(|actors| actors.reach(&placement::published_name(&self.name), node) == Reach::Gone)
+            actors.map_or(Reach::Gone, |actors| actors.reach(&placement::published_name(&self.name), node))
         };
-        self.given.taker(key, clock::now(), is_gone)
+        self.given.taker(key, clock::now(), reach)
     }
 
     /// Saves a key and ends it, if it is active here. Its messages follow it.
@@ -129,19 +157,31 @@ impl<K: Keyed> Kind<K> {
             return;
         }
         let Some(actors) = self.cluster.actors() else { return };
-        let record = self.store.load(StateKey { kind: &self.name, key }).await;
-        let owner = record.ok().flatten().map(|record| record.owner);
-        let Some(owner) = owner.filter(|owner| !owner.is_empty() && *owner != self.owner()) else { return };
-        let owner: Arc<str> = owner.into();
         // The rest of the time is for the claim and the load hook.
         let deadline = Deadline::after(clock::now(), self.settings.load_within / 2);
         let asking = async {
-            while !self.is_handed_over(actors, key, &owner, deadline).await {
-                tokio::time::sleep(ASK_AGAIN).await;
+            // It drains, or this load would not have begun. It may be about to claim the key.
+            let taker = self.given.find(key);
+            if let Some(taker) = &taker {
+                self.until_handed_over(actors, key, taker, deadline).await;
+                self.given.forget(key);
+            }
+            let record = self.store.load(StateKey { kind: &self.name, key }).await;
+            let owner: Option<Arc<str>> = record.ok().flatten().map(|record| record.owner.into());
+            let is_asked = |owner: &Arc<str>| taker.as_ref() == Some(owner);
+            let is_other = |owner: &Arc<str>| !owner.is_empty() && **owner != *self.owner();
+            if let Some(owner) = owner.filter(|owner| is_other(owner) && !is_asked(owner)) {
+                self.until_handed_over(actors, key, &owner, deadline).await;
             }
         };
         // Too slow: the store decides.
         let _ = tokio::time::timeout_at(deadline.instant(), asking).await;
+    }
+
+    async fn until_handed_over(&self, actors: &dyn RemoteActors, key: &Arc<str>, owner: &Arc<str>, deadline: Deadline) {
+        while !self.is_handed_over(actors, key, owner, deadline).await {
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
     }
 
     /// Whether the last owner has given the key, or cannot. `false`: it is to be asked again.
@@ -156,7 +196,7 @@ impl<K: Keyed> Kind<K> {
         match actors.reach(&published, owner) {
             Reach::Gone => return true,
             Reach::Expected => return false,
-            Reach::Connected => {}
+            Reach::Connected | Reach::Draining => {}
         }
         let asked = actors.ask(RemoteQuestion {
             actor: published.into(),
@@ -187,18 +227,23 @@ mod tests {
     async fn a_given_key_is_remembered_while_its_taker_may_load_it() {
         let (given, start) = (GivenKeys::default(), clock::now());
         given.give("ann".into(), "right".into(), start, 10 * SECOND);
-        let taker = |key: &str, seconds: f64, is_gone| {
-            given
-                .taker(key, start + SECOND.mul_f64(seconds), |node| is_gone && node == "right")
-                .map(|node| node.to_string())
+        let taker = |key: &str, seconds: f64, reach| {
+            given.taker(key, start + SECOND.mul_f64(seconds), |_| reach).map(|node| node.to_string())
         };
-        assert_eq!(taker("ann", 0.0, true).as_deref(), Some("right"), "its kinds may not be known yet");
-        assert_eq!(taker("bob", 0.0, true), None);
-        assert_eq!(taker("ann", 9.9, false).as_deref(), Some("right"));
-        assert_eq!(taker("ann", 1.0, true), None, "it has died");
-        assert_eq!(taker("ann", 0.0, false), None, "forgotten");
+        assert_eq!(taker("ann", 0.0, Reach::Gone).as_deref(), Some("right"), "its kinds may not be known yet");
+        assert_eq!(taker("bob", 0.0, Reach::Gone), None);
+        assert_eq!(taker("ann", 9.9, Reach::Connected).as_deref(), Some("right"));
+        assert_eq!(taker("ann", 1.0, Reach::Gone), None, "it has died");
+        assert_eq!(taker("ann", 0.0, Reach::Connected), None, "forgotten");
         given.give("ann".into(), "right".into(), start, 10 * SECOND);
-        assert_eq!(taker("ann", 10.0, false), None, "it has loaded it, or has given up");
+        assert_eq!(taker("ann", 0.0, Reach::Draining).as_deref(), Some("right"), "it waits for this node");
+        given.ended("ann");
+        assert_eq!(taker("ann", 0.0, Reach::Draining), None, "this node asks it");
+        assert_eq!(given.find("ann").as_deref(), Some("right"));
+        given.forget("ann");
+        assert_eq!(given.find("ann"), None);
+        given.give("ann".into(), "right".into(), start, 10 * SECOND);
+        assert_eq!(taker("ann", 10.0, Reach::Connected), None, "it has loaded it, or has given up");
     }
 
     #[tokio::test(start_paused = true)]

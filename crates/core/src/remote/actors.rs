@@ -83,6 +83,8 @@ impl JoinState {
 pub enum Reach {
     /// It is connected, and answers.
     Connected,
+    /// It is connected and gives its keys away: it takes none, and can be asked for those that it has.
+    Draining,
     /// It is not connected, and its cluster has not called it dead: it may be soon.
     Expected,
     /// It is dead, silent or unknown, or has no such actors.

@@ -50,6 +50,7 @@ impl RemoteActors for Cluster {
     fn reach(&self, kind: &str, node: &str) -> Reach {
         match self.inner.connection_of(node) {
             Some(connection) if connection.link().is_silent() || !connection.offers_actor(kind) => Reach::Gone,
+            Some(connection) if !connection.is_usable() => Reach::Draining,
             Some(_) => Reach::Connected,
             None if self.inner.gossip.as_ref().is_some_and(|gossip| gossip.is_alive(node)) => Reach::Expected,
             None => Reach::Gone,

@@ -201,6 +201,28 @@ async fn a_node_that_has_given_a_key_away_does_not_load_it_meanwhile_although_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_drains_soon_after_it_was_given_keys_gives_them_back() {
+    let cluster = KeyedCluster::start("given-back", fastrand::u64(..), RELAXED).await;
+    let left = cluster.node("left", &[], gossiping()).await;
+    let keys: Vec<_> = (0..20).map(|key| key.to_string()).collect();
+    let add_all = async |node: &KeyedNode, expected| {
+        for key in &keys {
+            assert_eq!(node.counter.ask(key, LONG, Add(1)).await.map(|answer| answer.total), Ok(expected), "{key}");
+        }
+    };
+    add_all(&left, 1).await;
+    let right = cluster.node("right", &[left.address()], gossiping()).await;
+    right.until_ready().await;
+    add_all(&right, 2).await;
+    assert!(right.counter.active() > 0);
+    right.served.node.withdraw();
+    right.served.edge.drain();
+    add_all(&left, 3).await;
+    right.stop().await;
+    add_all(&left, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_connection_to_a_living_owner_loses_nothing_that_it_has_not_saved() {
     let (_cluster, left, right) = two("lost-connection").await;
     let key = right.own_key().await;
