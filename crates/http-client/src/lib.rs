@@ -8,6 +8,7 @@
 //! - [`Call`] is a request; it makes a [`Prepared`] request that can be sent any number of times.
 //! - [`Connection`] is one connection: HTTP/1.1 with keep-alive, or HTTP/2 (with prior knowledge, over https by ALPN).
 //! - [`Trust`] is the set of trusted authorities over https: named ones, or those of the system.
+//! - [`without_credentials`] is a text as errors show it.
 //!
 //! # Cancellation
 //!
@@ -15,6 +16,7 @@
 
 mod call;
 mod connection;
+mod credentials;
 mod error;
 mod first_byte;
 mod origin;
@@ -23,6 +25,7 @@ mod trust;
 
 pub use call::{Call, Prepared};
 pub use connection::{Answer, Connection};
+pub use credentials::without_credentials;
 pub use error::{ClientError, OriginError, TrustError};
 pub use origin::Origin;
 pub use protocol::Protocol;

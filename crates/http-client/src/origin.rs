@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use hyper::http::uri::{Authority, Scheme, Uri};
 
+use crate::credentials::without_credentials;
 use crate::error::OriginError;
 
 /// `http://host:port` or `https://host:port`, with a path if a proxy puts the edge under one.
@@ -72,12 +73,13 @@ impl FromStr for Origin {
 
     /// Parses `http://host:port/path` or `https://…`; the default scheme is http.
     fn from_str(text: &str) -> Result<Self, OriginError> {
-        let unreadable = |problem: &str| OriginError::Unreadable { url: shown(text), problem: problem.to_owned() };
+        let shown = || without_credentials(text).into_owned();
+        let unreadable = |problem: &str| OriginError::Unreadable { url: shown(), problem: problem.to_owned() };
         let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let uri: Uri = whole.parse().map_err(|error: hyper::http::uri::InvalidUri| unreadable(&error.to_string()))?;
         let is_secure = uri.scheme() == Some(&Scheme::HTTPS);
         if let Some(scheme) = uri.scheme().filter(|scheme| **scheme != Scheme::HTTP && !is_secure) {
-            return Err(OriginError::Scheme { url: shown(text), scheme: scheme.to_string() });
+            return Err(OriginError::Scheme { url: shown(), scheme: scheme.to_string() });
         }
         let authority = uri.authority().ok_or_else(|| unreadable("it names no host"))?;
         if authority.host().is_empty() || authority.as_str().contains('@') {
@@ -91,17 +93,6 @@ impl FromStr for Origin {
             return Err(unreadable("a query belongs to the route"));
         }
         Ok(Self { authority: authority.clone(), is_secure, base: uri.path().trim_end_matches('/').to_owned() })
-    }
-}
-
-/// The text without a user and a password.
-fn shown(text: &str) -> String {
-    match text.rsplit_once('@') {
-        Some((before, host)) => {
-            let scheme = before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
-            format!("{scheme}…@{host}")
-        }
-        None => text.to_owned(),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The properties of the reader of a host's lines, for any bytes. The fuzz target runs it on generated inputs, the tests
-//! on all kept inputs.
+//! The properties of the reader of a host's lines, for any bytes. The fuzz target runs it on generated inputs, the
+//! tests on all kept inputs.
 //!
 //! Besides "no panic": a request goes on as it was sent, with headers that agree with it; its arguments are a part of
 //! it; a refusal is one line of JSON with a code.

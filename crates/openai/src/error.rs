@@ -1,7 +1,7 @@
 //! An error as OpenAI's clients read it: `{"error": {"message", "type", "param", "code"}}`.
 //!
 //! Their libraries repeat 408, 409, 429 and every 5xx by themselves, unless `x-should-retry` says no. A call that may
-//! have run would run twice then, so every error of such a call has the header, as every answer of the edge.
+//! have run would run twice then. The edge adds the header to every such error ([`ApiError::add_headers`]).
 
 use callboard_core::ErrorKind;
 use callboard_http::axum::body::Body;

@@ -26,6 +26,7 @@
 //! Cohere's first version have it.
 
 mod cohere;
+mod convert;
 mod document;
 mod embed;
 mod error;
@@ -47,7 +48,6 @@ mod speech;
 mod stop;
 mod subtitles;
 mod transcribe;
-mod translate;
 
 use std::sync::Arc;
 

@@ -16,20 +16,9 @@ use crate::respond::{self, written};
 /// What a reply says of a call of a tool: its number, and what is known of it.
 pub(crate) struct ToolUse<'a> {
     index: i64,
-    id: &'a str,
+    pub(crate) id: &'a str,
     pub(crate) name: &'a str,
     pub(crate) arguments: Arguments<'a>,
-}
-
-impl ToolUse<'_> {
-    pub(crate) fn id(&self, prefix: &str) -> String {
-        id_of(prefix, self.index, self.id)
-    }
-}
-
-/// A route may leave the id out, and a client answers by it.
-fn id_of(prefix: &str, index: i64, id: &str) -> String {
-    if id.is_empty() { format!("{prefix}_{index}") } else { id.to_owned() }
 }
 
 /// The arguments of a tool: JSON, also in pieces, or what it is the JSON of.
@@ -116,10 +105,8 @@ struct WaitingCall {
 }
 
 /// Puts the pieces of an answer into the order of its blocks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OneCallAtATime {
-    /// Of ids that the route leaves out.
-    id_prefix: &'static str,
     ready: Vec<Part>,
     /// The call that is sent as it comes.
     sent: Option<i64>,
@@ -129,10 +116,6 @@ pub(crate) struct OneCallAtATime {
 }
 
 impl OneCallAtATime {
-    pub(crate) fn new(id_prefix: &'static str) -> Self {
-        Self { id_prefix, ready: Vec::new(), sent: None, text: String::new(), waiting: Vec::new() }
-    }
-
     /// Adds a piece.
     pub(crate) fn add(&mut self, reply: &Reply) -> Result<(), ApiError> {
         if !reply.content.is_empty() {
@@ -145,7 +128,7 @@ impl OneCallAtATime {
             let arguments = call.arguments.text()?;
             if self.sent.is_none() {
                 self.sent = Some(call.index);
-                self.ready.push(begun(self.id_prefix, call.index, call.id, call.name));
+                self.ready.push(Part::Call { id: call.id.to_owned(), name: call.name.to_owned() });
             }
             if self.sent == Some(call.index) {
                 if !arguments.is_empty() {
@@ -175,8 +158,8 @@ impl OneCallAtATime {
             if !self.text.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut self.text)));
             }
-            for WaitingCall { index, id, name, arguments } in self.waiting.drain(..) {
-                parts.push(begun(self.id_prefix, index, &id, &name));
+            for WaitingCall { id, name, arguments, .. } in self.waiting.drain(..) {
+                parts.push(Part::Call { id, name });
                 if !arguments.is_empty() {
                     parts.push(Part::Arguments(arguments));
                 }
@@ -197,10 +180,6 @@ impl OneCallAtATime {
     }
 }
 
-fn begun(prefix: &str, index: i64, id: &str, name: &str) -> Part {
-    Part::Call { id: id_of(prefix, index, id), name: name.to_owned() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,7 +191,7 @@ mod tests {
             let call = json!({ "index": index, "id": id, "function": function });
             Reply::read("/x", Value::from_serialize(&json!({ "tool_calls": [call] })).unwrap()).unwrap()
         };
-        let mut calls = OneCallAtATime::new("call");
+        let mut calls = OneCallAtATime::default();
         for (index, id, arguments) in [(0, "a", "{"), (1, "b", "{"), (1, "b", "}"), (0, "a", "}")] {
             calls.add(&piece(index, id, arguments)).unwrap();
         }

@@ -68,7 +68,7 @@ fn missing(path: &str) -> Option<&'static str> {
     let (name, _) = path.strip_prefix("/v1/")?.split_once('/').unwrap_or((path.strip_prefix("/v1/")?, ""));
     Some(match name {
         "responses" => "responses that are kept: each answer is sent once",
-        "audio" => "more of sounds than transcriptions, translations and speech",
+        "audio" => "other audio endpoints: transcriptions, translations and speech are offered",
         "images" => "edits and variations of images: generations are offered",
         "files" => "files",
         "batches" => "batches",
@@ -112,7 +112,10 @@ mod tests {
             ("/v1/images/generations", Endpoint::Call(Task::Image)),
             ("/v1/images/edits", Endpoint::Missing("edits and variations of images: generations are offered")),
             ("/v1/audio/translations", Endpoint::Translations),
-            ("/v1/audio/voices", Endpoint::Missing("more of sounds than transcriptions, translations and speech")),
+            (
+                "/v1/audio/voices",
+                Endpoint::Missing("other audio endpoints: transcriptions, translations and speech are offered"),
+            ),
             ("/v1/files", Endpoint::Missing("files")),
             ("/v1/responses", Endpoint::Responses),
             ("/v1/responses/resp_1", Endpoint::Missing("responses that are kept: each answer is sent once")),

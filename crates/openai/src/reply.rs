@@ -1,5 +1,7 @@
 //! What a route that writes text has answered: a text, or an object with more. Pure.
 
+use std::collections::BTreeSet;
+
 use callboard_codec::{Map, Value};
 use callboard_http::protocol::ApiError;
 
@@ -78,11 +80,11 @@ impl Reply {
         }
     }
 
-    /// Gives each piece of a tool call its `index`, by which clients join them: one with an `id`, or with the name of a
-    /// function, begins the next call, of which `begun` counts those of the answer; one without continues the last. A
-    /// `whole` answer has no pieces: each is a call. A call that begins without an `id` gets one that begins with
-    /// `prefix`: a client answers by it.
-    pub(crate) fn number_tool_calls(&mut self, begun: &mut i64, is_whole: bool, prefix: &str) {
+    /// Gives each piece of a tool call its `index`, by which clients join them: a piece with an `id`, or with the name
+    /// of a function, begins the next call; one without continues the last. A `whole` answer has no pieces: each is a
+    /// call, whatever its own `index`. `begun` has the indexes of the answer until now. A call that begins without an
+    /// `id` gets one that begins with `prefix`: a client answers by it.
+    pub(crate) fn number_tool_calls(&mut self, begun: &mut BTreeSet<i64>, is_whole: bool, prefix: &str) {
         let Some(Value::List(calls)) = self.more.get_mut(TOOL_CALLS) else { return };
         for call in calls {
             let Value::Map(call) = call else { continue };
@@ -93,13 +95,14 @@ impl Reply {
                 remove_unset(function, "name");
                 has_name = function.contains_key("name");
             }
-            let own = call.get("index").and_then(Value::as_i64);
-            let is_new = is_whole || has_name || call.contains_key("id") || *begun == 0;
-            let index = own.unwrap_or(if is_new { *begun } else { *begun - 1 });
-            if index >= *begun && !call.contains_key("id") {
+            let has_id = matches!(call.get("id"), Some(Value::Str(_)));
+            let own = call.get("index").and_then(Value::as_i64).filter(|_| !is_whole);
+            let is_new = is_whole || has_name || has_id;
+            let next = begun.last().map_or(0, |last| if is_new { last.saturating_add(1) } else { *last });
+            let index = own.unwrap_or(next);
+            if begun.insert(index) && !has_id {
                 call.insert("id", format!("{prefix}{index}"));
             }
-            *begun = (*begun).max(index.saturating_add(1));
             call.insert("index", index);
         }
     }
@@ -233,7 +236,7 @@ mod tests {
                 { "id": "", "index": 0, "type": null, "function": { "name": "", "arguments": " " } },
             ] }),
         ];
-        let (mut whole, mut begun) = (Reply::default(), 0);
+        let (mut whole, mut begun) = (Reply::default(), BTreeSet::new());
         for piece in pieces {
             let mut piece = read(piece);
             piece.number_tool_calls(&mut begun, false, "x_");
@@ -252,7 +255,7 @@ mod tests {
         let f = json!({ "id": "", "type": "function", "function": { "name": "f", "arguments": "{}" } });
         let nameless = json!({ "function": { "name": "", "arguments": "{}" } });
         for (calls, is_whole) in [([&f, &f], false), ([&f, &nameless], true)] {
-            let (mut reply, mut begun) = (read(json!({ "tool_calls": calls })), 0);
+            let (mut reply, mut begun) = (read(json!({ "tool_calls": calls })), BTreeSet::new());
             reply.number_tool_calls(&mut begun, is_whole, "x_");
             let calls = serde_json::to_value(&reply.more).unwrap();
             assert_eq!((&calls["tool_calls"][0]["index"], &calls["tool_calls"][1]["index"]), (&json!(0), &json!(1)));
@@ -260,19 +263,30 @@ mod tests {
         }
     }
 
-    /// Each piece has its own `index`, as of a model that writes two calls in turn.
+    /// Each piece has its own `index`, as of a model that writes two calls in turn, in any order.
     #[test]
     fn a_call_gets_its_id_once() {
         let piece = |index| json!({ "tool_calls": [{ "index": index, "function": { "arguments": "a" } }] });
-        let (mut whole, mut begun) = (Reply::default(), 0);
-        for index in [0, 1, 0, 1] {
+        let (mut whole, mut begun) = (Reply::default(), BTreeSet::new());
+        for index in [1, 0, 1, 0] {
             let mut piece = read(piece(index));
             piece.number_tool_calls(&mut begun, false, "x_");
             whole.join(piece);
         }
         let call =
             |index: i64| json!({ "index": index, "function": { "arguments": "aa" }, "id": format!("x_{index}") });
-        assert_eq!(serde_json::to_value(&whole.more).unwrap()["tool_calls"], json!([call(0), call(1)]));
+        assert_eq!(serde_json::to_value(&whole.more).unwrap()["tool_calls"], json!([call(1), call(0)]));
+    }
+
+    /// Each is a call of its own, whatever its `index` and its `id` are.
+    #[test]
+    fn calls_of_a_whole_answer_have_their_places_as_indexes_and_ids_of_their_own() {
+        let calls = [json!({ "index": 0, "id": "a" }), json!({ "index": 0 }), json!({ "index": 0, "id": 7 })];
+        let (mut reply, mut begun) = (read(json!({ "tool_calls": calls })), BTreeSet::new());
+        reply.number_tool_calls(&mut begun, true, "x_");
+        let call = |index: i64, id: &str| json!({ "index": index, "id": id });
+        let expected = json!([call(0, "a"), call(1, "x_1"), call(2, "x_2")]);
+        assert_eq!(serde_json::to_value(&reply.more).unwrap()["tool_calls"], expected);
     }
 
     #[test]

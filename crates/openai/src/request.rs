@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use callboard_codec::{Format, Map, Payload, Value};
+use callboard_codec::{Account, Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, Route};
 use callboard_core::{CallOptions, Deadline, Task};
 use callboard_http::axum::http::request::Parts;
@@ -15,10 +15,10 @@ use callboard_http::protocol::{
     UnroutedRequest,
 };
 
+use crate::convert::{Convert, convert_within};
 use crate::error::invalid;
 use crate::input::{InputForm, main_fields};
 use crate::models;
-use crate::translate::{Translate, translated};
 
 /// The fields that this crate reads, beside the main fields of the tasks.
 const OF_REQUESTS: [&str; 12] = [
@@ -71,35 +71,39 @@ pub(crate) struct ModelRequest<'a> {
 }
 
 impl<'a> ModelRequest<'a> {
+    /// Reads a request in OpenAI's form.
     pub(crate) async fn read(
         context: RequestContext<'a>,
         task: Task,
         request: ProtocolRequest<'_>,
     ) -> Result<Self, ApiError> {
-        Self::read_as(context, task, request, None).await
+        Self::read_with(context, task, request, |fields, _, _| Ok(fields)).await
     }
 
-    /// The same of another API: `translate` makes the fields of the task of those that were sent, wherever a large body
-    /// is decoded.
+    /// Reads a request of another API; `convert` runs where the body is decoded.
     pub(crate) async fn read_as(
         context: RequestContext<'a>,
         task: Task,
         request: ProtocolRequest<'_>,
-        translate: Option<Translate>,
+        convert: Convert,
+    ) -> Result<Self, ApiError> {
+        let convert = move |fields, length, account: &dyn Account| convert_within(fields, length, account, convert);
+        Self::read_with(context, task, request, convert).await
+    }
+
+    async fn read_with(
+        context: RequestContext<'a>,
+        task: Task,
+        request: ProtocolRequest<'_>,
+        convert: impl Fn(Map, usize, &dyn Account) -> Result<Map, ApiError> + Send + 'static,
     ) -> Result<Self, ApiError> {
         let parts = request.head;
         let UnroutedRequest { head, bytes, account, budget, compression } = context.read_unrouted(request).await?;
         let length = bytes.len() as u64;
         let (decode, payer) = (context.config.decode.clone(), Arc::clone(&account));
-        let read = move |bytes: &bytes::Bytes| {
-            let fields = match Value::decode(Format::Json, bytes, &decode)? {
-                Value::Map(fields) => fields,
-                other => return Err(invalid(format!("the body must be an object, not {}", other.kind()))),
-            };
-            match translate {
-                Some(translate) => translated(fields, bytes.len(), &*payer, translate),
-                None => Ok(fields),
-            }
+        let read = move |bytes: &bytes::Bytes| match Value::decode(Format::Json, bytes, &decode)? {
+            Value::Map(fields) => convert(fields, bytes.len(), &*payer),
+            other => Err(invalid(format!("the body must be an object, not {}", other.kind()))),
         };
         let ((), fields) = budget.read((), bytes, read).await?;
         let model = model_of(fields.get("model"))?;
@@ -107,7 +111,7 @@ impl<'a> ModelRequest<'a> {
         Self::routed(context, task, model, read, |_| fields)
     }
 
-    /// The same of a form, whose texts become what the type of the route wants.
+    /// Reads a form, whose texts become what the type of the route wants.
     pub(crate) async fn read_form(
         context: RequestContext<'a>,
         task: Task,

@@ -33,21 +33,25 @@ pub(crate) fn written(answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(answer).map_err(|error| unwritten(&error))
 }
 
-/// The same of an answer with so many bytes of texts: a vector that grows holds its old and its new room at a time.
+/// Writes JSON into a buffer sized for `bytes` of text, because a growing vector holds its old and new memory at once.
 pub(crate) fn written_of(bytes: usize, answer: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     let mut out = room_for(bytes);
     write(&mut out, answer)?;
     Ok(out)
 }
 
-/// Room for the JSON of so many bytes of texts, and for the names beside them.
+/// A buffer for the JSON of `bytes` of text, with room for field names.
 pub(crate) fn room_for(bytes: usize) -> Vec<u8> {
     Vec::with_capacity(bytes.saturating_add(bytes / 16).saturating_add(512))
 }
 
-/// Adds an event to `out`: its lines before the data, and the data, which is JSON without line breaks.
-pub(crate) fn push_event(out: &mut Vec<u8>, lines: &[&str], data: &impl Serialize) -> Result<(), ApiError> {
-    lines.iter().for_each(|line| out.extend_from_slice(line.as_bytes()));
+/// Adds an event to `out`: its name, if it has one, and its data as JSON, which is one line.
+pub(crate) fn push_event(out: &mut Vec<u8>, name: Option<&str>, data: &impl Serialize) -> Result<(), ApiError> {
+    if let Some(name) = name {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\n");
+    }
     out.extend_from_slice(b"data: ");
     write(out, data)?;
     out.extend_from_slice(b"\n\n");

@@ -152,7 +152,7 @@ impl EventSource for Sound {
         let write = move || {
             let (audio, mut out) = (STANDARD.encode(&piece), respond::room_for(bytes.div_ceil(3).saturating_mul(4)));
             let data = json!({ "type": "speech.audio.delta", "audio": audio });
-            respond::push_event(&mut out, &[], &data).map(|()| out)
+            respond::push_event(&mut out, None, &data).map(|()| out)
         };
         let written = budget.run_outcome(bytes, write).await??;
         budget.settle(written.len())?;
@@ -162,8 +162,10 @@ impl EventSource for Sound {
     fn end(&mut self) -> Option<Bytes> {
         // The tokens of a sound are not counted; clients demand the field.
         let usage = json!({ "input_tokens": 0, "output_tokens": 0, "total_tokens": 0 });
-        let done = respond::written(&json!({ "type": "speech.audio.done", "usage": usage })).unwrap_or_default();
-        Some(event_bytes(&done).into())
+        let mut out = Vec::new();
+        // Numbers can always be written.
+        let _ = respond::push_event(&mut out, None, &json!({ "type": "speech.audio.done", "usage": usage }));
+        Some(out.into())
     }
 
     fn failed(&mut self, error: &ApiError) -> Bytes {

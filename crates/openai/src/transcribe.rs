@@ -212,14 +212,14 @@ impl EventSource for TranscriptEvents {
         let write = move || {
             let mut out = respond::room_for(bytes);
             if !delta.is_empty() {
-                respond::push_event(&mut out, &[], &json!({ "type": "transcript.text.delta", "delta": delta }))?;
+                respond::push_event(&mut out, None, &json!({ "type": "transcript.text.delta", "delta": delta }))?;
             }
             if let Some((text, usage)) = &done {
                 let mut done = json!({ "type": "transcript.text.done", "text": text });
                 if let Some(usage) = usage {
                     done["usage"] = usage.clone();
                 }
-                respond::push_event(&mut out, &[], &done)?;
+                respond::push_event(&mut out, None, &done)?;
             }
             Ok::<_, ApiError>(out)
         };

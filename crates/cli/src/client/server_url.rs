@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use callboard_http_client::Origin;
+use callboard_http_client::{Origin, without_credentials};
 use callboard_net::QuicUrl;
 
 /// The URL of a server; its scheme is the protocol.
@@ -46,7 +46,7 @@ impl FromStr for ServerUrl {
 fn check_scheme(text: &str) -> Result<(), String> {
     match text.split_once("://") {
         Some((scheme, _)) if !["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) => {
-            Err(format!("`{text}` has the scheme `{scheme}`; http, https and quic are spoken here"))
+            Err(format!("`{}` has another scheme; http, https and quic are spoken here", without_credentials(text)))
         }
         _ => Ok(()),
     }

@@ -13,6 +13,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use callboard_http::{RateLimit, SampleRatio};
+use callboard_http_client::without_credentials;
 use toml::de::DeValue;
 
 use super::units;
@@ -72,30 +73,16 @@ impl Raw<'_> {
         }
     }
 
-    /// The value as error messages show it. Of an address nothing is shown that may be a password.
+    /// The value as error messages show it. Credentials in an address are not shown.
     pub(crate) fn found(&self) -> String {
         match self {
-            Self::Text(text) => shown(text),
-            Self::Toml(DeValue::String(text)) => shown(text),
+            Self::Text(text) => format!("{:?}", without_credentials(text)),
+            Self::Toml(DeValue::String(text)) => format!("{:?}", without_credentials(text)),
             Self::Toml(DeValue::Integer(integer)) => integer.to_string(),
             Self::Toml(DeValue::Float(float)) => float.to_string(),
             Self::Toml(DeValue::Boolean(boolean)) => boolean.to_string(),
             Self::Toml(other) => format!("a value of type {}", other.type_str()),
         }
-    }
-}
-
-/// A text in quotes, without what may be a password: the rest of an address with a user or of another protocol than
-/// HTTP, and whatever names one.
-fn shown(text: &str) -> String {
-    if text.to_ascii_lowercase().contains("password") {
-        return "a text with a password".to_owned();
-    }
-    match text.split_once("://") {
-        Some((scheme, rest)) if rest.contains('@') || !scheme.ends_with("http") && !scheme.ends_with("https") => {
-            format!("\"{scheme}://…\"")
-        }
-        _ => format!("{text:?}"),
     }
 }
 

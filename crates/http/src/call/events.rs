@@ -34,7 +34,8 @@ pub trait EventSource: Send + 'static {
     /// does that.
     fn next(&mut self) -> impl Future<Output = Option<Result<Self::Item, ApiError>>> + Send;
 
-    /// The size of an item, in bytes. A large one is written off the runtime, and what was ready before it is sent first.
+    /// The size of an item, in bytes. From [`LARGE_BYTES`] on, an item is written off the runtime, and events that were
+    /// ready before it are sent first.
     fn bytes(item: &Self::Item) -> usize;
 
     /// The bytes of an item's [event](event_bytes).
@@ -104,7 +105,7 @@ struct Events<S: EventSource> {
     leaving: Option<AbandonGuard>,
     /// A large item that is ready: it is written after the earlier events.
     held: Option<S::Item>,
-    /// Events that are not sent.
+    /// Written events, not yet sent.
     send_buffer: SendBuffer,
     is_over: bool,
     items: StreamedItems,

@@ -1,9 +1,9 @@
 //! `/livez` and `/readyz`, for orchestrators.
 //!
 //! Live: the process answers, and a restart would not help. Ready: the node accepts traffic. A draining node is live
-//! and not ready, so it is taken out of service but not killed; so is a node without any peer for its remote stages, and
-//! one with keyed actors that has not seen its cluster yet. A node that is not ready answers with a problem document
-//! (503) that names the stages and reasons.
+//! and not ready, so it is taken out of service but not killed; so is a node without any peer for its remote stages,
+//! and one with keyed actors that has not seen its cluster yet. A node that is not ready answers with a problem
+//! document (503) that names the stages and reasons.
 
 use axum::Json;
 use axum::extract::State;

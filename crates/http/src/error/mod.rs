@@ -436,8 +436,7 @@ impl ApiError {
         self.0.may_have_run
     }
 
-    /// Whether clients repeat its status by themselves, as those of OpenAI and Anthropic do (408, 409, 429 and every
-    /// 5xx), and must not.
+    /// Whether the client would retry this status by default (408, 409, 429, 5xx) although the call may have run.
     #[must_use]
     pub fn must_not_be_repeated(&self) -> bool {
         let status = self.0.status;

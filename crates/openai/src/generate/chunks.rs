@@ -116,7 +116,7 @@ impl EventSource for Chunks {
             // Numbers can always be written.
             let _ = self.writer.chunk(&mut last, &[], Some(usage.into()));
         }
-        last.extend_from_slice(b"data: [DONE]\n\n");
+        last.extend(event_bytes(b"[DONE]"));
         Some(last.into())
     }
 

@@ -9,6 +9,7 @@
 
 mod chunks;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use callboard_codec::{Payload, Value};
@@ -113,7 +114,7 @@ pub(crate) async fn choices(request: &mut ModelRequest<'_>) -> Result<Vec<Choice
                 reader: reader.clone(),
                 filter: StopFilter::new(Arc::clone(&stops)),
                 finish_reason: None,
-                tool_calls: 0,
+                tool_calls: BTreeSet::new(),
                 tool_call_ids: format!("call_{id}_{}_", choices.len()),
                 is_whole: !request.route.streams(),
                 _account: Arc::clone(&request.account),
@@ -162,8 +163,8 @@ pub(crate) struct Choice {
     reader: ReplyReader,
     filter: StopFilter,
     finish_reason: Option<String>,
-    /// The number of its tool calls until now.
-    tool_calls: i64,
+    /// The indexes of its tool calls until now.
+    tool_calls: BTreeSet<i64>,
     /// What the ids begin with that the route does not give to its tool calls.
     tool_call_ids: String,
     /// Whether the route answers once.
@@ -211,7 +212,7 @@ impl Choice {
         loop {
             let Some(payload) = next_reply(&mut self.replies, &self.life).await else {
                 let reply = Reply { content: self.filter.finish(), ..Reply::default() };
-                let natural = if self.tool_calls > 0 { "tool_calls" } else { "stop" };
+                let natural = if self.tool_calls.is_empty() { "stop" } else { "tool_calls" };
                 let reason = self.finish_reason.take().unwrap_or_else(|| natural.to_owned());
                 return Ok(Piece { index: self.index, reply, end: Some(Ending { reason, stop: None }) });
             };

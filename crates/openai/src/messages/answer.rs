@@ -16,9 +16,6 @@ use crate::reply::Usage;
 use crate::request::ModelRequest;
 use crate::respond;
 
-/// Of the ids of calls that the route gives none.
-const ID_PREFIX: &str = "toolu";
-
 #[derive(Serialize)]
 struct MessageJson<'a> {
     id: &'a str,
@@ -68,7 +65,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
         }
         for call in tool_uses(&reply) {
             let input = call.arguments.object(&route)?;
-            content.push(json!({ "type": "tool_use", "id": call.id(ID_PREFIX), "name": call.name, "input": input }));
+            content.push(json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input }));
         }
         let message = MessageJson {
             id: &id,
@@ -92,7 +89,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: String, choice: Choice)
 pub(super) async fn streamed(request: ModelRequest<'_>, id: String, choice: Choice) -> Result<Response, ApiError> {
     let source = MessageEvents {
         pieces: choice.pieces(),
-        calls: OneCallAtATime::new(ID_PREFIX),
+        calls: OneCallAtATime::default(),
         held_bytes: request.context.client.edge().held_bytes(),
         writer: EventWriter { id: id.into(), model: request.model.as_str().into(), ..EventWriter::default() },
         usage: Usage::default(),
@@ -154,7 +151,10 @@ impl EventSource for MessageEvents {
     }
 
     fn failed(&mut self, error: &ApiError) -> Bytes {
-        [b"event: error\ndata: ", &*error::body(error), b"\n\n"].concat().into()
+        let mut out = Vec::new();
+        // A text can always be written.
+        let _ = respond::push_event(&mut out, Some("error"), &error::body(error));
+        out.into()
     }
 }
 
@@ -243,5 +243,5 @@ fn written_json(value: &impl Serialize) -> Result<Json, ApiError> {
 /// Writes an event. Its data has its type, too.
 fn event(out: &mut Vec<u8>, r#type: &str, mut data: Json) -> Result<(), ApiError> {
     data["type"] = r#type.into();
-    respond::push_event(out, &["event: ", r#type, "\n"], &data)
+    respond::push_event(out, Some(r#type), &data)
 }

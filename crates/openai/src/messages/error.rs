@@ -4,7 +4,7 @@ use callboard_http::protocol::ApiError;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct MessagesErrorJson<'a> {
+pub(super) struct MessagesErrorJson<'a> {
     r#type: &'static str,
     error: MessagesErrorFields<'a>,
 }
@@ -15,7 +15,7 @@ struct MessagesErrorFields<'a> {
     message: &'a str,
 }
 
-pub(super) fn body(error: &ApiError) -> Vec<u8> {
+pub(super) fn body(error: &ApiError) -> MessagesErrorJson<'_> {
     let r#type = match error.status().as_u16() {
         401 => "authentication_error",
         403 => "permission_error",
@@ -27,7 +27,5 @@ pub(super) fn body(error: &ApiError) -> Vec<u8> {
         status if status < 500 => "invalid_request_error",
         _ => "api_error",
     };
-    // A text can always be written.
-    let error = MessagesErrorJson { r#type: "error", error: MessagesErrorFields { r#type, message: error.message() } };
-    serde_json::to_vec(&error).unwrap_or_default()
+    MessagesErrorJson { r#type: "error", error: MessagesErrorFields { r#type, message: error.message() } }
 }

@@ -46,7 +46,7 @@ impl MessagesProtocol {
             return Err(ApiError::method_not_allowed(method, "POST"));
         }
         let id = format!("msg_{}", context.id.as_str());
-        let mut request = ModelRequest::read_as(context, Task::Chat, request, Some(conversation::to_chat)).await?;
+        let mut request = ModelRequest::read_as(context, Task::Chat, request, conversation::to_chat).await?;
         let route = request.route.name().to_owned();
         let answer = async {
             let is_streamed = request.is_set("stream")?;
@@ -80,7 +80,8 @@ impl Protocol for MessagesProtocol {
     }
 
     fn error_response(&self, error: ApiError) -> Response {
-        response_with(&error, error::body(&error))
+        // A text can always be written.
+        response_with(&error, serde_json::to_vec(&error::body(&error)).unwrap_or_default())
     }
 
     fn request_id_header(&self) -> Option<HeaderName> {

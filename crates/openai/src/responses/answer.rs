@@ -17,9 +17,6 @@ use crate::reply::Usage;
 use crate::request::ModelRequest;
 use crate::respond;
 
-/// Of the ids of calls that the route gives none.
-const ID_PREFIX: &str = "call";
-
 fn head(request: &ModelRequest<'_>, id: &str) -> ResponseHead {
     ResponseHead { id: id.to_owned(), model: request.model.clone(), created: now() }
 }
@@ -36,7 +33,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: &str, choice: Choice) -
         }
         for call in tool_uses(&reply) {
             let arguments = call.arguments.text()?.into_owned();
-            items.push(Item::Call { id: call.id(ID_PREFIX), name: call.name.to_owned(), arguments });
+            items.push(Item::Call { id: call.id.to_owned(), name: call.name.to_owned(), arguments });
         }
         respond::written_of(bytes, &head.json(Status::of_end(&end.reason), &items, reply.usage, None))
     };
@@ -50,7 +47,7 @@ pub(super) async fn whole(request: ModelRequest<'_>, id: &str, choice: Choice) -
 pub(super) async fn streamed(request: ModelRequest<'_>, id: &str, choice: Choice) -> Result<Response, ApiError> {
     let source = ResponseEvents {
         pieces: choice.pieces(),
-        calls: OneCallAtATime::new(ID_PREFIX),
+        calls: OneCallAtATime::default(),
         output: Output::default(),
         held_bytes: request.context.client.edge().held_bytes(),
         writer: ResponseWriter { head: Arc::new(head(&request, id)), sequence: 0, begun: 0 },
@@ -227,6 +224,6 @@ impl ResponseWriter {
         data["type"] = name.into();
         data["sequence_number"] = self.sequence.into();
         self.sequence += 1;
-        respond::push_event(out, &["event: ", name, "\n"], &data)
+        respond::push_event(out, Some(name), &data)
     }
 }

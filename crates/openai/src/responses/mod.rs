@@ -17,7 +17,7 @@ use crate::request::ModelRequest;
 /// Answers `POST /v1/responses`.
 pub(crate) async fn answer(context: RequestContext<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     let id = context.id.as_str().to_owned();
-    let mut request = ModelRequest::read_as(context, Task::Chat, request, Some(conversation::to_chat)).await?;
+    let mut request = ModelRequest::read_as(context, Task::Chat, request, conversation::to_chat).await?;
     let route = request.route.name().to_owned();
     let answer = async {
         let is_streamed = request.is_set("stream")?;

@@ -1,5 +1,5 @@
-//! The properties of requests to the models of a node, for any bytes. The fuzz target runs them on generated inputs, the
-//! tests on all kept ones.
+//! The properties of requests to the models of a node, for any bytes. The fuzz target runs them on generated inputs,
+//! the tests on all kept ones.
 //!
 //! Besides "no panic": a request is answered, or refused as a mistake of its client in the words of its API; whatever
 //! was charged for it is given back.

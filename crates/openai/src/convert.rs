@@ -8,29 +8,29 @@ use callboard_codec::{Account, Map, Value};
 use callboard_http::protocol::ApiError;
 
 /// Makes the fields of a task of those of a request.
-pub(crate) type Translate = fn(Map) -> Result<Map, ApiError>;
+pub(crate) type Convert = fn(Map) -> Result<Map, ApiError>;
 
 /// The most memory of an entry of a list or an object beside its texts: small objects have room for twice as many
 /// entries as they have.
 const ENTRY_BYTES: usize = 2 * (size_of::<String>() + size_of::<Value>());
 
-/// What `translate` makes of fields that were decoded from a body of this length.
+/// Converts fields that were decoded from a body of this length, within what the account has room for.
 ///
 /// # Errors
 ///
-/// Those of `translate`, and no room for the result.
-pub(crate) fn translated(
+/// Those of `convert`, and no room for the result.
+pub(crate) fn convert_within(
     fields: Map,
     length: usize,
     account: &dyn Account,
-    translate: Translate,
+    convert: Convert,
 ) -> Result<Map, ApiError> {
     // What the decoder has charged for them at least.
     let sent = sum(&fields, Value::resident_bytes);
     // Arguments of tools become JSON, which is no longer than it was in the body.
     let most = sum(&fields, weight).max(length);
     account.charge(most)?;
-    let made = translate(fields)?;
+    let made = convert(fields)?;
     account.refund(most.saturating_sub(sum(&made, weight).saturating_sub(sent)));
     Ok(made)
 }
