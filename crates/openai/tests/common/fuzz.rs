@@ -4,20 +4,21 @@
 //! Besides "no panic": a request is answered, or refused as a mistake of its client in the words of its API; whatever
 //! was charged for it is given back.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+#[path = "edge.rs"]
+pub(crate) mod edge;
+
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use callboard_codec::{Media, Value};
-use callboard_core::{App, LocalClient, Node, RouteSpec, Stage, Task};
+use callboard_core::{App, RouteSpec, Stage, Task};
 use callboard_http::axum::body::{Body, to_bytes};
 use callboard_http::axum::http::Request;
-use callboard_http::protocol::Protocol;
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
-use callboard_openai::{CohereProtocol, MessagesProtocol, OpenAiProtocol};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 use tower_service::Service as _;
+
+use self::edge::Served;
 
 const JSON: &str = "application/json";
 
@@ -51,9 +52,7 @@ struct Recording {
 
 struct Tested {
     runtime: Runtime,
-    edge: HttpEdge,
-    client: LocalClient,
-    _node: Node,
+    served: Served,
 }
 
 static TESTED: LazyLock<Mutex<Tested>> = LazyLock::new(|| Mutex::new(Tested::start()));
@@ -77,18 +76,14 @@ fn app() -> App {
 impl Tested {
     fn start() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let node = runtime.block_on(app().start()).expect("a node");
-        let client = node.client();
-        let protocols: Vec<Arc<dyn Protocol>> =
-            vec![Arc::new(OpenAiProtocol::new()), Arc::new(MessagesProtocol), Arc::new(CohereProtocol)];
-        let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default(), protocols);
-        Self { runtime, edge: edge.expect("an edge"), client, _node: node }
+        let served = runtime.block_on(Served::start(app()));
+        Self { runtime, served }
     }
 
     async fn check(&self, path: &str, media: &str, body: &[u8]) {
         let request = Request::post(path).header("host", "test").header("content-type", media);
         let request = request.body(Body::from(body.to_vec())).expect("a request");
-        let Ok(response) = self.edge.clone().call(request).await;
+        let Ok(response) = self.served.edge.clone().call(request).await;
         let status = response.status().as_u16();
         let answer = to_bytes(response.into_body(), MAX_ANSWER_BYTES).await.expect("an answer");
         assert!(status == 200 || (400..500).contains(&status), "{path}: {status}: {}", text(&answer));
@@ -98,13 +93,7 @@ impl Tested {
             let message = message.and_then(serde_json::Value::as_str).expect("a refusal has a message");
             assert!(!message.is_empty() && message.len() < 4096, "{path}: {message}");
         }
-        for _ in 0..1000 {
-            if (self.client.edge().charged_bytes(), self.client.in_flight()) == (0, 0) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        panic!("{path}: {} bytes remain charged", self.client.edge().charged_bytes());
+        self.served.until_settled().await;
     }
 }
 

@@ -3,23 +3,22 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
+#[path = "../common/edge.rs"]
+mod edge;
 #[path = "../../../codec/tests/common/heap.rs"]
 mod heap;
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use callboard_codec::Value;
-use callboard_core::{App, LocalClient, Node, RouteSpec, Stage, Task};
+use callboard_core::{App, LocalClient, RouteSpec, Stage, Task};
 use callboard_http::axum::body::Body;
 use callboard_http::axum::http::Request;
-use callboard_http::protocol::Protocol;
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
-use callboard_openai::{CohereProtocol, MessagesProtocol, OpenAiProtocol};
 use futures_util::StreamExt as _;
 use serde_json::{Value as Json, json};
 use tokio::runtime::{Builder, Runtime};
 use tower::Service as _;
+
+use self::edge::Served;
 
 /// A request's heap is at most its charge times this factor …
 const HEAP_FACTOR: f64 = 1.1;
@@ -31,9 +30,8 @@ const MIB: usize = 1 << 20;
 
 struct Tested {
     runtime: Runtime,
-    edge: HttpEdge,
+    served: Served,
     client: LocalClient,
-    _node: Node,
 }
 
 fn app() -> App {
@@ -54,12 +52,9 @@ fn app() -> App {
 impl Tested {
     fn start() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let node = runtime.block_on(app().start()).unwrap();
-        let client = node.client();
-        let protocols: Vec<Arc<dyn Protocol>> =
-            vec![Arc::new(OpenAiProtocol::new()), Arc::new(MessagesProtocol), Arc::new(CohereProtocol)];
-        let edge = HttpEdge::try_new(client.clone(), HttpConfig::default(), ApiInfo::default(), protocols).unwrap();
-        Self { runtime, edge, client, _node: node }
+        let served = runtime.block_on(Served::start(app()));
+        let client = served.node.client();
+        Self { runtime, served, client }
     }
 
     /// The peaks of the heap and of the accounts in one request.
@@ -70,7 +65,7 @@ impl Tested {
         let request = request.body(Body::from(Bytes::copy_from_slice(body.as_bytes()))).unwrap();
         let ((), heap, _) = heap::measured(|| {
             self.runtime.block_on(async {
-                let response = self.edge.clone().call(request).await.unwrap();
+                let response = self.served.edge.clone().call(request).await.unwrap();
                 assert_eq!(response.status(), 200, "{path}");
                 let mut pieces = response.into_body().into_data_stream();
                 while let Some(piece) = pieces.next().await {
@@ -78,13 +73,7 @@ impl Tested {
                 }
             });
         });
-        for _ in 0..1000 {
-            if self.client.edge().charged_bytes() == 0 {
-                break;
-            }
-            self.runtime.block_on(tokio::time::sleep(std::time::Duration::from_millis(1)));
-        }
-        assert_eq!(self.client.edge().charged_bytes(), 0, "{path}");
+        self.runtime.block_on(self.served.until_settled());
         (heap, usize::try_from(self.client.edge().take_peak_charged_bytes()).unwrap())
     }
 }
@@ -100,12 +89,15 @@ fn requests() -> Vec<(&'static str, &'static str, String)> {
     let text = "a".repeat(8 * MIB);
     let parts = |kind: &str| -> Vec<Json> { vec![json!({ "type": kind, "text": "a".repeat(1000) }); 4000] };
     let response = |input: Json| json!({ "model": "chat", "input": input });
-    let message = |content: Json| json!({ "model": "chat", "max_tokens": 9, "messages": [{ "role": "user", "content": content }] });
+    let turn = |role: &str, content: Json| {
+        json!({ "model": "chat", "max_tokens": 9, "messages": [{ "role": role, "content": content }] })
+    };
+    let message = |content: Json| turn("user", content);
     let call = json!({ "type": "function_call", "call_id": "", "name": "", "arguments": "" });
     let picture = json!({ "type": "base64", "media_type": "image/png", "data": text });
     let used = json!({ "type": "tool_use", "id": "x", "name": "f", "input": { "text": "\u{1}".repeat(MIB) } });
     let uses = json!({ "type": "tool_use", "id": "", "name": "", "input": {} });
-    let said = |content: Json| json!({ "model": "chat", "max_tokens": 9, "messages": [{ "role": "assistant", "content": content }] });
+    let said = |content: Json| turn("assistant", content);
     let turns = vec![json!({ "role": "user", "content": "" }); 50_000];
     let asked = |model: &str, stream: bool| {
         json!({

@@ -1,20 +1,11 @@
-//! A node with models, and requests to it.
+//! Requests to a node with models, and their answers.
 
-use std::sync::Arc;
-
-use callboard_core::{App, Node};
 use callboard_http::axum::body::{Body, to_bytes};
 use callboard_http::axum::http::Request;
-use callboard_http::protocol::Protocol;
-use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
-use callboard_openai::{CohereProtocol, MessagesProtocol, OpenAiProtocol};
 use serde_json::Value;
 use tower::Service as _;
 
-pub(crate) struct Served {
-    edge: HttpEdge,
-    pub(crate) node: Node,
-}
+pub(crate) use crate::fuzz::edge::Served;
 
 /// What was answered.
 #[derive(Debug)]
@@ -52,21 +43,7 @@ impl Answer {
     }
 }
 
-fn protocols() -> Vec<Arc<dyn Protocol>> {
-    vec![Arc::new(OpenAiProtocol::new()), Arc::new(MessagesProtocol), Arc::new(CohereProtocol)]
-}
-
 impl Served {
-    pub(crate) async fn start(app: App) -> Self {
-        Self::with(app, HttpConfig::default()).await
-    }
-
-    pub(crate) async fn with(app: App, config: HttpConfig) -> Self {
-        let node = app.start().await.unwrap();
-        let edge = HttpEdge::try_new(node.client(), config, ApiInfo::default(), protocols()).unwrap();
-        Self { edge, node }
-    }
-
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         self.send("POST", path, body.to_string()).await
     }
