@@ -133,9 +133,10 @@ fn a_cycle_between_modules_is_found() {
 }
 
 /// Files that may contain `unsafe`, and the reason. Only those below `src` are linked into a program.
-const UNSAFE: [(&str, &str); 5] = [
+const UNSAFE: [(&str, &str); 6] = [
     ("crates/cli/src/arenas.rs", "the allocator has only a C interface for the number of its arenas"),
     ("crates/codec/tests/common/heap.rs", "an allocator that counts has to be one"),
+    ("crates/http/benches/allocations.rs", "the same, and it notes the place of each"),
     ("crates/onnx/src/engine/onnxruntime/values.rs", "ONNX Runtime has a C API, and its safe binding copies and locks"),
     ("crates/process/src/shared_memory.rs", "memory that another process maps as well has no other form"),
     ("crates/net/tests/heap/counting.rs", "the same, and it distinguishes large blocks from small blocks"),

@@ -89,9 +89,7 @@ fn requests() -> Vec<(&'static str, &'static str, String)> {
     let text = "a".repeat(8 * MIB);
     let parts = |kind: &str| -> Vec<Json> { vec![json!({ "type": kind, "text": "a".repeat(1000) }); 4000] };
     let response = |input: Json| json!({ "model": "chat", "input": input });
-    let turn = |role: &str, content: Json| {
-        json!({ "model": "chat", "max_tokens": 9, "messages": [{ "role": role, "content": content }] })
-    };
+    let turn = |role: &str, content: Json| json!({ "model": "chat", "max_tokens": 9, "messages": [{ "role": role, "content": content }] });
     let message = |content: Json| turn("user", content);
     let call = json!({ "type": "function_call", "call_id": "", "name": "", "arguments": "" });
     let picture = json!({ "type": "base64", "media_type": "image/png", "data": text });

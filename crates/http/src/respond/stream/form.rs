@@ -12,7 +12,6 @@ use bytes::Bytes;
 use callboard_codec::{DataType, EncodeError, Format, MediaType, Payload};
 use callboard_core::edge::CodecBudget;
 
-use super::heartbeat::HEARTBEAT;
 use super::send_buffer::SendBuffer;
 use crate::error::ApiError;
 use crate::request::media::{TEXT_PLAIN, plain_types};
@@ -187,11 +186,6 @@ impl StreamWriter {
             StreamForm::Lines | StreamForm::Text => {}
             StreamForm::Envelopes => write(Frame::END, out),
         }
-    }
-
-    /// Writes a comment.
-    pub(super) fn heartbeat(out: &mut SendBuffer) {
-        out.push(HEARTBEAT);
     }
 }
 

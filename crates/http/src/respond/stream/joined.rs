@@ -14,9 +14,9 @@ use callboard_core::edge::LARGE_BYTES;
 use futures_util::FutureExt as _;
 use prometheus_client::metrics::counter::Counter;
 
+use super::AbandonGuard;
 use super::heartbeat::{HEARTBEAT, Heartbeat};
 use super::send_buffer::SendBuffer;
-use super::AbandonGuard;
 use crate::error::ApiError;
 use crate::observe::stream_log::StreamedItems;
 

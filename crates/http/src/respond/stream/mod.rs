@@ -13,10 +13,12 @@
 
 mod form;
 mod heartbeat;
+mod joined;
 mod send_buffer;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -32,13 +34,13 @@ use prometheus_client::metrics::counter::Counter;
 use thiserror::Error;
 
 pub(crate) use self::form::{StreamForm, one_line};
-pub(crate) use self::heartbeat::{HEARTBEAT, Heartbeat};
+pub(crate) use self::heartbeat::Heartbeat;
+pub(crate) use self::joined::{JoinedStream, StreamSource};
 pub(crate) use self::send_buffer::SendBuffer;
 
 use self::form::{EncodedItem, StreamWriter};
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
-use crate::observe::stream_log::StreamedItems;
 use crate::observe::timeline_header;
 use crate::request::coding::ContentCoding;
 use crate::request_id::RequestId;
@@ -83,33 +85,26 @@ pub(crate) async fn begin(replies: PayloadReplies, streamed: StreamContext) -> R
     let coding = streamed.coding.filter(|coding| compressor_charge.try_grow(coding.compressor_bytes() as u64));
     let compressor = coding.and_then(|coding| Compressor::new(coding).ok());
     let coding = coding.filter(|_| compressor.is_some());
-    let items = StreamedItems::default();
-    let mut stream_body = ReplyStreamBody {
+    let source = ReplySource {
         replies,
         client: streamed.client,
         deadline: streamed.deadline,
         life: streamed.life,
         writer: StreamWriter::new(form),
-        held: None,
-        send_buffer: SendBuffer::default(),
-        compressor,
-        _compressor_charge: compressor_charge,
-        is_over: false,
         is_broken: false,
-        heartbeat: form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)),
-        leaving: None,
         panics: streamed.panics,
         sends_traces: streamed.sends_traces,
         id: streamed.id,
         route: streamed.route,
         explained: streamed.explained,
-        items: items.clone(),
         _span: streamed.span,
     };
-    stream_body.first().await?;
-    let chosen = stream_body.replies.response().map(ChosenResponse::try_for_stream).transpose()?;
-    // Before this, the request has no response, and the edge counts a client that leaves.
-    stream_body.leaving = (!stream_body.is_over).then(|| AbandonGuard::new(streamed.abandoned));
+    let mut joined = JoinedStream::new(source, form.has_heartbeats().then(|| Heartbeat::new(streamed.heartbeat)));
+    joined.begin().await?;
+    let chosen = joined.source.replies.response().map(ChosenResponse::try_for_stream).transpose()?;
+    joined.count_leaving(streamed.abandoned);
+    let items = joined.items();
+    let stream_body = ReplyStreamBody { joined, compressor, _compressor_charge: compressor_charge };
     let body = stream::unfold(stream_body, async |mut stream_body| Some((stream_body.next().await?, stream_body)));
     let mut response = Response::new(Body::from_stream(body));
     response.extensions_mut().insert(items);
@@ -137,159 +132,98 @@ pub(crate) const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-acce
 
 /// The response body of one stream.
 struct ReplyStreamBody {
+    joined: JoinedStream<ReplySource>,
+    compressor: Option<Compressor>,
+    _compressor_charge: HeldBytes,
+}
+
+impl ReplyStreamBody {
+    /// The next piece of the body.
+    async fn next(&mut self) -> Option<Result<Bytes, BrokenStream>> {
+        if let Some(piece) = self.joined.next().await {
+            return Some(Ok(match &mut self.compressor {
+                None => piece,
+                // Compressing into memory does not fail.
+                Some(compressor) => compressor.piece(&piece).unwrap_or_default(),
+            }));
+        }
+        if std::mem::take(&mut self.joined.source.is_broken) {
+            self.compressor = None;
+            // hyper sends the pieces that it has when it waits, and drops them at an error.
+            tokio::task::yield_now().await;
+            return Some(Err(BrokenStream));
+        }
+        self.compressor.take().and_then(|compressor| compressor.finish().ok()).map(Ok)
+    }
+}
+
+/// The outcomes of a call.
+struct ReplySource {
     replies: PayloadReplies,
     client: LocalClient,
     deadline: Deadline,
     life: Arc<EdgeLife>,
     writer: StreamWriter,
-    /// A large item that is ready: it is written after the earlier items.
-    held: Option<Payload>,
-    /// Pieces of earlier items.
-    send_buffer: SendBuffer,
-    compressor: Option<Compressor>,
-    _compressor_charge: HeldBytes,
-    is_over: bool,
     /// It has ended with an error that its form cannot tell.
     is_broken: bool,
-    heartbeat: Option<Heartbeat>,
-    leaving: Option<AbandonGuard>,
     panics: Counter,
     sends_traces: bool,
     id: RequestId,
     route: String,
     explained: Option<Recorder>,
-    items: StreamedItems,
     /// Ends with the stream.
     _span: Option<Arc<RequestSpan>>,
 }
 
-impl ReplyStreamBody {
-    /// Waits for the first item, which decides the status, or for the heartbeat.
-    async fn first(&mut self) -> Result<(), ApiError> {
-        let first = match &mut self.heartbeat {
-            None => self.replies.next().await,
-            Some(heartbeat) => tokio::select! {
-                biased;
-                first = self.replies.next() => first,
-                () = heartbeat.silence() => {
-                    StreamWriter::heartbeat(&mut self.send_buffer);
-                    return Ok(());
-                }
-            },
-        };
-        match first {
-            Some(item) => self.item(item?).await,
-            None => {
-                self.end();
-                Ok(())
-            }
+impl StreamSource for ReplySource {
+    type Item = Payload;
+
+    async fn next(&mut self) -> Option<Result<Payload, ApiError>> {
+        next_reply(&mut self.replies, &self.life).await
+    }
+
+    /// Without a look at the life of the edge, whose lock all connections share.
+    fn ready(&mut self) -> Poll<Option<Result<Payload, ApiError>>> {
+        match self.replies.next().now_or_never() {
+            Some(reply) => Poll::Ready(reply.map(|reply| reply.map_err(ApiError::from))),
+            None => Poll::Pending,
         }
     }
 
-    /// The next piece of the body.
-    async fn next(&mut self) -> Option<Result<Bytes, BrokenStream>> {
-        loop {
-            self.take_what_is_ready().await;
-            if let Some(piece) = self.send_buffer.pop() {
-                return Some(Ok(match &mut self.compressor {
-                    None => piece,
-                    // Compressing into memory does not fail.
-                    Some(compressor) => compressor.piece(&piece).unwrap_or_default(),
-                }));
-            }
-            if std::mem::take(&mut self.is_broken) {
-                self.compressor = None;
-                // hyper sends the pieces that it has when it waits, and drops them at an error.
-                tokio::task::yield_now().await;
-                return Some(Err(BrokenStream));
-            }
-            if self.is_over {
-                return self.compressor.take().and_then(|compressor| compressor.finish().ok()).map(Ok);
-            }
-            if let Some(payload) = self.held.take() {
-                self.write(Some(Ok(payload))).await;
-                continue;
-            }
-            let reply = next_reply(&mut self.replies, &self.life);
-            let item = match &mut self.heartbeat {
-                None => reply.await,
-                Some(heartbeat) => tokio::select! {
-                    biased;
-                    item = reply => {
-                        heartbeat.sent();
-                        item
-                    }
-                    () = heartbeat.silence() => {
-                        StreamWriter::heartbeat(&mut self.send_buffer);
-                        continue;
-                    }
-                },
-            };
-            self.write(item).await;
-        }
-    }
-
-    /// Joins ready items to the next piece, if there is one. A large item does not delay it.
-    async fn take_what_is_ready(&mut self) {
-        while !self.send_buffer.is_empty() && self.send_buffer.has_room() && !self.is_over && self.held.is_none() {
-            let Some(item) = self.replies.next().now_or_never() else { return };
-            self.heartbeat.iter_mut().for_each(Heartbeat::sent);
-            match item {
-                Some(Ok(payload)) if self.is_long(&payload) => self.held = Some(payload),
-                item => self.write(item.map(|item| item.map_err(ApiError::from))).await,
-            }
-        }
-    }
-
-    /// Whether the item is encoded on another thread. An envelope shares the memory of the outcome.
-    fn is_long(&self, payload: &Payload) -> bool {
-        self.writer.form().is_json() && payload.size_up_to(LARGE_BYTES) >= LARGE_BYTES
-    }
-
-    async fn write(&mut self, item: Option<Result<Payload, ApiError>>) {
-        let error = match item {
-            None => return self.end(),
-            Some(Err(error)) => error,
-            Some(Ok(payload)) => match self.item(payload).await {
-                Ok(()) => return,
-                Err(error) => error,
-            },
-        };
-        error.log(self.id.as_str(), Some(&self.route));
-        self.explain();
-        self.is_broken = !self.writer.error(&error, self.id.as_str(), self.sends_traces, &mut self.send_buffer);
-        self.finish();
+    /// JSON that is long is encoded on another thread. An envelope shares the memory of the outcome.
+    fn bytes(&self, payload: &Payload) -> usize {
+        if self.writer.form().is_json() { payload.size_up_to(LARGE_BYTES) } else { 0 }
     }
 
     /// Encodes an item. User code may panic here, on the connection's own task: that ends this stream only. The item is
     /// charged to an account of its own until it is sent.
-    async fn item(&mut self, payload: Payload) -> Result<(), ApiError> {
+    async fn write(&mut self, payload: Payload, out: &mut SendBuffer) -> Result<(), ApiError> {
         let edge = self.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
-        let (bytes, form) = (payload.size_up_to(LARGE_BYTES), self.writer.form());
-        let bytes = if form.is_json() { bytes } else { 0 };
+        let (bytes, form) = (self.bytes(&payload), self.writer.form());
         let encoding = Box::pin(budget.run_outcome(bytes, move || EncodedItem::try_new(&payload, form)));
         let item = caught_within(&self.panics, encoding).await?;
-        self.writer.item(item.map_err(ApiError::unencodable)?.held(&budget)?, &mut self.send_buffer);
-        self.items.count();
+        self.writer.item(item.map_err(ApiError::unencodable)?.held(&budget)?, out);
         Ok(())
     }
 
-    fn explain(&mut self) {
+    fn end(&mut self, out: &mut SendBuffer) {
+        self.explain(out);
+        self.writer.end(out);
+    }
+
+    fn failed(&mut self, error: &ApiError, out: &mut SendBuffer) {
+        error.log(self.id.as_str(), Some(&self.route));
+        self.explain(out);
+        self.is_broken = !self.writer.error(error, self.id.as_str(), self.sends_traces, out);
+    }
+}
+
+impl ReplySource {
+    fn explain(&mut self, out: &mut SendBuffer) {
         if let Some(recorder) = self.explained.take() {
-            self.writer.timeline(&timeline_header::document(&recorder), &mut self.send_buffer);
+            self.writer.timeline(&timeline_header::document(&recorder), out);
         }
-    }
-
-    fn end(&mut self) {
-        self.explain();
-        self.writer.end(&mut self.send_buffer);
-        self.finish();
-    }
-
-    fn finish(&mut self) {
-        self.is_over = true;
-        self.leaving.iter_mut().for_each(AbandonGuard::ended);
     }
 }
 
