@@ -262,3 +262,10 @@ def test_the_edge_and_the_package_refuse_the_same_headers() -> None:
     assert tuple(re.findall(r'"([^"]+)"', names)) == _headers.OWN
     names = edge.partition("const OF_RESPONSES")[2].partition("=")[2].partition("]")[0]
     assert tuple(re.findall(r'"([^"]+)"', names)) == _headers.OF_RESPONSES
+
+
+@pytest.mark.parametrize("env", [{"DB=URL": "hunter2"}, {"A": "hunter2\0"}, "hunter2", [{}, {"": "hunter2"}]])
+def test_no_error_shows_the_value_of_a_variable(env: Any) -> None:
+    with pytest.raises(TypeError, match=r"^env=") as error:
+        cb.function(env=env)(app.add)
+    assert "hunter2" not in str(error.value)

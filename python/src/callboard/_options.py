@@ -129,20 +129,23 @@ def devices_of(devices: Any, device: Any, replicas: int | tuple[int, int]) -> st
 def variables_of(env: Any, replicas: int | tuple[int, int]) -> dict[str, str] | list[dict[str, str]]:
     """Variables of all replicas; a list has those of each."""
     if isinstance(env, (list, tuple)):
-        each = [_variables(env, own) for own in env]
+        each = [_variables(own) for own in env]
         most = replicas[1] if isinstance(replicas, tuple) else replicas
         if most > 1 and most != len(each):
             raise ValueError(f"env=[…]: {len(each)} sets of variables for replicas={replicas!r}: write one for each")
         return each
-    return {} if env is None else _variables(env, env)
+    return {} if env is None else _variables(env)
 
 
-def _variables(env: Any, own: Any) -> dict[str, str]:
-    pairs = list(own.items()) if isinstance(own, Mapping) else [(None, None)]
-    for name, value in pairs:
+def _variables(own: Any) -> dict[str, str]:
+    cure = 'write names and texts such as {"OMP_NUM_THREADS": "4"}, or a list of them'
+    if not isinstance(own, Mapping):
+        raise TypeError(f"env=… is of type {type(own).__name__}: {cure}")
+    for name, value in own.items():
         if not (isinstance(name, str) and name and "=" not in name and isinstance(value, str)) or "\0" in name + value:
-            raise TypeError(f'env={env!r}: write names and texts such as {{"OMP_NUM_THREADS": "4"}}, or a list of them')
-    return dict(pairs)
+            # A value may be a secret.
+            raise TypeError(f"env={{{name!r}: …}}: {cure}")
+    return dict(own)
 
 
 _MAX_CORE = 8191
