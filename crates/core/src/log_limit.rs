@@ -4,11 +4,14 @@
 //! * **Full:** lines beyond the rate are left out and counted; the count is for the next line, once there is room
 //!   again.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use crate::clock::{self, Instant};
+use crate::error::{ErrorKind, ErrorOrigin};
 
 /// The most lines of one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +30,44 @@ impl LogRate {
     pub const FAULTS: Self = Self { lines: 60, bytes: usize::MAX, per: Duration::from_secs(30) };
 
     /// Failed calls, of which each has an id that an operator may search for.
-    const FAILED_CALLS: Self = Self { lines: 100, bytes: 256 * 1024, per: Duration::from_secs(1) };
+    const FAILED_CALLS: Self = Self { lines: 20, bytes: 64 * 1024, per: Duration::from_secs(1) };
 }
 
-/// Lines about failed calls, of all nodes and edges of this process: they share its log.
-pub static FAILED_CALLS: SharedLogLimit = SharedLogLimit::new(LogRate::FAILED_CALLS);
+/// Lines about failed calls, of all nodes and edges of this process: they share its log. Each route has one limit for
+/// refusals and late calls, which any caller can cause, and another for all else. Some routes may share theirs.
+static FAILED_CALLS: [SharedLogLimit; 64] = [const { SharedLogLimit::new(LogRate::FAILED_CALLS) }; 64];
+
+/// Whether a line of this length about a failed call of a route may be written now. What is left out is told by a line
+/// of its own, a second later at the latest.
+#[must_use]
+pub fn admits_failed_call(route: &str, kind: ErrorKind, bytes: usize) -> bool {
+    let is_load = matches!(kind.row().origin, ErrorOrigin::Load | ErrorOrigin::Service | ErrorOrigin::Time);
+    let mut hasher = DefaultHasher::new();
+    (route, is_load).hash(&mut hasher);
+    let limit = &FAILED_CALLS[(hasher.finish() % FAILED_CALLS.len() as u64) as usize];
+    let route = route.to_owned();
+    let tell = move |left_out| {
+        tracing::warn!(parent: None, route, left_out, "lines about failed calls were left out");
+    };
+    let line = limit.count(bytes, &tell);
+    if let (Line::LeftOut { is_first: true }, Ok(runtime)) = (line, Handle::try_current()) {
+        runtime.spawn(async move {
+            tokio::time::sleep(LogRate::FAILED_CALLS.per).await;
+            limit.tell_left_out(tell);
+        });
+    }
+    line == Line::Written
+}
+
+/// What becomes of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Written,
+    LeftOut {
+        /// In its window.
+        is_first: bool,
+    },
+}
 
 /// The lines of one source since the start of its window.
 #[derive(Debug)]
@@ -57,16 +93,15 @@ impl LogLimit {
         former.left_out
     }
 
-    /// Counts a line of this length. Returns whether it may be written in this window.
-    fn count_line(&mut self, bytes: usize) -> bool {
-        let is_admitted = self.lines < self.rate.lines && self.bytes.saturating_add(bytes) <= self.rate.bytes;
-        if is_admitted {
+    /// Counts a line of this length.
+    fn count_line(&mut self, bytes: usize) -> Line {
+        if self.lines < self.rate.lines && self.bytes.saturating_add(bytes) <= self.rate.bytes {
             self.lines += 1;
             self.bytes += bytes;
-        } else {
-            self.left_out += 1;
+            return Line::Written;
         }
-        is_admitted
+        self.left_out += 1;
+        Line::LeftOut { is_first: self.left_out == 1 }
     }
 
     /// At the end of the source: the number of lines that were left out and not told.
@@ -88,12 +123,16 @@ impl SharedLogLimit {
 
     /// Whether a line of this length may be written now. Before it, `tell` writes how many were left out, if some were.
     pub fn admits(&self, bytes: usize, tell: impl FnOnce(u64)) -> bool {
-        let (left_out, is_admitted) = {
+        self.count(bytes, tell) == Line::Written
+    }
+
+    fn count(&self, bytes: usize, tell: impl FnOnce(u64)) -> Line {
+        let (left_out, line) = {
             let mut limit = self.0.lock();
             (limit.turn(clock::now()), limit.count_line(bytes))
         };
         told(left_out, tell);
-        is_admitted
+        line
     }
 
     /// Writes how many lines were left out, if some were and there is room again.
@@ -125,8 +164,9 @@ mod tests {
     #[test]
     fn lines_beyond_the_rate_are_left_out_and_counted_once() {
         let (start, mut limit) = (Instant::now(), LogLimit::new(RATE));
-        let mut say =
-            |millis: u64, bytes: usize| (limit.turn(start + Duration::from_millis(millis)), limit.count_line(bytes));
+        let mut say = |millis: u64, bytes: usize| {
+            (limit.turn(start + Duration::from_millis(millis)), limit.count_line(bytes) == Line::Written)
+        };
         for _ in 0..3 {
             assert_eq!(say(0, 10), (0, true));
         }
@@ -151,6 +191,18 @@ mod tests {
         assert_eq!(told, [2, 1]);
     }
 
+    /// Time passes by itself while nothing else runs, so what was left out is told before the wait is over.
+    #[tokio::test(start_paused = true)]
+    async fn failed_calls_of_one_kind_or_route_leave_room_for_those_of_others() {
+        let admitted = |route, kind| (0..100).filter(|_| admits_failed_call(route, kind, 1)).count();
+        assert_eq!(admitted("/a", ErrorKind::DeadlineExceeded), 20);
+        assert_eq!((admitted("/a", ErrorKind::Failed), admitted("/b", ErrorKind::Failed)), (20, 20));
+        let left_out = || FAILED_CALLS.iter().map(|limit| limit.0.lock().left_out).sum::<u64>();
+        assert_eq!(left_out(), 240);
+        tokio::time::sleep(LogRate::FAILED_CALLS.per * 2).await;
+        assert_eq!(left_out(), 0);
+    }
+
     proptest! {
         /// Every line is written or counted, and no time has more lines than its windows.
         #[test]
@@ -160,7 +212,7 @@ mod tests {
             for gap in &gaps {
                 now += Duration::from_millis(*gap);
                 counted += limit.turn(now);
-                written += u64::from(limit.count_line(1));
+                written += u64::from(limit.count_line(1) == Line::Written);
             }
             prop_assert_eq!(written + counted + limit.take_left_out(), gaps.len() as u64);
             prop_assert!(written <= u64::from(RATE.lines) * ((now - start).as_secs() + 1), "{}", written);

@@ -25,7 +25,9 @@ pub fn limit_error_text(text: String) -> String {
     limit(text, MAX_ERROR_CHARS)
 }
 
-pub(crate) fn limit(text: String, max_chars: usize) -> String {
+/// A text of at most this many characters. A longer one ends with the number of those that are missing.
+#[must_use]
+pub fn limit(text: String, max_chars: usize) -> String {
     // A character has a byte at least, so nearly every text ends here.
     if text.len() <= max_chars { text } else { cut(text, max_chars) }
 }

@@ -12,7 +12,7 @@ use super::LocalClient;
 use crate::call::{CallOptions, Origin};
 use crate::error::CallError;
 use crate::id::{CallId, RouteName};
-use crate::log_limit::FAILED_CALLS;
+use crate::log_limit::admits_failed_call;
 use crate::pool::without_running;
 use crate::text::limit_error_text;
 
@@ -87,8 +87,7 @@ impl LocalClient {
 
 fn log_failure(route: &RouteName, id: CallId, error: Option<CallError>) {
     if let Some(error) = error {
-        let tell = |left_out| tracing::warn!(parent: None, left_out, "lines about failed calls were left out");
-        if !FAILED_CALLS.admits(error.message().len(), tell) {
+        if !admits_failed_call(route.as_str(), error.kind(), error.message().len()) {
             return;
         }
         let error = limit_error_text(error.to_string());

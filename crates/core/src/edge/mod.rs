@@ -33,4 +33,4 @@ pub use crate::id::CallId;
 pub use crate::metrics::NodeLoad;
 pub use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime, run_without_node};
 pub use crate::router::{Admission, RequestArgument, RequestFields, RequestPlace, Route, RouteData, nearest};
-pub use crate::text::{MAX_ERROR_CHARS, limit_error_text};
+pub use crate::text::{MAX_ERROR_CHARS, limit as limit_text, limit_error_text};
