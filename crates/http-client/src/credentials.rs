@@ -5,8 +5,11 @@ use std::borrow::Cow;
 /// Stands for a part that is not shown.
 const HIDDEN: &str = "…";
 
+/// Words that name a secret.
+const SECRETS: [&str; 4] = ["password", "passwd", "pwd", "secret="];
+
 /// A text that may be an address, as errors show it. Credentials in an address are not shown: a user with a password,
-/// the rest of an address of another protocol than HTTP, and any text that names a password.
+/// a query, the rest of an address of another protocol than HTTP, and any text that names a password.
 ///
 /// ```
 /// use callboard_http_client::without_credentials;
@@ -16,7 +19,16 @@ const HIDDEN: &str = "…";
 /// ```
 #[must_use]
 pub fn without_credentials(text: &str) -> Cow<'_, str> {
-    if text.to_ascii_lowercase().contains("password") {
+    let shown = without_user(text);
+    match shown.split_once('?') {
+        Some((address, _query)) if address.contains('/') => Cow::Owned(format!("{address}?{HIDDEN}")),
+        _ => shown,
+    }
+}
+
+fn without_user(text: &str) -> Cow<'_, str> {
+    let lowercase = text.to_ascii_lowercase();
+    if SECRETS.iter().any(|word| lowercase.contains(word)) {
         return Cow::Borrowed(HIDDEN);
     }
     let (scheme, rest) = text.split_once("://").map_or((None, text), |(scheme, rest)| (Some(scheme), rest));
@@ -46,7 +58,10 @@ mod tests {
             ("", ""),
             ("30 seconds", "30 seconds"),
             ("localhost:8000", "localhost:8000"),
-            ("https://host/a?b=c", "https://host/a?b=c"),
+            ("which one?", "which one?"),
+            ("https://host/a?key=secret", "https://host/a?…"),
+            ("https://me:secret@host/a?key=secret", "https://…@host/a?…"),
+            ("https://me:se?cret@host", "https://…@host"),
             ("HTTP://host", "HTTP://host"),
             ("http://me:secret@host/x", "http://…@host/x"),
             ("http://me:se@cret/@host/x", "http://…@host/x"),
@@ -57,6 +72,7 @@ mod tests {
             ("postgres://me:secret", "postgres://…"),
             ("xhttp://me:secret", "xhttp://…"),
             ("host=db user=me PassWord=secret", "…"),
+            ("user = me pwd = secret", "…"),
         ] {
             assert_eq!(without_credentials(text), shown, "{text}");
         }

@@ -76,14 +76,20 @@ impl Raw<'_> {
     /// The value as error messages show it. Credentials in an address are not shown.
     pub(crate) fn found(&self) -> String {
         match self {
-            Self::Text(text) => format!("{:?}", without_credentials(text)),
-            Self::Toml(DeValue::String(text)) => format!("{:?}", without_credentials(text)),
+            Self::Text(text) => shown(text),
+            Self::Toml(DeValue::String(text)) => shown(text),
             Self::Toml(DeValue::Integer(integer)) => integer.to_string(),
             Self::Toml(DeValue::Float(float)) => float.to_string(),
             Self::Toml(DeValue::Boolean(boolean)) => boolean.to_string(),
             Self::Toml(other) => format!("a value of type {}", other.type_str()),
         }
     }
+}
+
+/// A text that was refused. What is not the name of a variable may be its value.
+fn shown(text: &str) -> String {
+    let begin = text.starts_with(words::VARIABLE).then(|| format!("{}…", words::VARIABLE).into());
+    format!("{:?}", begin.unwrap_or_else(|| without_credentials(text)))
 }
 
 pub(crate) trait Form {

@@ -64,13 +64,18 @@ pub enum SecretSource {
     Variable(String),
 }
 
-const VARIABLE: &str = "env:";
+pub(super) const VARIABLE: &str = "env:";
 
 impl SecretSource {
     /// The variable that a setting with this text reads a secret from.
     #[must_use]
     pub fn variable(text: &str) -> Option<&str> {
-        text.strip_prefix(VARIABLE).filter(|name| !name.is_empty())
+        // Anything else may be the secret itself.
+        let is_name = |name: &str| {
+            name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        text.strip_prefix(VARIABLE).filter(|name| is_name(name))
     }
 }
 
@@ -80,7 +85,7 @@ impl Form for KeysFrom {
     fn read(&self, raw: Raw<'_>) -> Option<Option<SecretSource>> {
         let text = raw.text()?;
         match SecretSource::variable(text) {
-            _ if text == VARIABLE => None,
+            None if text.starts_with(VARIABLE) => None,
             Some(name) => Some(Some(SecretSource::Variable(name.to_owned()))),
             None => Some(FilePath.read(Raw::Text(text))?.map(SecretSource::File)),
         }
@@ -114,7 +119,8 @@ pub enum StateStoreAt {
 
 fn is_no_file(path: &Path) -> bool {
     let text = path.to_string_lossy();
-    let is_connection = text.contains("://") || text.contains("host=") || text.contains("password=");
+    let is_path = ["/", "./"].iter().any(|begin| text.starts_with(begin));
+    let is_connection = text.contains("://") || !is_path && (text.contains('=') || text.starts_with("postgres"));
     is_connection || [AUTO, MEMORY].iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 

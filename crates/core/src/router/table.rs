@@ -275,7 +275,7 @@ impl Table {
         for (route, aliases) in stay.chain(opened) {
             let id = route.as_str().trim_start_matches('/');
             for model in std::iter::once(id).chain(aliases.iter().map(String::as_str)) {
-                if let Some(other) = known.insert(model, route) {
+                if let Some(other) = known.insert(model, route).filter(|other| *other != route) {
                     let (other, model) = (other.clone(), model.to_owned());
                     return Err(ChangeError::SameModel { route: route.clone(), other, model });
                 }

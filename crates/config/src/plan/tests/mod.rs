@@ -278,7 +278,8 @@ fn the_store_of_keyed_classes_is_a_file_a_server_or_memory() {
     assert_eq!(store("memory"), Ok(StateStoreAt::Memory));
     assert_eq!(store("carts.redb"), Ok(StateStoreAt::File("carts.redb".into())));
     assert_eq!(store("env:CARTS"), Ok(StateStoreAt::Server("CARTS".to_owned())));
-    for wrong in ["none", "env:", "", "postgres://db/carts", "Memory", "AUTO"] {
+    assert_eq!(store("./a=b"), Ok(StateStoreAt::File("./a=b".into())));
+    for wrong in ["none", "env:", "env:A-B", "", "postgres://db/carts", "postgres:db", "host = db", "Memory", "AUTO"] {
         assert!(store(wrong).unwrap_err().contains("\"env:NAME\" for a variable"), "{wrong}");
     }
     for (typed, shown) in [
@@ -296,6 +297,15 @@ fn no_error_of_a_setting_shows_a_password() {
     for flag in ["otlp-endpoint", "mcp-url", "authorization-servers", "file-hosts", "actor-store"] {
         let error = plan_with(DIGITS, &[(flag, "ftp://me:hunter2@host/x y")], &[]).unwrap_err();
         assert!(!error.contains("hunter2") && error.contains("…"), "{flag}: {error}");
+    }
+    for (flag, typed) in [
+        ("actor-store", "env:postgres://me:hunter2@db"),
+        ("actor-store", "user = me pwd = hunter2"),
+        ("api-keys", "env:sk-hunter2"),
+        ("mcp-url", "tools/mcp?token=hunter2"),
+    ] {
+        let error = plan_with(DIGITS, &[(flag, typed)], &[]).unwrap_err();
+        assert!(!error.contains("hunter2"), "{flag}: {error}");
     }
     let error = plan("[actors]\nstore = \"postgres://me:hunter2@db\"\n").unwrap_err();
     assert!(!error.contains("hunter2") && error.contains("…"), "{error}");
