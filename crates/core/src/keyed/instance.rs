@@ -339,7 +339,7 @@ impl SaveError {
     }
 }
 
-fn moved() -> AskError {
+pub(super) fn moved() -> AskError {
     AskError::Moved { node: String::new() }
 }
 

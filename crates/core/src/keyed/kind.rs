@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use callboard_codec::Payload;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Keyed;
 use super::handover::GivenKeys;
-use super::instance;
+use super::instance::{self, moved};
 use super::letter::{Delivery, Handler, Letter};
 use super::placement;
 use super::shards::{Put, Shards, Slot, SlotOrder};
@@ -146,28 +147,42 @@ impl<K: Keyed> Kind<K> {
             reason: format!("keyed actors `{}` accept no `{question}`", self.name),
         });
         Box::pin(async move {
-            let handler = handler?;
-            let QuestionOrder { deadline, options, place, key, .. } = order;
-            let key = key.ok_or_else(|| self.no_key())?;
-            check_key(&key)?;
-            let place = place.map_or_else(|| self.status.reserve(), Ok)?;
-            if form == QuestionForm::Tell {
-                let delivery = Delivery::new(letter, handler, None, deadline, options, place);
-                self.put(key, Box::new(delivery), deadline).await?;
-                return Ok(callboard_codec::Payload::new(()));
-            }
-            let (port, answer) = oneshot::channel();
-            let delivery = Delivery::new(Arc::clone(&letter), handler, Some(port), deadline, options, place);
-            self.put(key, Box::new(delivery), deadline).await?;
-            match tokio::time::timeout_at(deadline.instant(), answer).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) if letter.take().is_none() => Err(AskError::Lost),
-                // It waited too long, or the task of the key was ended.
-                Ok(Err(_)) if deadline.is_expired(clock::now()) => Err(AskError::DeadlineExceeded { taken: false }),
-                Ok(Err(_)) => Err(ended()),
-                Err(_) => Err(AskError::DeadlineExceeded { taken: letter.take().is_none() }),
+            let is_of_other_node = order.asked_by.is_some();
+            match self.deliver(handler?, letter, form, order).await {
+                // It ends, and was not handled: the other node knows who has the key now.
+                Err(AskError::Unreachable { .. }) if is_of_other_node && self.shards.is_over() => Err(moved()),
+                answer => answer,
             }
         })
+    }
+
+    async fn deliver(
+        self: &Arc<Self>,
+        handler: Arc<Handler<K>>,
+        letter: Arc<Letter>,
+        form: QuestionForm,
+        order: QuestionOrder,
+    ) -> Result<Payload, AskError> {
+        let QuestionOrder { deadline, options, place, key, .. } = order;
+        let key = key.ok_or_else(|| self.no_key())?;
+        check_key(&key)?;
+        let place = place.map_or_else(|| self.status.reserve(), Ok)?;
+        if form == QuestionForm::Tell {
+            let delivery = Delivery::new(letter, handler, None, deadline, options, place);
+            self.put(key, Box::new(delivery), deadline).await?;
+            return Ok(Payload::new(()));
+        }
+        let (port, answer) = oneshot::channel();
+        let delivery = Delivery::new(Arc::clone(&letter), handler, Some(port), deadline, options, place);
+        self.put(key, Box::new(delivery), deadline).await?;
+        match tokio::time::timeout_at(deadline.instant(), answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) if letter.take().is_none() => Err(AskError::Lost),
+            // It waited too long, or the task of the key was ended.
+            Ok(Err(_)) if deadline.is_expired(clock::now()) => Err(AskError::DeadlineExceeded { taken: false }),
+            Ok(Err(_)) => Err(ended()),
+            Err(_) => Err(AskError::DeadlineExceeded { taken: letter.take().is_none() }),
+        }
     }
 
     fn no_key(&self) -> AskError {

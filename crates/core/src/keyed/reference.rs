@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::{Data, Payload, Value};
 
@@ -15,10 +16,14 @@ use crate::call::{CallOptions, Origin, OuterCall};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::{AskError, Failure};
-use crate::remote::{Cluster, KeyOwner, RemoteQuestion};
+use crate::remote::{Cluster, KeyOwner, Reach, RemoteQuestion};
 
 /// How often a question follows its key to another node.
 const MAX_HOPS: usize = 2;
+
+/// The pause before a question looks for its node again, after it was sent on to a node that takes none. The node that
+/// has sent it on learns that within a round trip.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A reference to the keyed actors of one kind, on this node and on other nodes of the cluster. Cloning it is cheap.
 ///
@@ -190,9 +195,15 @@ impl KeyedRef {
     /// Asks the owner of the key, and the next one if that says that the key has moved.
     async fn follow(&self, asked: &Asked, mut question: Payload) -> Result<Payload, AskError> {
         let mut told = None;
-        for _ in 0..=MAX_HOPS {
+        for hop in 0..=MAX_HOPS {
             let owner = match told.take() {
-                Some(node) => self.named(node),
+                Some(node) => match self.named(node) {
+                    KeyOwner::Other(node) if hop < MAX_HOPS && self.reach(&node) != Reach::Connected => {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                        self.owner(&asked.key)?
+                    }
+                    owner => owner,
+                },
                 None => {
                     self.kinds.until_joined(&self.cluster, asked.deadline).await?;
                     self.owner(&asked.key)?
@@ -227,6 +238,11 @@ impl KeyedRef {
         let actors = self.cluster.actors();
         let is_this = actors.and_then(|actors| actors.this_node()).is_some_and(|this| *this == *node);
         if is_this { KeyOwner::This } else { KeyOwner::Other(node.into()) }
+    }
+
+    fn reach(&self, node: &str) -> Reach {
+        let actors = self.cluster.actors();
+        actors.map_or(Reach::Gone, |actors| actors.reach(&self.published, node))
     }
 
     async fn ask_here(&self, asked: &Asked, letter: Arc<Letter>) -> Result<Payload, AskError> {
