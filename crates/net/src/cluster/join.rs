@@ -7,6 +7,8 @@
 //! * **No nodes are named:** it has its keys at once. It may be the first node.
 //! * **Late:** when its time is over, it goes on with the nodes that it has seen, perhaps alone, and says so: the named
 //!   nodes may not exist yet.
+//! * **Together:** nodes that start at the same time and name each other cannot tell each other's list from that of a
+//!   member that has joined. A third node that the first try has missed is then not waited for, and no line says so.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
