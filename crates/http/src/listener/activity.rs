@@ -118,12 +118,6 @@ impl Activity {
         (started == ended && !is_at_work && !self.rest.is_unread()).then_some(started)
     }
 
-    /// Whether no request is being answered, and no response is on its way. A head may be arriving.
-    pub(crate) fn answers_nothing(&self) -> bool {
-        let ActivityCounts { started, ended, .. } = self.counts();
-        started == ended && !self.unsent.load(Ordering::Relaxed)
-    }
-
     /// Drives `work` until it ends or is [misused](WatchOutcome). The caller may drive `work` further.
     pub(crate) async fn watch<F: Future>(
         &self,

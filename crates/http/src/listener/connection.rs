@@ -219,11 +219,6 @@ impl ConnectionSettings {
             };
             let ended = match rested {
                 Some(ended) => ended,
-                // The linger is over, and its client has not sent a request. hyper would wait for the rest of its head.
-                None if activity.answers_nothing() => {
-                    _ = into_parts(connection).0.close().await;
-                    return Ok(());
-                }
                 None => {
                     Pin::new(&mut *connection).graceful_shutdown();
                     activity.rest().abandon();

@@ -112,18 +112,3 @@ async fn a_stream_of_calls_that_runs_too_long_ends_with_the_error() {
     assert_eq!(problem.get("kind"), Some(&"unavailable".into()), "{problem:?}");
     server.ended().await;
 }
-
-#[tokio::test]
-async fn a_head_that_does_not_arrive_does_not_hold_up_the_end() {
-    let patient = config(|config| {
-        config.header_read_timeout = Duration::from_secs(3600);
-        config.shutdown_grace = Duration::from_secs(3600);
-    });
-    let mut server = Server::for_app(app(), patient).await;
-    let mut client = server.connect().await;
-    client.send("POST /mirror HTTP/1.1\r\nhost: te").await;
-    // A later connection is served, so the first one was accepted.
-    assert_eq!(server.get("/livez").await.status, 200);
-    server.begin_shutdown();
-    server.ended().await;
-}
