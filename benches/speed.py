@@ -30,7 +30,7 @@ BENCHES = {
     "hop": ("callboard-net", []),
 }
 
-# The share of all processors' time that may be somebody else's.
+# The most that other processes may use of all processors' time.
 MOST_BUSY = 0.1
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?!\w)")

@@ -37,26 +37,27 @@ impl LogRate {
 /// refusals and late calls, which any caller can cause, and another for all else. Some routes may share theirs.
 static FAILED_CALLS: [SharedLogLimit; 64] = [const { SharedLogLimit::new(LogRate::FAILED_CALLS) }; 64];
 
-/// Whether a line of this length about a failed call of a route may be written now. What is left out is told by a line
-/// of its own, a second later at the latest.
+/// Whether a line of this length about a failed call of a route may be written now. Lines that are left out are counted;
+/// a further line says how many, at most a second later.
 #[must_use]
 pub fn admits_failed_call(route: &str, kind: ErrorKind, bytes: usize) -> bool {
     let is_load = matches!(kind.row().origin, ErrorOrigin::Load | ErrorOrigin::Service | ErrorOrigin::Time);
     let mut hasher = DefaultHasher::new();
     (route, is_load).hash(&mut hasher);
     let limit = &FAILED_CALLS[(hasher.finish() % FAILED_CALLS.len() as u64) as usize];
-    let route = route.to_owned();
-    let tell = move |left_out| {
-        tracing::warn!(parent: None, route, left_out, "lines about failed calls were left out");
-    };
-    let line = limit.count(bytes, &tell);
+    let line = limit.count(bytes, |left_out| tell_failed_calls(route, left_out));
     if let (Line::LeftOut { is_first: true }, Ok(runtime)) = (line, Handle::try_current()) {
+        let route = route.to_owned();
         runtime.spawn(async move {
             tokio::time::sleep(LogRate::FAILED_CALLS.per).await;
-            limit.tell_left_out(tell);
+            limit.tell_left_out(|left_out| tell_failed_calls(&route, left_out));
         });
     }
     line == Line::Written
+}
+
+fn tell_failed_calls(route: &str, left_out: u64) {
+    tracing::warn!(parent: None, route, left_out, "lines about failed calls were left out");
 }
 
 /// What becomes of a line.
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(told, [2, 1]);
     }
 
-    /// Time passes by itself while nothing else runs, so what was left out is told before the wait is over.
+    /// The count of lines that were left out is logged within a second.
     #[tokio::test(start_paused = true)]
     async fn failed_calls_of_one_kind_or_route_leave_room_for_those_of_others() {
         let admitted = |route, kind| (0..100).filter(|_| admits_failed_call(route, kind, 1)).count();

@@ -25,7 +25,7 @@ pub fn limit_error_text(text: String) -> String {
     limit(text, MAX_ERROR_CHARS)
 }
 
-/// A text of at most this many characters. A longer one ends with the number of those that are missing.
+/// Cuts a text to this many characters. The end of a cut text says how many are missing.
 #[must_use]
 pub fn limit(text: String, max_chars: usize) -> String {
     // A character has a byte at least, so nearly every text ends here.

@@ -26,7 +26,7 @@ pub(crate) struct SharedExecutor(Arc<Shared>);
 struct Shared {
     /// `None` after its end.
     executor: Mutex<Option<Executor>>,
-    /// The replica ends: the executor takes no more batches, and is dropped by whoever has the lock.
+    /// The replica ends: the executor takes no more batches, and the holder of the lock drops it.
     is_over: AtomicBool,
 }
 

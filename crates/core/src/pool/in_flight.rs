@@ -164,7 +164,11 @@ impl InFlightBatch {
         let pool = Arc::clone(&self.pool);
         pool.log_crash(|| {
             tracing::error!(
-                parent: None, stage = %pool.name(), expected = wrong.expected, got = wrong.got, "wrong number of results"
+                parent: None,
+                stage = %pool.name(),
+                expected = wrong.expected,
+                got = wrong.got,
+                "wrong number of results"
             );
         });
         self.fail(RunEnd::WrongCount, || {

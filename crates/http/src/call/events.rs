@@ -29,7 +29,8 @@ pub trait EventSource: Send + 'static {
     /// does that.
     fn next(&mut self) -> impl Future<Output = Option<Result<Self::Item, ApiError>>> + Send;
 
-    /// The size of an item, in bytes. From [`LARGE_BYTES`](callboard_core::edge::LARGE_BYTES) on, an item is written off the runtime, and events that were
+    /// The size of an item, in bytes. From [`LARGE_BYTES`](callboard_core::edge::LARGE_BYTES) on, an item is written
+    /// off the runtime, and events that were
     /// ready before it are sent first.
     fn bytes(item: &Self::Item) -> usize;
 
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use crate::request_id::RequestIds;
 
-    /// Texts become events; those that are large are written in a later turn.
+    /// Each text becomes an event. Writing a large text takes a turn of the runtime.
     struct Texts(mpsc::Receiver<Result<String, ApiError>>);
 
     impl EventSource for Texts {
