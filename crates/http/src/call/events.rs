@@ -30,8 +30,7 @@ pub trait EventSource: Send + 'static {
     fn next(&mut self) -> impl Future<Output = Option<Result<Self::Item, ApiError>>> + Send;
 
     /// The size of an item, in bytes. From [`LARGE_BYTES`](callboard_core::edge::LARGE_BYTES) on, an item is written
-    /// off the runtime, and events that were
-    /// ready before it are sent first.
+    /// off the runtime, and events that were ready before it are sent first.
     fn bytes(item: &Self::Item) -> usize;
 
     /// The bytes of an item's [event](event_bytes).
