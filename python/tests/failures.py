@@ -122,6 +122,81 @@ def unsendable(how: str) -> Any:
     return {"a": [large]} if large is not None else len(HELD)
 
 
+@cb.function
+def after(how: str, context: cb.Context) -> int:
+    """Fails after its answer: in the thread for that, and there in a loop."""
+    if how != "count":
+        context.after(fail_after, how)
+        context.after(lambda: fail_after_later(how))
+    return len(HELD)
+
+
+@cb.function
+async def later_after(how: str, context: cb.Context) -> int:
+    """Fails after its answer, in the loop of the replica."""
+    if how != "count":
+        context.after(fail_after_later, how)
+    return len(HELD)
+
+
+def fail_after(how: str) -> None:
+    fail(how, Large())
+
+
+async def fail_after_later(how: str) -> None:
+    large = Large()
+    await asyncio.sleep(0)
+    fail(how, large)
+
+
+async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Fails before, within or after its response. Its lifespan fails while it serves."""
+    if scope["type"] == "lifespan":
+        large = Large()
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await asyncio.sleep(0.01)
+        fail("itself", large)
+    _, _, when, how = scope["path"].split("/")
+    failing = Large() if how != "count" else None
+    if failing is not None and when == "before":
+        fail(how, failing)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(len(HELD)).encode(), "more_body": True})
+    if failing is not None and when == "within":
+        fail(how, failing)
+    await send({"type": "http.response.body"})
+    if failing is not None:
+        await asyncio.sleep(0.01 if when == "later" else 0)
+        fail(how, failing)
+
+
+cb.asgi("/mounted", app, max=1)
+
+
+@cb.keyed(durable=False)
+class Keyed:
+    state: int = 0
+
+    def predict(self, how: str) -> int:
+        large = self.large = Large() if how != "count" else None
+        if large is not None:
+            fail(how, large)
+        return len(HELD)
+
+
+@cb.keyed(durable=False)
+class KeyedLater:
+    state: int = 0
+
+    async def predict(self, how: str) -> int:
+        large = self.large = Large() if how != "count" else None
+        await asyncio.sleep(0)
+        if large is not None:
+            fail(how, large)
+        return len(HELD)
+
+
 class Odd(Exception):
     """Its attributes are not what `BaseException` and groups have under these names, and it can be given none."""
 

@@ -18,6 +18,7 @@ import pytest
 from http_node import LIMIT, Cut, Node, Request, Slow, echo, problem, response, unused_port, value
 
 from callboard import AsyncClient, CallError, Client
+from callboard._conversion import convert
 from callboard._envelope import encode
 from callboard.client import DeadlineExceededError, InvalidInputError, UnavailableError
 from callboard.client._http_connection import AsyncConnection, Connection
@@ -436,9 +437,10 @@ def test_a_deadline_ends_a_handshake_that_never_does(kind: Any) -> None:
         assert time.monotonic() - began < LIMIT / 2
 
 
-def test_no_cookie_of_an_answer_is_kept() -> None:
+@both
+def test_no_cookie_of_an_answer_is_kept(kind: Any) -> None:
     answer = response(encode(1), set_cookie="a=b")
-    with Node(lambda _: answer) as node, Client(node.url) as client:
+    with Node(lambda _: answer) as node, kind(node.url) as client:
         for _ in range(2):
             assert client.call("/echo", 1) == 1
         assert "cookie" not in node.requests[1].headers
@@ -457,6 +459,21 @@ def test_a_call_waits_for_a_connection_until_its_deadline() -> None:
         release.set()
         thread.join(LIMIT)
         assert client.call("/echo", 1) is True
+
+
+@both
+def test_an_answer_that_is_there_is_given_although_its_decoding_passes_the_deadline(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def converted(value: Any, hint: Any) -> Any:
+        while time.monotonic() < began + 1:
+            time.sleep(0.01)
+        return convert(value, hint)
+
+    monkeypatch.setattr("callboard.client._base.convert", converted)
+    with Node(lambda _: value(1)) as node, kind(node.url) as client:
+        began = time.monotonic()
+        assert client.call("/echo", 1, returns=int, timeout=0.5) == 1
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

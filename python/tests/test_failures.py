@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -19,6 +20,7 @@ from node import Node
 
 import callboard as cb
 from callboard._awaiting import finish
+from callboard._envelope import decode, encode
 from callboard._hooks import Health
 
 HOWS = ("simply", "itself", "cause", "another", "group", "argument")
@@ -72,6 +74,55 @@ def test_a_failed_call_among_several_at_once_keeps_nothing() -> None:
 def test_a_failed_example_keeps_nothing() -> None:
     with Node("failures.py:Warm").ready() as node:
         assert len(node.logs) == 2 and count(node, 1) == 0
+
+
+@pytest.mark.parametrize(("target", "works"), [("after", 2), ("later_after", 1)])
+def test_failed_work_after_an_answer_keeps_nothing(target: str, works: int) -> None:
+    with Node(f"failures.py:{target}").ready() as node:
+        for ident, how in enumerate(HOWS, 1):
+            node.batch([how], ident=ident)
+            node.outcomes()
+        # A call shows what is held, and brings the log along.
+        idents = itertools.count(10)
+        failed = works * len(HOWS)
+        assert until(lambda: count(node, next(idents)) == 0 and len(node.logs) == failed), node.logs
+
+
+@pytest.mark.parametrize("when", ["before", "within", "after", "later"])
+def test_a_failed_asgi_app_keeps_nothing(when: str) -> None:
+    def ask(how: str) -> tuple[Any, list[tuple[int, Any]]]:
+        request = {"method": "GET", "scheme": "http", "http_version": "1.1", "root_path": "/mounted", "headers": []}
+        path = f"/mounted/{when}/{how}"
+        node.batch([{**request, "path": path, "query": "", "client": None, "body": b""}], ident=next(idents))
+        (outcome,), streamed = node.outcomes()
+        return outcome, streamed
+
+    def held() -> int:
+        _, streamed = ask("count")
+        return int(b"".join(part["body"] for _, part in streamed if "body" in part))
+
+    idents = itertools.count(1)
+    with Node("failures.py:@asgi-mounted").ready() as node:
+        for how in HOWS:
+            outcome, _ = ask(how)
+            assert (outcome is None) == (when in ("after", "later")), outcome
+        # The lifespan has failed, too.
+        assert until(lambda: held() == 0 and len(node.logs) == len(HOWS) + 1), (held(), node.logs)
+
+
+@pytest.mark.parametrize("target", ["Keyed", "KeyedLater"])
+def test_a_failed_call_of_a_keyed_method_keeps_nothing(target: str) -> None:
+    def call(how: str) -> Any:
+        node.batch([{"key": "ann", "state": None, "input": encode(how)}], ident=next(idents))
+        (outcome,), _ = node.outcomes()
+        return outcome
+
+    idents = itertools.count(1)
+    with Node(f"failures.py:{target}").ready() as node:
+        for how in HOWS:
+            outcome = call(how)
+            assert "message" in outcome, outcome
+        assert decode(call("count")["output"]) == 0
 
 
 @pytest.mark.parametrize("target", ["Calls", "CallsLater"])

@@ -12,6 +12,7 @@ from typing import Any
 from callboard._awaiting import apart, is_own_cancellation
 from callboard._context import OVER, Context, Work
 from callboard._current import running
+from callboard._errors import forget
 from callboard._exceptions import HTTPException
 from callboard.metrics import metric
 
@@ -98,6 +99,7 @@ class AfterWork:
             finally:
                 # What it refers to is free while the next one is awaited.
                 del fn, args, kwargs, context
+                result = None
                 self._ended()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -149,6 +151,8 @@ def _count_failures(count: int) -> None:
 
 
 def _tell(fn: Any, error: BaseException, request_id: str | None) -> None:
+    """Logs and counts a failure. Afterwards the error keeps nothing."""
     _count_failures(1)
     name = getattr(fn, "__qualname__", repr(fn))
     log.error("after the answer of %s: %s failed", request_id or "a call", name, exc_info=error)
+    forget(error)

@@ -23,6 +23,7 @@ import msgspec
 
 from callboard._api import ASGI_ROUTE, NOTED, SERVICE, Service, concurrent, service_of
 from callboard._context import Context
+from callboard._errors import forget
 from callboard._exceptions import HTTPException
 from callboard._options import nearest_name, route_path
 
@@ -228,16 +229,18 @@ class _Lifespan:
         self._asked: asyncio.Queue[Message] = asyncio.Queue()
         self._answers: asyncio.Queue[Message | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        # Whether the app takes part, and why its startup has failed.
-        self._has_asked = False
+        # Whether the app takes part, whether its startup is over, and why that has failed.
+        self._has_asked = self._is_started = False
         self._error: Exception | None = None
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
         self._asked.put_nowait({"type": "lifespan.startup"})
         answer = await self._answers.get()
-        if self._error is not None:
-            raise RuntimeError("the startup of the ASGI app failed") from self._error
+        self._is_started = True
+        error, self._error = self._error, None
+        if error is not None:
+            raise RuntimeError("the startup of the ASGI app failed") from error
         if answer is not None and answer["type"] != "lifespan.startup.complete":
             failed = answer["type"] == "lifespan.startup.failed"
             why = answer.get("message", "") if failed else f"it has sent {answer['type']!r}"
@@ -258,11 +261,14 @@ class _Lifespan:
             await self.app(scope, self._receive, self._answer)
         except Exception as error:
             if self._has_asked:
-                self._error = error
                 log.error("the lifespan of the ASGI app at %s failed", self._path, exc_info=error)
             else:
                 # By ASGI an app refuses a scope that it does not know by any exception.
                 log.info("the ASGI app at %s has no lifespan: %r", self._path, error)
+            if self._has_asked and not self._is_started:
+                self._error = error
+            else:
+                forget(error)
         finally:
             self._answers.put_nowait(None)
 
@@ -355,6 +361,7 @@ class _Exchange:
         elif failure := _error_of(task):
             when = "after" if self._is_complete else "within" if self._has_begun else "before"
             log.error("the ASGI app at %s has failed %s its response", path, when, exc_info=failure)
+            forget(failure)
         if not self._is_complete:
             if task.done() and _error_of(task) is None:
                 log.error(
@@ -406,8 +413,13 @@ async def _end(task: asyncio.Future[Any]) -> None:
 
 def _cancel(task: asyncio.Future[Any]) -> None:
     # Its error is that of a response that nothing reads.
-    task.add_done_callback(_error_of)
+    task.add_done_callback(_forget_error)
     task.cancel()
+
+
+def _forget_error(task: asyncio.Future[Any]) -> None:
+    if error := _error_of(task):
+        forget(error)
 
 
 def _error_of(task: asyncio.Future[Any]) -> BaseException | None:

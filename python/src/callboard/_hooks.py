@@ -209,6 +209,7 @@ async def cleaned_up(instance: Any, error: BaseException | None) -> bool:
         if error is None and isinstance(failure, SystemExit):
             raise
         log.error("%s.cleanup failed: %s", type(instance).__name__, said(failure), exc_info=failure)
+        forget(failure)
         return False
     return True
 
