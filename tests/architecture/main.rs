@@ -43,7 +43,7 @@ const RULES: [Rule; 22] = [
         "axum hyper quinn ractor rten prost image",
     ),
     ("models", "codec config core http server", "axum hyper quinn ractor"),
-    ("cli", "bench codec config core http http-client mcp models net process server", "axum hyper quinn ractor"),
+    ("cli", "bench codec config core http http-client mcp models net openai process server", "axum hyper quinn ractor"),
     (
         "",
         "cli codec config core grpc http http-client mcp models net oip onnx openai process server stages state",

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::json;
+
 use crate::support::{callboard, directory, failure, run};
 
 /// The files are example targets of this package, so they compile; `tests/external/` runs them.
@@ -26,6 +28,41 @@ fn every_route_is_called_at_its_configured_address() {
         assert_eq!(format!("\n{program}").matches(call).count(), 4, "{program}");
         assert!(program.contains("http://127.0.0.1:9") && program.contains("examples/digits/seven.png"), "{program}");
     }
+}
+
+/// What `callboard examples examples/digits` prints with these arguments.
+fn printed(args: &[&str]) -> String {
+    let output = run(&[&["examples", "examples/digits", "--lang"], args].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_route_that_a_client_cannot_call_names_the_setting_that_it_needs() {
+    let openai = printed(&["openai"]);
+    assert!(
+        openai.contains("\n# /digits is no model of OpenAI's API: it needs a task, openai = \"chat\" (or "),
+        "{openai}"
+    );
+    let mcp = printed(&["mcp"]);
+    assert!(mcp.contains("\n        # /digits is no tool: it needs mcp = true\n"), "{mcp}");
+    assert!(printed(&["mcp", "--mcp"]).contains("        await call(client, \"digits\", "));
+    for door in ["openai", "grpc", "mcp"] {
+        let off = printed(&[door, "--doors-off", door]);
+        let expected = format!("# This node does not answer {door}: the setting http.doors_off names it.");
+        assert_eq!(off.lines().next(), Some(expected.as_str()));
+        assert!(off.lines().all(|line| line.is_empty() || line.starts_with('#')), "{off}");
+    }
+}
+
+#[test]
+fn a_desktop_host_starts_the_same_target_from_any_directory() {
+    let program = printed(&["mcp", "--mcp"]);
+    let comment: String = program.lines().skip_while(|line| *line != "# {").map(|line| &line[2..]).collect();
+    let host: serde_json::Value = serde_json::from_str(&comment).unwrap();
+    let target = std::env::current_dir().unwrap().join("examples/digits").display().to_string();
+    let expected = json!({ "command": env!("CARGO_BIN_EXE_callboard"), "args": ["mcp", target, "--mcp=true"] });
+    assert_eq!(host, json!({ "mcpServers": { "digits": expected } }));
 }
 
 #[test]

@@ -60,7 +60,8 @@ fn an_unknown_flag_names_the_nearest_one() {
 fn a_flag_of_another_server_and_an_invalid_choice_get_a_hint() {
     let expected = "callboard: unexpected argument '--port' found; `--http 127.0.0.1:8000` sets address and port";
     assert_eq!(failure(callboard(["serve", "examples/digits", "--port", "80"])), (expected.to_owned(), 2));
-    let expected = "callboard: invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust";
+    let expected =
+        "callboard: invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust, openai, grpc, mcp";
     assert_eq!(failure(callboard(["examples", "examples/digits", "--lang", "js"])), (expected.to_owned(), 2));
 }
 

@@ -184,7 +184,7 @@ pub(crate) fn command(program: Program) -> Command {
             .value_name("LANGUAGE")
             .required(true)
             .value_parser(LANGUAGES.map(|(name, _)| name))
-            .help("Language of the program"),
+            .help("Language of the program; openai, grpc and mcp are clients in Python"),
     );
     let is_here = |name: &&SettingName| program == Program::Callboard || name.is_for_programs();
     let with_settings = |command: Command| {
@@ -244,8 +244,14 @@ fn man() -> Command {
 }
 
 /// The languages of `examples`.
-const LANGUAGES: [(&str, Language); 3] =
-    [("curl", Language::Curl), ("python", Language::Python), ("rust", Language::Rust)];
+const LANGUAGES: [(&str, Language); 6] = [
+    ("curl", Language::Curl),
+    ("python", Language::Python),
+    ("rust", Language::Rust),
+    ("openai", Language::OpenAi),
+    ("grpc", Language::Grpc),
+    ("mcp", Language::Mcp),
+];
 
 /// The settings that change the output of a command that does not listen. The command accepts the other settings as
 /// well, so that the arguments of `serve` can be used again.

@@ -1,6 +1,9 @@
 //! An error of clap, on one line.
 
-use clap::error::ErrorKind;
+use std::borrow::Cow;
+
+use callboard_http_client::without_credentials;
+use clap::error::{ContextValue, ErrorKind};
 
 use crate::args::OF_UNKNOWN;
 
@@ -10,7 +13,7 @@ pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
         return None;
     }
-    let text = error.render().to_string();
+    let text = without_typed_credentials(error);
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let mut complaint =
         lines.next().unwrap_or_default().trim_start_matches("error: ").replace(&format!(" [<{OF_UNKNOWN}>]"), "");
@@ -25,6 +28,19 @@ pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
     let choices = lines.find_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
     let help = "--help lists what there is";
     Some(format!("{complaint}; {}", tip.or(choices).unwrap_or(help)))
+}
+
+/// The text of clap, in which words of the command line have no credentials.
+fn without_typed_credentials(error: &clap::Error) -> String {
+    let typed = error.context().flat_map(|(_, value)| match value {
+        ContextValue::String(word) => std::slice::from_ref(word),
+        ContextValue::Strings(words) => words,
+        _ => &[],
+    });
+    typed.fold(error.render().to_string(), |text, word| match without_credentials(word) {
+        Cow::Borrowed(shown) if shown == word => text,
+        shown => text.replace(&**word, &shown),
+    })
 }
 
 #[cfg(test)]
@@ -46,7 +62,10 @@ mod tests {
             ("serve --drian 1s", "unexpected argument '--drian' found; a similar argument exists: '--drain'"),
             ("serve --zzz", "unexpected argument '--zzz' found; --help lists what there is"),
             ("call", "the following required arguments were not provided: <URL>, <ROUTE>; --help lists what there is"),
-            ("examples --lang js", "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust"),
+            (
+                "examples --lang js",
+                "invalid value 'js' for '--lang <LANGUAGE>'; possible values: curl, python, rust, openai, grpc, mcp",
+            ),
             (
                 "serve --drain",
                 "a value is required for '--drain <DURATION>' but none was supplied; --help lists what there is",
@@ -55,6 +74,20 @@ mod tests {
             assert_eq!(complaint_of(&format!("callboard {line}")).as_deref(), Some(expected));
         }
         assert_eq!(complaint_of("callboard --help"), None);
+    }
+
+    #[test]
+    fn credentials_in_a_word_are_not_shown() {
+        for line in [
+            "call https://me:hunter2@host:port/ /a",
+            "status http://me:hunter2@",
+            "bench ftp://me:hunter2@host /a",
+            "mcp --url=https://me:hunter2@host:port",
+            "status --https://me:hunter2@host",
+        ] {
+            let complaint = complaint_of(&format!("callboard {line}")).unwrap();
+            assert!(!complaint.contains("hunter2") && complaint.contains('…'), "{complaint}");
+        }
     }
 
     #[test]

@@ -126,6 +126,7 @@ fn carry_out(
         | CliCommand::Explain(_) => {}
     }
     let variables = environment(variables)?;
+    let typed = low.target.clone();
     let read = move || -> Result<Plan, CliError> {
         let target = target::open(program, low.target.clone())?;
         let plan = Plan::resolve(target, &low.flags, &variables)?;
@@ -149,7 +150,9 @@ fn carry_out(
         CliCommand::Mcp(args) => mcp::run(plan, app, info, &args, log),
         CliCommand::Check => check::run(Service::new(with_one_replica(plan), app)?),
         CliCommand::OpenApi { output } => openapi::run(Service::described(plan, app)?, &info, output.as_deref()),
-        CliCommand::Examples(language) => examples::run(Service::described(plan, app)?, language),
+        CliCommand::Examples(language) => {
+            examples::run(Service::described(plan, app)?, language, &info, typed.as_deref())
+        }
         CliCommand::Explain(_)
         | CliCommand::Bench(_)
         | CliCommand::Call(_)

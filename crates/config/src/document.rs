@@ -157,9 +157,15 @@ impl<'d> Section<'d> {
 
     /// The place of an error at this offset of the file, inside this table: its line and the key around it.
     pub(crate) fn place_at(&self, offset: usize) -> Place {
-        let around = self.table.iter().find(|(key, value)| key.span().start <= offset && offset < value.span().end);
-        let part = around.map_or_else(|| self.part.clone(), |(key, _)| join(&self.part, key.get_ref()));
+        let part = self.key_at(offset).map_or_else(|| self.part.clone(), |key| join(&self.part, key));
         self.document.place(line_of(self.document.text, offset), &part)
+    }
+
+    /// The key of this table around this offset of the file.
+    pub(crate) fn key_at(&self, offset: usize) -> Option<&str> {
+        let mut keys = self.table.iter();
+        let around = keys.find(|(key, value)| key.span().start <= offset && offset < value.span().end);
+        around.map(|(key, _)| &**key.get_ref())
     }
 
     fn line_of(&self, key: &str) -> usize {

@@ -3,6 +3,7 @@
 //! The crates know neither files nor lines; they declare a serde struct that denies unknown fields. Its field names are
 //! read from serde first, so that an unknown key of a kind gets the same answer as any other unknown key.
 
+use callboard_http_client::without_credentials;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor, value::Error as PlainError};
 use serde::forward_to_deserialize_any;
 use toml::Spanned;
@@ -39,14 +40,36 @@ pub(crate) fn read_with<T: DeserializeOwned>(
     }
     let table = DeValue::Table(table);
     T::deserialize(ValueDeserializer::from(Spanned::new(0..0, table))).map_err(|error| {
-        let place = match error.span() {
-            // The table made above has no place in the file; an error about the whole table belongs to the section.
-            Some(span) if !span.is_empty() => section.place_at(span.start),
-            _ => section.place(),
-        };
-        ConfigError::Rejected { place, message: one_line(error.message()) }
+        // The table made above has no place in the file; an error about the whole table belongs to the section.
+        let at = error.span().filter(|span| !span.is_empty()).map(|span| span.start);
+        let place = at.map_or_else(|| section.place(), |at| section.place_at(at));
+        let has_secrets = at.and_then(|at| section.key_at(at)).is_some_and(|key| SECRET_KEYS.contains(&key));
+        ConfigError::Rejected { place, message: without_secrets(one_line(error.message()), has_secrets) }
     })
 }
+
+/// Keys whose values may be secrets, whatever they look like.
+const SECRET_KEYS: [&str; 3] = ["command", "env", "settings"];
+
+/// A message about a value of a wrong type, or out of range. Credentials in a text are not shown, and where there may be
+/// secrets, nothing of the value but its type.
+fn without_secrets(message: String, has_secrets: bool) -> String {
+    let parts = FOUND.iter().find_map(|words| message.split_once(words).map(|(before, rest)| (before, *words, rest)));
+    let Some((before, words, rest)) = parts else { return message };
+    let Some((found, expected)) = rest.rsplit_once(EXPECTED) else { return message };
+    let found = match found.split_once(['"', '`']) {
+        Some((kind, _)) if has_secrets => kind.trim_end().to_owned(),
+        Some((kind, text)) if found.ends_with('"') => {
+            format!("{kind}\"{}\"", without_credentials(text.trim_end_matches('"')))
+        }
+        _ => found.to_owned(),
+    };
+    format!("{before}{words}{found}{EXPECTED}{expected}")
+}
+
+/// What serde says before a value that it refuses, and after it.
+const FOUND: [&str; 2] = ["invalid type: ", "invalid value: "];
+const EXPECTED: &str = ", expected ";
 
 /// The names of a struct's fields, as its `Deserialize` announces them.
 fn fields_of<T: DeserializeOwned>() -> &'static [&'static str] {
@@ -85,6 +108,7 @@ impl<'de> Deserializer<'de> for FieldNames<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::path::Path;
 
     use serde::Deserialize;
@@ -98,6 +122,10 @@ mod tests {
         width: u32,
         #[serde(default)]
         layout: Layout,
+        #[serde(default)]
+        env: BTreeMap<String, String>,
+        #[serde(default)]
+        command: Vec<String>,
     }
 
     #[derive(Debug, Default, Deserialize, PartialEq)]
@@ -117,7 +145,7 @@ mod tests {
     #[test]
     fn the_other_keys_of_the_table_are_read() {
         let own = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayout = \"nhwc\"\n").unwrap();
-        assert_eq!(own, TestKeys { width: 8, layout: Layout::Nhwc });
+        assert_eq!((own.width, own.layout), (8, Layout::Nhwc));
     }
 
     #[test]
@@ -134,6 +162,19 @@ mod tests {
         assert_eq!(error, "f.toml:4: stage `a`: width: invalid type: string \"8\", expected u32");
         let error = read_own("[[stage]]\nname = \"a\"\nwidth = 8\nlayout = \"nhcw\"\n").unwrap_err();
         assert_eq!(error, "f.toml:4: stage `a`: layout: unknown variant `nhcw`, expected `nchw` or `nhwc`");
+    }
+
+    #[test]
+    fn a_value_that_may_be_a_secret_is_not_shown() {
+        for (line, expected) in [
+            ("env = \"TOKEN=hunter2\"", "env: invalid type: string, expected a map"),
+            ("env = { TOKEN = 4711 }", "env: invalid type: integer, expected a string"),
+            ("command = \"run --token \\\"hunter2, expected\"", "command: invalid type: string, expected a sequence"),
+            ("width = \"http://me:hunter2@host\"", "width: invalid type: string \"http://…@host\", expected u32"),
+        ] {
+            let error = read_own(&format!("[[stage]]\nname = \"a\"\n{line}\n")).unwrap_err();
+            assert_eq!(error, format!("f.toml:3: stage `a`: {expected}"));
+        }
     }
 
     #[test]

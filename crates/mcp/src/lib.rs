@@ -44,6 +44,7 @@ use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
     ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext, UnroutedRequest, compressed,
 };
+use serde_json::{Value, json};
 
 pub use self::config::{Authorization, AuthorizationError, McpConfig};
 pub use self::stdio::{AnswerBody, ExchangeError, HostMessage, LocalNode, MessageExchange, PostedAnswer, serve_stdio};
@@ -78,6 +79,16 @@ impl McpProtocol {
     #[must_use]
     pub fn tool_names(&self, client: &LocalClient) -> Vec<String> {
         self.tools().list(client).into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// The call that gives `input` to a route: the name of its tool, and the arguments. `None` if the route is no tool.
+    #[must_use]
+    pub fn tool_call(&self, route: &Route, input: Value) -> Option<(String, Value)> {
+        let arguments = match schema::argument(route.input()) {
+            Some(name) => json!({ name: input }),
+            None => input,
+        };
+        self.tools().is_tool(route).then(|| (tools::name_of(route.name()), arguments))
     }
 
     fn tools(&self) -> Tools {

@@ -90,7 +90,7 @@ impl Tools {
         route.is_tool() || (self.all && can_be_called(route))
     }
 
-    fn is_tool(self, route: &Route) -> bool {
+    pub(crate) fn is_tool(self, route: &Route) -> bool {
         let has_name = Name(route.name()).len() <= MAX_NAME_BYTES;
         self.is_asked_for(route) && can_be_called(route) && has_name && !route.description().trim().is_empty()
     }

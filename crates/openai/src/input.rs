@@ -8,7 +8,7 @@ use callboard_core::Task;
 use serde_json::Value as Json;
 
 /// The field that gets what no other field of the schema takes.
-const EXTRA: &str = "extra";
+pub(crate) const EXTRA: &str = "extra";
 
 /// Fields that are the same to clients: an old name, and a new one.
 const ALIASES: [[&str; 2]; 1] = [["max_tokens", "max_completion_tokens"]];

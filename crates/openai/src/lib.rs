@@ -30,6 +30,7 @@ mod convert;
 mod document;
 mod embed;
 mod error;
+mod example;
 mod fields;
 mod generate;
 mod image;
@@ -62,6 +63,7 @@ use callboard_http::protocol::{
 use serde_json::Value;
 
 pub use self::cohere::CohereProtocol;
+pub use self::example::request_fields;
 pub use self::messages::MessagesProtocol;
 use self::path::{Endpoint, PATHS, RERANK};
 use self::request::ModelRequest;

@@ -4,6 +4,9 @@
 //! API key in it: where the node needs one, the program reads the variable [`KEY_VARIABLE`].
 
 mod curl;
+mod grpc;
+mod mcp;
+mod openai;
 mod python;
 mod rust;
 
@@ -11,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use callboard_core::edge::Route;
 use callboard_http::{example_of, media_type_of};
+use callboard_mcp::McpProtocol;
 use serde_json::Value;
 
 /// The language of a program.
@@ -22,6 +26,12 @@ pub(crate) enum Language {
     Python,
     /// A program with `callboard::http_client`.
     Rust,
+    /// A program for Python with OpenAI's library, which calls the routes with a task.
+    OpenAi,
+    /// A program for Python with grpcio, and with Triton's client for routes of arrays.
+    Grpc,
+    /// A program for Python with the library of the Model Context Protocol, which calls the tools.
+    Mcp,
 }
 
 impl Language {
@@ -32,14 +42,54 @@ impl Language {
     }
 }
 
-/// One program that calls all of `routes` at `base`, such as `http://localhost:8000`. A route may have a file that fits
-/// as its body. With `needs_key` the program sends an API key.
-pub(crate) fn snippet(language: Language, routes: &[(&Route, Option<PathBuf>)], base: &str, needs_key: bool) -> String {
-    let examples: Vec<Example> = routes.iter().map(|(route, file)| Example::new(route, file.as_deref())).collect();
+/// What programs are made from.
+pub(crate) struct ServedRoutes<'a> {
+    /// Each with a file that fits as its body, if it has one.
+    pub(crate) routes: &'a [(&'a Route, Option<PathBuf>)],
+    /// Such as `http://localhost:8000`.
+    pub(crate) base: &'a str,
+    /// Whether a program sends an API key.
+    pub(crate) needs_key: bool,
+    /// Whether the code of a program in Rust has the settings of the routes, not a file or code in Python.
+    pub(crate) is_own_program: bool,
+    /// The protocols that the node does not answer.
+    pub(crate) doors_off: &'a [String],
+    /// Which routes are tools.
+    pub(crate) tools: &'a McpProtocol,
+    /// The part of the configuration of a desktop host that starts the same app.
+    pub(crate) desktop_host: &'a Value,
+}
+
+impl ServedRoutes<'_> {
+    fn examples(&self) -> Vec<Example> {
+        self.routes.iter().map(|(route, file)| Example::new(route, file.as_deref())).collect()
+    }
+
+    /// The comment in place of all calls, if the node does not answer this protocol.
+    fn refusal(&self, door: &str) -> Option<String> {
+        let is_off = self.doors_off.iter().any(|off| off == door);
+        is_off.then(|| format!("# This node does not answer {door}: the setting http.doors_off names it.\n"))
+    }
+
+    /// What the program reads the API key from, and the comment about it.
+    fn key(&self) -> (Option<String>, String) {
+        let variable = self.needs_key.then(|| format!("os.environ[\"{KEY_VARIABLE}\"]"));
+        let note =
+            if self.needs_key { format!("# {KEY_VARIABLE} is one of the server's keys.\n") } else { String::new() };
+        (variable, note)
+    }
+}
+
+/// One program that calls all routes that the language has words for. The others get a comment that names the setting
+/// which they need.
+pub(crate) fn snippet(language: Language, served: &ServedRoutes<'_>) -> String {
     match language {
-        Language::Curl => curl::program(&examples, base, needs_key),
-        Language::Python => python::program(&examples, base, needs_key),
-        Language::Rust => rust::program(&examples, base, needs_key),
+        Language::Curl => curl::program(&served.examples(), served.base, served.needs_key),
+        Language::Python => python::program(&served.examples(), served.base, served.needs_key),
+        Language::Rust => rust::program(&served.examples(), served.base, served.needs_key),
+        Language::OpenAi => openai::program(served),
+        Language::Grpc => grpc::program(served),
+        Language::Mcp => mcp::program(served),
     }
 }
 
@@ -101,6 +151,12 @@ impl Example {
         let colon = if self.summary.is_empty() { "" } else { ": " };
         format!("{}{colon}{}", self.route, self.summary)
     }
+}
+
+/// The schema that a schema of only a reference means.
+fn resolved(schema: &Value) -> &Value {
+    let target = schema["$ref"].as_str().and_then(|target| schema.pointer(target.strip_prefix('#')?));
+    target.unwrap_or(schema)
 }
 
 /// The comment in place of a call.

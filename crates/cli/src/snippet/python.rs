@@ -72,7 +72,7 @@ fn called(example: &Example) -> String {
 }
 
 /// A literal of the same value.
-fn literal(value: &Value) -> String {
+pub(super) fn literal(value: &Value) -> String {
     let list = |items: Vec<String>| items.join(", ");
     match value {
         Value::Null => "None".to_owned(),
@@ -89,6 +89,6 @@ fn literal(value: &Value) -> String {
 }
 
 /// A string literal: Python reads the escapes of JSON.
-fn text(text: &str) -> String {
+pub(super) fn text(text: &str) -> String {
     Value::from(text).to_string()
 }
