@@ -1,19 +1,17 @@
-//! A node with all doors: each kind of error, through each of them, is what the table of `docs/errors.md` says.
-
-#![cfg(feature = "http")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Each kind of error, through each door, is what the table of `docs/errors.md` says.
 
 use std::net::SocketAddr;
 
 use callboard_codec::Value;
 use callboard_core::{App, CallError, ErrorKind, Failure, RouteSpec, Stage, Task};
 use callboard_http::{ApiInfo, ApiKeys, HttpConfig};
-use callboard_http_client::{Answer, Call, Connection, Origin, Protocol};
 use callboard_server::Server;
 use serde_json::{Value as Json, json};
 use tokio::net::TcpListener;
 
-const PAGE: &str = include_str!("../../../docs/errors.md");
+use crate::send::{Call, field};
+
+const PAGE: &str = include_str!("../../../../docs/errors.md");
 
 /// The columns that are compared here. The last one of the page is compared by the tests of the Python package.
 const COLUMNS: [&str; 7] = ["HTTP", "`/v2`, `:predict`", "OpenAI", "Anthropic", "Cohere", "gRPC", "MCP"];
@@ -76,31 +74,17 @@ fn number_in(value: &Value) -> Option<usize> {
     }
 }
 
-async fn send(address: SocketAddr, protocol: Protocol, call: &Call) -> Answer {
-    let origin: Origin = format!("http://{address}").parse().unwrap();
-    let mut connection = Connection::open(&origin, protocol).await.unwrap();
-    connection.send(&call.prepare(&origin, protocol).unwrap()).await.unwrap()
-}
-
 /// An answer over HTTP/1.1: its status, whether clients may not repeat it, and its body.
 async fn post(address: SocketAddr, path: &str, body: &Json) -> (String, Json) {
-    let answer = send(address, Protocol::Http1, &Call::post(path, "application/json", body.to_string())).await;
+    let answer = Call::json(path, body).send(address).await;
     let is_final = answer.header("x-should-retry") == Some("false");
-    let status = format!("{}{}", answer.status(), if is_final { ", final" } else { "" });
-    (status, serde_json::from_slice(&answer.bytes(1 << 20).await.unwrap()).unwrap())
+    (format!("{}{}", answer.status, if is_final { ", final" } else { "" }), answer.json())
 }
 
-/// A field of protobuf with a length.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    [&[number << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
-}
-
-/// The status of a call of gRPC, in the head of its answer.
+/// The status of a call of gRPC.
 async fn grpc(address: SocketAddr, path: &str, message: &[u8]) -> String {
-    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
-    let call = Call::post(path, "application/grpc", [&[0], &length[..], message].concat());
-    let answer = send(address, Protocol::Http2, &call).await;
-    assert_eq!(answer.status(), 200, "{answer:?}");
+    let answer = Call::grpc(path, message).send(address).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
     answer.header("grpc-status").unwrap().to_owned()
 }
 
