@@ -90,7 +90,7 @@ fn close(first: f64, second: f64, tolerance: f64) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use callboard_codec::{Account, ChargeError, charged_to};
+    use callboard_codec::{Account, ChargeError, Local, Scalar, charged_to};
 
     use super::*;
 
@@ -113,6 +113,8 @@ mod tests {
         let agree = |first: (u64, f32), second: (u64, f32)| agrees(&Payload::new(first), &Payload::new(second), 1e-3);
         assert_eq!(agree((1, 0.5), (1, 0.5001)), Some(true));
         assert_eq!(agree((1, 0.5), (2, 0.5)), Some(false));
+        let local = Payload::new(Local(7));
+        assert_eq!(agrees(&local, &local, 1e-3), Some(false), "it has no dynamic form");
     }
 
     #[test]
@@ -135,6 +137,70 @@ mod tests {
     }
 
     #[test]
+    fn lists_and_maps_agree_by_their_lengths_and_keys_as_well() {
+        let list = |numbers: &[f64]| Value::from(numbers.iter().copied().map(Value::Float).collect::<Vec<_>>());
+        assert!(same(list(&[1.0, 2.0]), list(&[1.0005, 2.0])) && !same(list(&[1.0, 2.0]), list(&[1.0, 2.1])));
+        assert!(!same(list(&[1.0]), list(&[1.0, 2.0])) && !same(list(&[1.0, 2.0]), list(&[1.0])));
+        let tuple = |numbers: &[f64]| Value::Tuple(numbers.iter().copied().map(Value::Float).collect());
+        assert!(same(tuple(&[1.0]), tuple(&[1.0005])) && !same(tuple(&[1.0]), list(&[1.0])));
+        let map = |entries: &[(&str, f64)]| {
+            Value::Map(entries.iter().map(|(key, number)| ((*key).to_owned(), Value::Float(*number))).collect())
+        };
+        assert!(same(map(&[("a", 1.0), ("b", 2.0)]), map(&[("b", 2.0), ("a", 1.0005)])), "in any order");
+        assert!(!same(map(&[("a", 1.0)]), map(&[("a", 1.1)])) && !same(map(&[("a", 1.0)]), map(&[("b", 1.0)])));
+        assert!(!same(map(&[("a", 1.0)]), map(&[("a", 1.0), ("b", 2.0)])));
+        assert!(!same(map(&[("a", 1.0), ("b", 2.0)]), map(&[("a", 1.0)])));
+    }
+
+    #[test]
+    fn scalars_agree_by_element_type_and_value() {
+        let scalar = |number: f32| Value::Scalar(Scalar::F32(number));
+        assert!(same(scalar(1.0), scalar(1.0005)) && !same(scalar(1.0), scalar(1.1)));
+        assert!(!same(scalar(1.0), Value::Scalar(Scalar::F64(1.0))) && !same(scalar(1.0), Value::Float(1.0)));
+    }
+
+    /// A value within this many others is the deepest that is compared.
+    #[test]
+    fn values_in_too_many_values_agree_with_none() {
+        let nested = |levels: usize| (0..levels).fold(Value::Int(1), |inner, _| Value::List(vec![inner]));
+        let agree = |levels| values(&nested(levels), &nested(levels), 0.0, MAX_DEPTH);
+        assert!(agree(MAX_DEPTH - 1) && !agree(MAX_DEPTH));
+    }
+
+    #[test]
+    fn the_tolerance_is_absolute_below_one_and_relative_above() {
+        let pairs = [(1.0, 1.125), (0.0, 0.125), (-0.0625, 0.0625), (-1.0, -1.125), (2.0, 2.25), (1024.0, 1152.0)];
+        for (first, second) in pairs {
+            assert!(close(first, second, 0.125) && close(second, first, 0.125), "{first} {second}");
+            assert!(!close(first, second, 0.1) && !close(second, first, 0.1), "{first} {second}");
+        }
+        assert!(!close(1.0, -1.0, 0.125) && !close(f64::NAN, 1.0, 1e9) && !close(1.0, f64::NAN, 1e9));
+        assert!(close(f64::INFINITY, f64::INFINITY, 0.0) && !close(f64::INFINITY, f64::NEG_INFINITY, 1e9));
+    }
+
+    /// An element, one that differs by less than the tolerance, and one that differs by more.
+    #[test]
+    fn tensors_of_all_floats_agree_within_the_tolerance() {
+        let half = |bits: u16| bits.to_le_bytes().to_vec();
+        let (f32, f64) = (|number: f32| number.to_le_bytes().to_vec(), |number: f64| number.to_le_bytes().to_vec());
+        for (dtype, count, elements) in [
+            (DType::F16, 2, [half(0x3c00), half(0x3c01), half(0x3c20)]),
+            (DType::BF16, 2, [half(0x3a00), half(0x3a80), half(0x3f80)]),
+            (DType::F32, 2, [f32(1.0), f32(1.0005), f32(1.1)]),
+            (DType::C64, 1, [f32(1.0), f32(1.0005), f32(1.1)]),
+            (DType::F64, 2, [f64(1.0), f64(1.0005), f64(1.1)]),
+            (DType::C128, 1, [f64(1.0), f64(1.0005), f64(1.1)]),
+        ] {
+            let tensor = |second: &[u8]| {
+                let data = [&elements[0][..], second].concat();
+                Value::Tensor(Tensor::try_new(dtype, &[count], data.into()).unwrap())
+            };
+            let [one, near, far] = elements.each_ref().map(|element| tensor(element));
+            assert!(same(one.clone(), near) && !same(one, far), "{dtype}");
+        }
+    }
+
+    #[test]
     fn tensors_agree_by_element_type_and_shape() {
         let tensor = |shape: &[usize], data: Vec<f32>| Value::Tensor(Tensor::from_vec(shape, data).unwrap());
         assert!(same(tensor(&[2], vec![1.0, 2.0]), tensor(&[2], vec![1.0, 2.001])));
@@ -148,11 +214,11 @@ mod tests {
     fn floats_of_16_bits_are_read() {
         let f16 = |bits| half(bits, 10);
         assert_eq!(
-            [f16(0x3c00), f16(0xc000), f16(0x3555), f16(0x0001)],
-            [1.0, -2.0, 0.333_251_953_125, 2_f64.powi(-24)]
+            [f16(0x3c00), f16(0xc000), f16(0x3555), f16(0x0001), f16(0x8002), f16(0x7bff)],
+            [1.0, -2.0, 0.333_251_953_125, 2_f64.powi(-24), -2_f64.powi(-23), 65_504.0]
         );
-        assert!(f16(0x7c00) == f64::INFINITY && f16(0x7e00).is_nan());
+        assert!(f16(0x7c00) == f64::INFINITY && f16(0xfc00) == f64::NEG_INFINITY && f16(0x7e00).is_nan());
         let bf16 = |bits| half(bits, 7);
-        assert_eq!([bf16(0x3f80), bf16(0xc040)], [1.0, -3.0]);
+        assert_eq!([bf16(0x3f80), bf16(0xc040), bf16(0x0001)], [1.0, -3.0, 2_f64.powi(-133)]);
     }
 }

@@ -91,6 +91,23 @@ mod tests {
         assert!(tally(10, 5).proves_above(0.05) && !tally(10, 1).proves_above(0.01));
     }
 
+    /// The ratio of the module's page, with the factorials that its bound leaves out.
+    #[test]
+    fn the_bound_is_that_of_the_martingale_and_on_the_safe_side() {
+        let ln_factorial = |n: u64| (1..=n).map(|factor| (factor as f64).ln()).sum::<f64>();
+        for (calls, failed) in [(20, 2), (100, 10), (200, 20), (200, 100), (1_000, 5), (1_000, 900)] {
+            let passed = calls - failed;
+            let sequence =
+                -((calls + 1) as f64).ln() - ln_factorial(calls) + ln_factorial(failed) + ln_factorial(passed);
+            let refutes = |rate: f64| {
+                let expected = failed as f64 * rate.ln() + passed as f64 * (1.0 - rate).ln();
+                sequence - expected >= (1.0 / ALPHA).ln()
+            };
+            let bound = Tally { calls, failed }.highest_rate();
+            assert!(refutes(bound) && !refutes(bound - 0.002), "{failed} of {calls}: {bound}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(5))]
 

@@ -50,3 +50,13 @@ impl fmt::Debug for Draw {
         f.debug_struct("Draw").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", Draw::from_seed(1_234)), "Draw { .. }");
+    }
+}

@@ -179,3 +179,89 @@ impl Rollout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_nanos(1);
+
+    #[test]
+    fn each_number_is_accepted_up_to_its_limits() {
+        let half = || Rollout::canary(0.5);
+        for accepted in [
+            Rollout::canary(f64::MIN_POSITIVE),
+            Rollout::canary(1.0 - f64::EPSILON),
+            Rollout::shadow(f64::MIN_POSITIVE),
+            Rollout::shadow(1.0),
+            half().min_calls(1),
+            half().max_error_rate(0.0),
+            half().max_error_rate(1.0),
+            half().max_latency(1.0),
+            half().max_latency(f64::MAX),
+            half().min_agreement(0.0),
+            half().min_agreement(1.0),
+            half().tolerance(0.0),
+            half().tolerance(f64::MAX),
+            half().time_limit(LONGEST),
+            half().keep(LONGEST),
+        ] {
+            assert_eq!(accepted.check(&"/a".into()).map_err(|error| error.to_string()), Ok(()), "{accepted:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_their_limits_are_refused_by_name() {
+        let half = || Rollout::canary(0.5);
+        let above_one = 1.0 + f64::EPSILON;
+        for (refused, name) in [
+            (Rollout::canary(0.0), "canary is a share above 0 and below 1, not 0"),
+            (Rollout::canary(1.0), "canary is a share above 0 and below 1, not 1"),
+            (Rollout::shadow(0.0), "shadow is a share above 0 and up to 1, not 0"),
+            (Rollout::shadow(above_one), "shadow is a share above 0 and up to 1, not 1.0000000000000002"),
+            (half().min_calls(0), "min_calls"),
+            (half().max_error_rate(-f64::MIN_POSITIVE), "max_error_rate"),
+            (half().max_error_rate(above_one), "max_error_rate"),
+            (half().max_error_rate(f64::NAN), "max_error_rate"),
+            (half().max_latency(1.0 - f64::EPSILON), "max_latency"),
+            (half().max_latency(f64::INFINITY), "max_latency"),
+            (half().max_latency(f64::NAN), "max_latency"),
+            (half().min_agreement(-0.5), "min_agreement"),
+            (half().min_agreement(above_one), "min_agreement"),
+            (half().tolerance(-f64::MIN_POSITIVE), "tolerance"),
+            (half().tolerance(f64::INFINITY), "tolerance"),
+            (half().tolerance(f64::NAN), "tolerance"),
+            (half().time_limit(LONGEST + MOMENT), "time_limit is at most seven days"),
+            (half().keep(LONGEST + MOMENT), "keep is at most seven days"),
+        ] {
+            let error = refused.check(&"/a".into()).unwrap_err().to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_method_sets_its_own_number() {
+        let set = Rollout::shadow(0.5)
+            .min_calls(7)
+            .max_error_rate(0.25)
+            .max_latency(3.0)
+            .min_agreement(0.75)
+            .tolerance(0.125)
+            .time_limit(Duration::from_secs(8))
+            .keep(Duration::from_secs(9))
+            .run_effects_twice();
+        let expected = Rollout {
+            is_shadow: true,
+            share: 0.5,
+            min_calls: 7,
+            max_error_rate: 0.25,
+            max_latency: 3.0,
+            min_agreement: 0.75,
+            tolerance: 0.125,
+            time_limit: Duration::from_secs(8),
+            keep: Duration::from_secs(9),
+            runs_effects_twice: true,
+        };
+        assert_eq!(set, expected);
+    }
+}

@@ -270,6 +270,44 @@ mod tests {
     }
 
     #[test]
+    fn a_shadow_has_copies_of_its_share_and_a_canary_has_calls() {
+        let of = |policy| {
+            let trial = trial(policy);
+            let count = |is_taken: &dyn Fn() -> bool| (0..100).filter(|_| is_taken()).count();
+            let taken = (count(&|| trial.is_for_candidate(None)), count(&|| trial.is_for_shadow(None)));
+            trial.close();
+            assert_eq!((count(&|| trial.is_for_candidate(None)), count(&|| trial.is_for_shadow(None))), (0, 0));
+            taken
+        };
+        let (calls, copies) = of(Rollout::shadow(0.5));
+        assert!(calls == 0 && (20..80).contains(&copies), "{calls} {copies}");
+        let (calls, copies) = of(Rollout::canary(0.5));
+        assert!(copies == 0 && (20..80).contains(&calls), "{calls} {copies}");
+    }
+
+    #[test]
+    fn copies_run_a_few_at_a_time() {
+        let trial = trial(Rollout::shadow(0.5));
+        let places: Vec<_> = std::iter::from_fn(|| trial.shadow_place()).collect();
+        assert_eq!(places.len(), MAX_SHADOW_CALLS);
+        drop(places);
+        assert!(trial.shadow_place().is_some());
+    }
+
+    #[test]
+    fn answers_are_compared_and_skipped_calls_counted_until_the_end() {
+        let trial = trial(Rollout::shadow(0.5));
+        assert_eq!(trial.agreement(), (0, None, 0));
+        trial.skip();
+        trial.skip();
+        [true, false, true, true].into_iter().for_each(|agrees| trial.compare(agrees));
+        assert_eq!(trial.agreement(), (4, Some(0.75), 2));
+        trial.close();
+        trial.compare(true);
+        assert_eq!(trial.agreement(), (4, Some(0.75), 2));
+    }
+
+    #[test]
     fn after_the_decision_the_candidate_gets_no_call() {
         let trial = trial(Rollout::canary(0.9));
         for _ in 0..100 {

@@ -225,6 +225,48 @@ fn nothing_is_promoted_where_nearly_every_call_fails() {
     assert!(at_the_end.contains("too few calls succeed: 2000 of 2000 calls failed"), "{at_the_end}");
 }
 
+/// Half of the calls of both fail.
+#[test]
+fn a_promotion_needs_its_calls_and_no_more() {
+    let decided = |calls: u64| {
+        let mut judge = judge(Rollout::canary(0.5).min_calls(50));
+        for call in 0..calls {
+            let end = if call % 2 == 0 { Observation::Failed } else { CALL };
+            judge.observe(TrialRole::Current, end);
+            judge.observe(TrialRole::Candidate, end);
+        }
+        judge.decide(judge.ends_at() - Duration::from_secs(1)).map(|decision| decision.verdict)
+    };
+    assert_eq!((decided(1_248), decided(1_250)), (None, Some(Verdict::Promote)));
+}
+
+/// A fifth of a thousand calls of the current revision fail, which may be a quarter in truth.
+#[test]
+fn a_rollback_needs_proof_against_all_that_the_current_revision_may_be() {
+    let mut judge = judge(Rollout::canary(0.5).max_error_rate(0.05).min_calls(u64::MAX));
+    (0..1_000).for_each(|n| judge.observe(TrialRole::Current, if n % 5 == 0 { Observation::Failed } else { CALL }));
+    (0..4_000).for_each(|n| judge.observe(TrialRole::Candidate, if n % 100 < 27 { Observation::Failed } else { CALL }));
+    assert_eq!(judge.decide(judge.ends_at() - Duration::from_secs(1)), None);
+    (0..4_000).for_each(|_| judge.observe(TrialRole::Candidate, Observation::Failed));
+    let decision = judge.decide(judge.ends_at() - Duration::from_secs(1)).unwrap();
+    assert_eq!((decision.verdict, decision.cause), (Verdict::RollBack, DecisionCause::ErrorRate));
+}
+
+/// Three of four calls is the highest rate of failures that is compared.
+#[test]
+fn a_promotion_needs_one_call_in_four_that_succeeds() {
+    let decided = |failed: u64| {
+        let mut judge = judge(Rollout::canary(0.5).min_calls(4_000));
+        for call in 0..4_000 {
+            let end = if call < failed { Observation::Failed } else { CALL };
+            judge.observe(TrialRole::Current, end);
+            judge.observe(TrialRole::Candidate, end);
+        }
+        judge.decide(judge.ends_at() - Duration::from_secs(1)).map(|decision| decision.verdict)
+    };
+    assert_eq!((decided(3_000), decided(3_001)), (Some(Verdict::Promote), None));
+}
+
 #[test]
 fn a_promotion_needs_more_calls_where_many_fail() {
     let promoted_after = |one_in: usize| {
