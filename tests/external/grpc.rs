@@ -7,6 +7,7 @@ use rcgen::{CertifiedKey, generate_simple_self_signed};
 
 use crate::node::Node;
 use crate::python::Python;
+use crate::python_apps::package;
 use crate::support::{Server, callboard, directory};
 use crate::triton;
 
@@ -42,6 +43,30 @@ fn health_is_watched_across_a_drain_and_aio_streams() {
     let server = Server::start(callboard(["serve", "examples/digits/digits.onnx", "--http", "127.0.0.1:0"]));
     let output = python.run("grpc_services.py", &[&server.address, &server.id().to_string()]);
     assert_eq!(output.lines().collect::<Vec<_>>(), ["health", "reflection", "aio", "drain"]);
+}
+
+/// A client and a server as Kaggle's are, by grpcio; their gateway calls a node, and ours their participant.
+#[test]
+fn the_relay_speaks_its_own_wire_on_both_sides() {
+    let Some(python) = Python::with("relay") else { return };
+    let environment = [
+        ("VIRTUAL_ENV", python.environment().into_os_string()),
+        ("PYTHONPATH", package().join("src").into_os_string()),
+    ];
+    let output = python.run_with("relay_grpc.py", &[env!("CARGO_BIN_EXE_callboard")], &environment);
+    let parts = [
+        "late start",
+        "values",
+        "models",
+        "blame",
+        "ours to ours",
+        "first call",
+        "drained",
+        "their participants",
+        "late and lost",
+        "listeners",
+    ];
+    assert_eq!(output.lines().collect::<Vec<_>>(), parts);
 }
 
 #[test]

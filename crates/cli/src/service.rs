@@ -143,6 +143,7 @@ pub(crate) fn http_config(plan: &Plan) -> Result<HttpConfig, CliError> {
         doors_off: settings.doors_off.value.clone(),
         open_load: settings.open_load.value,
         model_control: settings.model_control.value,
+        relay: settings.relay.value,
         shutdown_grace: settings.drain.value,
         ..HttpConfig::default()
     };

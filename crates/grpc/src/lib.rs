@@ -5,6 +5,7 @@
 //!  grpc.health.v1.Health                 readiness of the server and of models, for Kubernetes and balancers
 //!  grpc.reflection.v1, v1alpha            how all of these are declared
 //!  callboard.v1.Inference                every route, whole or streamed, with a body in any form that it takes
+//!  kaggle_evaluation_client.…             functions, as a gateway of evaluations calls them (`relay`; off by default)
 //! ```
 //!
 //! A request is gRPC by its content type, `application/grpc`, over HTTP/2 with prior knowledge or by ALPN. It passes
@@ -31,6 +32,7 @@ mod inference;
 mod proto;
 mod reader;
 mod reflection;
+mod relay;
 mod routes;
 mod status;
 mod stream;
@@ -64,6 +66,9 @@ use self::watchers::Watchers;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub use self::fuzz::decode_infer_request;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub use self::relay::decode_relay_request;
 
 /// The paths of its services. No route may have one of them.
 const SERVICES: [&str; 5] = [
@@ -102,13 +107,15 @@ pub struct GrpcProtocol {
     inference: Arc<InferenceProtocol>,
     /// Those that watch the health.
     watchers: Arc<Watchers>,
+    /// The calls of the relay's functions.
+    turns: relay::Turns,
 }
 
 impl GrpcProtocol {
     /// The protocol, with the models of the Open Inference Protocol over HTTP.
     #[must_use]
     pub fn new(inference: Arc<InferenceProtocol>) -> Self {
-        Self { inference, watchers: Arc::default() }
+        Self { inference, watchers: Arc::default(), turns: relay::Turns::default() }
     }
 
     async fn respond(&self, context: RequestContext<'_>, head: &Parts, body: Body) -> Result<Response, ApiError> {
@@ -125,6 +132,8 @@ impl GrpcProtocol {
             "inference.GRPCInferenceService" => call.inference(method).await,
             "grpc.health.v1.Health" => call.health(method).await,
             "callboard.v1.Inference" => call.route(method).await,
+            // Boxed, because it is large.
+            relay::SERVICE if context.config.relay && method == "Send" => Box::pin(call.send()).await,
             "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection"
                 if method == "ServerReflectionInfo" =>
             {

@@ -21,10 +21,10 @@ import msgspec
 from callboard import _media
 from callboard._context import Context
 from callboard._conversion import convert, converter, from_plain, holder_of
-from callboard._envelope import FRAMES, forms_of
+from callboard._envelope import FRAMES, PACKED, forms_of
 from callboard._exceptions import InvalidInput
 from callboard._options import path_parameters
-from callboard._outputs import encoder
+from callboard._outputs import Encode, encoder
 from callboard._records import is_pydantic_field
 from callboard._request import Argument, Part, PathParameter, Query, has_part, is_json, split
 from callboard._response import Response
@@ -154,6 +154,11 @@ class Signature:
             else:
                 fields.append((name, hint))
         return msgspec.defstruct("Input", fields, forbid_unknown_fields=True, kw_only=True)
+
+    @functools.cached_property
+    def encode_packed(self) -> Encode:
+        """Encodes the outputs for a gateway of evaluations."""
+        return encoder(self.output, forms_of(self.output) | PACKED, convert, name_of)
 
     @property
     def input_forms(self) -> int:

@@ -53,7 +53,7 @@ from callboard._messages import (
 )
 from callboard._process import begin, version
 from callboard._response import SENT, add_chosen, begun
-from callboard._runner import Failure, Runner, setup_arguments
+from callboard._runner import RELAY, Failure, Runner, setup_arguments
 from callboard._said import clip, said
 from callboard._shared_memory import IS_SUPPORTED, Incoming, Outgoing
 from callboard._target import Route, TargetError, beside, load_module, route_of, split
@@ -404,10 +404,12 @@ class Worker:
 
     def _inputs(self, batch: Batch, runner: Runner) -> list[Any]:
         """The inputs of a batch that begins now."""
-        self._decoder.is_as_sent = runner.signature.takes_frames_as_sent
+        is_as_sent = runner.signature.takes_frames_as_sent
         self._calls.awaits = runner.signature.is_async
         inputs: list[Any] = []
-        for part in batch.parts:
+        for part, context in zip(batch.parts, batch.contexts, strict=True):
+            # A gateway of evaluations decides the library of each frame that has no hint.
+            self._decoder.is_as_sent = is_as_sent or RELAY in context.tags
             try:
                 inputs.append(self._decoder.decode(part))
             except Exception as error:
@@ -443,7 +445,8 @@ class Worker:
                 continue
             try:
                 if not runner.signature.streams:
-                    pieces = encode(result) if context._response is None else runner.encoded(result, context)
+                    is_plain = context._response is None and not context.tags
+                    pieces = encode(result) if is_plain else runner.encoded(result, context)
                     size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
                     total = self._checked(total + size)
                 if context._response is not None:

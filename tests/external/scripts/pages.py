@@ -6,8 +6,8 @@ In the order of the page, in an empty directory:
   `python` is a program, and runs.
 * A block `text` is what the program before it prints.
 * A block `console` has commands after `$`, each with its output; one without must only succeed. `callboard serve`, or a
-  program with `cb.run`, runs until the next one starts; its addresses are used wherever the page says `localhost:8000`
-  and `localhost:8001`.
+  program with `cb.run`, runs until the next one starts; its addresses are used wherever the page says `localhost:8000`,
+  `localhost:50051` and `localhost:8001`.
 * Blocks in other languages are only shown.
 
 A page with a comment such as `<!-- needs torch -->` is skipped where this module is missing. One that shows no output
@@ -112,7 +112,7 @@ class Reader:
         for line in self.server.stderr or ():
             lines.append(line)
             if found := re.search(r"listening on http://(\S+)", line):
-                self.addresses["localhost:8000"] = found[1]
+                self.addresses["localhost:8000"] = self.addresses["localhost:50051"] = found[1]
             if found := re.search(r"admin on http://(\S+)", line):
                 self.addresses["localhost:8001"] = found[1]
                 break

@@ -6,7 +6,7 @@
 //! at once; after a drain request, the first signal only asks for the same. The exit code says whether all calls were
 //! answered. Nothing waits for a reader of stderr.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ async fn serve(
     config.access_log = if plan.settings.access_log.value { log.access() } else { AccessLog::Off };
     // The port is bound first: a port in use should be known before a model is loaded, and probes need an answer
     // meanwhile.
-    let listener = bind(http_address(&plan)).await?;
+    let listener = bind(&http_addresses(&plan)).await?;
     let quic = open_quic(&plan, &config).await?;
     let admin = AdminSocket::bind(&plan).await?;
     let traces = otlp_config(&plan, &info)?;
@@ -238,12 +238,26 @@ fn any_port(identity: &Identity, peers: &[SocketAddr]) -> SocketAddr {
 
 const ANY_LOOPBACK_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// The address of HTTP. A node that joins others leaves the default port to them.
-fn http_address(plan: &Plan) -> SocketAddr {
+/// The addresses of HTTP, of which the first free one is taken. A node that joins others leaves the default port to
+/// them. Gateways of evaluations come from other machines, and look for their participant on several ports.
+fn http_addresses(plan: &Plan) -> Vec<SocketAddr> {
     let http = &plan.settings.http;
     let joins = !plan.settings.join.value.is_empty();
-    if joins && http.source == Source::Default { ANY_LOOPBACK_PORT } else { http.value }
+    if http.source != Source::Default {
+        vec![http.value]
+    } else if plan.settings.relay.value {
+        let every = RELAY_INTERFACES.iter().flat_map(|ip| RELAY_PORTS.map(|port| SocketAddr::new(*ip, port)));
+        every.collect()
+    } else {
+        vec![if joins { ANY_LOOPBACK_PORT } else { http.value }]
+    }
 }
+
+/// Both families, or IPv4 alone where there is no IPv6.
+const RELAY_INTERFACES: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
+
+/// The ports on which gateways look for their participant, in their order.
+const RELAY_PORTS: [u16; 11] = [50051, 60053, 60063, 60073, 60083, 60093, 60103, 60113, 60123, 60133, 60143];
 
 /// Connects the named nodes, so that stages may run on them, and divides calls as the plan says.
 fn peers(plan: &Plan) -> Result<impl FnOnce(&QuicEdge) -> Cluster + Send + 'static, CliError> {
@@ -329,9 +343,16 @@ async fn start_models(
     Ok((server, plan, Some(directory), engines))
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, CliError> {
-    let listener = TcpListener::bind(address).await;
-    listener.map_err(|error| CliError::not_listening(address, "http", &error))
+/// Listens on the first address that is free.
+async fn bind(addresses: &[SocketAddr]) -> Result<TcpListener, CliError> {
+    let mut refused = None;
+    for address in addresses {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => _ = refused.get_or_insert_with(|| CliError::not_listening(*address, "http", &error)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| CliError::Failed("no address to listen on".to_owned())))
 }
 
 fn ended(drained: Drained) -> Result<&'static str, CliError> {

@@ -21,8 +21,8 @@ use crate::setting::{
     DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN,
     LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
     MAX_LOADED, MAX_LOADED_BYTES, MAX_TIMEOUT, MCP, MCP_URL, MEMBERSHIP, MODEL_CONTROL, MODEL_UPLOADS, OFFERS,
-    OPEN_LOAD, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT, RATE_LIMIT, SILENT_AFTER, STREAM_HEARTBEAT,
-    Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
+    OPEN_LOAD, OTLP_CA_FILE, OTLP_ENDPOINT, QUEUE, QUIC, QUIC_IDLE_TIMEOUT, RATE_LIMIT, RELAY, SILENT_AFTER,
+    STREAM_HEARTBEAT, Setting, TLS_CERTIFICATE, TLS_KEY, TRACE_RATIO, WATCH,
 };
 use crate::source::{Source, Sourced};
 #[cfg(feature = "process")]
@@ -73,6 +73,8 @@ setting_values! {
         open_load: bool = OPEN_LOAD;
         /// Whether clients may load and unload models.
         model_control: bool = MODEL_CONTROL;
+        /// Whether gateways of evaluations call functions.
+        relay: bool = RELAY;
         /// Whether agents may call all routes as tools.
         mcp: bool = MCP;
         /// The URL at which agents reach them.

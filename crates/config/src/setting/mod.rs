@@ -169,6 +169,10 @@ settings! {
     /// Off: a client that may call a model should not be able to unload one.
     MODEL_CONTROL: Flag = Flag, key "http.model_control", flag "model-control",
         value "true|false", default "false", "Whether clients may load and unload models";
+    /// Off: it answers on all interfaces, and gives calls without a deadline the longest time.
+    RELAY: Flag = Flag, key "http.relay", flag "relay",
+        value "true|false", default "false",
+        "Whether gateways of Kaggle's evaluations call functions; without --http on port 50051 of all interfaces";
     /// Above the 60 s and 75 s that proxies usually keep connections to a server.
     IDLE_TIMEOUT: Span = Span(Duration::from_secs(1)..=HOUR), key "http.idle_timeout", flag "idle-timeout",
         value "DURATION", default "90s",

@@ -10,5 +10,6 @@ mod infer;
 mod messages;
 mod reflection;
 mod refusals;
+mod relay;
 mod routes;
 mod streamed;

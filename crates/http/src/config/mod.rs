@@ -267,6 +267,12 @@ pub struct HttpConfig {
     /// *Threat*: any caller could close a route for all others.
     pub model_control: bool,
 
+    /// Whether gateways of evaluations may call functions by the relay's service of gRPC, one call of a function at a
+    /// time. Default off.
+    ///
+    /// *Threat*: its clients show no key unless they are told one, and their first call has no deadline.
+    pub relay: bool,
+
     /// How long a closing connection (over HTTP/2 a refused body) is read and discarded after the answer, so that a
     /// client that sends everything before it reads gets the answer instead of a reset. Default 2 s; also at most 64
     /// MiB.
@@ -413,6 +419,7 @@ impl Default for HttpConfig {
             doors_off: Vec::new(),
             open_load: false,
             model_control: false,
+            relay: false,
             close_linger: Duration::from_secs(2),
             shutdown_linger: Duration::from_millis(500),
             shutdown_grace: Duration::from_secs(30),

@@ -10,7 +10,7 @@ what they unpack to, and `frames.py` knows pandas and polars. `forms.py` says wh
 """
 
 from callboard._envelope.arrow import series_table
-from callboard._envelope.forms import FRAMES, forms_of
+from callboard._envelope.forms import FRAMES, PACKED, forms_of
 from callboard._envelope.layout import Buffer, EnvelopeError, MissingPackageError, TooLargeError, type_name
 from callboard._envelope.reading import Decoder, decode
 from callboard._envelope.texts import text_dtype
@@ -18,6 +18,7 @@ from callboard._envelope.writing import encode, encode_pieces
 
 __all__ = [
     "FRAMES",
+    "PACKED",
     "Buffer",
     "Decoder",
     "EnvelopeError",

@@ -19,6 +19,15 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
+def packed_stream(value: Any) -> memoryview | None:
+    """A value as a gateway of evaluations reads it, in a stream of one cell. None if that is its usual form."""
+    # Few processes need it.
+    from callboard._envelope.packed import pack
+
+    table = pack(value)
+    return None if table is None else _stream(_pyarrow(), table)
+
+
 def arrow_stream(value: Any) -> tuple[int, memoryview]:
     """A frame or series of pyarrow, pandas or polars as an Arrow IPC stream."""
     pa = _pyarrow()
@@ -41,6 +50,10 @@ def arrow_stream(value: Any) -> tuple[int, memoryview]:
         unread = _unread_type(pa, field.type)
         if unread is not None:
             raise Unwritable(f"a value of type `{type_name(value)}` cannot be sent: column `{field.name}` has {unread}")
+    return kind, _stream(pa, table)
+
+
+def _stream(pa: Any, table: Any) -> memoryview:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         if table.num_rows:
@@ -50,7 +63,7 @@ def arrow_stream(value: Any) -> tuple[int, memoryview]:
             stream.write_batch(
                 pa.RecordBatch.from_arrays([_empty(column) for column in table.columns], schema=table.schema)
             )
-    return kind, memoryview(sink.getvalue()).cast("B")
+    return memoryview(sink.getvalue()).cast("B")
 
 
 def _table_of(pa: Any, value: Any) -> tuple[int, Any]:
@@ -122,6 +135,11 @@ def read_table(data: memoryview, room: Room) -> Any:
 def read_frame(data: memoryview, room: Room, is_as_sent: bool) -> Any:
     """A data frame as a table, or as the type of the library that has sent it."""
     table = read_table(data, room)
+    if b'"form"' in (table.schema.metadata or {}).get(b"callboard", b""):
+        from callboard._envelope.packed import form_of, unpack
+
+        if (form := form_of(table)) is not None:
+            return unpack(table, form, room, is_as_sent)
     found = as_sent(table, False, room) if is_as_sent else None
     return table if found is None else found
 

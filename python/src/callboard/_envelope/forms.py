@@ -19,8 +19,9 @@ import msgspec
 
 from callboard._envelope.frames import LIBRARIES
 
-# The forms that a type takes, as flags; `FRAMES` are those of a library that it names.
-KEYS, SETS, FRAMES = 1, 2, 4
+# The forms that a type takes, as flags; `FRAMES` are those of a library that it names. `PACKED` is no hint's: outputs
+# for a gateway of evaluations have it.
+KEYS, SETS, FRAMES, PACKED = 1, 2, 4, 8
 
 # Hints that cannot be read are texts.
 _TEXT_OF_SETS = re.compile(r"\b(?:frozen)?set\b|\b(?:Abstract|Frozen|Mutable)?Set\b")

@@ -19,14 +19,15 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from callboard import _media, _torch
-from callboard._envelope.arrow import arrow_stream
-from callboard._envelope.forms import KEYS, SETS, forms_of
+from callboard._envelope.arrow import arrow_stream, packed_stream
+from callboard._envelope.forms import KEYS, PACKED, SETS, forms_of
 from callboard._envelope.layout import (
     ALIGNMENT,
     ARRAY_HEADER,
     BF16_CODE,
     BYTES,
     CODES,
+    FRAME,
     HEADER,
     MAGIC,
     MAX_DEPTH,
@@ -166,6 +167,8 @@ class _Writer:
 
     def other(self, value: Any, depth: int) -> Any:
         """Everything that is not one of the usual types."""
+        if self.forms & PACKED and (packed := packed_stream(value)) is not None:
+            return self.stream(FRAME, packed)
         if isinstance(value, (bytearray, memoryview)):
             return self.lower(bytes(value), depth)
         if isinstance(value, io.BytesIO):
@@ -259,7 +262,9 @@ class _Writer:
         return Ext(SCALAR, bytes((code,)) + np.asarray(value).astype(value.dtype.newbyteorder("<")).tobytes())
 
     def frame(self, value: Any) -> Ext:
-        kind, stream = arrow_stream(value)
+        return self.stream(*arrow_stream(value))
+
+    def stream(self, kind: int, stream: memoryview) -> Ext:
         if len(stream) < SEGMENT_BYTES:
             return Ext(kind, stream.tobytes())
         return self.leaf(kind, b"", stream)

@@ -10,8 +10,13 @@
     result = Scores("http://participant:8000").run(Path("out"))
 
 The participant is a file with a function `predict`, marked with `@cb.function`, and `callboard serve participant.py`.
+
+A participant of Kaggle's evaluations, or of `callboard serve participant.py --relay`, is asked with `protocol="grpc"`,
+and their gateways ask such a node.
 """
 
+from callboard._models import allow_modules
+from callboard.relay.calling import RelayClient
 from callboard.relay.errors import (
     ConnectionLost,
     Crashed,
@@ -47,9 +52,11 @@ __all__ = [
     "ParticipantError",
     "Raised",
     "Refused",
+    "RelayClient",
     "RelayError",
     "Result",
     "Rows",
     "ServerFailed",
     "TooSlow",
+    "allow_modules",
 ]

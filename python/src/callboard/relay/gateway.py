@@ -12,9 +12,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Protocol
 
-from callboard._envelope import Buffer
+from callboard._envelope import Buffer, MissingPackageError
 from callboard._exceptions import CallError
 from callboard._options import timeout_ms
 from callboard._said import said
@@ -23,6 +23,8 @@ from callboard.relay.errors import GatewayError, GatewayRaised, InfrastructureEr
 from callboard.relay.reading import ReplyReader
 from callboard.relay.replies import MAX_REPLY_BYTES, Kind, Rows
 
+# The participant of this machine, by protocol.
+_LOCAL = {"http": "http://localhost:8000", "grpc": "localhost"}
 # The name of the result file.
 RESULT = "result.json"
 # The longest error message in a result file, in characters.
@@ -81,6 +83,13 @@ class Gateway:
     """
     id_column: ClassVar[str] = "id"
     """The name of the column of ids in a reply and in the submission; `"id"` by default."""
+    listeners: ClassVar[tuple[str, ...]] = ()
+    """The names of methods that the participant may call over gRPC while it answers; none by default.
+
+    They see the state of the gateway. One runs at a time.
+    """
+    listen: ClassVar[str] = "[::]:50052"
+    """Where `listeners` are called; by default port 50052 of all interfaces."""
     is_server_trusted: ClassVar[bool] = True
     """Whether the host runs the server, and the participant gave only a file: `True` by default. If not, every answer
     of the server is the participant's, also an error of the server itself.
@@ -88,18 +97,26 @@ class Gateway:
 
     def __init__(
         self,
-        url: str = "http://localhost:8000",
+        url: str | None = None,
         *,
+        protocol: Literal["http", "grpc"] = "http",
         start_up_wait: str | float = "15m",
         deadline: str | float = "5m",
         **settings: Any,
     ) -> None:
         """`start_up_wait` and `deadline` are seconds or a text such as `"15m"`; `settings` are those of `Client`.
 
+        With `protocol="grpc"` the participant's server is one of Kaggle's evaluations, or `callboard serve --relay`:
+        `url` is its host, or host and port, and `settings` are those of `RelayClient`. Without a `url` it is on this
+        machine.
+
         A deadline is at most an hour. A reply has at most `max_reply_bytes`, 64 MiB by default.
         Raises `TypeError` or `ValueError` for a time that is wrong.
         """
-        self.url = url
+        if protocol not in _LOCAL:
+            raise ValueError(f"protocol={protocol!r}: there are {', '.join(_LOCAL)}")
+        self.url = _LOCAL[protocol] if url is None else url
+        self._protocol = protocol
         self._start_up_wait = timeout_ms(start_up_wait, "start_up_wait") / 1000
         self._deadline = timeout_ms(deadline, "deadline") / 1000
         if self._deadline > MAX_DEADLINE:
@@ -120,8 +137,9 @@ class Gateway:
         """Sends the batches, and yields each with its accepted reply. Raises `RelayError`."""
         max_bytes = self._settings["max_reply_bytes"]
         with (
-            Client(self.url, start_up_wait=self._start_up_wait, attempts=1, **self._settings) as client,
-            ReplyReader(self.id_column, self.columns, max_bytes) as reader,
+            self._listener(),
+            self._caller() as client,
+            ReplyReader(self.id_column, self.columns, max_bytes, self._protocol) as reader,
         ):
             has_answered = False
             for batch in _guarded(self.batches):
@@ -133,13 +151,35 @@ class Gateway:
                 self._check(batch, rows)
                 yield batch, rows
 
-    def _send(self, client: Client, batch: Batch, timeout: float, has_answered: bool) -> Buffer:
+    def _caller(self) -> _Caller:
+        if self._protocol == "http":
+            return _HttpCaller(self.url, start_up_wait=self._start_up_wait, attempts=1, **self._settings)
+        from callboard.relay.calling import RelayClient
+
         try:
-            prepared = Prepared.send(self.function, *batch.args, **batch.kwargs)
-        except TypeError as error:
+            return RelayClient(self.url, start_up_wait=self._start_up_wait, **self._settings)
+        except MissingPackageError as error:
+            raise GatewayError(str(error)) from error
+
+    def _listener(self) -> contextlib.AbstractContextManager[Any]:
+        if not self.listeners:
+            return contextlib.nullcontext()
+        from callboard.relay.listening import Listener
+
+        try:
+            return Listener({name: getattr(self, name) for name in self.listeners}, self.listen)
+        except MissingPackageError as error:
+            raise GatewayError(str(error)) from error
+        except OSError as error:
+            raise InfrastructureError(str(error)) from error
+
+    def _send(self, client: _Caller, batch: Batch, timeout: float, has_answered: bool) -> Buffer:
+        try:
+            prepared = client.prepare(self.function, *batch.args, **batch.kwargs)
+        except (TypeError, ValueError) as error:
             raise GatewayRaised(f"a batch cannot be sent: {error}") from error
         try:
-            return client._answer_in_time(prepared, timeout)
+            return client.reply(prepared, timeout)
         except CallError as error:
             trusted = self.is_server_trusted
             raise of_call(error, self.function, has_answered=has_answered, is_server_trusted=trusted) from error
@@ -188,6 +228,38 @@ class Gateway:
         text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
         _replace(directory / RESULT, lambda file: file.write_text(text, encoding="utf-8"))
         return result
+
+
+class _Caller(Protocol):
+    """What calls the participant."""
+
+    def __enter__(self) -> _Caller: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def prepare(self, name: str, /, *args: Any, **kwargs: Any) -> Any: ...
+
+    def reply(self, call: Any, timeout: float) -> Buffer: ...
+
+
+class _HttpCaller:
+    """Calls functions of a node over HTTP."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self._client = Client(url, **settings)
+
+    def __enter__(self) -> _HttpCaller:
+        self._client.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.__exit__(*_)
+
+    def prepare(self, name: str, /, *args: Any, **kwargs: Any) -> Prepared:
+        return Prepared.send(name, *args, **kwargs)
+
+    def reply(self, call: Prepared, timeout: float) -> Buffer:
+        return self._client._answer_in_time(call, timeout)
 
 
 def _prepare(directory: Path, submission: str) -> None:

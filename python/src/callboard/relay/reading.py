@@ -39,8 +39,9 @@ _PLAIN = (type(None), bool, float, str, bytes)
 class ReplyReader:
     """The process, as the gateway sees it."""
 
-    def __init__(self, id_column: str, columns: Mapping[str, Kind], max_bytes: int) -> None:
+    def __init__(self, id_column: str, columns: Mapping[str, Kind], max_bytes: int, protocol: str = "http") -> None:
         self._names = id_column, columns
+        self._protocol = protocol
         self._max_bytes = max_bytes
         self._has_started = False
         self._socket, theirs = socket.socketpair()
@@ -102,7 +103,7 @@ class ReplyReader:
             return
         id_column, columns = self._names
         names = {name: kind.__name__ for name, kind in columns.items()}
-        start = Start(id_column, names, self._max_bytes, self._memory)
+        start = Start(id_column, names, self._max_bytes, self._memory, self._protocol)
         until = time.monotonic() + _START_SECONDS
         try:
             send(self._socket, msgspec.msgpack.encode(start), until)

@@ -19,6 +19,7 @@ import msgspec
 from callboard._envelope import Buffer, MissingPackageError, decode
 from callboard._process import take_socket
 from callboard.relay.errors import InvalidReply
+from callboard.relay.payload import read_response
 from callboard.relay.replies import Kind, OtherId, rows_of
 
 READY = b"ready"
@@ -33,6 +34,7 @@ class Start(msgspec.Struct):
     columns: dict[str, str]
     max_bytes: int
     memory: int
+    protocol: str = "http"
 
 
 class Answer(msgspec.Struct):
@@ -95,7 +97,8 @@ def _limit(memory: int) -> None:
 
 def _read(reply: Buffer, ids: list[Any], columns: Mapping[str, Kind], start: Start) -> Answer:
     try:
-        rows = rows_of(decode(reply, start.max_bytes), ids, start.id_column, columns, start.max_bytes)
+        value = (read_response if start.protocol == "grpc" else decode)(reply, start.max_bytes)
+        rows = rows_of(value, ids, start.id_column, columns, start.max_bytes)
         return Answer({name: rows[name] for name in columns})
     except InvalidReply as error:
         return Answer(invalid=str(error))

@@ -304,7 +304,7 @@ fn refused(error: ArrowError) -> DecodeError {
 }
 
 /// An Arrow buffer as bytes: shares its memory.
-struct ArrowBytes(Buffer);
+pub(super) struct ArrowBytes(pub(super) Buffer);
 
 impl AsRef<[u8]> for ArrowBytes {
     fn as_ref(&self) -> &[u8] {

@@ -8,6 +8,7 @@ mod cells;
 mod check;
 mod columns;
 mod ipc;
+mod library;
 mod views;
 
 use std::fmt;
