@@ -145,6 +145,8 @@ impl Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
+        // A refusal of this scope says nothing of what the thread does next.
+        FAULT.set(None);
         ALLOWANCE.set(self.allowance);
         let unused = GRANTED.replace(self.granted).saturating_sub(FREE_BYTES);
         let account = ACCOUNT.replace(self.account.take());

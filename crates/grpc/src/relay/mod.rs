@@ -92,7 +92,7 @@ impl GrpcCall<'_> {
         if length as u64 > own_limit {
             return Err(ApiError::body_too_large(own_limit).about(route.name()));
         }
-        let timeout = request.timeout.unwrap_or(edge.limits().max_timeout);
+        let timeout = request.timeout.unwrap_or_else(|| edge.limits().max_timeout);
         let deadline = Deadline::after(arrived_at, edge.timeout_of(&route, Some(timeout)));
         let parts = (&head.uri, &head.headers, &head.extensions);
         let options = context.call_options(&route, parts, deadline, request.priority)?.with_tag(TAG, "1");
