@@ -335,6 +335,17 @@ mod tests {
         assert_eq!(scope(&account, || charge(FREE_BYTES + 1)), Err(ChargeError::exhausted("bytes", 0)));
     }
 
+    /// The next error on the thread, such as of user code that reads a value, has nothing to do with it.
+    #[test]
+    fn a_refusal_is_forgotten_with_its_scope() {
+        let account = Fixed::shared(0);
+        scope(&account, || charge(FREE_BYTES + 1)).unwrap_err();
+        assert_eq!(take_fault(), None);
+        let account: Arc<dyn Account> = Fixed::shared(1 << 20);
+        assert!(charged_up_to(10, &account, || charge(FREE_BYTES + STEP_BYTES)).is_none());
+        assert_eq!(take_fault(), None);
+    }
+
     #[test]
     fn a_refused_step_is_retried_for_only_the_missing_bytes() {
         for (missing, charges) in [(STEP_BYTES - 1, 2), (STEP_BYTES, 1), (STEP_BYTES + 1, 1)] {
