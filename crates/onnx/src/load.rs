@@ -8,17 +8,18 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use callboard_codec::{DType, Value};
 use parking_lot::Mutex;
 
-use crate::batching;
+use crate::batching::{self, Reading};
 use crate::bounded::within;
 use crate::choice::choose;
 use crate::config::OnnxConfig;
 use crate::engine::{Engine, EngineError};
 use crate::error::LoadError;
-use crate::model::{Model, OnDemand};
+use crate::model::{Items, Model, OnDemand};
 use crate::signature::{BatchAxis, ModelHeader, Signature, read};
 
 /// The most bytes of a protobuf message; larger models keep their weights in separate files.
@@ -44,16 +45,17 @@ impl Model {
         let file = read_file(path)?;
         let header = read(&file).map_err(|source| LoadError::Signature { path: path.into(), source })?;
         let bytes = bytes_of(path, &file, &header);
-        let mixes_items = mixes_items(&file, &header, config);
+        let reading = read_items(&file, &header, config);
         let engine = choose(config, file, &header)?;
         let mut model = Self::assemble(path, settle_signature(header.signature, config)?, engine, bytes, None)?;
-        let trial = |model: Self| batching::try_beside_others(&model);
-        let mixes_items = match mixes_items {
-            None => within(config.timeout, model.clone(), trial)
-                .map_err(|error| LoadError::Trial { path: path.into(), source: error })?,
-            found => found,
+        let trial = || {
+            let start = Instant::now();
+            let found = within(config.timeout, model.clone(), |model: Self| batching::try_beside_others(&model));
+            tracing::debug!(model = %path.display(), took = ?start.elapsed(), "a trial of its items beside others");
+            found
         };
-        model.note_mixing(mixes_items);
+        let items = Items::of_loaded(reading, trial);
+        model.note_items(items.map_err(|source| LoadError::Trial { path: path.into(), source })?);
         Ok(model)
     }
 
@@ -107,10 +109,10 @@ impl Model {
         let file = read_file(path)?;
         let header = read(&file).map_err(|source| LoadError::Signature { path: path.into(), source })?;
         let bytes = bytes_of(path, &file, &header);
-        let mixes_items = mixes_items(&file, &header, config);
+        let items = Items::of_file(read_items(&file, &header, config));
         let signature = settle_signature(header.signature, config)?;
         let mut model = Self::assemble(path, signature, Box::new(EngineElsewhere), bytes, on_demand)?;
-        model.note_mixing(mixes_items);
+        model.note_items(items);
         Ok(model)
     }
 }
@@ -156,10 +158,9 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
     }
 }
 
-/// The part of the file that makes the answer to an item depend on the others. `None` for a model whose items are whole
-/// tensors.
-fn mixes_items(file: &[u8], header: &ModelHeader, config: &OnnxConfig) -> Option<String> {
-    if config.batched == Some(false) { None } else { batching::read(file, &header.signature) }
+/// What the file tells of the items of a batch.
+fn read_items(file: &[u8], header: &ModelHeader, config: &OnnxConfig) -> Reading {
+    if config.batched == Some(false) { Reading::Apart } else { batching::read(file, &header.signature) }
 }
 
 fn settle_signature(signature: Signature, config: &OnnxConfig) -> Result<Signature, LoadError> {

@@ -36,10 +36,21 @@ pub(crate) struct ModelParts {
     input_dtypes: Vec<Option<DType>>,
     /// The bytes of its files.
     bytes: u64,
-    /// Why the answer to an item depends on the others of its run, if it was found to.
-    mixes_items: Option<String>,
+    /// Whether the answer to an item depends on the others of its run.
+    items: Items,
     /// The model that its replicas load, if it is loaded on demand.
     pub(crate) on_demand: Option<OnDemand>,
+}
+
+/// Whether the items of a model may share a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Items {
+    /// Nothing shows that they may not, and something was there to show it.
+    Apart,
+    /// The answer to one depends on the others, for this reason.
+    Mixed(String),
+    /// It is not known, for this reason.
+    Unknown(String),
 }
 
 /// A model that is in memory while a replica has it.
@@ -83,14 +94,18 @@ impl Model {
         };
         let input_dtypes = signature.inputs().iter().map(dtype).collect::<Result<_, _>>()?;
         signature.outputs().iter().try_for_each(|spec| dtype(spec).map(drop))?;
-        Ok(Self(Arc::new(ModelParts { signature, engine, input_dtypes, bytes, mixes_items: None, on_demand })))
+        Ok(Self(Arc::new(ModelParts { signature, engine, input_dtypes, bytes, items: Items::Apart, on_demand })))
     }
 
     /// The model has no other owner yet.
-    pub(crate) fn note_mixing(&mut self, found: Option<String>) {
+    pub(crate) fn note_items(&mut self, items: Items) {
         if let Some(parts) = Arc::get_mut(&mut self.0) {
-            parts.mixes_items = found;
+            parts.items = items;
         }
+    }
+
+    pub(crate) fn items(&self) -> &Items {
+        &self.0.items
     }
 
     /// The inputs and outputs of the model.
@@ -110,14 +125,23 @@ impl Model {
     /// shown that: such a model runs items one by one unless its stage says otherwise.
     #[must_use]
     pub fn mixes_items(&self) -> Option<&str> {
-        self.0.mixes_items.as_deref()
+        if let Items::Mixed(reason) = &self.0.items { Some(reason) } else { None }
+    }
+
+    /// Why it is not known whether the answer to an item depends on the others, if its operators do not tell and it
+    /// could not be tried: such a model, too, runs items one by one unless its stage says otherwise. It is always known
+    /// of a model [on an engine of one's own](Self::with_engine), whose author gives its signature a batch axis.
+    #[must_use]
+    pub fn may_mix_items(&self) -> Option<&str> {
+        if let Items::Unknown(reason) = &self.0.items { Some(reason) } else { None }
     }
 
     /// The default number of waiting items that a stage with this model runs together: that of its
-    /// [signature](Signature::default_max_batch_size), or 1 if it [mixes items](Self::mixes_items).
+    /// [signature](Signature::default_max_batch_size), or 1 if it [mixes items](Self::mixes_items) or
+    /// [may do so](Self::may_mix_items).
     #[must_use]
     pub fn default_max_batch_size(&self) -> usize {
-        if self.mixes_items().is_some() { 1 } else { self.signature().default_max_batch_size() }
+        if self.0.items == Items::Apart { self.signature().default_max_batch_size() } else { 1 }
     }
 
     /// The type of one item, for a route that begins with this model.

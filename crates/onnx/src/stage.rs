@@ -8,7 +8,7 @@
 //!   timeout says.
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use callboard_codec::{DType, StrTensor, Tensor, Value};
@@ -17,7 +17,7 @@ use callboard_core::{Batch, Failure, Replica, Rows as _, Stage, Worker};
 use crate::bounded::within;
 use crate::cast::cast;
 use crate::item::{Refusal, read_item, write_item};
-use crate::model::Model;
+use crate::model::{Items, Model};
 use crate::run::{Values, run_items};
 use crate::signature::{Axis, BatchAxis, Kind, Signature};
 
@@ -27,8 +27,9 @@ const MAX_WARMUP_BYTES: usize = 256 * 1024 * 1024;
 /// A stage that runs `model`. Its workers are threads; see [`Stage`] for batching, replicas and queue.
 ///
 /// A model with a batch axis runs up to [`DEFAULT_MAX_BATCH_SIZE`](crate::Signature::DEFAULT_MAX_BATCH_SIZE) waiting
-/// items together unless the stage has another limit; a lone caller never waits, so it pays nothing for them. A model that [mixes items](Model::mixes_items) runs them one by one. If items may differ in length, each costs its
-/// length, or its bucket if items are [padded](crate::PadConfig).
+/// items together unless the stage has another limit; a lone caller never waits, so it pays nothing for them. A model
+/// that [mixes items](Model::mixes_items), or [may do so](Model::may_mix_items), runs them one by one. If items may
+/// differ in length, each costs its length, or its bucket if items are [padded](crate::PadConfig).
 ///
 /// One item is one sample: see the [crate's page](crate) for the forms it may have. A wrong one fails alone, as
 /// `InvalidInput` of status 422 that names every input that is wrong, with its path, also under `fields` of its
@@ -42,18 +43,19 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let stage = Stage::worker(name, move |replica: &Replica| {
         let model = declared.open().map_err(|error| Failure::new(with_causes(&error)))?;
         // A finding of the load came after the largest batch was set: the default is not obeyed then.
-        let was_known = declared.mixes_items().is_some() || model.mixes_items().is_none();
+        let was_known = *declared.items() != Items::Apart || *model.items() == Items::Apart;
         let may_share = was_known || replica.max_batch_size() != declared.default_max_batch_size();
         if replica.index() == 0 && replica.generation() == 0 {
-            warn_of_mixing(&model, replica, may_share);
+            warn_of_batches(&model, replica, may_share);
         }
         let (max_batch_size, timeout) = (replica.max_batch_size(), replica.timeout());
         Ok(OnnxWorker { model, max_batch_size, may_share, timeout })
     });
     let stage = stage.max_batch_size(max_batch_size).memory(bytes);
-    let stage = match model.mixes_items() {
-        Some(reason) => stage.note(reason),
-        None => stage,
+    let stage = match model.items() {
+        Items::Apart => stage,
+        Items::Mixed(reason) => stage.note(reason),
+        Items::Unknown(reason) => stage.note(&format!("{UNKNOWN}: {reason}; {UNLESS_SET}")),
     };
     match sized.padding() {
         Some(_) => stage.cost(move |item| sized.padding().map_or(1, |padding| padding.cost(&sized, item))),
@@ -62,16 +64,26 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     }
 }
 
-/// Says once what becomes of batches of a model that mixes items.
-fn warn_of_mixing(model: &Model, replica: &Replica, may_share: bool) {
-    let Some(reason) = model.mixes_items() else { return };
+const UNKNOWN: &str = "it is not known whether a batch would change answers";
+const UNLESS_SET: &str = "items run one by one unless max_batch_size is set";
+
+/// Says once what becomes of batches of a model that mixes items, or may do so.
+fn warn_of_batches(model: &Model, replica: &Replica, may_share: bool) {
     let (stage, max_batch_size) = (replica.stage(), replica.max_batch_size());
-    if may_share && max_batch_size > 1 {
-        let hint = "callers get other answers under load";
-        tracing::warn!(%stage, max_batch_size, "items share a run, as max_batch_size says, and {hint}: {reason}");
-    } else {
-        let hint = "set max_batch_size to batch them all the same";
-        tracing::warn!(%stage, "items run one by one, because a batch would change their answers: {reason}; {hint}");
+    let shares = may_share && max_batch_size > 1;
+    match model.items() {
+        Items::Apart => {}
+        Items::Mixed(reason) if shares => {
+            let hint = "callers get other answers under load";
+            tracing::warn!(%stage, max_batch_size, "items share a run, as max_batch_size says, and {hint}: {reason}");
+        }
+        Items::Mixed(reason) => {
+            let hint = "set max_batch_size to batch them all the same";
+            tracing::warn!(%stage, "items run one by one, because a batch would change their answers: {reason}; {hint}");
+        }
+        // Its operator knows.
+        Items::Unknown(reason) if shares => tracing::info!(%stage, max_batch_size, "{UNKNOWN}: {reason}"),
+        Items::Unknown(reason) => tracing::warn!(%stage, "{UNKNOWN}: {reason}; {UNLESS_SET}"),
     }
 }
 
@@ -122,7 +134,9 @@ impl Worker for OnnxWorker {
             _ => 1,
         };
         let run = |items| {
+            let start = Instant::now();
             let ran = within(self.timeout, self.model.clone(), move |model| warm_up(&model, items));
+            tracing::debug!(items, took = ?start.elapsed(), "a run of the warm-up");
             ran.unwrap_or_else(|error| Err(Failure::new(error.to_string())))
         };
         run(1)?;

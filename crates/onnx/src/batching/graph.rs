@@ -2,33 +2,34 @@
 //!
 //! Follows the axis of the batch from the inputs through the nodes. If an operator computes over that axis, such as
 //! a sum or a softmax over it, the answer to an item depends on the others. Some operators hide where the axis goes;
-//! nothing is found behind them, and the [trial](super::trial) decides alone. The trial also decides alone about a file
-//! with more nodes or values than any model has, or that costs more than its [`Budget`].
+//! nothing is found behind them, and the [trial](super::trial) decides alone. A file with more nodes or values than any
+//! model has, or that costs more than its [`Budget`], is not read to its end: nothing is known of it.
 
 use std::collections::HashMap;
 
+use super::Reading;
 use super::nodes::{Budget, Constant, Graph, Node};
-use crate::signature::{Signature, model};
+use crate::signature::{Signature, TensorSpec, model};
 
 /// Bodies in bodies: loops of models are one or two deep.
 const MAX_DEPTH: usize = 16;
 
-/// Why the items of a batch are mixed, or `None` if no operator is known to do so.
-pub(super) fn find(file: &[u8], signature: &Signature) -> Option<String> {
-    find_within(&Budget::default(), file, signature)
+/// What the operators do to the items of a batch.
+pub(super) fn read(file: &[u8], signature: &Signature) -> Reading {
+    read_within(&Budget::default(), file, signature)
 }
 
 /// The same with a budget.
-pub(super) fn find_within(budget: &Budget, file: &[u8], signature: &Signature) -> Option<String> {
-    let (graph, opset) = model(file).ok()?;
-    let mut places = HashMap::new();
-    places.extend(signature.inputs().iter().map(|input| (input.name(), Axis(0))));
-    find_in(budget, graph, opset, places, None, MAX_DEPTH)
+pub(super) fn read_within(budget: &Budget, file: &[u8], signature: &Signature) -> Reading {
+    let Ok((graph, opset)) = model(file) else { return Reading::Unread };
+    let places = signature.inputs().iter().map(|input| (input.name(), Axis(0))).collect();
+    let outputs: Vec<&str> = signature.outputs().iter().map(TensorSpec::name).collect();
+    read_graph(budget, graph, opset, places, None, &outputs, MAX_DEPTH).unwrap_or(Reading::Unread)
 }
 
 /// The place of the items of a batch in a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// Along this axis.
     Axis(usize),
     /// Nowhere: it is made of constants and shapes.
@@ -39,7 +40,7 @@ enum Place {
 use Place::{Axis, Nowhere, Unknown};
 
 /// The values of a graph that were made so far.
-struct Values<'g> {
+pub(super) struct Values<'g> {
     graph: Graph<'g>,
     opset: Option<i64>,
     budget: &'g Budget,
@@ -48,16 +49,19 @@ struct Values<'g> {
     outer: Option<&'g Self>,
 }
 
-fn find_in<'g>(
+/// `None` if it is not read to its end.
+fn read_graph<'g>(
     budget: &'g Budget,
     bytes: &'g [u8],
     opset: Option<i64>,
     places: HashMap<&'g str, Place>,
     outer: Option<&'g Values<'g>>,
+    outputs: &[&str],
     depth: usize,
-) -> Option<String> {
+) -> Option<Reading> {
     let graph = Graph::read(bytes)?;
     let mut values = Values { graph, opset, budget, places, constants: HashMap::new(), outer };
+    let mut is_apart = outer.is_none();
     for bytes in std::mem::take(&mut values.graph.nodes) {
         let node = Node::read(bytes)?;
         let mixes = values.mixes(&node);
@@ -69,16 +73,24 @@ fn find_in<'g>(
             // A name may be long. It is escaped where it is shown.
             let name: String = node.name.chars().take(80).collect();
             let name = if name.is_empty() { name } else { format!(" (node `{name}`)") };
-            return Some(format!("the operator {}{name} {does}", node.operator));
+            return Some(Reading::Mixed(format!("the operator {}{name} {does}", node.operator)));
         }
         for body in node.bodies() {
-            if let Some(found) = find_in(budget, body, opset, HashMap::new(), Some(&values), depth.checked_sub(1)?) {
+            let depth = depth.checked_sub(1)?;
+            let found = read_graph(budget, body, opset, HashMap::new(), Some(&values), &[], depth)?;
+            if matches!(found, Reading::Mixed(_)) {
                 return Some(found);
             }
         }
+        is_apart = is_apart && values.keeps_apart(&node);
         values.note(&node)?;
     }
-    None
+    is_apart = is_apart && outputs.iter().all(|output| values.place_of(output) == Axis(0));
+    // A look-up beyond the budget tells nothing.
+    if budget.is_spent() {
+        return None;
+    }
+    Some(if is_apart { Reading::Apart } else { Reading::Open })
 }
 
 const ONE_SCALE: &str = "has one scale for the numbers of all items, so that large ones of an item round those of the \
@@ -180,7 +192,7 @@ impl<'g> Values<'g> {
     }
 
     /// The place of the items in the first output, and its number of axes.
-    fn made(&self, node: &Node<'g>) -> (Place, Option<usize>) {
+    pub(super) fn made(&self, node: &Node<'g>) -> (Place, Option<usize>) {
         let inputs = || (0..node.inputs.len()).filter(|index| !node.inputs[*index].is_empty());
         if matches!(node.operator, "Shape" | "Size") || inputs().all(|index| self.place(node, index) == Nowhere) {
             return (Nowhere, None);
@@ -276,6 +288,7 @@ impl<'g> Values<'g> {
             },
             "Gemm" => (if matches!(first, Axis(_)) { Axis(0) } else { Unknown }, Some(2)),
             "Transpose" => self.transposed(node, first, rank),
+            "Reshape" => self.reshaped(node, first),
             "Flatten" => match (first, node.int("axis").unwrap_or(1)) {
                 (Axis(0), 1..) => (first, Some(2)),
                 _ => (Unknown, Some(2)),
@@ -322,6 +335,13 @@ impl<'g> Values<'g> {
         (made, highest)
     }
 
+    /// A shape that begins with 0 keeps the first axis.
+    fn reshaped(&self, node: &Node<'g>, place: Place) -> (Place, Option<usize>) {
+        let shape = self.ints(node, 1).filter(|_| node.int("allowzero").unwrap_or(0) == 0);
+        let keeps_first = place == Axis(0) && shape.as_ref().is_some_and(|shape| shape.first() == Some(&0));
+        (if keeps_first { place } else { Unknown }, shape.map(|shape| shape.len()))
+    }
+
     fn transposed(&self, node: &Node<'g>, place: Place, rank: Option<usize>) -> (Place, Option<usize>) {
         let Axis(batch) = place else { return (place, rank) };
         let moved = match (node.ints("perm"), rank) {
@@ -343,7 +363,7 @@ impl<'g> Values<'g> {
     }
 
     /// The axes of a node: an attribute, or since opset 13 or 18 an input.
-    fn axes(&self, node: &Node<'g>, input: usize) -> Axes {
+    pub(super) fn axes(&self, node: &Node<'g>, input: usize) -> Axes {
         let is_given = node.inputs.get(input).is_some_and(|name| !name.is_empty());
         match node.ints("axes").or_else(|| self.ints(node, input)) {
             Some(axes) if axes.is_empty() => Axes::All,
@@ -354,7 +374,7 @@ impl<'g> Values<'g> {
     }
 
     /// The numbers of an input, if it is a constant.
-    fn ints(&self, node: &Node<'g>, input: usize) -> Option<Vec<i64>> {
+    pub(super) fn ints(&self, node: &Node<'g>, input: usize) -> Option<Vec<i64>> {
         self.constant(node.inputs.get(input)?)?.ints(self.budget)
     }
 
@@ -364,7 +384,7 @@ impl<'g> Values<'g> {
         own.or_else(|| self.outer?.constant(name))
     }
 
-    fn place(&self, node: &Node<'g>, input: usize) -> Place {
+    pub(super) fn place(&self, node: &Node<'g>, input: usize) -> Place {
         node.inputs.get(input).filter(|name| !name.is_empty()).map_or(Nowhere, |name| self.place_of(name))
     }
 
@@ -379,21 +399,21 @@ impl<'g> Values<'g> {
         }
     }
 
-    fn rank_of(&self, node: &Node<'g>, input: usize) -> Option<usize> {
+    pub(super) fn rank_of(&self, node: &Node<'g>, input: usize) -> Option<usize> {
         let name = *node.inputs.get(input)?;
         self.graph.ranks.get(name).copied().or_else(|| self.constant(name)?.rank(self.budget))
     }
 }
 
 /// The axes over which an operator computes.
-enum Axes {
+pub(super) enum Axes {
     All,
     Known(Vec<i64>),
     Unknown,
 }
 
 /// The axis, counted from the first one. `None` if it is counted from the last one of an unknown number.
-fn normalized(axis: i64, rank: Option<usize>) -> Option<usize> {
+pub(super) fn normalized(axis: i64, rank: Option<usize>) -> Option<usize> {
     usize::try_from(axis).ok().or_else(|| usize::try_from(axis.checked_add(rank? as i64)?).ok())
 }
 

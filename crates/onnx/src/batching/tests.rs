@@ -1,11 +1,16 @@
 //! Graphs of a few nodes, each with what it does to the items of a batch.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use callboard_codec::{DType, Tensor, Value};
 use proptest::prelude::*;
 use prost::Message as _;
 
-use super::graph::find_within;
+use super::graph::read_within;
 use super::nodes::Budget;
-use super::read;
+use super::{Reading, Trial, read, try_beside_others};
+use crate::engine::{Engine, EngineError};
+use crate::model::{Items, Model};
 use crate::proto::{
     AttributeProto, DimensionProto, DimensionValue, ElementType, NodeProto, OperatorGraph, TensorProto,
     TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
@@ -82,7 +87,11 @@ fn model(lines: &[&str], input: &[&str], output: &[&str]) -> (Vec<u8>, Signature
 
 fn found(lines: &[&str]) -> Option<String> {
     let (file, signature) = model(lines, &["N", "4"], &["N", "4"]);
-    read(&file, &signature)
+    mixed(read(&file, &signature))
+}
+
+fn mixed(reading: Reading) -> Option<String> {
+    if let Reading::Mixed(reason) = reading { Some(reason) } else { None }
 }
 
 /// Each mixes items, and would be found by no other rule of the table.
@@ -172,24 +181,146 @@ fn operators_that_compute_within_an_item_are_not() {
     }
 }
 
+/// Each follows the items from the input to the output. A trial is not needed.
+#[test]
+fn graphs_of_operators_within_an_item_are_known_to_keep_items_apart() {
+    let reading = |lines: &[&str]| {
+        let (file, signature) = model(lines, &["N", "4"], &["N", "4"]);
+        read(&file, &signature)
+    };
+    for lines in [
+        &["Relu x -> y"][..],
+        &["Conv x w -> c", "BatchNormalization c w w w w -> y"],
+        &["Identity w -> v", "Conv x v -> y"],
+        &["MaxPool x -> p", "Sigmoid p -> s", "Mul x s -> y"],
+        &["Add x one -> y"],
+        &["MatMul x w -> m", "Add m two -> y"],
+        &["Gemm x w -> y"],
+        &["Gemm x w one -> y transB=1"],
+        &["Concat x x -> y axis=1"],
+        &["Flatten x -> y"],
+        &["Softmax x -> y"],
+        &["ReduceMean x -> m axes=1, keepdims=1", "Sub x m -> y"],
+        &["Transpose x -> t perm=0,1", "Clip t -> y"],
+        &["Reshape x two -> y"],
+        &["Slice x -> y starts=0, ends=2, axes=1,"],
+        &["Gather w x -> y"],
+        &["Gather x one -> g axis=1", "Relu x -> y"],
+        &["Split x -> a,y axis=1"],
+        &["ArgMax x -> y axis=1"],
+        &["QuantizeLinear x one -> q", "DequantizeLinear q one -> y"],
+    ] {
+        assert_eq!(reading(lines), Reading::Apart, "{lines:?}");
+    }
+    for lines in [
+        // Nothing is known of them, or of one of their inputs.
+        &["NonZero x -> y"][..],
+        &["another.domain::Relu x -> y"],
+        &["Resize x one two -> y"],
+        &["Relu x -> z"],
+        &["Conv x unknown -> y"],
+        &["Conv w x -> y"],
+        &["Add x unknown -> y"],
+        // As many axes as the items: its rows may be of other items.
+        &["Add x w -> y"],
+        &["Gemm x w w -> y"],
+        &["PRelu x w -> y"],
+        // The number of items comes in.
+        &["Shape x -> s", "Mul x s -> y"],
+        // The items are along another axis, or along two.
+        &["Transpose x -> t perm=1,0", "Conv t w -> y"],
+        &["Flatten x -> y axis=0"],
+        &["Reshape x one -> r", "Reshape r s -> y"],
+        &["Concat x w -> y axis=1"],
+        &["QuantizeLinear x two -> y axis=0"],
+        &["Unsqueeze x one -> y"],
+        &["Slice x -> y starts=0, ends=9223372036854775807, steps=2,"],
+    ] {
+        assert_eq!(reading(lines), Reading::Open, "{lines:?}");
+    }
+}
+
+#[test]
+fn a_model_is_batched_only_if_something_shows_that_its_items_are_apart() {
+    let (differs, untried) = (Trial::Different("d".to_owned()), Trial::Untried("u".to_owned()));
+    let (mixed, unknown) = (|text: &str| Items::Mixed(text.to_owned()), |text: &str| Items::Unknown(text.to_owned()));
+    let too_large = unknown("its graph is too large to be read");
+    for (reading, trial, items) in [
+        (Reading::Mixed("r".to_owned()), Trial::Same, mixed("r")),
+        (Reading::Apart, Trial::Same, Items::Apart),
+        (Reading::Apart, differs.clone(), mixed("d")),
+        (Reading::Apart, untried.clone(), Items::Apart),
+        (Reading::Open, Trial::Same, Items::Apart),
+        (Reading::Open, differs.clone(), mixed("d")),
+        (Reading::Open, untried.clone(), unknown("u")),
+        (Reading::Unread, Trial::Same, too_large),
+        (Reading::Unread, differs, mixed("d")),
+        (Reading::Unread, untried, unknown("u")),
+    ] {
+        let found = Items::of_loaded(reading.clone(), || Ok::<_, ()>(trial.clone()));
+        assert_eq!(found, Ok(items), "{reading:?} {trial:?}");
+    }
+}
+
+/// An engine that answers each run as a function of the number of runs before it.
+#[derive(Debug)]
+struct Answers(fn(usize) -> Result<f32, EngineError>, AtomicUsize);
+
+impl Engine for Answers {
+    fn name(&self) -> &'static str {
+        "answers"
+    }
+
+    fn dtype(&self, declared: DType) -> Option<DType> {
+        Some(declared)
+    }
+
+    fn run(&self, inputs: &[Value]) -> Result<Vec<Value>, EngineError> {
+        let number = (self.0)(self.1.fetch_add(1, Ordering::Relaxed))?;
+        let shape = inputs[0].as_tensor().unwrap().shape().to_vec();
+        let numbers = vec![number; shape.iter().product()];
+        Ok(vec![Value::Tensor(Tensor::from_vec(&shape, numbers).unwrap())])
+    }
+}
+
+fn trial(input: &[&str], answer: fn(usize) -> Result<f32, EngineError>) -> Trial {
+    let (_, signature) = model(&["Relu x -> y"], input, input);
+    try_beside_others(&Model::with_engine(signature, Answers(answer, AtomicUsize::new(0))).unwrap())
+}
+
+#[test]
+fn a_trial_without_a_result_says_why() {
+    let refuses = |_| Err(EngineError::new("answers", "it knows no such word"));
+    let untried = |reason: &str| Trial::Untried(format!("it cannot be tried with made-up items: {reason}"));
+    assert_eq!(trial(&["N", "4"], |_| Ok(1.0)), Trial::Same);
+    assert_eq!(trial(&["N", "4"], refuses), untried("the model failed: answers: it knows no such word"));
+    // The item alone, beside another one, and alone again.
+    let draws = |run: usize| Ok(run as f32);
+    assert_eq!(trial(&["N", "4"], draws), untried("two runs of one item give two outputs `y`"));
+    let large = untried("one of its input `x` has more than 2097152 numbers");
+    assert_eq!(trial(&["N", "4000000"], |_| Ok(1.0)), large);
+    // Where lengths are open, a shorter one is tried.
+    assert_eq!(trial(&["N", "M", "400000"], |_| Ok(1.0)), Trial::Same);
+}
+
 #[test]
 fn a_softmax_before_opset_13_takes_all_axes_from_its_axis_on() {
     let (file, signature) = model(&["Softmax x -> y axis=0"], &["N", "4"], &["N", "4"]);
     let opset = |version: u8| {
         let mut file = file.clone();
         *file.last_mut().unwrap() = version;
-        read(&file, &signature).is_some()
+        mixed(read(&file, &signature)).is_some()
     };
     assert!(opset(12) && opset(13));
     let (file, signature) = model(&["Softmax x -> y"], &["N", "4"], &["N", "4"]);
-    assert_eq!(read(&file, &signature), None);
+    assert_eq!(read(&file, &signature), Reading::Apart);
 }
 
 #[test]
 fn an_axis_of_the_batch_within_an_item_is_found() {
     let said = |output: &[&str]| {
         let (file, signature) = model(&["Relu x -> y"], &["N", "4"], output);
-        read(&file, &signature)
+        mixed(read(&file, &signature))
     };
     assert_eq!(said(&["N", "N"]).unwrap(), "each item of `y` has an axis `N`, whose length is the number of items");
     assert_eq!((said(&["N", "M"]), said(&["M", "4"])), (None, None));
@@ -199,7 +330,8 @@ fn an_axis_of_the_batch_within_an_item_is_found() {
 fn more_nodes_than_any_model_has_are_not_read() {
     let mut lines = vec!["Relu x -> y"; 100_000];
     lines.push("Softmax x -> y axis=0");
-    assert_eq!(found(&lines), None);
+    let (file, signature) = model(&lines, &["N", "4"], &["N", "4"]);
+    assert_eq!(read(&file, &signature), Reading::Unread);
 }
 
 #[test]
@@ -235,7 +367,11 @@ proptest! {
 /// Ends with an operator that mixes items, so that it is known whether the file was read to its end.
 fn found_within(steps: usize, values: usize, first: &str) -> bool {
     let (file, signature) = model(&[first, "Softmax x -> y axis=0"], &["N", "4"], &["N", "4"]);
-    find_within(&Budget::new(steps, values), &file, &signature).is_some()
+    match read_within(&Budget::new(steps, values), &file, &signature) {
+        Reading::Mixed(_) => true,
+        Reading::Unread => false,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -259,6 +395,7 @@ fn a_spent_budget_is_no_finding() {
     // A quantized constant mixes nothing. Its place is unknown when the budget is spent.
     let (file, signature) = model(&["Sum w w w w -> v", "DynamicQuantizeLinear w -> q,s,z"], &["N", "4"], &["N", "4"]);
     for steps in 0..200 {
-        assert_eq!(find_within(&Budget::new(steps, 60), &file, &signature), None, "{steps} steps");
+        let reading = read_within(&Budget::new(steps, 60), &file, &signature);
+        assert!(matches!(reading, Reading::Unread | Reading::Open), "{steps} steps: {reading:?}");
     }
 }

@@ -18,43 +18,73 @@ const RUNS: [(usize, usize); 2] = [(2, 1), (4, 2)];
 /// The lengths that axes of any length are tried with: a short text, a small picture, one.
 const LENGTHS: [usize; 3] = [8, 64, 1];
 
-/// The most bytes of a made-up input of one item. A larger item is not tried.
-const MAX_BYTES: usize = 16 << 20;
+/// The most numbers of a made-up input of one item. A larger item is not tried: made up, a number is 8 bytes.
+const MAX_NUMBERS: usize = 2 << 20;
 
 /// How much larger the numbers of the companions are.
 const LOUD: f32 = 100.0;
 
-/// The difference between the answer to an item alone and beside others. `None` if there is none, or if no valid item
-/// can be made up.
-pub(crate) fn try_beside_others(model: &Model) -> Option<String> {
+/// The outcome of a trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trial {
+    /// The answer to an item was the same alone and beside others.
+    Same,
+    /// It was another one, or there was none: in words.
+    Different(String),
+    /// There was nothing to compare, for this reason.
+    Untried(String),
+}
+
+/// Compares the answer to an item alone with its answer beside others.
+pub(crate) fn try_beside_others(model: &Model) -> Trial {
     if model.signature().batch_axis() != BatchAxis::Stacked {
-        return None;
+        return Trial::Same;
     }
+    compared(model).unwrap_or_else(|reason| Trial::Untried(format!("it cannot be tried with made-up items: {reason}")))
+}
+
+/// An error is the reason why there is nothing to compare.
+fn compared(model: &Model) -> Result<Trial, String> {
     let mut chance = SplitMix64(0x5eed);
-    let lengths = if model.signature().items_vary() { &LENGTHS[..] } else { &LENGTHS[..1] };
-    let (item, alone, length) = lengths.iter().find_map(|length| {
-        let item = made_up(model, *length, 1.0, &mut chance)?;
-        let alone = run_once(model, &[&item]).ok()?.pop()?;
-        Some((item, alone, *length))
-    })?;
+    let (item, alone, length) = first_run(model, &mut chance)?;
     for (size, place) in RUNS {
-        let others: Option<Vec<Values>> = (1..size).map(|_| made_up(model, length, LOUD, &mut chance)).collect();
-        let mut items: Vec<Values> = others?;
+        let mut items: Vec<Values> =
+            (1..size).map(|_| made_up(model, length, LOUD, &mut chance)).collect::<Result<_, _>>()?;
         items.insert(place, item.clone());
         let outputs = match run_once(model, &items.iter().collect::<Vec<_>>()) {
             Ok(mut outputs) => outputs.swap_remove(place),
-            Err(error) => return Some(format!("it cannot run {size} items at once: {error}")),
+            Err(error) => return Ok(Trial::Different(format!("it cannot run {size} items at once: {error}"))),
         };
         let Some((output, difference)) = first_difference(model, &alone, &outputs) else { continue };
         // A model that draws numbers differs from itself, too.
-        let again = run_once(model, &[&item]).ok()?.pop()?;
-        if first_difference(model, &alone, &again).is_some() {
-            return None;
+        let again = run_alone(model, &item)?;
+        if let Some((output, _)) = first_difference(model, &alone, &again) {
+            return Err(format!("two runs of one item give two outputs `{output}`"));
         }
         let others = if size == 2 { "another item".to_owned() } else { format!("{} others", size - 1) };
-        return Some(format!("its output `{output}` for one item is another beside {others}: {difference}"));
+        let text = format!("its output `{output}` for one item is another beside {others}: {difference}");
+        return Ok(Trial::Different(text));
     }
-    None
+    Ok(Trial::Same)
+}
+
+/// An item that the model takes, its answer alone, and the length of its open axes.
+fn first_run(model: &Model, chance: &mut SplitMix64) -> Result<(Values, Values, usize), String> {
+    let lengths = if model.signature().items_vary() { &LENGTHS[..] } else { &LENGTHS[..1] };
+    let mut reason = None;
+    for length in lengths {
+        let run = made_up(model, *length, 1.0, chance).and_then(|item| Ok((run_alone(model, &item)?, item)));
+        match run {
+            Ok((alone, item)) => return Ok((item, alone, *length)),
+            Err(error) => _ = reason.get_or_insert(error),
+        }
+    }
+    Err(reason.unwrap_or_default())
+}
+
+fn run_alone(model: &Model, item: &Values) -> Result<Values, String> {
+    let mut outputs = run_once(model, &[item]).map_err(|error| error.to_string())?;
+    outputs.pop().ok_or_else(|| "a run gives no output".to_owned())
 }
 
 fn first_difference<'m>(model: &'m Model, alone: &Values, beside: &Values) -> Option<(&'m str, String)> {
@@ -136,27 +166,30 @@ fn differing(
 }
 
 /// One item of random numbers. Whole numbers are 0 or 1, which most models take: as an index, a mask, a kind.
-fn made_up(model: &Model, length: usize, scale: f32, chance: &mut SplitMix64) -> Option<Values> {
+fn made_up(model: &Model, length: usize, scale: f32, chance: &mut SplitMix64) -> Result<Values, String> {
     let signature = model.signature();
     let input = |(spec, dtype): (&TensorSpec, Option<DType>)| {
         let length = |axis: &Axis| if let Axis::Fixed(length) = axis { *length } else { length };
-        let shape: Vec<usize> = signature.item_axes(spec)?.iter().map(length).collect();
-        let count = shape.iter().try_fold(1_usize, |product, axis| product.checked_mul(*axis))?;
-        count.checked_mul(8).filter(|bytes| *bytes <= MAX_BYTES)?;
+        let shape: Vec<usize> = signature.item_axes(spec).unwrap_or_default().iter().map(length).collect();
+        let count = shape.iter().try_fold(1_usize, |product, axis| product.checked_mul(*axis));
+        let Some(count) = count.filter(|count| *count <= MAX_NUMBERS) else {
+            return Err(format!("one of its input `{}` has more than {MAX_NUMBERS} numbers", spec.name()));
+        };
         let mut made = |largest: u64| (0..count).map(|_| chance.below(largest)).collect::<Vec<u64>>();
-        match spec.kind() {
-            Kind::Numbers(DType::F16 | DType::BF16 | DType::F32 | DType::F64) => {
+        let value = match (spec.kind(), dtype) {
+            (Kind::Numbers(DType::F16 | DType::BF16 | DType::F32 | DType::F64), Some(dtype)) => {
                 let floats = made(1 << 20).into_iter().map(|number| (number as f32 / 524_288.0 - 1.0) * scale);
-                numbers(&shape, floats.collect::<Vec<f32>>(), dtype?)
+                numbers(&shape, floats.collect::<Vec<f32>>(), dtype)
             }
-            Kind::Numbers(DType::U8) => whole(&shape, made(256), dtype?),
-            Kind::Numbers(_) => whole(&shape, made(2), dtype?),
-            Kind::Texts => {
+            (Kind::Numbers(DType::U8), Some(dtype)) => whole(&shape, made(256), dtype),
+            (Kind::Numbers(_), Some(dtype)) => whole(&shape, made(2), dtype),
+            (Kind::Texts, _) => {
                 let words = made(2).into_iter().map(|bit| if bit == 0 { "a" } else { "b" });
                 StrTensor::from_texts(&shape, words).ok().map(Value::StrTensor)
             }
-            Kind::Sequence(_) | Kind::Map(_) => None,
-        }
+            _ => None,
+        };
+        value.ok_or_else(|| format!("its input `{}` takes no numbers and no texts", spec.name()))
     };
     model.inputs().map(input).collect()
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
+mod batching;
 mod load;
 mod on_demand;
 mod onnxruntime;

@@ -14,7 +14,7 @@ async fn start(model: &Model, max_batch_size: usize) -> Result<Node, StartError>
     start_stage(model, callboard_onnx::stage("model", model).max_batch_size(max_batch_size)).await
 }
 
-async fn start_stage(model: &Model, stage: Stage<Value, Value>) -> Result<Node, StartError> {
+pub(crate) async fn start_stage(model: &Model, stage: Stage<Value, Value>) -> Result<Node, StartError> {
     App::new().route_described("/model", stage, model.input_type(), model.output_type()).start().await
 }
 
