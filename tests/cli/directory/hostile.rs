@@ -252,6 +252,22 @@ fn a_file_that_ends_its_process_is_found_out_by_a_child() {
     assert_eq!((node.adds("/a"), node.adds("/watched"), node.adds("/up")), (Ok(1.0), Err(404), Err(404)));
 }
 
+/// Each start finds the file where somebody has put it.
+#[cfg(unix)]
+#[test]
+fn a_file_that_a_watch_has_refused_does_not_end_the_next_start() {
+    let models = Models::new();
+    models.add("a", 1, 1.0);
+    let node = models.serve(&["--watch", "100ms"]);
+    models.write("watched/1/model.onnx", &crasher());
+    node.wait_for_reason("watched 1", "did not start");
+    drop(node);
+    let node = models.serve(&["--watch", "100ms"]);
+    assert_eq!((node.adds("/a"), node.adds("/watched")), (Ok(1.0), Err(404)));
+    let (is_served, reason) = node.listed()["watched 1"].clone();
+    assert!(!is_served && reason.contains("did not start"), "{reason}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_model_that_loops_holds_up_no_other_and_an_unload_ends_its_load() {

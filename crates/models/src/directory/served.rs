@@ -240,8 +240,8 @@ impl ModelDirectory {
         if failures.is_empty() { Ok(()) } else { Err(RepositoryError::Source(failures.join("; "))) }
     }
 
-    /// Builds the stage of a version, off the runtime's threads. While callers are served, a child has loaded it before
-    /// this process does.
+    /// Builds the stage of a version, off the runtime's threads. While callers are served, and at any time in a watched
+    /// directory, a child has loaded it before this process does.
     async fn build(
         &self,
         name: &str,
@@ -256,7 +256,9 @@ impl ModelDirectory {
         let place = if is_open { self.turns.place().await } else { None };
         let is_isolated = planned.kind.is_isolated();
         let plan = self.plan.of_stage(planned);
-        if is_open
+        // A file that a watch has refused is still there at the next start.
+        let is_checked = is_open || self.plan.settings.models_watch.value.is_some();
+        if is_checked
             && !is_isolated
             && checked != Some(&stamp)
             && let Err(reason) = check(plan.clone()).await
