@@ -13,7 +13,7 @@ use crate::support::{Server, callboard, directory, failure};
 const KEY: &str = "a-key-that-nobody-guesses";
 
 /// A certificate for this name in a directory, and its key.
-fn certificate(name: &str) -> (PathBuf, PathBuf) {
+pub(crate) fn certificate(name: &str) -> (PathBuf, PathBuf) {
     let directory = directory();
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([name.to_owned()]).unwrap();
     let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
@@ -23,7 +23,7 @@ fn certificate(name: &str) -> (PathBuf, PathBuf) {
 }
 
 /// The digits over https, and their address.
-fn serve((certificate, key): &(PathBuf, PathBuf), args: &[&str]) -> (Server, String) {
+pub(crate) fn serve((certificate, key): &(PathBuf, PathBuf), args: &[&str]) -> (Server, String) {
     let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(args));
     command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
     let server = Server::start_and_wait_for(command, "listening on https://");

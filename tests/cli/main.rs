@@ -13,6 +13,7 @@ mod check;
 mod cluster;
 mod digits;
 mod directory;
+mod edited;
 mod examples;
 mod graph;
 #[cfg(target_os = "linux")]

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use callboard_codec::edited_text;
 use callboard_http_client::{Origin, Trust};
 use clap::{Arg, value_parser};
 
@@ -42,7 +43,9 @@ pub(crate) fn read<'a>(
 /// A message with the path: the file cannot be read, is not a regular file, is too large, or has no certificates.
 pub(crate) fn authorities(path: &Path) -> Result<Trust, String> {
     let pem = read_bounded(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Trust::from_pem(&pem).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
+    // A comment may be in any encoding; the certificates themselves are ASCII.
+    let pem = String::from_utf8_lossy(&pem);
+    Trust::from_pem(edited_text(&pem).as_bytes()).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
 }
 
 /// The CA certificates of the system.

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use callboard_codec::edited_text;
 use callboard_config::parse_duration;
 use callboard_net::{Authority, Identity, IdentityError, JoinToken, MemberInfo, QuicUrl, Role, TokenSpec, join};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -321,7 +322,7 @@ fn read_token(TokenArg(text): &TokenArg) -> Result<JoinToken, CliError> {
     } else {
         text.clone()
     };
-    text.parse().map_err(|error| CliError::Usage(format!("{error}")))
+    edited_text(&text).parse().map_err(|error| CliError::Usage(format!("{error}")))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use callboard_codec::edited_text;
 use callboard_net::{Authority, IssuerCertificate};
 use clap::{Arg, ArgMatches, Command};
 
@@ -126,7 +127,8 @@ fn read(file: &str, what: &str) -> Result<String, CliError> {
         "-" => io::read_to_string(io::stdin().take(MAX_BYTES)),
         path => File::open(Path::new(path)).and_then(|file| io::read_to_string(file.take(MAX_BYTES))),
     };
-    text.map_err(|error| CliError::because(format_args!("cannot read {what}"), &error))
+    let text = text.map_err(|error| CliError::because(format_args!("cannot read {what}"), &error))?;
+    Ok(edited_text(&text).into_owned())
 }
 
 #[cfg(test)]

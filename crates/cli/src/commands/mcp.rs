@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_codec::edited_text;
 use callboard_config::{Plan, SecretSource, Source, Sourced};
 use callboard_core::App;
 use callboard_http::axum::http::header::AUTHORIZATION;
@@ -93,7 +94,7 @@ impl McpArgs {
                 None => fs::read_to_string(source)
                     .map_err(|error| CliError::because(format_args!("--key {source}"), &error)),
             }?;
-            let key = HeaderValue::from_str(&format!("Bearer {}", key.trim()));
+            let key = HeaderValue::from_str(&format!("Bearer {}", edited_text(&key).trim()));
             let mut key = key.map_err(|_| CliError::Usage("--key: a key is one line of text".to_owned()))?;
             key.set_sensitive(true);
             headers.insert(AUTHORIZATION, key);

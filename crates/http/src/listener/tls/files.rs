@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
+use callboard_codec::edited_text;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -29,14 +30,19 @@ impl CertificatePair {
     }
 
     pub(super) fn parse(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
-        let (path, pem) = &self.certificate;
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let (path, content) = &self.certificate;
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&edited(content)).collect();
         let chain = chain.ok().filter(|chain| !chain.is_empty());
         let chain = chain.ok_or_else(|| TlsError::Pem { path: path.clone(), what: "certificate" })?;
-        let (path, pem) = &self.key;
-        let key = PrivateKeyDer::from_pem_slice(pem);
+        let (path, content) = &self.key;
+        let key = PrivateKeyDer::from_pem_slice(&edited(content));
         Ok((chain, key.map_err(|_| TlsError::Pem { path: path.clone(), what: "private key" })?))
     }
+}
+
+/// The PEM as the editor meant it. A comment may be in any encoding; the rest is ASCII.
+fn edited(content: &[u8]) -> Vec<u8> {
+    edited_text(&String::from_utf8_lossy(content)).into_owned().into_bytes()
 }
 
 /// Identifies a reading, also a failed one, so that the same error is logged once.
