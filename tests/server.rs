@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::net::Ipv4Addr;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use callboard::call::Instant;
 use callboard::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture, EdgeServer};
 use callboard::http::{ApiInfo, HttpConfig};
-use callboard::{App, Drained, NodeHandle, Replica, Server, Stage};
+use callboard::{App, Drained, Failure, NodeHandle, Replica, Server, Stage, StreamStage};
+use futures_util::stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -65,6 +67,31 @@ async fn an_address_that_is_in_use_is_named_with_the_reason() {
     assert!(error.starts_with(&format!("could not listen on {address}: ")) && error.contains("in use"), "{error}");
 }
 
+/// A caller of such a listener may be anybody, also where its address is that of this machine: it may be a proxy.
+#[tokio::test]
+async fn a_traceback_leaves_a_listener_on_loopback_only_by_default() {
+    let fails = || Failure::new("no paper").with_trace("File \"app.py\", line 3");
+    for (address, is_sent) in [("127.0.0.1:0", true), ("0.0.0.0:0", false)] {
+        let items = StreamStage::each("items", move |n: &i64| stream::iter([Ok(*n), Err(fails())]));
+        let app = App::new().route("/fails", Stage::each("fails", move |_: &i64| Err::<i64, _>(fails())));
+        let app = app.route_streaming("/items", items);
+        let listener = TcpListener::bind(address).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = Server::start_on(listener, app, HttpConfig::default(), ApiInfo::default()).await.unwrap();
+        for (path, accept) in [("/fails", "application/json"), ("/items", "text/event-stream")] {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+            let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}");
+            let rest = "content-type: application/json\r\ncontent-length: 1\r\nconnection: close\r\n\r\n1";
+            send(&mut stream, &format!("{head}\r\n{rest}")).await;
+            let answer = until_closed(&mut stream).await;
+            assert!(answer.contains("no paper"), "{answer}");
+            assert_eq!(answer.contains("remote_trace") && answer.contains("app.py"), is_sent, "{address} {answer}");
+            assert_eq!(answer.contains("remote_trace") || answer.contains("app.py"), is_sent, "{address} {answer}");
+        }
+        assert_eq!(server.shutdown(TEST_TIMEOUT).await, Drained::Completely);
+    }
+}
+
 #[tokio::test]
 async fn health_is_answered_while_a_worker_is_being_built() {
     let (release, released) = mpsc::channel::<()>();
@@ -93,7 +120,7 @@ impl callboard::Worker for Echo {
     type In = i64;
     type Out = i64;
 
-    fn call(&mut self, batch: callboard::Batch<i64>) -> Vec<Result<i64, callboard::Failure>> {
+    fn call(&mut self, batch: callboard::Batch<i64>) -> Vec<Result<i64, Failure>> {
         batch.iter().map(|number| Ok(*number)).collect()
     }
 }
@@ -296,7 +323,7 @@ impl callboard::Worker for Witness {
     type In = i64;
     type Out = i64;
 
-    fn call(&mut self, batch: callboard::Batch<i64>) -> Vec<Result<i64, callboard::Failure>> {
+    fn call(&mut self, batch: callboard::Batch<i64>) -> Vec<Result<i64, Failure>> {
         if batch.iter().any(|number| *number == 1) {
             self.begun.notify_one();
             wait_for_release(&self.released);

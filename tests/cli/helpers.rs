@@ -117,6 +117,32 @@ fn check_and_explain_name_the_processes() {
     assert_eq!(code, 2);
 }
 
+/// The row is there without a setting, which is what an operator looks for when a child was ended.
+#[test]
+fn explain_shows_the_memory_limit_of_children_also_where_it_is_the_default() {
+    let limit_of = |keys: &str| {
+        let stage = format!("[[stage]]\nname = \"x\"\nkind = \"process\"\ncommand = [\"worker\"]\n{keys}\n");
+        let directory = directory_with(&format!("{stage}[[route]]\npath = \"/x\"\nstages = \"x\"\n"));
+        let output = callboard(["serve", directory.to_str().unwrap(), "--explain"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let rows: Vec<String> = rows.filter(|row| row.starts_with("memory_limit ")).collect();
+        assert_eq!(rows.len(), 1, "{text}");
+        rows[0].clone()
+    };
+    let default = |children: usize| {
+        let bytes = callboard::process::default_memory_limit(children).unwrap();
+        let (mebibytes, unit) = if bytes.is_multiple_of(1 << 30) { (bytes >> 30, "GiB") } else { (bytes >> 20, "MiB") };
+        format!("memory_limit {mebibytes}{unit} (a share of this machine's memory) default")
+    };
+    assert_eq!(limit_of(""), default(1));
+    assert_eq!(limit_of("replicas = 3"), default(3));
+    assert_eq!(limit_of("replicas = 2\nspare = true"), default(3), "a spare has a share, too");
+    for set in ["\"300MiB\"", "\"none\""] {
+        assert_eq!(limit_of(&format!("memory_limit = {set}")), format!("memory_limit {set} line 5"));
+    }
+}
+
 #[test]
 fn what_a_process_prints_cannot_move_the_cursor_or_turn_the_text_of_the_log() {
     // Overrides the direction, begins a control sequence in two ways, and goes back to the start of the line.
@@ -137,6 +163,8 @@ fn what_a_process_prints_cannot_move_the_cursor_or_turn_the_text_of_the_log() {
 const SPIES: &str = r#"
 [http]
 api_keys = "env:OUR_KEYS"
+[actors]
+store = "env:OUR_STORE"
 [[process]]
 name = "spy"
 command = ["sh", "spy.sh", "-m", "helper"]
@@ -171,6 +199,7 @@ fn no_child_gets_the_nodes_secrets_unless_its_own_settings_give_them() {
         command.envs([
             ("OUR_KEYS", "web SECRET-0123456789abcdef"),
             ("ADMIN_KEYS", "web SECRET-0123456789abcdef"),
+            ("OUR_STORE", "postgres://web:SECRET@127.0.0.1:1/states"),
             ("CALLBOARD_ADMIN_API_KEYS", "env:ADMIN_KEYS"),
             ("CALLBOARD_HTTP", "127.0.0.1:0"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=SECRET"),

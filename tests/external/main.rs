@@ -13,6 +13,7 @@ mod deploy;
 mod examples;
 mod generators;
 mod grpc;
+mod large_arrays;
 mod mcp;
 mod metrics;
 mod migrate;
