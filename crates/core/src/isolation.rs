@@ -22,7 +22,9 @@ use crate::id::StageName;
 use crate::metrics::UsagePort;
 use crate::node::BlockingNode;
 use crate::stage::{Factory, Stage, StageSpec, StageTypes, StreamStage};
-use crate::worker::{DynAsyncWorker, DynWorker, ExitPort, Item, ItemOutcome, Replica, Turn, WrongCount, warm_up};
+use crate::worker::{
+    DynAsyncWorker, DynWorker, ExitPort, Item, ItemOutcome, NotePort, Replica, Turn, WrongCount, warm_up,
+};
 
 pub use crate::call::InnerCalls;
 
@@ -145,6 +147,8 @@ impl StageCode {
             node: node.client().shared,
             exit: ExitPort::unconnected(),
             usage: UsagePort::default(),
+            // The node does not learn it.
+            note: NotePort::default(),
         };
         let runtime = node.0.runtime().clone();
         let _entered = runtime.enter();

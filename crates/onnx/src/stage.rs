@@ -42,6 +42,9 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
     let (declared, bytes, sized) = (model.clone(), model.bytes(), model.signature().clone());
     let stage = Stage::worker(name, move |replica: &Replica| {
         let model = declared.open().map_err(|error| Failure::new(with_causes(&error)))?;
+        if let Some(note) = note_of(&model) {
+            replica.leave_note(&note);
+        }
         // A finding of the load came after the largest batch was set: the default is not obeyed then.
         let was_known = *declared.items() != Items::Apart || *model.items() == Items::Apart;
         let may_share = was_known || replica.max_batch_size() != declared.default_max_batch_size();
@@ -52,10 +55,9 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
         Ok(OnnxWorker { model, max_batch_size, may_share, timeout })
     });
     let stage = stage.max_batch_size(max_batch_size).memory(bytes);
-    let stage = match model.items() {
-        Items::Apart => stage,
-        Items::Mixed(reason) => stage.note(reason),
-        Items::Unknown(reason) => stage.note(&format!("{UNKNOWN}: {reason}; {UNLESS_SET}")),
+    let stage = match note_of(model) {
+        Some(note) => stage.note(&note),
+        None => stage,
     };
     match sized.padding() {
         Some(_) => stage.cost(move |item| sized.padding().map_or(1, |padding| padding.cost(&sized, item))),
@@ -66,6 +68,15 @@ pub fn stage(name: &str, model: &Model) -> Stage<Value, Value> {
 
 const UNKNOWN: &str = "it is not known whether a batch would change answers";
 const UNLESS_SET: &str = "items run one by one unless max_batch_size is set";
+
+/// What operators should know of its batches.
+fn note_of(model: &Model) -> Option<String> {
+    match model.items() {
+        Items::Apart => None,
+        Items::Mixed(reason) => Some(reason.clone()),
+        Items::Unknown(reason) => Some(format!("{UNKNOWN}: {reason}; {UNLESS_SET}")),
+    }
+}
 
 /// Says once what becomes of batches of a model that mixes items, or may do so.
 fn warn_of_batches(model: &Model, replica: &Replica, may_share: bool) {

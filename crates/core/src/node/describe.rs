@@ -201,7 +201,7 @@ pub struct StageDescription {
     /// Its part in the table: only a serving stage gets new calls.
     pub part: StagePart,
     /// What operators should know of it, such as why it runs items one by one; see
-    /// [`StageSettings::note`](crate::StageSettings::note).
+    /// [`StageSettings::note`](crate::StageSettings::note) and [`Replica::leave_note`](crate::Replica::leave_note).
     pub note: Option<String>,
     /// The stage whose replicas run it, if it has none of its own.
     pub replicas_of: Option<StageName>,
@@ -479,7 +479,7 @@ fn describe_stage(table: &Table, stage: &Arc<DeployedStage>, now: Instant) -> St
         health: stage_health(stage),
         revision: stage.revision,
         part: part_of(table, stage),
-        note: pool.settings().note().map(str::to_owned),
+        note: pool.settings().note().or_else(|| pool.note.get()).map(str::to_owned),
         replicas_of: pool.settings().replicas_of().cloned(),
         queued: pool.queued(),
         queue_limit: pool.settings().queue().get(),

@@ -26,6 +26,7 @@ use crate::queue::{BatchEnd, BatchPolicy, Entry, HostedId, Load, SharedCost};
 use crate::remote::Cluster;
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
+use crate::worker::NotePort;
 
 /// The retry time of a failed stage that is trying to start just now.
 const RETRY_SOON: Duration = Duration::from_secs(1);
@@ -56,6 +57,8 @@ pub(crate) struct Pool {
     retries: Mutex<RerunBudget>,
     crash_log: SharedLogLimit,
     pub(super) cache: Option<ResponseCache>,
+    /// The note of its workers.
+    pub(crate) note: NotePort,
 }
 
 impl Pool {
@@ -85,6 +88,7 @@ impl Pool {
             retries: Mutex::default(),
             crash_log: SharedLogLimit::new(LogRate::FAULTS),
             cache: spec.cache().map(ResponseCache::new),
+            note: of_host.map_or_else(NotePort::default, |host| host.note.clone()),
             host,
             spec,
         });

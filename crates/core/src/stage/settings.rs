@@ -301,8 +301,8 @@ impl StageSettings {
         self.placement == Placement::Task
     }
 
-    /// A note about the stage for operators, in the node's description. None by default. It is set before the stage
-    /// starts, so a finding of a worker's load is only in the log.
+    /// A note about the stage for operators, in the node's description. None by default. What only the start of a
+    /// worker finds is a note [of the worker](crate::Replica::leave_note).
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()

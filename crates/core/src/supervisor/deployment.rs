@@ -239,6 +239,7 @@ impl DeploymentState {
                 node: Arc::clone(&self.node),
                 exit: ExitPort::unconnected(),
                 usage: UsagePort::default(),
+                note: self.pool.note.clone(),
             },
             watchdog: Arc::clone(&self.watchdog),
             report: report_port(myself.clone()),

@@ -17,6 +17,7 @@ mod turn;
 pub use asynchronous::AsyncWorker;
 pub use batch::Batch;
 pub use exit::ExitPort;
+pub(crate) use replica::NotePort;
 pub use replica::Replica;
 pub use streaming::{AsyncStreamWorker, NotEmitted, Outputs, StreamWorker};
 pub use turn::Turn;

@@ -1,6 +1,6 @@
 //! The data that a worker gets when it is built.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use callboard_codec::Map;
@@ -10,6 +10,19 @@ use crate::contract::Contract;
 use crate::host::HostNode;
 use crate::id::StageName;
 use crate::metrics::{ProcessUsage, UsagePort};
+
+/// A longer note is cut.
+const MAX_NOTE_CHARS: usize = 1000;
+
+/// The note that the workers of a stage leave for its operators.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NotePort(Arc<OnceLock<String>>);
+
+impl NotePort {
+    pub(crate) fn get(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
 
 /// The replica that is being built: its stage, its index and its generation.
 #[derive(Clone, Debug)]
@@ -26,6 +39,7 @@ pub struct Replica {
     pub(crate) node: Arc<dyn HostNode>,
     pub(crate) exit: ExitPort,
     pub(crate) usage: UsagePort,
+    pub(crate) note: NotePort,
 }
 
 impl Replica {
@@ -70,6 +84,13 @@ impl Replica {
     #[must_use]
     pub fn core(&self) -> Option<usize> {
         self.core
+    }
+
+    /// Leaves a note about the stage for operators, in the node's description: what only a start could find. A note of
+    /// its [settings](crate::StageSettings::note) comes before it, and the first one of its workers holds. Of a long
+    /// one the first 1,000 characters are kept. The node of a worker in a process of its own does not learn it.
+    pub fn leave_note(&self, note: &str) {
+        let _ = self.note.0.set(note.chars().take(MAX_NOTE_CHARS).collect());
     }
 
     /// Shows what the replica's process uses in the description and the metrics of the node, for the rest of this life.

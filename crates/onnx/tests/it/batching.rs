@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use callboard_onnx::{Model, Signature};
+use callboard_codec::Value;
+use callboard_onnx::{EngineChoice, Model, OnnxConfig, Signature};
 
 use crate::stage::start_stage;
-use crate::support::{F32, Fixed, Graph, Named, add, mixing};
+use crate::support::{F32, Fixed, Graph, Named, TempFile, add, mixing};
 
 /// A buffer that a subscriber writes to.
 #[derive(Clone, Default)]
@@ -112,4 +113,20 @@ async fn a_model_that_could_not_be_tried_runs_items_one_by_one_unless_its_operat
     assert_eq!((model.mixes_items(), model.may_mix_items()), (None, None));
     assert_eq!(model.default_max_batch_size(), Signature::DEFAULT_MAX_BATCH_SIZE);
     assert_eq!(described(&model, Some(4)).await, (4, None));
+}
+
+/// Only the load shows it, which the first call begins.
+#[tokio::test]
+async fn the_finding_of_a_load_by_the_first_call_is_in_the_description() {
+    let file = TempFile::new("mixing-later", &mixing().to_onnx());
+    let mut config = OnnxConfig::new(&file.0);
+    config.engine = EngineChoice::Rten;
+    let model = Model::on_demand(&config).unwrap();
+    let stage = callboard_onnx::stage("model", &model).replicas_between(0, 1);
+    let node = start_stage(&model, stage).await.unwrap();
+    assert_eq!(node.describe().stages[0].note, None);
+    let item: Value = [1.0, 2.0].into_iter().collect();
+    let _: Value = node.client().call("/model", item).await.unwrap();
+    let loaded = Model::from_config(&config).unwrap();
+    assert_eq!(node.describe().stages[0].note.as_deref(), Some(loaded.mixes_items().unwrap()));
 }
