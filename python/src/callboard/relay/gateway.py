@@ -71,7 +71,8 @@ class Gateway:
       batch before it has answered the one before.
     * The first reply has the start-up wait and the deadline together, since the participant may load a model in it.
       Each later reply has the deadline.
-    * A batch is sent once. A call whose connection was lost is not repeated.
+    * A batch is sent once: over HTTP a call whose connection was lost is not repeated. Over gRPC it is sent up to five
+      times, as by the gateways of Kaggle's evaluations.
     """
 
     function: ClassVar[str] = "predict"
