@@ -131,7 +131,7 @@ def test_what_an_array_announces_takes_no_memory() -> None:
     data = lying.getvalue()[:200]
     message = payload.messages()["KaggleEvaluationResponse"]()
     message.payload.numpy_array_value = data
-    with pytest.raises(ValueError):
+    with pytest.raises(TooLargeError, match="of 8000000 bytes in 200"):
         payload.read_response(message.SerializeToString(), 1 << 20)
 
 
