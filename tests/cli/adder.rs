@@ -50,6 +50,25 @@ fn adder_of(addend: &[u8]) -> Vec<u8> {
     [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
 }
 
+/// A model `y = x +` the sum of all `x` of its batch. Its operators do not show that: a reshape hides it.
+pub(crate) fn mixer() -> Vec<u8> {
+    let node = |inputs: &[&str], output: &str, operator: &str| {
+        let inputs: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
+        field(1, &[inputs, field(2, output.as_bytes()), field(4, operator.as_bytes())].concat())
+    };
+    let shape = [number(1, 1), number(2, 7), field(8, b"shape"), field(9, &(-1_i64).to_le_bytes())].concat();
+    let graph = [
+        node(&["x", "shape"], "line", "Reshape"),
+        node(&["line"], "sum", "ReduceSum"),
+        node(&["x", "sum"], "y", "Add"),
+        field(2, b"mixer"),
+        field(5, &shape),
+        field(11, &value_info("x")),
+        field(12, &value_info("y")),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
+}
+
 /// A model that ends its process when it runs: it asks for more memory than there are addresses.
 pub(crate) fn crasher() -> Vec<u8> {
     let fill = [field(1, b"s"), field(2, b"c"), field(4, b"ConstantOfShape")].concat();

@@ -49,6 +49,7 @@ pub struct ReplicaPlace {
 pub struct IsolatedReplica {
     code: Arc<StageSpec>,
     worker: IsolatedWorker,
+    note: NotePort,
     node: IsolatedNode,
 }
 
@@ -133,6 +134,7 @@ impl StageCode {
     /// The failure of the worker.
     pub fn build(&self, node: IsolatedNode, place: ReplicaPlace) -> Result<IsolatedReplica, Failure> {
         let ReplicaPlace { index, generation, max_batch_size, settings } = place;
+        let note = NotePort::default();
         let replica = Replica {
             stage: self.name().clone(),
             index,
@@ -147,8 +149,7 @@ impl StageCode {
             node: node.client().shared,
             exit: ExitPort::unconnected(),
             usage: UsagePort::default(),
-            // The node does not learn it.
-            note: NotePort::default(),
+            note: note.clone(),
         };
         let runtime = node.0.runtime().clone();
         let _entered = runtime.enter();
@@ -165,7 +166,7 @@ impl StageCode {
             }
         });
         let worker = built.unwrap_or_else(|words| Err(Failure::new(format!("panicked: {words}"))))?;
-        Ok(IsolatedReplica { code: Arc::clone(&self.0), worker, node })
+        Ok(IsolatedReplica { code: Arc::clone(&self.0), worker, note, node })
     }
 }
 
@@ -200,6 +201,12 @@ impl IsolatedReplica {
     #[must_use]
     pub fn runtime(&self) -> &Handle {
         self.node.0.runtime()
+    }
+
+    /// The note of its worker; see [`Replica::leave_note`].
+    #[must_use]
+    pub fn note(&self) -> Option<&str> {
+        self.note.get()
     }
 
     /// Runs a batch of synchronous code on this thread: one outcome for each item, in order. A panic of the worker

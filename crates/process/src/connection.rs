@@ -108,7 +108,7 @@ impl Connection {
             ..Start::new(config, replica)
         };
         let watch = StartWatch::new(config.start_timeout, Instant::now());
-        let ready = connection.until_ready(&mut writer, start, watch).await.and_then(|agreed| match calls {
+        let ready = connection.until_ready(&mut writer, start, watch, replica).await.and_then(|agreed| match calls {
             Some(calls) if is_streaming && agreed.max_batches == 1 => Err(LostReason::knows_no_credit(calls)),
             _ => Ok(agreed),
         });
@@ -130,6 +130,7 @@ impl Connection {
         writer: &mut FrameWriter,
         start: Start,
         mut watch: StartWatch,
+        replica: &Replica,
     ) -> Result<AgreedTerms, LostReason> {
         let methods = start.methods.len();
         let (wanted, most_ahead) = (start.max_batches.unwrap_or(1) as usize, start.ahead.unwrap_or_default());
@@ -155,6 +156,9 @@ impl Connection {
                 }
                 FromChild::Ready(ready) if ready.protocol == PROTOCOL => {
                     self.child.log_note("debug", format!("the child is ready: {}", ready.worker));
+                    if let Some(note) = &ready.note {
+                        replica.leave_note(note);
+                    }
                     let (max_batches, ahead) = (ready.max_batches.clamp(1, wanted), ready.ahead.min(most_ahead));
                     return Ok(AgreedTerms { max_batches, ahead, shares_memory: ready.shared_memory });
                 }

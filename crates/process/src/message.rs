@@ -220,6 +220,9 @@ pub(crate) struct ReadyMessage {
     /// Whether it runs the methods that the start has named.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) methods: bool,
+    /// What operators should know of its stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

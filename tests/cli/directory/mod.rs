@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::adder::adder;
+use crate::adder::{adder, mixer};
 use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, failure, run};
 
 /// A directory of models, and the node that serves it.
@@ -495,4 +495,27 @@ fn a_file_beside_the_models_has_the_settings_of_the_node() {
     models.write("callboard.toml", b"[[route]]\n");
     let (error, _) = failure(serve());
     assert!(error.contains("at least one [[stage]]"), "{error}");
+}
+
+/// Only a load shows it, which is that of a child, or of the first call.
+#[cfg(unix)]
+#[test]
+fn the_status_says_why_a_model_runs_items_one_by_one_also_where_a_child_or_a_call_loads_it() {
+    let models = Models::new();
+    for (name, settings) in
+        [("here", ""), ("child", "isolate = true\n"), ("later", "replicas = { min = 0, max = 1 }\n")]
+    {
+        models.write(&format!("{name}/1/model.onnx"), &mixer());
+        models.write(&format!("{name}/model.toml"), settings.as_bytes());
+    }
+    let node = models.serve(&[]);
+    assert_eq!(node.adds("/later"), Ok(0.0));
+    let output = run(&["status", &node.admin, "--json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["here", "child", "later"] {
+        let stages = status["node"]["stages"].as_array().unwrap();
+        let stage = stages.iter().find(|stage| stage["name"] == format!("{name}:1")).unwrap();
+        let note = stage["note"].as_str().unwrap_or_default();
+        assert!(note.starts_with("its output `y` for one item is another beside another item"), "{stage}");
+    }
 }

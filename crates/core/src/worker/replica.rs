@@ -88,7 +88,7 @@ impl Replica {
 
     /// Leaves a note about the stage for operators, in the node's description: what only a start could find. A note of
     /// its [settings](crate::StageSettings::note) comes before it, and the first one of its workers holds. Of a long
-    /// one the first 1,000 characters are kept. The node of a worker in a process of its own does not learn it.
+    /// one the first 1,000 characters are kept.
     pub fn leave_note(&self, note: &str) {
         let _ = self.note.0.set(note.chars().take(MAX_NOTE_CHARS).collect());
     }

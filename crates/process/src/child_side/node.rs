@@ -70,10 +70,17 @@ impl Node {
     }
 
     /// Says that batches may come. From now on large frames lie in shared memory, if both sides share it.
-    pub(super) fn ready(&self, shared_memory: bool, max_batches: usize, ahead: usize) -> Result<(), ServeWorkerError> {
+    pub(super) fn ready(
+        &self,
+        shared_memory: bool,
+        (max_batches, ahead): (usize, usize),
+        note: Option<&str>,
+    ) -> Result<(), ServeWorkerError> {
         self.0.writer.lock().memories = shared_memory.then(Outgoing::default);
         let worker = concat!("rust, callboard ", env!("CARGO_PKG_VERSION")).to_owned();
-        let ready = ReadyMessage { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead, methods: false };
+        let note = note.map(str::to_owned);
+        let ready =
+            ReadyMessage { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead, methods: false, note };
         self.send(&FromChild::Ready(ready), &[])
     }
 

@@ -138,7 +138,7 @@ fn start_worker(
         // Asynchronous code begins each batch when it arrives, and answers in any order. So the node could not tell
         // whether a batch ahead began before the child died: only a batch that did not begin runs elsewhere.
         let ahead = if code.is_async() { 0 } else { start.ahead.unwrap_or_default().min(AHEAD) };
-        or_end(node.ready(start.shared_memory, max_batches, ahead));
+        or_end(node.ready(start.shared_memory, (max_batches, ahead), replica.note()));
         // A panic ends the replica. It has been printed.
         if contain(|| work(&code, &mut replica, &shared, &node, max_bytes)).is_err() {
             exit(PANICKED);

@@ -36,7 +36,7 @@ pub fn serve_worker<W>(
         Ok(worker) => worker,
         Err(failure) => return node.failed(&failure),
     };
-    node.ready(start.shared_memory, 1, start.ahead.unwrap_or_default().min(AHEAD))?;
+    node.ready(start.shared_memory, (1, start.ahead.unwrap_or_default().min(AHEAD)), None)?;
     let limits = limits(start.max_bytes);
     loop {
         let Some(batch) = messages.next()? else {
