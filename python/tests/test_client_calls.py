@@ -51,7 +51,7 @@ def test_outputs_have_the_type_of_the_hint() -> None:
 def test_a_request_says_what_the_options_say() -> None:
     with Node(echo) as node:
         client = Client(node.url + "/below/", api_key="key", timeout=5, headers={"X-More": "1"})
-        client.call("/ä/b", 1, priority="low", request_id="id-1", traceparent=TRACE, timeout="200ms")
+        client.call("/ä/b", 1, priority="low", request_id="id-1", traceparent=TRACE, timeout="200ms", session="zoë 1")
         client.with_options(priority="high").send("math/scale", 3.0, factor=2)
         first, second = node.requests
         assert first.path == "/below/%C3%A4/b"
@@ -59,6 +59,8 @@ def test_a_request_says_what_the_options_say() -> None:
         assert told == {"authorization": "Bearer key", "x-more": "1", "x-request-id": "id-1", "traceparent": TRACE}
         assert 100 < int(first.headers["x-request-timeout-ms"]) <= 200
         assert (first.headers["x-request-priority"], second.headers["x-request-priority"]) == ("low", "high")
+        assert first.headers["x-callboard-session"].encode("latin-1").decode() == "zoë 1"
+        assert "x-callboard-session" not in second.headers
         assert 4900 < int(second.headers["x-request-timeout-ms"]) <= 5000
         assert second.path == "/below/v1/call/math/scale"
         assert decode(second.body) == {"args": [3.0], "kwargs": {"factor": 2}}
@@ -70,8 +72,9 @@ def test_mistakes_are_found_before_anything_is_sent() -> None:
             client.call("/echo", {"a": [1, object()]})
         with pytest.raises(TypeError, match="did you mean 'timeout'"):
             client.call("/echo", 1, timout=3)  # type: ignore[call-overload]
-        with pytest.raises(ValueError, match="session"):
-            client.call("/echo", 1, session="a")
+        for wrong_session in ("a\nb", " a", "é" * 65):
+            with pytest.raises(ValueError, match="session=.* at most 128 bytes on one line"):
+                client.call("/echo", 1, session=wrong_session)
         for call in (client.call, client.replies, client.stream):
             for wrong in ("int", 3, [int]):
                 with pytest.raises(TypeError, match=r"returns=.* is not supported"):

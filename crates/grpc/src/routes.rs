@@ -34,6 +34,8 @@ const MAX_FIELDS: usize = 2 * MAX_OPTIONS;
 
 const X_REQUEST_PRIORITY: &str = "x-request-priority";
 
+const X_CALLBOARD_SESSION: &str = "x-callboard-session";
+
 /// One call whose message was read.
 pub(crate) struct RouteCall<'a> {
     context: RequestContext<'a>,
@@ -177,9 +179,11 @@ fn headers_of(
     for (name, value) in options {
         let name = name.to_ascii_lowercase();
         let is_listed = || route.request_fields().is_some_and(|fields| fields.has_header(&name));
-        if name != ACCEPT.as_str() && name != X_REQUEST_PRIORITY && !is_listed() {
+        let is_own = [ACCEPT.as_str(), X_REQUEST_PRIORITY, X_CALLBOARD_SESSION].contains(&name.as_str());
+        if !is_own && !is_listed() {
             return Err(invalid(format!(
-                "option `{}` is not read by route `{}`: there are `accept`, `{X_REQUEST_PRIORITY}` and its headers",
+                "option `{}` is not read by route `{}`: there are `accept`, `{X_REQUEST_PRIORITY}`, \
+                 `{X_CALLBOARD_SESSION}` and its headers",
                 shown(&name),
                 route.name()
             )));

@@ -53,6 +53,8 @@
 //! - `grpc-timeout`: the same in gRPC's format (`100m`, `30S`: one to eight digits and `H`, `M`, `S`, `m`, `u` or `n`).
 //!   Of both headers the smaller one counts.
 //! - `x-request-priority`: `high`, `normal` or `low`. Others get 400.
+//! - `x-callboard-session`: the session of the call, a text of 1 to 128 bytes in UTF-8; others get 400. Calls with the
+//!   same text reach the same replica of each stage while it lives, by every door, and by the same name over QUIC.
 //! - `x-request-id`: an id of the client's own, visible ASCII of at most 128 characters. Another one is replaced.
 //! - `traceparent`: the trace context of the W3C. Its trace is passed on with a span of our own. Without one a trace
 //!   begins here if the request is [sampled](HttpEdge::give_spans_to).
@@ -75,11 +77,11 @@
 //! `POST /v1/call/{name}` calls the route `/{name}` as a function, with `{args, kwargs}` as JSON, MessagePack or an
 //! envelope, or with a stream of them, which is answered in order.
 //!
-//! A second `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority` or `x-callboard-explain` gets 400. Every
-//! response has `x-request-id`. A reply has `server-timing` with the milliseconds in the queue, in the batch and in
-//! user code; an error has the known ones of these times, and the total. A call that fails on the server's side (5xx)
-//! is one warning in the log with its request's id. Invalid HTTP never reaches the edge: its connection gets a bare
-//! 400, 414 or 431 and is closed.
+//! A second `x-request-timeout-ms`, `grpc-timeout`, `x-request-priority`, `x-callboard-session` or
+//! `x-callboard-explain` gets 400. Every response has `x-request-id`. A reply has `server-timing` with the milliseconds
+//! in the queue, in the batch and in user code; an error has the known ones of these times, and the total. A call that
+//! fails on the server's side (5xx) is one warning in the log with its request's id. Invalid HTTP never reaches the
+//! edge: its connection gets a bare 400, 414 or 431 and is closed.
 //!
 //! # Access
 //!

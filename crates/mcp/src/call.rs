@@ -87,7 +87,7 @@ impl ToolCall<'_> {
         let edge = client.edge();
         let deadline = Deadline::after(start, edge.timeout_of(route, self.head.timeout));
         let request = (&self.parts.uri, &self.parts.headers, &self.parts.extensions);
-        let options = self.context.call_options(route, request, deadline, self.head.priority)?;
+        let options = self.context.call_options(route, request, deadline, &self.head)?;
         let admission = edge.admit(route, 0)?;
         let budget = edge.codec_budget(admission.account(), deadline);
         budget.charge(options.attribute_bytes())?;

@@ -95,11 +95,11 @@ pub(crate) async fn read_body<'a>(
     if let Some(bytes) = announced.filter(|_| head.coding.is_none()) {
         layout.check(bytes)?;
     }
-    let (coding, priority) = (head.coding, head.priority);
+    let coding = head.coding;
     let mut pending = PendingAdmission::new(client, call.route, start);
     let deadline = pending.deadline(head.timeout);
     let read = (&parts.uri, &parts.headers, &parts.extensions);
-    let options = call.context.call_options(call.route, read, deadline, priority)?;
+    let options = call.context.call_options(call.route, read, deadline, &head)?;
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let bytes = {
         let mut body = IncomingBody::new(body, announced, &mut pending, limits)?.decoded(coding);

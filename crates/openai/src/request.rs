@@ -153,7 +153,7 @@ impl<'a> ModelRequest<'a> {
         let fields = fields(&route).into_iter().filter(|(name, _)| is_kept(name)).collect();
         let deadline = Deadline::after(start, client.edge().timeout_of(&route, head.timeout));
         let request = (&parts.uri, &parts.headers, &parts.extensions);
-        let options = context.call_options(&route, request, deadline, head.priority)?;
+        let options = context.call_options(&route, request, deadline, &head)?;
         Ok(Self { context, task, route, model, fields, options, deadline, compression, account })
     }
 

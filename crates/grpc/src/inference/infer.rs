@@ -102,7 +102,7 @@ impl<'a> Caller<'a> {
     ) -> Result<Admitted<'a>, ApiError> {
         let edge = self.client.edge();
         let deadline = Deadline::after(arrived_at, edge.timeout_of(&of.route, self.head.timeout));
-        let options = self.origin.call_options(&of.route, self.request, deadline, self.head.priority)?;
+        let options = self.origin.call_options(&of.route, self.request, deadline, self.head)?;
         let admission = edge.admit_arrived(&of.route, 0, arrived_at)?;
         let budget = edge.codec_budget(Arc::clone(account) as _, deadline);
         budget.charge(options.attribute_bytes())?;

@@ -95,7 +95,7 @@ impl GrpcCall<'_> {
         let timeout = request.timeout.unwrap_or_else(|| edge.limits().max_timeout);
         let deadline = Deadline::after(arrived_at, edge.timeout_of(&route, Some(timeout)));
         let parts = (&head.uri, &head.headers, &head.extensions);
-        let options = context.call_options(&route, parts, deadline, request.priority)?.with_tag(TAG, "1");
+        let options = context.call_options(&route, parts, deadline, request)?.with_tag(TAG, "1");
         let admission = edge.admit_arrived(&route, 0, arrived_at)?;
         let budget = edge.codec_budget(account, deadline);
         budget.charge(options.attribute_bytes())?;

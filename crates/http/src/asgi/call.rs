@@ -49,7 +49,7 @@ pub(crate) async fn answer<B: RequestBody>(
     let deadline = if head.timeout.is_some() { head_by } else { Deadline::never(start) };
     let origin = origin_of(config, request, peer);
     let parts = (request.uri(), request.headers(), request.extensions());
-    let options = context.call_options(route, parts, deadline, head.priority)?;
+    let options = context.call_options(route, parts, deadline, &head)?;
     let options = options.with_first_item_timeout(client.edge().timeout_of(route, head.timeout));
 
     let limits = BodyLimits { max_bytes, pace: config.body_pace(head_by) };

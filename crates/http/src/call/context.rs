@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use callboard_core::edge::Route;
 use callboard_core::timeline::Recorder;
-use callboard_core::{CallOptions, Deadline, Instant, LocalClient, Priority};
+use callboard_core::{CallOptions, Deadline, Instant, LocalClient};
 use callboard_telemetry::{RequestSpan, TraceContext};
 
 use super::functions::CallStyle;
@@ -18,6 +18,7 @@ use crate::error::ApiError;
 use crate::guard::{KeyHolder, check_named_origin, check_origin};
 use crate::observe::metrics::EdgeMetrics;
 use crate::observe::request_trace::TRACEPARENT;
+use crate::request::head::RequestHead;
 use crate::request::request_fields::{self, RequestParts};
 use crate::request_id::{HAS_REQUEST_IDS, RequestId};
 use crate::respond::ResponseCompression;
@@ -67,7 +68,7 @@ pub struct CallOrigin<'a> {
 }
 
 impl CallOrigin<'_> {
-    /// The options of a call with this deadline and priority.
+    /// The options of a call with this deadline, and the priority and session of its head.
     ///
     /// # Errors
     ///
@@ -77,10 +78,10 @@ impl CallOrigin<'_> {
         route: &Route,
         request: RequestParts<'_>,
         deadline: Deadline,
-        priority: Option<Priority>,
+        head: &RequestHead<'_>,
     ) -> Result<CallOptions, ApiError> {
         let options = CallOptions::new().with_deadline(deadline);
-        let options = priority.into_iter().fold(options, CallOptions::with_priority);
+        let options = with_head(options, head);
         self.with_request(options, route, request)
     }
 
@@ -120,7 +121,7 @@ impl<'a> RequestContext<'a> {
         CallOrigin { id, recorder, has_trace, key_holder }
     }
 
-    /// The options of a call with this deadline and priority.
+    /// The options of a call with this deadline, and the priority and session of its head.
     ///
     /// # Errors
     ///
@@ -130,9 +131,9 @@ impl<'a> RequestContext<'a> {
         route: &Route,
         request: RequestParts<'_>,
         deadline: Deadline,
-        priority: Option<Priority>,
+        head: &RequestHead<'_>,
     ) -> Result<CallOptions, ApiError> {
-        self.origin().call_options(route, request, deadline, priority)
+        self.origin().call_options(route, request, deadline, head)
     }
 
     /// These options with the parts of the request for the code of the route.
@@ -212,4 +213,10 @@ impl<'a> RequestContext<'a> {
             coding: compression.for_stream(),
         }
     }
+}
+
+/// The priority and the session that a head asks for.
+pub(crate) fn with_head(options: CallOptions, head: &RequestHead<'_>) -> CallOptions {
+    let options = head.priority.into_iter().fold(options, CallOptions::with_priority);
+    head.session.into_iter().fold(options, CallOptions::with_session_key)
 }

@@ -110,7 +110,7 @@ async fn arrive<'a, B: RequestBody, T>(
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
     let coding = head.coding;
     let parts = (request.uri(), request.headers(), request.extensions());
-    let options = context.call_options(route, parts, deadline, head.priority)?;
+    let options = context.call_options(route, parts, deadline, &head)?;
     let read = {
         let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
         read_body(form, &mut body).await?

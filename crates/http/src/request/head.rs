@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use axum::http::header::{HeaderName, HeaderValue};
-use callboard_core::{Deadline, Priority};
+use callboard_core::{Deadline, Priority, SessionKey};
 
 use crate::error::ApiError;
 use crate::observe::timeline_header::X_CALLBOARD_EXPLAIN;
@@ -22,6 +22,12 @@ pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// The priority class of the request in the queues.
 pub(crate) const X_REQUEST_PRIORITY: &str = "x-request-priority";
+
+/// The session of the request: calls with the same text reach the same replica.
+pub(crate) const X_CALLBOARD_SESSION: &str = "x-callboard-session";
+
+/// The longest text that names a session.
+pub(crate) const MAX_SESSION_BYTES: usize = 128;
 
 /// The headers that decide how a call is made and answered.
 #[derive(Debug, Default, PartialEq)]
@@ -38,6 +44,8 @@ pub struct RequestHead<'a> {
     pub timeout: Option<Duration>,
     /// The priority class.
     pub priority: Option<Priority>,
+    /// The session.
+    pub session: Option<SessionKey>,
     /// Handled by the layers around the call; here it is only checked.
     explain: Option<()>,
 }
@@ -52,13 +60,15 @@ impl<'a> RequestHead<'a> {
         Self::read_lines(headers.iter())
     }
 
-    /// Reads the timeout and the priority alone.
+    /// Reads the timeout, the priority and the session alone.
     ///
     /// # Errors
     ///
     /// As [`read`](Self::read).
     pub(crate) fn of_call_alone(headers: &'a HeaderMap) -> Result<Self, ApiError> {
-        let is_read = |name: &str| [X_REQUEST_TIMEOUT_MS, GRPC_TIMEOUT, X_REQUEST_PRIORITY].contains(&name);
+        let is_read = |name: &str| {
+            [X_REQUEST_TIMEOUT_MS, GRPC_TIMEOUT, X_REQUEST_PRIORITY, X_CALLBOARD_SESSION].contains(&name)
+        };
         Self::read_lines(headers.iter().filter(|(name, _)| is_read(name.as_str())))
     }
 
@@ -91,6 +101,7 @@ impl<'a> RequestHead<'a> {
                 X_REQUEST_TIMEOUT_MS => set_once(&mut head.timeout, parse_timeout(value)?, X_REQUEST_TIMEOUT_MS)?,
                 GRPC_TIMEOUT => set_once(&mut grpc_timeout, parse_grpc_timeout(value)?, GRPC_TIMEOUT)?,
                 X_REQUEST_PRIORITY => set_once(&mut head.priority, parse_priority(value)?, X_REQUEST_PRIORITY)?,
+                X_CALLBOARD_SESSION => set_once(&mut head.session, parse_session(value)?, X_CALLBOARD_SESSION)?,
                 X_CALLBOARD_EXPLAIN => set_once(&mut head.explain, check_explain(value)?, X_CALLBOARD_EXPLAIN)?,
                 _ => {}
             }
@@ -160,6 +171,15 @@ fn parse_priority(value: &HeaderValue) -> Result<Priority, ApiError> {
         b"normal" => Ok(Priority::Normal),
         b"low" => Ok(Priority::Low),
         _ => Err(ApiError::bad_header(X_REQUEST_PRIORITY, "`high`, `normal` or `low`")),
+    }
+}
+
+/// The key of a text in UTF-8, the same as over QUIC. The text is not kept.
+fn parse_session(value: &HeaderValue) -> Result<SessionKey, ApiError> {
+    let name = std::str::from_utf8(value.as_bytes()).unwrap_or_default();
+    match name.len() {
+        1..=MAX_SESSION_BYTES => Ok(SessionKey::new(name)),
+        _ => Err(ApiError::bad_header(X_CALLBOARD_SESSION, "a text of 1 to 128 bytes in UTF-8")),
     }
 }
 
@@ -243,11 +263,28 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_a_short_text_and_has_the_key_of_that_text() {
+        let session = |text: &[u8]| {
+            let value = HeaderValue::from_bytes(text).unwrap();
+            let headers = HeaderMap::from_iter([(HeaderName::from_static("x-callboard-session"), value)]);
+            RequestHead::read(&headers).map(|head| head.session).map_err(|error| error.status().as_u16())
+        };
+        for text in ["a", "conversation 17", "zo\u{eb}", &"x".repeat(128)] {
+            assert_eq!(session(text.as_bytes()), Ok(Some(SessionKey::new(text))), "{text}");
+        }
+        for refused in [&b""[..], &[b'x'; 129], b"\xff"] {
+            assert_eq!(session(refused), Err(400), "{refused:?}");
+        }
+        assert_eq!(RequestHead::read(&HeaderMap::new()).unwrap().session, None);
+    }
+
+    #[test]
     fn a_repeated_single_valued_header_is_refused() {
         for (name, first, second) in [
             ("x-request-timeout-ms", "5000", "1"),
             ("grpc-timeout", "10S", "10S"),
             ("x-request-priority", "high", "low"),
+            ("x-callboard-session", "a", "a"),
             ("content-type", "application/json", "application/msgpack"),
         ] {
             let name = HeaderName::from_static(name);

@@ -382,6 +382,7 @@ async fn the_document_has_what_a_route_reads_of_a_request_as_parameters() {
         plain("header", "x-request-priority"),
         plain("query", "top"),
         shared("Timeout"),
+        shared("Session"),
         shared("RequestId"),
     ]);
     assert_eq!(*parameters, expected);

@@ -222,7 +222,7 @@ async fn status_400_names_the_malformed_part_of_a_form() {
 async fn status_400_for_repeated_single_valued_headers() {
     let server = server().await;
     let mut client = server.connect().await;
-    for name in ["x-request-timeout-ms", "x-request-priority"] {
+    for name in ["x-request-timeout-ms", "x-request-priority", "x-callboard-session"] {
         let value = if name.ends_with("ms") { "5000" } else { "high" };
         let answer = client.post("/mirror", &[JSON, (name, value), (name, value)], "1").await;
         assert_eq!((answer.status, answer.problem()["error_type"].as_str()), (400, Some("bad_header")), "{name}");

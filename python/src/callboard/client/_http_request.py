@@ -25,6 +25,7 @@ _SLICE_BYTES = 1 << 20
 SMALL_BYTES = 64 << 10
 # A node has at most an hour for a call.
 _MAX_TIMEOUT_MS = 3_600_000
+_MAX_SESSION_BYTES = 128
 
 
 class Body:
@@ -134,14 +135,14 @@ class Endpoint:
     def _head(
         self, route: str, own: list[tuple[bytes, bytes]], options: Options, remaining: float | None
     ) -> tuple[httpx.URL, list[tuple[bytes, bytes]]]:
-        if options.session is not None:
-            raise ValueError("session: sessions are for quic:// only")
         headers = [*self._headers, *own]
         if remaining is not None:
             millis = min(max(1, math.ceil(remaining * 1000)), _MAX_TIMEOUT_MS)
             headers.append((b"X-Request-Timeout-Ms", b"%d" % millis))
         if options.priority is not None:
             headers.append((b"X-Request-Priority", options.priority.encode()))
+        if options.session is not None:
+            headers.append((b"X-Callboard-Session", _session(options.session)))
         if options.request_id is not None:
             headers.append((b"X-Request-Id", options.request_id.encode("ascii")))
         if options.traceparent is not None:
@@ -155,6 +156,14 @@ class Endpoint:
             query = urllib.parse.urlencode(options.query).encode("ascii")
             url = url.copy_with(raw_path=url.raw_path + b"?" + query)
         return url, headers
+
+
+def _session(name: str) -> bytes:
+    """The value of the header, as the node reads it: a server takes away spaces around it."""
+    value = name.encode(errors="replace")
+    if len(value) > _MAX_SESSION_BYTES or name != name.strip() or not name.isprintable():
+        raise ValueError(f"session={name!r}: over HTTP it is a text of at most {_MAX_SESSION_BYTES} bytes on one line")
+    return value
 
 
 def _proxy(url: str) -> httpx.Proxy:

@@ -32,6 +32,7 @@ use tokio::time::sleep;
 use super::CallStyle;
 use super::frames::{FrameReader, StreamState};
 use crate::call::RequestContext;
+use crate::call::context::with_head;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
 use crate::observe::stream_log::StreamedItems;
@@ -62,10 +63,7 @@ pub(crate) fn answer(
     if route.streams() {
         return Err(ApiError::no_calls_of_streams(route.name()));
     }
-    let mut options = CallOptions::new();
-    if let Some(priority) = head.priority {
-        options = options.with_priority(priority);
-    }
+    let options = with_head(CallOptions::new(), &head);
     let parts = (request.uri(), request.headers(), request.extensions());
     let options = context.with_request(options, route, parts)?;
     let attributes = context.client.edge().held_bytes();

@@ -16,6 +16,7 @@ use super::sample::sample;
 use super::schema::Components;
 use crate::error::PROBLEM_JSON;
 use crate::request::arguments::arguments;
+use crate::request::head::{MAX_SESSION_BYTES, X_CALLBOARD_SESSION};
 use crate::request::media::{MULTIPART, accepted, is_file};
 use crate::respond::stream::StreamForm;
 use crate::respond::{ReplyForm, offers};
@@ -357,9 +358,14 @@ pub(super) fn headers() -> Value {
 
 /// Component, header, description. `grpc-timeout` and `x-callboard-explain` are left out: generated clients have no use
 /// for a second name and a debugging tool.
-const PARAMETERS: [(&str, &str, &str); 3] = [
+const PARAMETERS: [(&str, &str, &str); 4] = [
     ("Timeout", "x-request-timeout-ms", "How long the client waits; more than an hour counts as an hour."),
     ("Priority", "x-request-priority", "The priority of the request in queues; default: the priority of the route."),
+    (
+        "Session",
+        X_CALLBOARD_SESSION,
+        "The session of the call: calls with the same text reach the same replica while it lives.",
+    ),
     (
         "RequestId",
         "x-request-id",
@@ -372,6 +378,7 @@ pub(super) fn parameters() -> Value {
         let schema = match component {
             "Timeout" => json!({ "type": "integer", "minimum": 1 }),
             "Priority" => json!({ "type": "string", "enum": ["high", "normal", "low"] }),
+            "Session" => json!({ "type": "string", "minLength": 1, "maxLength": MAX_SESSION_BYTES }),
             // Any text is accepted: an invalid id is replaced.
             _ => json!({ "type": "string" }),
         };
