@@ -59,6 +59,45 @@ class Items:
             yield letter
 
 
+@cb.service
+class Shelf:
+    """Four methods at two paths."""
+
+    @cb.route("/shelf", methods=["GET"])
+    def every(self, limit: int = 10) -> list[Any]:
+        return ["all", limit]
+
+    def predict(self, name: str) -> list[Any]:
+        return ["add", name]
+
+    @cb.route("/shelf/{place}", methods=["GET"])
+    def one(self, place: int) -> list[Any]:
+        return ["one", place]
+
+    @cb.route("/shelf/{place}", methods=["DELETE", "PUT"])
+    def drop(self, place: int, context: cb.Context) -> list[Any]:
+        return ["drop", place, context.route]
+
+
+@cb.function(route="/shelf", methods=["PATCH"])
+def sort(by: str) -> list[Any]:
+    return ["sort", by]
+
+
+@cb.function
+def session(context: cb.Context) -> int | None:
+    return context.session
+
+
+@cb.service
+class Reader:
+    shelf = cb.depends(Shelf)
+    by_path = cb.depends("PATCH /shelf")
+
+    def predict(self, text: str) -> list[Any]:
+        return [self.shelf.every(), self.shelf(text), self.by_path(text)]
+
+
 @cb.service(headers=["x-user"])
 class Outer:
     greet = cb.depends(Greet)

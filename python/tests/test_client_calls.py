@@ -59,7 +59,7 @@ def test_a_request_says_what_the_options_say() -> None:
         assert told == {"authorization": "Bearer key", "x-more": "1", "x-request-id": "id-1", "traceparent": TRACE}
         assert 100 < int(first.headers["x-request-timeout-ms"]) <= 200
         assert (first.headers["x-request-priority"], second.headers["x-request-priority"]) == ("low", "high")
-        assert first.headers["x-callboard-session"].encode("latin-1").decode() == "zoë 1"
+        assert first.headers["x-callboard-session"] == "zoë 1"
         assert "x-callboard-session" not in second.headers
         assert 4900 < int(second.headers["x-request-timeout-ms"]) <= 5000
         assert second.path == "/below/v1/call/math/scale"
@@ -73,7 +73,7 @@ def test_mistakes_are_found_before_anything_is_sent() -> None:
         with pytest.raises(TypeError, match="did you mean 'timeout'"):
             client.call("/echo", 1, timout=3)  # type: ignore[call-overload]
         for wrong_session in ("a\nb", " a", "é" * 65):
-            with pytest.raises(ValueError, match="session=.* at most 128 bytes on one line"):
+            with pytest.raises(ValueError, match=r"session=.* at most 128 bytes on one line"):
                 client.call("/echo", 1, session=wrong_session)
         for call in (client.call, client.replies, client.stream):
             for wrong in ("int", 3, [int]):

@@ -107,9 +107,9 @@ def test_models_and_imported_steps_are_described(tmp_path: Path) -> None:
         ("a = cb.ensemble(x=cb.stage('labels'), y=cb.stage('labels'))", "are both called `labels`: give one a name"),
         (
             "@cb.service\nclass A:\n    @cb.route('/x/{i}', methods=['GET'])\n    def get(self, i: int) -> int: ...\n"
-            "    @cb.route('/x/{i}', methods=['PUT'])\n    def put(self, i: int) -> int: ...",
-            "`A.get` and `A.put` are both at /x/{i}, and a path has one route, whatever its methods: give one another "
-            "path, such as /x/{i}/put",
+            "    @cb.route('/x/{i}', methods=['PUT', 'GET'])\n    def put(self, i: int) -> int: ...",
+            "`A.get` and `A.put` are both called by GET /x/{i}: give one other methods, or another path, such as "
+            "/x/{i}/put",
         ),
         ("@cb.service\nclass A:\n    b = cb.depends(3)", "depends takes a service, a function or a route"),
     ],

@@ -45,6 +45,18 @@ def client(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
 
 
 @pytest.fixture(params=["local", "http", "quic"])
+def shelf(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
+    with client_of(request, request_app.Shelf) as found:
+        yield found
+
+
+@pytest.fixture(params=["local", "http", "quic"])
+def reader(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
+    with client_of(request, request_app.Reader) as found:
+        yield found
+
+
+@pytest.fixture(params=["local", "http", "quic"])
 def items(request: pytest.FixtureRequest) -> Iterator[cb.Client]:
     with client_of(request, request_app.Items) as found:
         yield found
@@ -218,6 +230,59 @@ def test_methods_call_a_route_as_it_declares(node: Served) -> None:
         refused = ask(method, path)
         assert (refused.status_code, refused.headers["allow"]) == (405, allowed), (method, path)
     assert ask("GET", "/items/0").json()["details"]["fields"][0]["path"] == "path.item_id"
+
+
+def test_a_client_names_the_method_of_a_route_that_shares_its_path(shelf: cb.Client) -> None:
+    assert shelf.call("GET /shelf", query={"limit": 3}) == ["all", 3]
+    assert shelf.call("/shelf", "tea") == shelf.call("POST /shelf", "tea") == ["add", "tea"]
+    assert shelf.call("/shelf/7") == shelf.call("GET /shelf/7") == ["one", 7]
+    assert shelf.call("PUT /shelf/7") == shelf.call("DELETE /shelf/7") == ["drop", 7, "DELETE /shelf/{place}"]
+    assert shelf.send("GET /shelf") == ["all", 10]
+    assert shelf.send("DELETE /shelf/7") == ["drop", 7, "DELETE /shelf/{place}"]
+    assert list(shelf.stream("GET /shelf/7", [None, None])) == [["one", 7], ["one", 7]]
+    for other in ("POST /shelf/7", "PATCH /shelf/7"):
+        with pytest.raises(cb.CallError) as raised:
+            shelf.call(other)
+        assert raised.value.status_code in (404, 405), other
+    with pytest.raises(ValueError, match="write a path"):
+        shelf.call("get /shelf")
+
+
+def test_a_service_calls_each_route_of_a_shared_path(reader: cb.Client) -> None:
+    assert reader.call("/reader", "a") == [["all", 10], ["add", "a"], ["sort", "a"]]
+
+
+def test_the_methods_of_a_path_are_functions_of_their_own(node: Served) -> None:
+    def ask(method: str, path: str, **more: Any) -> httpx.Response:
+        return httpx.request(method, node.http + path, **more)
+
+    assert ask("GET", "/shelf?limit=3").json() == ["all", 3]
+    assert ask("POST", "/shelf", json="tea").json() == ["add", "tea"]
+    assert ask("PATCH", "/shelf", json="name").json() == ["sort", "name"]
+    assert ask("GET", "/shelf/7").json() == ["one", 7]
+    assert ask("DELETE", "/shelf/7").json() == ["drop", 7, "DELETE /shelf/{place}"]
+    assert (ask("HEAD", "/shelf").status_code, ask("HEAD", "/shelf/7").status_code) == (200, 200)
+    refused = ask("DELETE", "/shelf")
+    assert (refused.status_code, sorted(refused.headers["allow"].split(", "))) == (
+        405,
+        ["GET", "HEAD", "PATCH", "POST"],
+    )
+    paths = ask("GET", "/openapi.json").json()["paths"]
+    assert (sorted(paths["/shelf"]), sorted(paths["/shelf/{place}"])) == (
+        ["get", "patch", "post"],
+        ["delete", "get", "put"],
+    )
+
+
+def test_a_session_over_http_is_the_one_over_quic(node: Served) -> None:
+    pytest.importorskip("callboard._native")
+    with cb.Client(node.http) as http, cb.Client(node.quic) as quic:
+        for session in ("zoë 1", "b"):
+            found = {client.call("/session", session=session) for client in (http, quic)}
+            assert len(found) == 1 and None not in found
+        assert http.call("/session") is None
+    told = httpx.post(f"{node.http}/session", headers={"x-callboard-session": "b"}).json()
+    assert found == {told}
 
 
 def test_an_optional_list_has_no_default_that_its_schema_refuses() -> None:

@@ -237,6 +237,40 @@ fn calls_are_divided_between_the_revisions_that_nodes_run() {
     assert_eq!((count_of("old", &answers), count_of("new", &answers)), (30, 10), "{answers:?}");
 }
 
+/// A gateway runs none of its stages. Two nodes run them, and each session is one node's.
+#[test]
+fn a_session_over_http_stays_with_its_node() {
+    let state = directory();
+    let serve = |file: &Path, args: &[&str]| {
+        let base = ["serve", "--log", "callboard_net=info", "--http", "127.0.0.1:0", "--admin", "off"];
+        let mut command = callboard(base.iter().chain(args));
+        command.arg(file).env("XDG_STATE_HOME", &state);
+        Server::start(command)
+    };
+    let route = "[[route]]\npath = \"/name\"\nstages = \"name\"\n";
+    let [(_first, at), (_second, also_at)] = ["first", "second"].map(|name| {
+        let stage = format!("[[stage]]\nname = \"name\"\nkind = \"labels\"\nnames = [\"{name}\", \"other\"]\n");
+        let mut server = serve(&directory_with(&(stage + route)), &["--quic", "127.0.0.1:0"]);
+        let address = server.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+        (server, address)
+    });
+    let stage = "[[stage]]\nname = \"name\"\nkind = \"remote\"\n".to_owned();
+    let mut gateway = serve(&directory_with(&(stage + route)), &["--join", &format!("{at},{also_at}")]);
+    gateway.wait_until_printed("connected to a peer");
+    gateway.wait_until_printed("connected to a peer");
+    let answer_of = |session: usize| {
+        let head = format!("{HEAD}\r\nx-callboard-session: session {session}");
+        let answer = gateway.request(&head, SCORES.as_bytes());
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.body
+    };
+    let homes: Vec<String> = (0..20).map(answer_of).collect();
+    assert!((3..=17).contains(&count_of("first", &homes)), "both nodes have sessions: {homes:?}");
+    for _ in 0..3 {
+        (0..homes.len()).for_each(|session| assert_eq!(answer_of(session), homes[session], "session {session}"));
+    }
+}
+
 /// The server waits for half-sent heads. Their requests may need a peer, like any others.
 #[test]
 fn a_late_http_call_can_still_use_the_peers() {

@@ -50,7 +50,7 @@ pub(crate) fn welcome(
         };
         // Writing to a string cannot fail.
         let methods = route.methods().collect::<Vec<_>>().join(", ");
-        let _ = write!(text, "\n  {methods} {}  {stages}", route.name());
+        let _ = write!(text, "\n  {methods} {}  {stages}", route.path());
         let file = example_file(plan, route.name());
         if let Some(command) = callboard_http::curl(&route, &base, file.as_deref(), needs_key) {
             let _ = write!(text, "\n    {command}");

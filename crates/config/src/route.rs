@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use callboard_codec::Value;
-use callboard_core::{Priority, RouteName, Task, check_route_name};
+use callboard_core::{Priority, RouteName, Task, check_route_name, route_name, split_route_name};
 use callboard_http::{asgi_path, check_asgi};
 use callboard_server::own_protocols;
 use serde::Deserialize;
@@ -13,6 +13,7 @@ use toml::de::{DeValue, ValueDeserializer};
 
 use super::document::{Entry, Section, one_line};
 use super::error::ConfigError;
+use super::form::CALL_METHODS;
 use super::graph::{self, Steps};
 use super::plan::Settings;
 use super::rollout::{self, RolloutPlan};
@@ -27,7 +28,7 @@ use super::stage::StagePlan;
 /// One route.
 #[derive(Clone, Debug)]
 pub struct RoutePlan {
-    /// Its public name, such as `/digits`.
+    /// Its public name, such as `/digits`, or `GET /items` for one that `POST` does not call.
     pub path: Sourced<String>,
     /// The steps of a request.
     pub steps: Sourced<Steps>,
@@ -118,6 +119,23 @@ impl RoutePlan {
             examples: Vec::new(),
         }
     }
+
+    /// Its path over HTTP.
+    pub(crate) fn http_path(&self) -> &str {
+        split_route_name(&self.path.value).1
+    }
+
+    /// Whether this method of HTTP calls it.
+    pub(crate) fn has_method(&self, method: &str) -> bool {
+        let methods = &self.methods.value;
+        methods.iter().any(|own| own == method) || (methods.is_empty() && method == "POST")
+    }
+
+    /// A method that calls both at one path.
+    fn shared_method(&self, other: &Self) -> Option<&'static str> {
+        let is_shared = |method: &&str| self.has_method(method) && other.has_method(method);
+        CALL_METHODS.into_iter().find(is_shared).filter(|_| self.http_path() == other.http_path())
+    }
 }
 
 /// Reads every `[[route]]`, which may use the stages in `stages`. `settings` are the defaults of routes.
@@ -132,9 +150,14 @@ pub(crate) fn read_all(
         if let Some(first) = routes.iter().find(|first| first.path.value == route.path.value) {
             return Err(section.duplicate("route", "path", &first.path));
         }
+        if let Some((first, method)) = routes.iter().find_map(|first| Some((first, first.shared_method(&route)?))) {
+            let (first, own) = (&first.path.value, &route.path.value);
+            let message = format!("{method} calls both `{first}` and `{own}`: give one of them other `methods`");
+            return Err(ConfigError::Rejected { place: section.place(), message });
+        }
         check_shared(&section, &route, &routes, stages)?;
         routes.push(route);
-        check_asgi(routes.iter().map(|route| &*route.path.value))
+        check_asgi(routes.iter().map(RoutePlan::http_path))
             .map_err(|clash| ConfigError::Rejected { place: section.place(), message: clash.to_string() })?;
     }
     Ok(routes)
@@ -182,8 +205,21 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     route.headers = section.read(HEADERS, &HEADERS_FORM)?.unwrap_or(route.headers);
     route.query = section.read(QUERY, &QUERY_FORM)?.unwrap_or(route.query);
     route.methods = section.read(METHODS, &METHODS_FORM)?.unwrap_or(route.methods);
+    if let (Some(method), _) = split_route_name(&route.path.value) {
+        let is_listed = route.methods.value.is_empty() || route.has_method(method);
+        if !is_listed || !CALL_METHODS.contains(&method) {
+            let place = section.get("path").map_or_else(|| section.place(), |entry| entry.place());
+            let known = if is_listed { CALL_METHODS.join(", ") } else { route.methods.value.join(", ") };
+            let message = format!("`path` begins with {method}, and the methods of the route are {known}");
+            return Err(ConfigError::Rejected { place, message });
+        }
+        if route.methods.value.is_empty() {
+            route.methods = Sourced::new(vec![method.to_owned()], route.path.source.clone());
+        }
+    }
+    route.path.value = route_name(route.http_path(), &route.methods.value);
     route.task = section.read(OPENAI, &OPENAI_FORM)?.unwrap_or(route.task);
-    if route.task.value.is_some() && (route.path.value.contains('{') || !is_posted(&route.methods.value)) {
+    if route.task.value.is_some() && (route.path.value.contains('{') || !route.has_method("POST")) {
         let place = section.get(OPENAI).map_or_else(|| section.place(), |entry| entry.place());
         let message = "a model is called by `POST` and its name: remove the parameters of the path, or `methods`";
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
@@ -195,7 +231,7 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
     }
     route.mcp = section.read(MCP, &MCP_FORM)?.unwrap_or(route.mcp);
-    if route.mcp.value && (route.path.value.contains('{') || !is_posted(&route.methods.value)) {
+    if route.mcp.value && (route.path.value.contains('{') || !route.has_method("POST")) {
         let place = section.get(MCP).map_or_else(|| section.place(), |entry| entry.place());
         let message = "a tool is called by `POST` and its name: remove the parameters of the path, or `methods`";
         return Err(ConfigError::Rejected { place, message: message.to_owned() });
@@ -210,16 +246,11 @@ fn read(section: Section<'_>, stages: &[StagePlan], settings: &Settings) -> Resu
     Ok(RoutePlan { summary, description, examples, ..route })
 }
 
-/// Whether `POST` calls a route of these methods.
-fn is_posted(methods: &[String]) -> bool {
-    methods.is_empty() || methods.iter().any(|method| method == "POST")
-}
-
 /// Whether a route may have this path, by the rules of core and of the HTTP edge. Checked here, so that every command
 /// gives the same answer before a model is loaded.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     check_route_name(&RouteName::new(path)).map_err(|error| error.to_string())?;
-    match own_protocols().owner_of(asgi_path(path).unwrap_or(path)) {
+    match own_protocols().owner_of(asgi_path(path).unwrap_or_else(|| split_route_name(path).1)) {
         Some(owner) => Err(format!("`{path}` cannot be a route: {owner} keeps that path for itself")),
         None => Ok(()),
     }

@@ -100,7 +100,9 @@ pub use queue::BatchPolicy;
 pub use queue::bench;
 pub use restart::{BackoffPolicy, RestartIntensity};
 pub use retry::{RetryBudget, RetryPolicy};
-pub use router::{AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, Task, check_route_name};
+pub use router::{
+    AppliedChange, ChangeError, Rollout, RouteChange, RouteSpec, Task, check_route_name, route_name, split_route_name,
+};
 pub use stage::{CacheSettings, Placement, ReplicaHost, Rows, Scaling, Stage, StageSettings, StreamStage};
 pub use timeline::{ReleaseReason, Timing};
 pub use worker::{

@@ -209,7 +209,7 @@ fn option(entry: Bytes) -> Result<(String, String), Malformed> {
 
 /// The path of a route, as a request has it.
 fn path_of(route: &Route) -> Uri {
-    route.name().parse().unwrap_or_else(|_| Uri::from_static("/"))
+    route.path().parse().unwrap_or_else(|_| Uri::from_static("/"))
 }
 
 /// The pieces of a `CallReply`. Its body is shared.

@@ -243,7 +243,8 @@ fn error_response() -> (String, Value) {
 fn model(routes: &[Arc<Route>]) -> Value {
     let mut schema = json!({ "type": "string" });
     if !routes.is_empty() {
-        let names = routes.iter().map(|route| route.name().trim_start_matches('/'));
+        let names =
+            routes.iter().filter(|route| route.has_method("POST")).map(|route| route.name().trim_start_matches('/'));
         schema["enum"] = names.collect();
     }
     json!({

@@ -430,8 +430,8 @@ def route(
 
     A segment of the path may be a parameter: `@route("/items/{item_id}", methods=["GET"])` gives a method with the
     argument `item_id: int` the number in the path. Of several routes that a path fits, that with a literal segment is
-    called. `methods` are those of HTTP that call it, `POST` by default. With `GET` the other arguments are query
-    parameters, since it has no body.
+    called. `methods` are those of HTTP that call it, `POST` by default; others may call another route of the path. With
+    `GET` the other arguments are query parameters, since it has no body.
 
     Raises `TypeError` without a path, and `ValueError` for a path that is wrong.
     """

@@ -174,7 +174,9 @@ class _Builder:
         return self.main(owner).stage
 
     def path_of(self, dependency: Any) -> str:
-        return str(dependency.target) if isinstance(dependency.target, str) else self.main(dependency.target).path
+        return (
+            str(dependency.target) if isinstance(dependency.target, str) else self.main(dependency.target).public_name
+        )
 
     def _target_of(self, owner: Any) -> str:
         """The name that a worker imports: of this module, else of the one that has it."""
@@ -190,24 +192,25 @@ class _Builder:
     # ---- Mistakes ----------------------------------------------------------------------------------------------------
 
     def _check_names(self, app: App) -> None:
-        at: dict[str, Route] = {}
+        at: dict[tuple[str, str], Route] = {}
         for route in app.routes:
             # The names of private routes are those of their stages.
             if route.path.startswith("@") or any(route is step for step in app.steps):
                 continue
-            if (other := at.setdefault(route.path, route)) is not route:
-                further = f"{route.path}/{hyphened(route.name.rpartition('.')[2])}"
-                raise TargetError(
-                    f"`{other.name}` and `{route.name}` are both at {route.path}, and a path has one route, whatever "
-                    f"its methods: give one another path, such as {further}"
-                )
+            for method in route.methods or ("POST",):
+                if (other := at.setdefault((route.path, method), route)) is not route:
+                    further = f"{route.path}/{hyphened(route.name.rpartition('.')[2])}"
+                    raise TargetError(
+                        f"`{other.name}` and `{route.name}` are both called by {method} {route.path}: give one other "
+                        f"methods, or another path, such as {further}"
+                    )
         known: dict[str, str] = {}
         named = [(route.stage, f"`{route.name}`") for route in app.routes]
         for name, what in named + [(stage.name, str(stage)) for stage in app.stages]:
             if name in known:
                 raise TargetError(f"the stages of {known[name]} and {what} are both called `{name}`: give one a name")
             known[name] = what
-        paths = {route.path: route for route in app.routes if not any(route is step for step in app.steps)}
+        paths = {route.public_name: route for route in app.routes if not any(route is step for step in app.steps)}
         for path, (name, _) in app.pipelines.items():
             if path in paths:
                 raise TargetError(f"{path} is the route of `{paths[path].name}` and of `{name}`: give one route='/…'")

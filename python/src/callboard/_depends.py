@@ -18,9 +18,9 @@ from callboard._conversion import convert, unreadable_output
 from callboard._exceptions import CallError, InvalidInput
 from callboard._inner import InnerOptions
 from callboard._local import LOCAL
-from callboard._options import check_names, nearest_name, path_parameters, route_path
+from callboard._options import called_name, check_names, nearest_name, path_parameters
 from callboard._schema import schema
-from callboard._target import Route, TargetError, main_route, routes_of
+from callboard._target import Route, TargetError, find_route, main_route, routes_of
 
 # The options of a call, which are no arguments.
 _OPTIONS = ("timeout", "retries")
@@ -83,7 +83,7 @@ class Depends:
             return Handle(path, {"predict": Method(path, None, self._owner)}, "predict")
         routes = routes_of(self.target, self.target.__name__)
         main = main_route(routes, self.target.__name__)
-        methods = {route.attribute or "predict": Method(route.path, route, self._owner) for route in routes}
+        methods = {route.attribute or "predict": Method(route.public_name, route, self._owner) for route in routes}
         return Handle(self.target.__name__, methods, main.attribute or "predict")
 
 
@@ -104,7 +104,7 @@ def depends(target: Any, /) -> Any:
     anything but a class, a function or a path, and `ValueError` for a path that is wrong.
     """
     if isinstance(target, str):
-        return Depends(route_path(target))
+        return Depends(called_name(target))
     if isinstance(target, type) or inspect.isfunction(target):
         return Depends(target)
     raise TypeError(f"depends takes a service, a function or a route such as '/embedder', not {target!r}")
@@ -289,11 +289,11 @@ class MaybeStream(Coroutine[Any, Any, Any]):
 
 def _find(path: str, owner: Any) -> Route:
     module = sys.modules.get(getattr(owner, "__module__", ""))
-    for value in vars(module).values() if module else ():
-        if "__callboard_service__" in getattr(value, "__dict__", {}):
-            for route in routes_of(value, value.__name__):
-                if route.path == path:
-                    return route
+    values = vars(module).values() if module else ()
+    owners = [value for value in values if "__callboard_service__" in getattr(value, "__dict__", {})]
+    found = find_route((route for value in owners for route in routes_of(value, value.__name__)), path)
+    if found is not None:
+        return found
     raise TargetError(f"{path} is no route of this file, and only a node knows others: put a stand-in in its place")
 
 

@@ -137,7 +137,7 @@ class Steps:
         while self._open:
             await self._open.pop().close()
 
-    def route_at(self, path: str) -> Route | None:
+    def route_at(self, name: str) -> Route | None:
         return None
 
     async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:

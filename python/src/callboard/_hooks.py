@@ -160,7 +160,7 @@ class NodeHooks:
 async def warm_up(route: Route, runner: Runner) -> None:
     """Runs each example once. A failure is a warning: `callboard check` is for finding it."""
     for number, example in enumerate(route.examples, 1):
-        context = Context(route=route.path)
+        context = Context(route=route.public_name)
 
         def stop(index: int, output: Any, context: Context = context) -> None:
             # The first output of a stream is warm enough.

@@ -266,7 +266,7 @@ class Objects:
 def _arguments(route: Route, call: dict[str, Any], context: Context) -> dict[str, Any]:
     signature = route.own_signature
     # The node has called a route of its own.
-    context.route = route.path
+    context.route = route.public_name
     found = signature.arguments(decode(call["input"], is_as_sent=signature.takes_frames_as_sent))
     found.update(signature.request_arguments(context))
     if signature.context:

@@ -260,7 +260,7 @@ def _inner_context(route: Route, deadline: float | None) -> Context:
         raise after_error(route.path)
     more = {name: getattr(outer, name) for name in ("caller", "headers", "query", "path", "tags")}
     return Context(
-        request_id=outer.request_id, traceparent=outer.traceparent, route=route.path, deadline=deadline, **more
+        request_id=outer.request_id, traceparent=outer.traceparent, route=route.public_name, deadline=deadline, **more
     )
 
 

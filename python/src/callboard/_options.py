@@ -249,11 +249,25 @@ def route_path(route: str) -> str:
         raise TypeError(f"route={route!r}: write a path such as '/classify'")
     path = route if route.startswith("/") else "/" + route
     if path.endswith("/") or not path.isprintable() or any(char in " ?#" for char in path):
-        raise ValueError(f"route {route!r}: write a path such as '/classify'")
+        hint = "; its method is in methods=[…]" if split_name(route)[0] else ""
+        raise ValueError(f"route {route!r}: write a path such as '/classify'{hint}")
     names = path_parameters(path)
     if any(brace in _PARAMETER.sub("", path) for brace in "{}") or len(set(names)) < len(names):
         raise ValueError(f"route {route!r}: a parameter is a whole segment, each of another name: '/items/{{item_id}}'")
     return path
+
+
+def split_name(name: str) -> tuple[str | None, str]:
+    """The name of a route as its method of HTTP, if it begins with one, and its path."""
+    method, _, path = name.partition(" ")
+    is_method = method.isascii() and method.isalpha() and method.isupper()
+    return (method, path) if is_method and path.startswith("/") else (None, name)
+
+
+def called_name(route: str) -> str:
+    """The name of a route that is called: its path, such as `/items`, perhaps with a method: `GET /items`."""
+    method, path = split_name(route) if isinstance(route, str) else (None, route)
+    return route_path(path) if method is None else f"{method} {route_path(path)}"
 
 
 def path_parameters(path: str) -> list[str]:

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +19,7 @@ from callboard._api import ASGI_ROUTE, METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
 from callboard._envelope import decode, encode
 from callboard._keyed import Objects, State, call_signature, methods_of
-from callboard._options import hyphened, nearest_name, path_parameters
+from callboard._options import hyphened, nearest_name, path_parameters, split_name, takes_path
 from callboard._response import Declared, Response
 from callboard._said import said
 from callboard._signature import Signature
@@ -68,6 +68,11 @@ class Route:
         """The methods of HTTP that call it. None: POST."""
         is_main = self.attribute in (None, "predict")
         return self.method.methods or (self.service.methods if is_main else ())
+
+    @property
+    def public_name(self) -> str:
+        """Its name for callers: its path, and its first method of HTTP before it if `POST` does not call it."""
+        return self.path if not self.methods or "POST" in self.methods else f"{self.methods[0]} {self.path}"
 
     @property
     def openai(self) -> str | None:
@@ -133,7 +138,9 @@ class Route:
         if self.path.startswith(f"{ASGI_ROUTE}/"):
             # Two apps have two names, also at `/b/c` and `/b-c`.
             return "asgi-" + self.path.removeprefix(f"{ASGI_ROUTE}/").replace("/", ":")
-        return self.path.lstrip("/@").replace("/", "-").replace("{", ":").replace("}", "")
+        method, path = split_name(self.public_name)
+        name = path.lstrip("/@").replace("/", "-").replace("{", ":").replace("}", "")
+        return name if method is None else f"{method.lower()}-{name}"
 
     def instance(self) -> Any:
         """A new instance of the class, before its `setup`; None for a function."""
@@ -168,7 +175,7 @@ class Route:
         return {
             "name": self.name,
             "target": self.target,
-            "route": self.path,
+            "route": self.public_name,
             "method": self.attribute,
             "replicas_of": self.host.stage if self.host else None,
             "input": self.signature.input_schema(),
@@ -253,6 +260,19 @@ def main_route(routes: list[Route], class_name: str, attribute: str = "") -> Rou
     if not attribute and len(routes) == 1:
         return routes[0]
     raise TargetError(f"{class_name} has no method `{attribute or 'predict'}` that is a route")
+
+
+def find_route(routes: Iterable[Route], name: str) -> Route | None:
+    """The route that a name means, as on a node: a path alone is that of `POST`, else of `GET`, else the only one."""
+    method, path = split_name(name)
+    fitting = [route for route in routes if route.path == path or takes_path(route.path, path)]
+    first = min(fitting, key=lambda route: [each.startswith("{") for each in route.path.split("/")], default=None)
+    at = [route for route in fitting if first is not None and route.path == first.path]
+    for wanted in ("POST", "GET") if method is None else (method,):
+        for route in at:
+            if wanted in (route.methods or ("POST",)):
+                return route
+    return at[0] if method is None and len(at) == 1 else None
 
 
 def split(target: str) -> tuple[str, str]:

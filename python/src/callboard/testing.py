@@ -20,10 +20,9 @@ from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
 from callboard._hooks import NodeHooks, Preparation, clean_up
 from callboard._local import LOCAL, run_here
-from callboard._options import takes_path
 from callboard._response import SENT, Response, begun
 from callboard._runner import Failure, Runner, setup_arguments
-from callboard._target import Route, TargetError, main_route, routes_of
+from callboard._target import Route, TargetError, find_route, main_route, routes_of
 from callboard.client import AsyncClient, Client
 from callboard.client.local import AsyncLocalTransport, LocalTransport, ThreadedTransport
 from callboard.metrics import REGISTRY
@@ -220,8 +219,8 @@ class App(Protocol):
 
     async def close(self) -> None: ...
 
-    def route_at(self, path: str) -> Route | None:
-        """The route of this path; None where every path is the app. Raises `LookupError`."""
+    def route_at(self, name: str) -> Route | None:
+        """The route of this name or path; None where every path is the app. Raises `LookupError`."""
 
     async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:
         """Raises what the code raises; for a client the `Failure` of a transport."""
@@ -257,14 +256,11 @@ class _Instance:
     async def close(self) -> None:
         await settled(clean_up(self._instance, None))
 
-    def route_at(self, path: str) -> Route | None:
-        for route in self._routes.values():
-            if route.path == path:
-                return route
-        fitting = [route for route in self._routes.values() if takes_path(route.path, path)]
-        if fitting:
-            return min(fitting, key=lambda route: [segment.startswith("{") for segment in route.path.split("/")])
-        raise LookupError(f"there is no route `{path}`")
+    def route_at(self, name: str) -> Route | None:
+        found = find_route(self._routes.values(), name)
+        if found is None:
+            raise LookupError(f"there is no route `{name}`")
+        return found
 
     async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:
         ((outputs, failure),) = await self._run([value], method, context)

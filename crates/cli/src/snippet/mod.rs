@@ -123,6 +123,8 @@ enum Body {
 impl Example {
     fn new(route: &Route, file: Option<&Path>) -> Self {
         let body = match (file, route.input().raw_body()) {
+            // The programs send a `POST`.
+            _ if !route.has_method("POST") => Body::Nothing,
             (Some(file), Some(raw)) => {
                 let media_type = media_type_of(file);
                 let is_accepted = raw.media_types.iter().any(|accepted| {

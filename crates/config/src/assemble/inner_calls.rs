@@ -3,8 +3,10 @@
 //! A route that is called must be served. Stages that call each other in a cycle could all wait for each other, so
 //! that is an error as well; core refuses such a call in any case.
 
+use callboard_core::split_route_name;
+
 use super::part::Part;
-use crate::{ConfigError, Hint, Plan, StagePlan};
+use crate::{ConfigError, Hint, Plan, RoutePlan, StagePlan};
 
 /// Checks the calls of those stages of the plan that were built.
 pub(super) fn check(plan: &Plan, parts: &[Option<Part>]) -> Result<(), ConfigError> {
@@ -33,8 +35,21 @@ fn calls(parts: &[Option<Part>], stage: usize) -> &[(String, String)] {
 }
 
 fn stages_of(plan: &Plan, route: &str) -> Option<Vec<usize>> {
-    let route = plan.routes.iter().find(|known| known.path.value == route)?;
+    let route = called(plan, route)?;
     Some(route.steps.value.stages().into_iter().copied().collect())
+}
+
+/// The route that a name means, as core finds it: a path alone means the route of `POST`, else of `GET`, else the only
+/// one.
+fn called<'p>(plan: &'p Plan, name: &str) -> Option<&'p RoutePlan> {
+    let (method, path) = split_route_name(name);
+    let at: Vec<&RoutePlan> = plan.routes.iter().filter(|route| route.http_path() == path).collect();
+    let by = |method: &str| at.iter().copied().find(|route| route.has_method(method));
+    match (method, &*at) {
+        (Some(method), _) => by(method),
+        (None, [only]) => Some(*only),
+        (None, _) => by("POST").or_else(|| by("GET")),
+    }
 }
 
 /// The stages from `at` to `to`, by calls.
@@ -94,6 +109,12 @@ mod tests {
     #[test]
     fn calls_without_a_cycle_are_fine() {
         assert_eq!(checked([&["/b", "/c"], &["/c"], &[]]), Ok(()));
+    }
+
+    #[test]
+    fn a_method_before_a_path_is_a_part_of_the_name() {
+        assert_eq!(checked([&["POST /b"], &[], &[]]), Ok(()));
+        assert!(checked([&["GET /b"], &[], &[]]).unwrap_err().contains("did you mean `/b`?"));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use super::units;
 
 pub use self::network::AdminAddress;
 pub(crate) use self::network::{
-    AdminListen, Advertised, Collector, FileHosts, HeaderNames, HostNames, Listen, Methods, Offers, OptionalListen,
-    Pages, Peers, Proxies, QueryNames, SecureUrl, SecureUrls,
+    AdminListen, Advertised, CALL_METHODS, Collector, FileHosts, HeaderNames, HostNames, Listen, Methods, Offers,
+    OptionalListen, Pages, Peers, Proxies, QueryNames, SecureUrl, SecureUrls,
 };
 pub(crate) use self::replicas::ReplicaBounds;
 pub use self::replicas::Replicas;

@@ -389,7 +389,7 @@ impl Form for QueryNames {
 pub(crate) struct Methods;
 
 /// The methods that call a route. A route that takes `GET` takes `HEAD` as well.
-const METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
+pub(crate) const CALL_METHODS: [&str; 5] = ["GET", "POST", "PUT", "PATCH", "DELETE"];
 
 impl Form for Methods {
     type Value = Vec<String>;
@@ -399,12 +399,12 @@ impl Form for Methods {
         let names = value
             .as_array()?
             .iter()
-            .map(|name| name.get_ref().as_str().filter(|name| METHODS.contains(name)).map(str::to_owned));
+            .map(|name| name.get_ref().as_str().filter(|name| CALL_METHODS.contains(name)).map(str::to_owned));
         different(names.collect::<Option<_>>()?)
     }
 
     fn expected(&self) -> String {
-        format!("a list of different methods of {}", METHODS.join(", "))
+        format!("a list of different methods of {}", CALL_METHODS.join(", "))
     }
 
     fn show(&self, value: &Vec<String>) -> String {

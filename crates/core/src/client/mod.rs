@@ -176,7 +176,8 @@ impl LocalClient {
         }
     }
 
-    /// The route of this name, if it is served.
+    /// The route of this name, if it is served. A path may stand for a name with a method: see
+    /// [`RouteSpec::methods`](crate::RouteSpec::methods).
     #[must_use]
     pub fn route(&self, name: &str) -> Option<Arc<Route>> {
         self.shared.router.route(name)

@@ -37,11 +37,24 @@ impl<'a> EdgeHandle<'a> {
         self.0.shared.gateway.timeout_of(route, timeout)
     }
 
-    /// The route that a `POST` of this path calls by the path alone. Of other paths [`LocalClient::route`] finds the
-    /// route, if they have one, and the method decides whether they call it.
+    /// The route that a `POST` of this path calls by the path alone. Of other paths [`route_at`](Self::route_at) finds
+    /// it.
     #[must_use]
     pub fn direct_route(self, path: &str) -> Option<Arc<Route>> {
         self.0.shared.router.direct_route(path)
+    }
+
+    /// The route that this method of HTTP calls at this path, also by the parameters in its own. Without a method: the
+    /// route that `POST` calls there, else that of `GET`, else the only one.
+    #[must_use]
+    pub fn route_at(self, path: &str, method: Option<&str>) -> Option<Arc<Route>> {
+        self.0.shared.router.route_at(path, method)
+    }
+
+    /// All routes at this path, each called by other methods.
+    #[must_use]
+    pub fn routes_at(self, path: &str) -> Vec<Arc<Route>> {
+        self.0.shared.router.routes_at(path)
     }
 
     /// The routes that only this process calls. A node has the same ones from its start on.

@@ -36,6 +36,16 @@ pub enum StartError {
         /// That of the other one.
         other: RouteName,
     },
+    /// One method of HTTP calls two routes at one path: give one of them other methods, or another path.
+    #[error("the routes `{other}` and `{route}` are both called by `{method}`")]
+    SameMethod {
+        /// The name.
+        route: RouteName,
+        /// That of the other one.
+        other: RouteName,
+        /// The method.
+        method: String,
+    },
     /// Two routes with a [task](crate::Task) have one name as models: an id, or one of their
     /// [other names](crate::RouteSpec::aliases). Name one differently.
     #[error("routes `{other}` and `{route}` are both the model `{model}`")]
@@ -82,6 +92,7 @@ impl From<ChangeError> for StartError {
             ChangeError::DuplicateStage { stage } => Self::DuplicateStage { stage },
             ChangeError::RouteExists { route } => Self::DuplicateRoute { route },
             ChangeError::SamePaths { route, other } => Self::SamePaths { route, other },
+            ChangeError::SameMethod { route, other, method } => Self::SameMethod { route, other, method },
             ChangeError::SameModel { route, other, model } => Self::SameModel { route, other, model },
             ChangeError::BadRouteName { route } => Self::BadRouteName { route },
             other => Self::Internal(other.to_string()),

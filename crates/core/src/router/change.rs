@@ -186,6 +186,16 @@ pub enum ChangeError {
         /// That of the other one.
         other: RouteName,
     },
+    /// One method of HTTP calls two routes at one path: give one of them other methods, or another path.
+    #[error("the routes `{other}` and `{route}` are both called by `{method}`")]
+    SameMethod {
+        /// The name.
+        route: RouteName,
+        /// That of the other one.
+        other: RouteName,
+        /// The method.
+        method: String,
+    },
     /// Two routes with a [task](crate::Task) would have one name as models: an id, or one of their
     /// [other names](RouteSpec::aliases). Name one differently.
     #[error("routes `{other}` and `{route}` are both the model `{model}`")]
@@ -198,7 +208,7 @@ pub enum ChangeError {
         model: String,
     },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
-    /// segments. A whole segment may be a parameter, such as `{item_id}`.
+    /// segments. A whole segment may be a parameter, such as `{item_id}`. A method and a space may come before the path.
     #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
     BadRouteName {
         /// The name.

@@ -53,6 +53,14 @@ impl Router {
         self.table.load().direct_route(name).cloned()
     }
 
+    pub(crate) fn route_at(&self, path: &str, method: Option<&str>) -> Option<Arc<Route>> {
+        self.table.load().route_at(path, method).cloned()
+    }
+
+    pub(crate) fn routes_at(&self, path: &str) -> Vec<Arc<Route>> {
+        self.table.load().routes_at(path).to_vec()
+    }
+
     pub(crate) fn routes(&self) -> Vec<Arc<Route>> {
         self.table.load().routes().iter().filter(|route| !route.is_private()).cloned().collect()
     }

@@ -30,6 +30,7 @@ mod tests;
 pub use admission::Admission;
 pub use change::{AppliedChange, ChangeError, RouteChange};
 pub use nearest::nearest;
+pub use path_template::{route_name, split_route_name};
 pub use request_argument::{RequestArgument, RequestPlace};
 pub use rollout::{RevisionDescription, Rollout, RolloutDescription, RolloutState};
 pub use route::{RequestFields, Route};

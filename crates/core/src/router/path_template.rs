@@ -1,16 +1,42 @@
-//! Names of routes with parameters, such as `/items/{item_id}`: which paths they take, and which of several is meant.
+//! Names of routes: a path, and a method of HTTP before it where `POST` does not call the route, such as
+//! `GET /items/{item_id}`; which paths a name with parameters takes, and which of several is meant.
 //!
 //! A parameter is a whole segment, and takes any segment that is not empty. `%2f` does not end a segment. Where several
 //! names take a path, a literal segment wins over a parameter, from the left.
+
+/// The name of the route that these methods, in upper case, call at a path: the path, and the first of them before it
+/// unless `POST` is among them. None of them means `POST`.
+#[must_use]
+pub fn route_name(path: &str, methods: &[impl AsRef<str>]) -> String {
+    match methods.first() {
+        Some(first) if path.starts_with('/') && !methods.iter().any(|method| method.as_ref() == "POST") => {
+            format!("{} {path}", first.as_ref())
+        }
+        _ => path.to_owned(),
+    }
+}
+
+/// A name of a route as its method, if it begins with one, and its path.
+#[must_use]
+pub fn split_route_name(name: &str) -> (Option<&str>, &str) {
+    match name.split_once(' ') {
+        Some((method, path)) if path.starts_with('/') && is_method(method) => (Some(method), path),
+        _ => (None, name),
+    }
+}
+
+fn is_method(word: &str) -> bool {
+    (1..=16).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_uppercase())
+}
 
 /// Whether a name has parameters.
 pub(super) fn has_parameters(name: &str) -> bool {
     name.contains('{')
 }
 
-/// Whether a route of this name takes this path.
-pub(super) fn takes(name: &str, path: &str) -> bool {
-    let (mut wanted, mut given) = (name.split('/'), path.split('/'));
+/// Whether a route at `template` takes this path.
+pub(super) fn takes(template: &str, path: &str) -> bool {
+    let (mut wanted, mut given) = (template.split('/'), path.split('/'));
     loop {
         match (wanted.next(), given.next()) {
             (None, None) => return true,
@@ -20,17 +46,15 @@ pub(super) fn takes(name: &str, path: &str) -> bool {
     }
 }
 
-/// For each segment whether it is a parameter: of names that take a path the least one is meant.
-pub(super) fn rank(name: &str) -> Vec<bool> {
-    name.split('/').map(is_parameter).collect()
+/// For each segment whether it is a parameter: of templates that take a path the least one is meant.
+pub(super) fn rank(template: &str) -> Vec<bool> {
+    template.split('/').map(is_parameter).collect()
 }
 
-/// Whether two names stand for the same paths.
-pub(super) fn same_paths(name: &str, other: &str) -> bool {
-    let shape = |name: &str| -> Vec<String> {
-        name.split('/').map(|segment| if is_parameter(segment) { "{}" } else { segment }.to_owned()).collect()
-    };
-    shape(name) == shape(other)
+/// The path without the names of its parameters: the same for all that take the same paths.
+pub(super) fn shape(template: &str) -> String {
+    let segment = |segment| if is_parameter(segment) { "{}" } else { segment };
+    template.split('/').map(segment).collect::<Vec<_>>().join("/")
 }
 
 /// The names of its parameters.
@@ -71,9 +95,27 @@ mod tests {
 
     #[test]
     fn names_that_differ_in_names_of_parameters_only_stand_for_the_same_paths() {
-        assert!(same_paths("/a/{x}", "/a/{y}"));
-        assert!(!same_paths("/a/{x}", "/{x}/a") && !same_paths("/a/{x}", "/a/b") && !same_paths("/a/{x}", "/a"));
+        assert_eq!(shape("/a/{x}"), shape("/a/{y}"));
+        assert!(["/{x}/a", "/a/b", "/a"].iter().all(|other| shape(other) != shape("/a/{x}")));
         assert_eq!(parameters("/a/{x}/b/{y_2}").collect::<Vec<_>>(), ["x", "y_2"]);
+    }
+
+    #[test]
+    fn a_name_has_a_method_before_its_path_unless_post_calls_it() {
+        for (methods, name) in [
+            (&[][..], "/items"),
+            (&["POST"], "/items"),
+            (&["GET", "POST"], "/items"),
+            (&["GET"], "GET /items"),
+            (&["PUT", "PATCH"], "PUT /items"),
+        ] {
+            assert_eq!(route_name("/items", methods), name);
+            assert_eq!(split_route_name(name), (name.strip_suffix(" /items"), "/items"));
+        }
+        assert_eq!(route_name("@auth", &["GET"]), "@auth");
+        for plain in ["get /items", "GET items", " /items", "/GET /items", "@auth", "GET"] {
+            assert_eq!(split_route_name(plain), (None, plain));
+        }
     }
 
     #[test]

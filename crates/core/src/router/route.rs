@@ -164,6 +164,17 @@ impl RouteParts {
         }
     }
 
+    /// The methods of HTTP that call it, in upper case.
+    fn methods(&self) -> impl Iterator<Item = &str> {
+        let declared = self.request_fields.as_ref().map(|fields| fields.methods.as_slice()).unwrap_or_default();
+        declared.iter().map(|method| &**method).chain(declared.is_empty().then_some("POST"))
+    }
+
+    /// The first method that calls both.
+    pub(super) fn shared_method<'a>(&'a self, other: &Self) -> Option<&'a str> {
+        self.methods().find(|method| other.methods().any(|theirs| theirs == *method))
+    }
+
     /// The difference that callers would notice if one route took the place of the other.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         let same = |first: &DataType, second: &DataType| {
@@ -349,10 +360,22 @@ impl Route {
         stages.map(|pool| pool.settings().stop_timeout()).max().unwrap_or_default()
     }
 
-    /// The public name: a path such as `/digits`.
+    /// The public name: a path such as `/digits`, and a method before it if `POST` does not call it, as `GET /items`.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_str()
+    }
+
+    /// Its path over HTTP. Routes that other methods call may have the same one.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        path_template::split_route_name(self.name()).1
+    }
+
+    /// Whether this method of HTTP calls it. `HEAD` is as `GET`.
+    #[must_use]
+    pub fn has_method(&self, method: &str) -> bool {
+        self.request_fields().map_or(method == "POST", |fields| fields.has_method(method))
     }
 
     /// The number of the change that opened it; the start has number 1.
@@ -408,21 +431,22 @@ impl Route {
 
     /// The methods of HTTP that call it, in upper case.
     pub fn methods(&self) -> impl Iterator<Item = &str> {
-        let declared = self.request_fields().map(|fields| fields.methods.as_slice()).unwrap_or_default();
-        declared.iter().map(|method| &**method).chain(declared.is_empty().then_some("POST"))
+        self.parts.methods()
     }
 
     /// Adds the path that a caller has called, for code whose parameters are in it.
     #[must_use]
     pub fn with_called_path(&self, called: &str, options: CallOptions) -> CallOptions {
+        let called = path_template::split_route_name(called).1;
         match self.request_fields() {
-            Some(fields) if fields.path && called != self.name() => options.with_path(called),
+            Some(fields) if fields.path && called != self.path() => options.with_path(called),
             _ => options,
         }
     }
 
-    /// Whether its name and the method `POST` are all that calls it over HTTP: most routes.
-    pub(super) fn is_direct(&self) -> bool {
+    /// Whether its path and the method `POST` are all that calls it over HTTP: most routes.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
         self.parts.request_fields.as_ref().is_none_or(|fields| fields.methods.is_empty() && !fields.path)
     }
 
@@ -434,7 +458,7 @@ impl Route {
 
     /// The parameters in its name.
     pub fn path_parameters(&self) -> impl Iterator<Item = &str> {
-        path_template::parameters(self.name())
+        path_template::parameters(self.path())
     }
 
     /// The types of headers, query parameters and cookies that its code takes as arguments.

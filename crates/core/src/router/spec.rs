@@ -10,7 +10,7 @@ use callboard_codec::{Data, DataType, EncodeError, Value};
 use schemars::JsonSchema;
 
 use super::change::ChangeError;
-use super::path_template::{has_parameters, is_parameter, parameters};
+use super::path_template::{has_parameters, is_parameter, parameters, route_name, split_route_name};
 use super::request_argument::{RequestArgument, RequestPlace};
 use super::route::{RequestFields, RouteParts};
 use super::task::Task;
@@ -111,7 +111,10 @@ impl RouteSpec {
         let mut route =
             Self { name: RouteName::new(name), graph: graph.clone(), parts: RouteParts::new(input, output) };
         route.change_request_fields(|fields| fields.path = has_parameters(name));
-        route
+        match split_route_name(name) {
+            (Some(method), _) => route.methods([method]),
+            (None, _) => route,
+        }
     }
 
     /// The names of the request headers that stages of this route may read with
@@ -145,10 +148,24 @@ impl RouteSpec {
     /// The methods of HTTP that call it, such as `GET`. Default: none, which means `POST`. Callers in this process and
     /// over QUIC have none. A request without a body has the input null.
     ///
-    /// A name may have parameters, such as `/items/{item_id}`: it takes each path with one segment in the place of each
+    /// Routes may share a path by different methods. The name of each is its path, and its first method before it
+    /// unless `POST` calls it, as `GET /items` beside `/items`: with such a name for [`new`](Self::new) it needs no
+    /// `methods`. Callers without a method name either; for them `/items` alone means the route that `POST` calls,
+    /// else that of `GET`, else the only one.
+    ///
+    /// ```
+    /// use callboard_core::{RouteSpec, Stage};
+    ///
+    /// let all = Stage::each("all", |_: &()| Ok(vec![7, 8]));
+    /// let route = RouteSpec::new("/items", all).methods(["GET"]);
+    /// assert_eq!(route.name(), "GET /items");
+    /// ```
+    ///
+    /// A path may have parameters, such as `/items/{item_id}`: it takes each path with one segment in the place of each
     /// of them, and its code finds these in [`CallContext::path`](crate::CallContext::path).
     pub fn methods<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
-        let names = names.into_iter().map(|name| name.as_ref().to_ascii_uppercase().into()).collect();
+        let names: Vec<Box<str>> = names.into_iter().map(|name| name.as_ref().to_ascii_uppercase().into()).collect();
+        self.name = RouteName::new(&route_name(split_route_name(self.name.as_str()).1, &names));
         self.change_request_fields(|fields| fields.methods = names);
         self
     }
@@ -327,14 +344,15 @@ pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec
 }
 
 /// The characters of a route's name: those of a URL path that need no escape. A segment may be a parameter, such as
-/// `{item_id}`, each of another name. A name may also be `@` with a word, and perhaps a path without parameters: such
-/// a route is private, which means that no edge serves or shows it, and only this process calls it.
+/// `{item_id}`, each of another name. A method and a space may come before the path: see [`RouteSpec::methods`]. A name
+/// may also be `@` with a word, and perhaps a path without parameters: such a route is private, which means that no edge
+/// serves or shows it, and only this process calls it.
 ///
 /// # Errors
 ///
 /// [`ChangeError::BadRouteName`], as a start or a change with such a route would answer.
 pub fn check_route_name(route: &RouteName) -> Result<(), ChangeError> {
-    let name = route.as_str();
+    let name = split_route_name(route.as_str()).1;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte);
     let well_formed = name.len() > 1
         && (name.starts_with('/') || (name.len() > 2 && name.starts_with('@') && !name.contains('{')))

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::change::{ChangeError, RouteChange};
 use super::deployed_stage::DeployedStage;
-use super::path_template::{has_parameters, rank, same_paths, takes};
+use super::path_template::{has_parameters, rank, shape, split_route_name, takes};
 use super::rollout::{Draw, Rollout, RolloutRecord, RolloutState, Trial};
 use super::route::{Route, RouteParts};
 use super::spec::{RouteSpec, check_route_name, distinct_stages};
@@ -31,10 +31,12 @@ pub(crate) struct Table {
     cluster: Cluster,
     /// A fast hash without protection: callers choose the names to look up, not the names in the map.
     by_name: FxHashMap<RouteName, Arc<Route>>,
-    /// Those of them that a `POST` of their name calls, so that such a call asks no more of its route.
+    /// Those of them that are alone at their path, and that a `POST` of it calls, so that such a call asks no more.
     direct: FxHashMap<RouteName, Arc<Route>>,
-    /// Those of them whose names have parameters: of two that take a path the first is meant.
-    with_parameters: Vec<Arc<Route>>,
+    /// The public ones without parameters, by their paths.
+    by_path: FxHashMap<Box<str>, Vec<Arc<Route>>>,
+    /// Those with parameters, each path once: of two that take a path the first is meant.
+    with_parameters: Vec<Vec<Arc<Route>>>,
     /// The stages of the open routes, each with a route that keeps it.
     by_stage: FxHashMap<StageName, (Arc<Route>, Arc<Pool>)>,
     /// In the order of declaration.
@@ -75,12 +77,34 @@ impl Table {
         self.serving.iter().filter(|stage| stage.is_hosted_by(host)).cloned().collect()
     }
 
-    /// The route of this name, or the one whose name with parameters takes it.
+    /// The route of this name, or the one that it means: a method with a path, or a path alone, which may be one that a
+    /// route with parameters takes.
     pub(crate) fn route(&self, name: &str) -> Option<&Arc<Route>> {
-        self.by_name.get(name).or_else(|| self.with_parameters.iter().find(|route| takes(route.name(), name)))
+        self.by_name.get(name).or_else(|| {
+            let (method, path) = split_route_name(name);
+            self.route_at(path, method)
+        })
     }
 
-    /// The route of this name, if no more than its name and a `POST` is needed to call it.
+    /// The routes that the methods of HTTP call at this path.
+    pub(crate) fn routes_at(&self, path: &str) -> &[Arc<Route>] {
+        let template = || self.with_parameters.iter().find(|routes| takes(routes[0].path(), path));
+        self.by_path.get(path).or_else(template).map_or(&[], Vec::as_slice)
+    }
+
+    /// The route that this method calls at this path. Without a method that of `POST`, else that of `GET`, else the only
+    /// one.
+    pub(crate) fn route_at(&self, path: &str, method: Option<&str>) -> Option<&Arc<Route>> {
+        let routes = self.routes_at(path);
+        let called_by = |method: &str| routes.iter().find(|route| route.has_method(method));
+        match (method, routes) {
+            (Some(method), _) => called_by(method),
+            (None, [only]) => Some(only),
+            (None, _) => called_by("POST").or_else(|| called_by("GET")),
+        }
+    }
+
+    /// The route at this path, if no more than the path and a `POST` is needed to call it.
     pub(crate) fn direct_route(&self, name: &str) -> Option<&Arc<Route>> {
         self.direct.get(name)
     }
@@ -245,20 +269,37 @@ impl Table {
         if let Some(route) = change.add.iter().find(|route| self.by_name.contains_key(&route.name)) {
             return Err(ChangeError::RouteExists { route: route.name.clone() });
         }
-        let stays = |route: &&Arc<Route>| !change.remove.contains(route.id());
-        let mut taken: Vec<&RouteName> = self.with_parameters.iter().filter(stays).map(|route| route.id()).collect();
-        for route in change.add.iter().map(|route| &route.name).filter(|name| has_parameters(name.as_str())) {
-            if let Some(other) = taken.iter().find(|other| same_paths(other.as_str(), route.as_str())) {
-                return Err(ChangeError::SamePaths { route: route.clone(), other: (*other).clone() });
-            }
-            taken.push(route);
-        }
+        self.check_paths(change)?;
         let served = closed_names(change).into_iter().chain(change.roll_out.iter().map(|(spec, _)| &spec.name));
         if let Some(name) = served.into_iter().find(|name| !self.by_name.contains_key(*name)) {
             return Err(ChangeError::NoSuchRoute { route: name.clone() });
         }
         self.check_models(change)?;
         change.roll_out.iter().try_for_each(|(spec, rollout)| self.check_rollout(spec, rollout))
+    }
+
+    /// A method calls one route of a path, and the routes of a path agree on the names of its parameters.
+    fn check_paths(&self, change: &RouteChange) -> Result<(), ChangeError> {
+        let changed: HashSet<&RouteName> = change.specs().map(|spec| &spec.name).chain(&change.remove).collect();
+        let stay = self.routes.iter().filter(|route| !changed.contains(route.id()));
+        let stay = stay.map(|route| (route.id(), route.parts()));
+        let opened = change.specs().map(|spec| (&spec.name, &spec.parts));
+        let mut taken: HashMap<String, Vec<(&RouteName, &RouteParts)>> = HashMap::new();
+        for (route, parts) in stay.chain(opened).filter(|(route, _)| !route.is_private()) {
+            let path = split_route_name(route.as_str()).1;
+            let others = taken.entry(shape(path)).or_default();
+            for (other, theirs) in &*others {
+                let (route, other) = (route.clone(), (*other).clone());
+                if split_route_name(other.as_str()).1 != path {
+                    return Err(ChangeError::SamePaths { route, other });
+                }
+                if let Some(method) = parts.shared_method(theirs).map(str::to_owned) {
+                    return Err(ChangeError::SameMethod { route, other, method });
+                }
+            }
+            others.push((route, parts));
+        }
+        Ok(())
     }
 
     /// Each name of a model is that of one route.
@@ -522,10 +563,20 @@ impl Table {
         let named = |route: &Arc<Route>| (route.id().clone(), Arc::clone(route));
         self.by_name = self.routes.iter().map(named).collect();
         self.private = self.routes.iter().filter(|route| route.is_private()).cloned().collect();
-        self.direct = self.routes.iter().filter(|route| route.is_direct() && !route.is_private()).map(named).collect();
-        let with_parameters = self.routes.iter().filter(|route| has_parameters(route.name()));
-        self.with_parameters = with_parameters.cloned().collect();
-        self.with_parameters.sort_by_cached_key(|route| rank(route.name()));
+        self.by_path.clear();
+        self.with_parameters.clear();
+        for route in self.routes.iter().filter(|route| !route.is_private()) {
+            if !has_parameters(route.path()) {
+                self.by_path.entry(route.path().into()).or_default().push(Arc::clone(route));
+            } else if let Some(routes) = self.with_parameters.iter_mut().find(|of| of[0].path() == route.path()) {
+                routes.push(Arc::clone(route));
+            } else {
+                self.with_parameters.push(vec![Arc::clone(route)]);
+            }
+        }
+        self.with_parameters.sort_by_cached_key(|routes| rank(routes[0].path()));
+        let alone = self.by_path.values().filter_map(|routes| if let [only] = &**routes { Some(only) } else { None });
+        self.direct = alone.filter(|route| route.is_direct()).map(named).collect();
         let routed = |route: &Arc<Route>| {
             let stage_in_route = |pool: &Arc<Pool>| (pool.name().clone(), (Arc::clone(route), Arc::clone(pool)));
             route.graph().stages().into_iter().map(stage_in_route).collect::<Vec<_>>()

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_core::{
-    App, Batch, CallContext, ErrorKind, Failure, Limits, Pipeline, Replica, RouteSpec, Stage, StartError, Task, Worker,
+    App, Batch, CallContext, ChangeError, ErrorKind, Failure, Limits, Pipeline, Replica, RouteChange, RouteSpec, Stage,
+    StartError, Task, Worker,
 };
 
 use super::support::{Gate, gated, serve};
@@ -195,6 +196,36 @@ async fn the_parameters_of_a_route_are_those_of_the_path_that_was_called() {
 }
 
 #[tokio::test]
+async fn routes_of_one_path_are_called_by_their_names() {
+    let tells = |name: &str| {
+        let own = name.to_owned();
+        Stage::each(name, move |(): &()| Ok(own.clone()))
+    };
+    let app = App::new().route("PUT /items", tells("put")).route("GET /items", tells("get"));
+    let node = app.route("PUT /{id}/x", tells("put x")).route("PATCH /{id}/x", tells("patch x")).start().await.unwrap();
+    let client = node.client();
+    let call = async |name: &str| client.call::<(), String>(name, ()).await;
+    for (name, expected) in [("GET /items", "get"), ("PUT /items", "put"), ("/items", "get"), ("PUT /7/x", "put x")] {
+        assert_eq!(call(name).await.unwrap(), expected, "{name}");
+    }
+    // The route of `POST` has the path as its name, and a change may add it.
+    node.change(RouteChange::new().add_route(RouteSpec::new("/items", tells("post")))).await.unwrap();
+    for (name, expected) in [("/items", "post"), ("POST /items", "post"), ("GET /items", "get")] {
+        assert_eq!(call(name).await.unwrap(), expected, "{name}");
+    }
+    let clash = RouteSpec::new("/items", tells("other")).methods(["POST", "PUT"]);
+    let refused = node.change(RouteChange::new().replace_route(clash)).await.unwrap_err();
+    assert!(matches!(refused, ChangeError::SameMethod { .. }), "{refused}");
+    node.change(RouteChange::new().remove_route("/items").remove_route("PUT /items")).await.unwrap();
+    assert_eq!(call("/items").await.unwrap(), "get");
+    for other in ["PUT /items", "/7/x", "DELETE /7/x", "get /items"] {
+        assert_eq!(call(other).await.unwrap_err().kind(), ErrorKind::NotFound, "{other}");
+    }
+    let names: Vec<_> = client.routes().iter().map(|route| format!("{} {}", route.name(), route.path())).collect();
+    assert_eq!(names, ["GET /items /items", "PUT /{id}/x /{id}/x", "PATCH /{id}/x /{id}/x"]);
+}
+
+#[tokio::test]
 async fn plans_that_contradict_themselves_do_not_start() {
     let echo = |name: &str| Stage::each(name, |n: &u64| Ok(*n));
     let twice = App::new().route("/a", echo("e")).route("/a", echo("f")).start().await;
@@ -204,6 +235,14 @@ async fn plans_that_contradict_themselves_do_not_start() {
     let same_paths = App::new().route("/a/{x}", echo("e")).route("/a/{y}", echo("f")).start().await;
     let message = same_paths.unwrap_err().to_string();
     assert_eq!(message, "the routes `/a/{x}` and `/a/{y}` take the same paths");
+    let by = |methods: &[&str], stage: &str| RouteSpec::new("/a", echo(stage)).methods(methods);
+    let same_method = App::new().mount(by(&["GET", "POST"], "e")).mount(by(&["GET"], "f")).start().await;
+    assert_eq!(same_method.unwrap_err().to_string(), "the routes `/a` and `GET /a` are both called by `GET`");
+    let twice = App::new().mount(by(&["GET"], "e")).mount(by(&["GET", "PUT"], "f")).start().await;
+    assert_eq!(twice.unwrap_err().to_string(), "two routes are named `GET /a`");
+    let other_names = App::new().route("GET /a/{x}", echo("e")).route("PUT /a/{y}", echo("f")).start().await;
+    let message = other_names.unwrap_err().to_string();
+    assert_eq!(message, "the routes `GET /a/{x}` and `PUT /a/{y}` take the same paths");
     let model = |name: &str, stage: &str| RouteSpec::new(name, echo(stage)).task(Task::Embed);
     let same_model = App::new().mount(model("/a", "e")).mount(model("/b", "f").aliases(["a"])).start().await;
     let message = same_model.unwrap_err().to_string();

@@ -163,7 +163,7 @@ pub enum AsgiError {
 /// Checks the apps among the private routes of a node that has these public ones.
 pub(crate) fn check_apps(private: &[Arc<Route>], public: &[Arc<Route>]) -> Result<(), AsgiError> {
     let apps = || private.iter().filter(|route| asgi_path(route.name()).is_some());
-    check_asgi(apps().chain(public).map(|route| route.name()))?;
+    check_asgi(apps().chain(public).map(|route| route.path()))?;
     match apps().find(|route| !route.streams()) {
         Some(route) => Err(AsgiError::NotStreaming { route: route.name().to_owned() }),
         None => Ok(()),

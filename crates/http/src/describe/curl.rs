@@ -21,7 +21,7 @@ pub fn curl(route: &Route, base: &str, file: Option<&Path>, needs_key: bool) -> 
         return None;
     }
     // Without a buffer, so that a stream shows as it arrives.
-    let url = format!("{}{base}{}", if route.streams() { "-N " } else { "" }, route.name());
+    let url = format!("{}{base}{}", if route.streams() { "-N " } else { "" }, route.path());
     let file = file.map(|file| shell_word(&file.display().to_string()));
     let line = match (route.input().raw_body(), file) {
         (Some(raw), file) => {

@@ -37,6 +37,7 @@ const PAGES: [&str; 5] = ["/docs/", "/openapi.json", "/readyz", "/livez", "/metr
 #[derive(Serialize)]
 struct IndexEntry {
     path: String,
+    methods: Vec<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     summary: String,
     stages: Vec<String>,
@@ -51,7 +52,8 @@ impl IndexEntry {
     fn new(route: &Route, pipeline: String, base: &str, needs_key: bool) -> Self {
         Self {
             pipeline,
-            path: route.name().to_owned(),
+            path: route.path().to_owned(),
+            methods: route.methods().map(str::to_owned).collect(),
             summary: route.summary().to_owned(),
             stages: route.stages().iter().map(ToString::to_string).collect(),
             accepts: accepted(route.input()).into_iter().map(str::to_owned).collect(),
@@ -124,7 +126,8 @@ fn page(index: &ServiceIndex<'_>, apps: &[&str], directory: &str) -> String {
     for route in &index.routes {
         _ = write!(
             html,
-            "<section><h2>POST {}</h2><p>{}</p><p class=stages>{}</p><pre>{}</pre></section>",
+            "<section><h2>{} {}</h2><p>{}</p><p class=stages>{}</p><pre>{}</pre></section>",
+            escaped(&route.methods.join(", ")),
             escaped(&route.path),
             escaped(&route.summary),
             escaped(&route.pipeline),

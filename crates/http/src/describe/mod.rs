@@ -156,7 +156,7 @@ async fn not_found(State(sources): State<PageState>, OriginalUri(original): Orig
             // A function is called by the name of its route.
             let route = route_of_function(uri.path()).unwrap_or_else(|| Cow::Borrowed(uri.path()));
             let routes = sources.client.routes();
-            match nearest(&route, routes.iter().map(|route| route.name())) {
+            match nearest(&route, routes.iter().map(|route| route.path())) {
                 Some(near) => ApiError::no_such_page(&route, &format!("did you mean `{prefix}{near}`?")),
                 None => ApiError::no_such_route(&route, prefix),
             }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Method, Request};
+use axum::http::{Method, Request};
 use callboard_codec::Format;
 use callboard_core::edge::Route;
 
@@ -20,6 +20,8 @@ pub(super) struct Target<'a> {
     /// `None` while the node is starting.
     pub(super) node: Option<&'a ServedNode>,
     pub(super) route: Option<Arc<Route>>,
+    /// Whether the method calls the route, and not another one of its path or none.
+    is_called: bool,
     pub(super) style: CallStyle,
     /// The protocol that claims the request, if it is not for a route.
     pub(super) protocol: Option<&'a dyn Protocol>,
@@ -30,8 +32,8 @@ pub(super) struct Target<'a> {
 pub(super) enum Destination<'a> {
     /// The node is starting.
     Starting,
-    /// A method that does not call this route.
-    NoCall(&'a Route, CallStyle),
+    /// A method that calls neither this route nor another one of its path.
+    NoCall(&'a ServedNode, &'a Route, CallStyle),
     /// One call of a route.
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// One call of a route whose paths or methods are declared.
@@ -47,28 +49,29 @@ pub(super) enum Destination<'a> {
 }
 
 impl<'a> Target<'a> {
-    pub(super) fn find(edge: &'a EdgeState, path: &str, headers: &HeaderMap) -> Self {
+    pub(super) fn find<B>(edge: &'a EdgeState, request: &Request<B>) -> Self {
         let (node, protocols) = (edge.node.get(), &edge.protocols);
-        let (route, style) = node.map_or((None, CallStyle::Route), |node| node.find(path, protocols));
-        let protocol = match route {
+        let found = node.and_then(|node| node.find(request, protocols));
+        let protocol = match found {
             Some(_) => None,
-            None => protocols.find(path, headers),
+            None => protocols.find(request.uri().path(), request.headers()),
         };
-        Self { node, route, style, protocol }
+        let (route, style, is_called) =
+            found.map_or((None, CallStyle::Route, false), |found| (Some(found.route), found.style, found.is_called));
+        Self { node, route, is_called, style, protocol }
     }
 
     pub(super) fn destination<B>(&self, protocols: &'a Protocols, request: &Request<B>) -> Destination<'_> {
         match (self.node, &self.route, self.protocol) {
             (None, ..) => Destination::Starting,
-            (Some(node), Some(route), _) if request.method() != Method::POST => {
-                self.other_method(node, route, protocols, request)
-            }
+            (Some(node), Some(route), _) if self.style == CallStyle::Asgi => Destination::Asgi(node, route),
+            (Some(node), Some(route), _) if !self.is_called => self.other_method(node, route, protocols, request),
             (Some(node), Some(route), _)
-                if functions::is_stream(request.headers()) && self.style != CallStyle::Asgi =>
+                if request.method() == Method::POST && functions::is_stream(request.headers()) =>
             {
                 Destination::CallStream(node, route, self.style)
             }
-            (Some(node), Some(route), _) if self.style.is_rare() => rare(node, route, self.style, request),
+            (Some(node), Some(route), _) if self.style == CallStyle::Declared => Destination::DeclaredCall(node, route),
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
             (Some(node), None, None) => Destination::Page(node),
@@ -84,65 +87,79 @@ impl<'a> Target<'a> {
         protocols: &'b Protocols,
         request: &Request<B>,
     ) -> Destination<'b> {
-        if self.style.is_rare()
-            && let found @ (Destination::Asgi(..) | Destination::DeclaredCall(..)) =
-                rare(node, route, self.style, request)
-        {
-            return found;
-        }
         let protocol = protocols.upgrading(request).filter(|_| self.style != CallStyle::Function);
-        protocol.map_or(Destination::NoCall(route, self.style), |protocol| Destination::Protocol(node, protocol))
+        protocol.map_or(Destination::NoCall(node, route, self.style), |protocol| Destination::Protocol(node, protocol))
     }
 }
 
-#[cold]
-fn rare<'a, B>(node: &'a ServedNode, route: &'a Arc<Route>, style: CallStyle, request: &Request<B>) -> Destination<'a> {
-    if style == CallStyle::Asgi {
-        Destination::Asgi(node, route)
-    } else if takes(route, request) {
-        Destination::DeclaredCall(node, route)
-    } else {
-        Destination::NoCall(route, style)
+/// Which route an envelope in a `POST` is for: only clients of Callboard send one, and they know routes by name.
+pub(crate) const X_CALLBOARD_METHOD: &str = "x-callboard-method";
+
+/// The method that decides on the route of a path. `None` for an envelope without a header that says it: such a client
+/// has called the path alone.
+fn method_of<B>(request: &Request<B>) -> Option<&str> {
+    let headers = request.headers();
+    let is_envelope = || headers.get(CONTENT_TYPE).is_some_and(|value| value == Format::Envelope.media_type());
+    if request.method() == Method::POST && (is_envelope() || functions::is_stream(headers)) {
+        // Other bytes are the name of no method.
+        return headers.get(X_CALLBOARD_METHOD).map(|method| method.to_str().unwrap_or_default());
     }
+    Some(request.method().as_str())
 }
 
-/// Whether a request calls a route: by its method, or as an envelope, which only clients of Callboard send.
-fn takes<B>(route: &Route, request: &Request<B>) -> bool {
-    let (method, is_post) = (request.method(), request.method() == Method::POST);
-    let is_envelope =
-        || request.headers().get(CONTENT_TYPE).is_some_and(|value| value == Format::Envelope.media_type());
-    route.request_fields().map_or(is_post, |fields| fields.has_method(method.as_str())) || (is_post && is_envelope())
-}
-
-/// The methods that call a route, for the header `allow`. A function is called by `POST`, whatever its route declares.
-pub(super) fn allowed(route: &Route, style: CallStyle) -> String {
-    let declared = route.request_fields().map(|fields| fields.methods.as_slice()).unwrap_or_default();
-    match declared {
-        [] => "POST".to_owned(),
-        _ if style == CallStyle::Function => "POST".to_owned(),
-        declared => {
-            let head = declared.iter().any(|method| **method == *"GET").then_some("HEAD");
-            declared.iter().map(|method| &**method).chain(head).collect::<Vec<_>>().join(", ")
-        }
-    }
+/// A route that has the path of a request.
+struct FoundRoute {
+    route: Arc<Route>,
+    style: CallStyle,
+    is_called: bool,
 }
 
 impl ServedNode {
-    /// The route of a path: by its own name, as a function, or by what it declares.
-    fn find(&self, path: &str, protocols: &Protocols) -> (Option<Arc<Route>>, CallStyle) {
-        let is_free = |route: &Arc<Route>| !protocols.is_reserved(route.name());
+    /// The route of a path: by the path alone, as a function, or by what it declares.
+    fn find<B>(&self, request: &Request<B>, protocols: &Protocols) -> Option<FoundRoute> {
+        let (path, edge) = (request.uri().path(), self.client.edge());
+        let is_posted = request.method() == Method::POST;
+        let is_free = |route: &Arc<Route>| !protocols.is_reserved(route.path());
         // A route that was added later hides no page of the edge or of a protocol.
-        if let Some(route) = self.client.edge().direct_route(path).filter(is_free) {
-            return (Some(route), CallStyle::Route);
+        if let Some(route) = edge.direct_route(path).filter(is_free) {
+            return Some(FoundRoute { route, style: CallStyle::Route, is_called: is_posted });
         }
-        match functions::name_of(path).and_then(|name| self.client.route(&name)).filter(is_free) {
-            Some(route) => (Some(route), CallStyle::Function),
-            // Neither does one whose name takes the path of a page.
-            None if protocols.is_reserved(path) => (None, CallStyle::Route),
-            None => match self.client.route(path).filter(is_free) {
-                Some(route) => (Some(route), CallStyle::Declared),
-                None => (app_of(self.client.edge().private_routes(), path), CallStyle::Asgi),
-            },
+        if let Some(route) = functions::name_of(path).and_then(|name| self.client.route(&name)).filter(is_free) {
+            return Some(FoundRoute { route, style: CallStyle::Function, is_called: is_posted });
         }
+        // Neither does one whose name takes the path of a page.
+        if protocols.is_reserved(path) {
+            return None;
+        }
+        let declared = self.declared(path, method_of(request)).filter(|found| is_free(&found.route));
+        declared.or_else(|| {
+            let route = app_of(edge.private_routes(), path)?;
+            Some(FoundRoute { route, style: CallStyle::Asgi, is_called: true })
+        })
+    }
+
+    /// The route of a path that others may share. Without one for the method it is any of them.
+    #[cold]
+    fn declared(&self, path: &str, method: Option<&str>) -> Option<FoundRoute> {
+        let called = self.client.edge().route_at(path, method);
+        let is_called = called.is_some();
+        let route = called.or_else(|| self.client.edge().routes_at(path).into_iter().next())?;
+        // What calls a route does not change when another one gets its path.
+        let style = if route.is_direct() { CallStyle::Route } else { CallStyle::Declared };
+        Some(FoundRoute { route, style, is_called })
+    }
+
+    /// The methods that call the routes at the path of this one, for the header `allow`. A function is called by `POST`,
+    /// whatever its route declares.
+    pub(super) fn allowed(&self, route: &Route, style: CallStyle) -> String {
+        if style == CallStyle::Function {
+            return "POST".to_owned();
+        }
+        let routes = self.client.edge().routes_at(route.path());
+        let mut methods: Vec<&str> = routes.iter().flat_map(|route| route.methods()).collect();
+        if methods.contains(&"GET") {
+            methods.push("HEAD");
+        }
+        methods.join(", ")
     }
 }

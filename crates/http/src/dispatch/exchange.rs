@@ -52,7 +52,7 @@ impl<'a> Exchange<'a> {
         let id = if HAS_REQUEST_IDS { headers.id.and_then(RequestId::from_client) } else { None };
         let id = id.unwrap_or_else(|| edge.ids.generate());
         let trace = RequestTrace::new(&edge.config, edge.tracer.get(), start, &id, &headers, request);
-        let target = Target::find(edge, request.uri().path(), request.headers());
+        let target = Target::find(edge, request);
         if let (Some(trace), Some(route)) = (&trace, &target.route) {
             trace.set_route(route);
         }

@@ -19,7 +19,7 @@ use callboard_core::edge::contain_future;
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
-use super::destination::{self, Destination};
+use super::destination::Destination;
 use super::exchange::{Exchange, Outcome};
 use super::{EdgeState, HttpEdge, ServedNode};
 use crate::asgi;
@@ -95,8 +95,8 @@ impl HttpEdge {
                             };
                             (outcome, UnreadBody::new(&head.headers, &body, peer.is_some()))
                         }
-                        Destination::NoCall(route, style) => {
-                            let allowed = destination::allowed(route, style);
+                        Destination::NoCall(node, route, style) => {
+                            let allowed = node.allowed(route, style);
                             (Ok(Err(ApiError::method_not_allowed(request.method(), &allowed))), unread_body(&request))
                         }
                         Destination::Call(node, route, style) => {

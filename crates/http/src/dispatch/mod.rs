@@ -139,7 +139,7 @@ impl HttpEdge {
             return Err(HttpServeError::Auth { has_auth });
         }
         for route in client.routes() {
-            protocols.check_route(route.name())?;
+            protocols.check_route(route.path())?;
         }
         let private = client.edge().private_routes();
         check_apps(&private, &client.routes())?;

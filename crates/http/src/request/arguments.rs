@@ -5,18 +5,21 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Payload, Value};
-use callboard_core::FunctionCall;
 use callboard_core::edge::Route;
+use callboard_core::{FunctionCall, split_route_name};
 use serde_json::json;
 
 use super::payload::{EXPLAINED_BYTES, payload_from, payload_of_form};
 use crate::error::ApiError;
 
 /// The route of a path below `/v1/call`: `/v1/call/a/b` is `/a/b`. So is `/v1/call/a%2Fb`, which clients generated from
-/// the OpenAPI document send.
+/// the OpenAPI document send. `/v1/call/GET%20/a` is `GET /a`.
 pub(crate) fn name_of(path: &str) -> Option<Cow<'_, str>> {
     let name = path.strip_prefix("/v1/call").filter(|name| name.starts_with('/') && name.len() > 1)?;
-    percent_encoding::percent_decode_str(name).decode_utf8().ok()
+    match percent_encoding::percent_decode_str(name).decode_utf8().ok()? {
+        Cow::Owned(name) if split_route_name(&name[1..]).0.is_some() => Some(Cow::Owned(name[1..].to_owned())),
+        name => Some(name),
+    }
 }
 
 /// The type of the body of a call.
@@ -88,6 +91,8 @@ mod tests {
         for both in ["/v1/call/a/b", "/v1/call/a%2Fb", "/v1/call/a%2fb"] {
             assert_eq!(name_of(both).as_deref(), Some("/a/b"), "{both}");
         }
+        assert_eq!(name_of("/v1/call/GET%20/a%2Fb").as_deref(), Some("GET /a/b"));
+        assert_eq!(name_of("/v1/call/get%20/a").as_deref(), Some("/get /a"));
         for other in ["/v1/call", "/v1/call/", "/v1/caller/a", "/digits", "/v1", "/v1/call/%ff"] {
             assert_eq!(name_of(other), None, "{other}");
         }

@@ -66,9 +66,8 @@ impl<'a> RequestHead<'a> {
     ///
     /// As [`read`](Self::read).
     pub(crate) fn of_call_alone(headers: &'a HeaderMap) -> Result<Self, ApiError> {
-        let is_read = |name: &str| {
-            [X_REQUEST_TIMEOUT_MS, GRPC_TIMEOUT, X_REQUEST_PRIORITY, X_CALLBOARD_SESSION].contains(&name)
-        };
+        let is_read =
+            |name: &str| [X_REQUEST_TIMEOUT_MS, GRPC_TIMEOUT, X_REQUEST_PRIORITY, X_CALLBOARD_SESSION].contains(&name);
         Self::read_lines(headers.iter().filter(|(name, _)| is_read(name.as_str())))
     }
 

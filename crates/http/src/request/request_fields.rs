@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use axum::http::{Extensions, HeaderMap, HeaderName, Method, Uri};
-use callboard_core::CallOptions;
 use callboard_core::edge::RequestFields;
+use callboard_core::{CallOptions, split_route_name};
 use percent_encoding::percent_decode_str;
 
 use super::arguments::name_of;
@@ -27,7 +27,7 @@ pub(crate) fn add(
 ) -> Result<CallOptions, ApiError> {
     options = match name_of(uri.path()).filter(|_| fields.path) {
         // The name is decoded, and the parameters are read from what is not.
-        Some(name) => options.with_path(name.replace('%', "%25")),
+        Some(name) => options.with_path(split_route_name(&name).1.replace('%', "%25")),
         None => options.with_path(original_uri(uri, extensions).path()),
     };
     for name in &fields.headers {

@@ -1,7 +1,7 @@
 //! Calls that succeed: every form a body and an answer can have.
 
 use callboard_codec::{DecodeLimits, Format, Value};
-use callboard_core::{App, CacheSettings, CallContext, RouteSpec, Stage};
+use callboard_core::{App, CacheSettings, CallContext, RouteSpec, SessionKey, Stage};
 use callboard_http::HttpConfig;
 use serde_json::json;
 
@@ -176,6 +176,27 @@ async fn only_the_body_limit_bounds_the_length_of_a_body() {
     };
     let server = Server::for_app(app(), config(change)).await;
     assert_eq!(server.post_json("/mirror", r#""longer than ten bytes""#).await.status, 200);
+}
+
+#[tokio::test]
+async fn calls_of_one_session_have_the_key_of_its_name() {
+    let session = Stage::each_with_context("session", |_: &u64, context: &CallContext| {
+        Ok(context.session() == Some(SessionKey::new("zo\u{eb} 1")))
+    });
+    let server = Server::for_app(App::new().route("/session", session), HttpConfig::default()).await;
+    let header = ("x-callboard-session", "zo\u{eb} 1");
+    for (headers, body, path) in [
+        (&[JSON, header][..], "7", "/session"),
+        (&[JSON, header], "{\"args\": [7]}", "/v1/call/session"),
+        (&[JSON], "7", "/session"),
+        (&[JSON, ("x-callboard-session", "another")], "7", "/session"),
+    ] {
+        let answer = server.connect().await.post(path, headers, body).await;
+        assert_eq!((answer.status, answer.json()), (200, json!(headers.contains(&header))), "{path} {headers:?}");
+    }
+    let refused = server.connect().await.post("/session", &[JSON, ("x-callboard-session", "")], "7").await;
+    let message = "header `x-callboard-session` must be a text of 1 to 128 bytes in UTF-8";
+    assert!(refused.status == 400 && refused.text().contains(message), "{}", refused.text());
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod hosts;
 mod http2;
 mod lingering;
 mod live;
+mod methods;
 mod mounted;
 mod observed;
 mod oip;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use callboard_core::description::PipelinePlan;
 use callboard_core::edge::DeclaredResponse;
+use callboard_core::split_route_name;
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -41,7 +42,7 @@ impl fmt::Display for PythonReplicas {
 pub struct PythonService {
     /// The file or module that a worker serves, and the name in it.
     pub target: String,
-    /// The path of its route.
+    /// The name of its route: its path, and a method of HTTP before it if `POST` does not call it.
     pub route: String,
     /// The stage whose replicas run it, if they are not its own: another method of its class.
     pub replicas_of: Option<String>,
@@ -235,11 +236,13 @@ impl PythonService {
         self.route.starts_with("@asgi/")
     }
 
-    /// The name of its stage: its route without the slash, or the `@` of a private route.
+    /// The name of its stage: its route without the slash, or the `@` of a private route, and with the method in lower
+    /// case.
     #[must_use]
     pub fn stage_name(&self) -> String {
-        let path = self.route.trim_start_matches(['/', '@']).replace('/', "-");
-        path.replace('{', ":").replace('}', "")
+        let (method, path) = split_route_name(&self.route);
+        let path = path.trim_start_matches(['/', '@']).replace('/', "-").replace('{', ":").replace('}', "");
+        method.map_or_else(|| path.clone(), |method| format!("{}-{path}", method.to_ascii_lowercase()))
     }
 }
 

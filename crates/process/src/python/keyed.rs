@@ -17,7 +17,7 @@ use std::time::Duration;
 use callboard_codec::{DecodeLimits, Format, Map, Value};
 use callboard_core::actor::Question;
 use callboard_core::keyed::{Answers, KeyContext, Keyed, KeyedSpec, SavePolicy, StateStore, Stored};
-use callboard_core::{App, CallContext, CallError, Deadline, Failure, Pipeline};
+use callboard_core::{App, CallContext, CallError, Deadline, Failure, Pipeline, split_route_name};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
@@ -67,7 +67,7 @@ impl PythonKeyed {
         app.keyed(kind.accepts::<MethodCall>())
     }
 
-    /// The step of a route of such a class: `route` is its path, with the parameter of the key, and `stage` computes
+    /// The step of a route of such a class: `route` is its name, with the parameter of the key, and `stage` computes
     /// it.
     #[must_use]
     pub fn step(&self, route: &str, stage: &str) -> Pipeline<Value, Value> {
@@ -91,7 +91,7 @@ fn key_in(route: &str, path: &str) -> Result<String, Failure> {
     let needs = || Failure::invalid_input(format!("a call of `{route}` needs the key in its path"));
     let mut found = None;
     let mut segments = path.rsplit('/');
-    for expected in route.trim_start_matches('/').rsplit('/') {
+    for expected in split_route_name(route).1.trim_start_matches('/').rsplit('/') {
         let segment = segments.next().filter(|segment| !segment.is_empty()).ok_or_else(needs)?;
         match expected.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
             Some(KEY) => found = Some(segment),
@@ -169,6 +169,7 @@ mod tests {
             ("/cart/{key}/add", "/cart/ann/add", "ann"),
             ("/cart/{key}", "/proxy/cart/a%2Fb%C3%A4", "a/bä"),
             ("/cart/{key}/{item}", "/cart/ann/tea", "ann"),
+            ("GET /cart/{key}", "/cart/ann", "ann"),
         ] {
             assert_eq!(key(route, path).as_deref(), Ok(expected), "{path}");
         }

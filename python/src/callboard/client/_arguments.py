@@ -21,8 +21,8 @@ _HEADER = re.compile(r"[ -~]*")
 # A client writes these itself, from the call and its options.
 _OWN_HEADERS = (
     "accept", "accept-encoding", "connection", "content-length", "content-type", "host", "te", "traceparent",
-    "transfer-encoding", "upgrade", "user-agent", "x-callboard-session", "x-request-id", "x-request-priority",
-    "x-request-timeout-ms",
+    "transfer-encoding", "upgrade", "user-agent", "x-callboard-method", "x-callboard-session", "x-request-id",
+    "x-request-priority", "x-request-timeout-ms",
 )  # fmt: skip
 
 

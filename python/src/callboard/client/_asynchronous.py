@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import forget
 from callboard._exceptions import CallError
-from callboard._options import positive, route_path
+from callboard._options import called_name, positive
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._rows import Rows, check_inputs, rows_of
 from callboard.client._stream import LOOK_AHEAD, Bar, Window, is_raised
@@ -126,7 +126,7 @@ class AsyncClient(BaseClient):
         window = Window(look_ahead, given.pop("timeout", self._defaults.get("timeout")))  # type: ignore[arg-type]
         shared = self._options(given, timeout=window.timeout, is_of_stream=True)
         hint = self._hint(returns)
-        made = self._stream(route_path(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
+        made = self._stream(called_name(route), inputs, hint, window, stop_at_error, with_inputs, progress, shared)
         return AsyncStream(made)
 
     def map(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from callboard._conversion import convert, output_hint, unreadable_output
 from callboard._envelope import FRAMES, Buffer, Decoder, EnvelopeError, TooLargeError, encode_pieces, forms_of
 from callboard._exceptions import CallError, InvalidInput
-from callboard._options import route_path
+from callboard._options import called_name
 from callboard.client import _arguments
 from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
 from callboard.client.policy import REPLY_TOO_LARGE
@@ -65,13 +65,13 @@ class Prepared:
     @classmethod
     def call(cls, route: str, value: Any = None) -> Prepared:
         """A call of a route. Raises `TypeError` for a value that has no form, with its place, such as `$.a[1]`."""
-        return cls(route_path(route), encode_pieces(value))
+        return cls(called_name(route), encode_pieces(value))
 
     @classmethod
     def send(cls, name: str, /, *args: Any, **kwargs: Any) -> Prepared:
         """A call of a function by its name, with positional and keyword values. `TypeError` as in `call`."""
         pieces = encode_pieces({"args": list(args), "kwargs": kwargs})
-        return cls(route_path(name).lstrip("/"), pieces, is_function=True)
+        return cls(called_name(name).lstrip("/"), pieces, is_function=True)
 
 
 class BaseClient:

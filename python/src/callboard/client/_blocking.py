@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from callboard._envelope import Buffer, Decoder, encode_pieces
 from callboard._errors import forget
 from callboard._exceptions import CallError
-from callboard._options import positive, route_path
+from callboard._options import called_name, positive
 from callboard.client._background import Background, BackgroundCalls, Outcome
 from callboard.client._base import BaseClient, CallSettings, Prepared, T, input_error
 from callboard.client._rows import check_inputs, rows_of
@@ -178,7 +178,7 @@ class Client(BaseClient):
         hint = self._hint(returns)
         # For another thread than the one in the stream.
         ends = contextlib.ExitStack()
-        path = route_path(route)
+        path = called_name(route)
         made = self._stream(path, inputs, hint, window, stop_at_error, with_inputs, progress, shared, ends)
         return Stream(made, leave=ends.close)
 

@@ -12,6 +12,7 @@ import h11
 import httpx
 
 from callboard._envelope import Buffer
+from callboard._options import split_name
 from callboard.client.transport import Options, Settings, without_user
 
 ENVELOPE = b"application/vnd.callboard.envelope"
@@ -112,7 +113,8 @@ class Endpoint:
     def url(self, route: str, function: bool) -> httpx.URL:
         found = self._urls.get((route, function))
         if found is None:
-            path = f"/v1/call/{route.lstrip('/')}" if function else route
+            # An envelope in a `POST` names the method of its route by a header, and a function by its path.
+            path = f"/v1/call/{route.lstrip('/')}" if function else split_name(route)[1]
             raw = f"{self._prefix}{urllib.parse.quote(path, safe='/%')}".encode("ascii")
             found = self.base.copy_with(raw_path=raw)
             if len(self._urls) < 1024:
@@ -136,6 +138,9 @@ class Endpoint:
         self, route: str, own: list[tuple[bytes, bytes]], options: Options, remaining: float | None
     ) -> tuple[httpx.URL, list[tuple[bytes, bytes]]]:
         headers = [*self._headers, *own]
+        method = None if options.function else split_name(route)[0]
+        if method is not None:
+            headers.append((b"X-Callboard-Method", method.encode()))
         if remaining is not None:
             millis = min(max(1, math.ceil(remaining * 1000)), _MAX_TIMEOUT_MS)
             headers.append((b"X-Request-Timeout-Ms", b"%d" % millis))

@@ -16,7 +16,7 @@ from callboard._context import Context
 from callboard._envelope import Buffer, decode, encode
 from callboard._errors import call_error
 from callboard._exceptions import InvalidInput
-from callboard._options import path_parameters
+from callboard._options import called_name, path_parameters, split_name
 from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class AsyncLocalTransport:
         # The app encodes it again.
         value = decode(b"".join(pieces), is_as_sent=True)
         try:
-            found = self._app.route_at("/" + route.lstrip("/"))
+            found = self._app.route_at(called_name(route))
         except LookupError as error:
             raise Failure("not_found", str(error), status=404, was_started=False) from error
         if options.function:
@@ -159,14 +159,14 @@ def _late() -> Failure:
 
 def _context(route: Route | None, called: str, options: Options) -> Context:
     """The context of a call: its name and time, and the parts of the request that the route lists."""
-    path = "/" + called.lstrip("/") if route is not None and path_parameters(route.path) else None
+    path = split_name(called_name(called))[1] if route is not None and path_parameters(route.path) else None
     headers, query = dict(options.headers), dict(options.query)
     if route is not None:
         headers = {name: headers[name] for name in route.reads("headers") if name in headers}
         query = {name: query[name] for name in route.reads("query") if name in query}
     return Context(
         request_id=options.request_id,
-        route=None if route is None else route.path,
+        route=None if route is None else route.public_name,
         traceparent=options.traceparent,
         session=None if options.session is None else zlib.crc32(options.session.encode()),
         headers=headers,

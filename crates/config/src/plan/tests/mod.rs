@@ -225,6 +225,31 @@ fn a_route_has_a_task_that_a_call_by_its_name_can_do() {
 }
 
 #[test]
+fn routes_share_a_path_by_different_methods() {
+    let with = |routes: &[(&str, &str)]| {
+        let stage = "[[stage]]\nname = \"x\"\nkind = \"labels\"\n".to_owned();
+        let route =
+            |(path, methods): &(&str, &str)| format!("[[route]]\npath = \"{path}\"\nstages = \"x\"\n{methods}\n");
+        plan(&(stage + &routes.iter().map(route).collect::<String>()))
+    };
+    let (get, put) = ("methods = [\"GET\"]", "methods = [\"PUT\", \"GET\"]");
+    let found = with(&[("/a", get), ("/a", ""), ("DELETE /a", ""), ("POST /b", "")]).unwrap();
+    let names: Vec<_> = found.routes.iter().map(|route| (&*route.path.value, route.methods.value.join(","))).collect();
+    let expected = [("GET /a", "GET"), ("/a", ""), ("DELETE /a", "DELETE"), ("/b", "POST")];
+    assert_eq!(names, expected.map(|(name, methods)| (name, methods.to_owned())));
+    for (routes, message) in [
+        (&[("/a", get), ("GET /a", "")], "f:8: route `GET /a` is also in line 4"),
+        (&[("/a", get), ("/a", put)], "GET calls both `GET /a` and `PUT /a`: give one of them other `methods`"),
+        (&[("/a", ""), ("PUT /b", get)], "`path` begins with PUT, and the methods of the route are GET"),
+        (&[("/a", ""), ("FETCH /b", "")], "the methods of the route are GET, POST, PUT, PATCH, DELETE"),
+        (&[("/a", ""), ("GET /metrics", "")], "`GET /metrics` cannot be a route"),
+    ] {
+        let refused = with(routes).unwrap_err();
+        assert!(refused.contains(message), "{refused}");
+    }
+}
+
+#[test]
 fn a_route_is_a_tool_that_a_call_by_its_name_can_do() {
     let path = "path = \"/digits\"";
     let with = |line: &str| DIGITS.replacen(path, &format!("{path}\n{line}"), 1);

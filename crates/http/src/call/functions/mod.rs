@@ -27,13 +27,6 @@ pub(crate) enum CallStyle {
     Asgi,
 }
 
-impl CallStyle {
-    /// Whether few requests have it: what they need is off the way of the others.
-    pub(crate) const fn is_rare(self) -> bool {
-        matches!(self, Self::Declared | Self::Asgi)
-    }
-}
-
 /// Whether the body is a stream of calls.
 pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(CONTENT_TYPE) else { return false };

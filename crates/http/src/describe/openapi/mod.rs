@@ -78,17 +78,14 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols, audien
         components.insert("Timeline", timeline_schema());
     }
     let mut ids = OperationIds::default();
-    let mut paths: serde_json::Map<String, Value> = routes
-        .iter()
-        .map(|route| {
-            let methods = operation::methods_of(route).into_iter().map(|method| {
-                let id = ids.next(&method, route.name());
-                let operation = operation::for_route(route, &method, id, audience, &mut components);
-                (method, operation)
-            });
-            (route.name().to_owned(), methods.collect())
-        })
-        .collect();
+    let mut paths: serde_json::Map<String, Value> = serde_json::Map::new();
+    for route in routes {
+        let path = paths.entry(route.path()).or_insert_with(|| json!({}));
+        for method in operation::methods_of(route) {
+            let id = ids.next(&method, route.path());
+            path[&method] = operation::for_route(route, &method, id, audience, &mut components);
+        }
+    }
     paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::for_calls(&mut components) }));
     let mut tags = vec![json!({ "name": "routes", "description": "What this node serves." })];
     let mut error_responses = operation::error_responses();
