@@ -7,6 +7,7 @@ import functools
 import logging
 import multiprocessing
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -162,6 +163,37 @@ class Together:
         while self.running < count:
             await asyncio.sleep(0.001)
         return self.running
+
+
+@cb.service
+class Threads:
+    """Each item waits in a thread until all of them run, or its caller has left."""
+
+    def setup(self) -> None:
+        self.running = 0
+        self.changed = threading.Condition()
+
+    @cb.concurrent(max=3)
+    def predict(self, count: int, context: cb.Context) -> list[Any]:
+        log.warning("counts to %d", count)
+        with self.changed:
+            self.running += 1
+            self.changed.notify_all()
+            while self.running < count and not context.cancelled:
+                self.changed.wait(0.01)
+        if count == 0:
+            raise StopIteration("none")
+        return [self.running >= count, context.cancelled, threading.current_thread().name]
+
+
+@cb.service
+class ThreadWords:
+    @cb.concurrent(max=2)
+    def predict(self, text: str) -> Iterator[str]:
+        try:
+            yield from text.split()
+        finally:
+            log.warning("closed %s", text)
 
 
 def count_aloud(context: cb.Context, number: int) -> int:

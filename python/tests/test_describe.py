@@ -113,7 +113,10 @@ def test_what_user_code_prints_goes_to_standard_error(tmp_path: Path) -> None:
         ("import callboard as cb\ncb.batch", "did you mean 'batched'?"),
         ("import callboard as cb\n@cb.function\ndef f(a: open): ...", "f: the parameter `a`"),
         ("import callboard as cb\n@cb.function\n@cb.batched\ndef f(a: str): ...", "must be a list"),
-        ("import callboard as cb\n@cb.function\n@cb.concurrent(max=2)\ndef f(a: str): ...", "@concurrent is for"),
+        (
+            "import callboard as cb\n@cb.function\n@cb.batched\n@cb.concurrent(max=2)\ndef f(a: list[str]): ...",
+            "exclude each other",
+        ),
     ],
 )
 def test_what_cannot_be_described_is_a_clear_line(source: str, message: str, tmp_path: Path) -> None:

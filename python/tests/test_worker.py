@@ -171,6 +171,52 @@ def test_a_stream_waits_for_credit_and_a_cancelled_one_ends() -> None:
         assert node.stop()[0] == 0
 
 
+def test_sync_code_runs_in_threads_of_several_calls() -> None:
+    with Node("app.py:Threads", max_batches=64).ready(max_batches=3) as node:
+        for ident in (1, 2, 3):
+            node.batch([3], ident=ident, items=[{"request_id": f"r-{ident}"}])
+        found = [node.receive() for _ in range(3)]
+        assert sorted(head["id"] for head, _ in found) == [1, 2, 3]
+        threads = {values[0][2] for _, values in found if values[0][:2] == [True, False]}
+        assert len(threads) == 3 and all(name.startswith("callboard-Threads") for name in threads)
+        assert sorted(record["request_id"] for record in node.logs) == ["r-1", "r-2", "r-3"]
+        node.batch([0])
+        assert node.outcomes()[0][0]["message"] == "StopIteration: none"
+        assert node.stop()[0] == 0
+
+
+def test_a_cancellation_is_seen_in_the_thread_of_its_call() -> None:
+    with Node("app.py:Threads", max_batches=64).ready(max_batches=3) as node:
+        node.batch([99], ident=1)
+        node.batch([98], ident=2)
+        node.send({"type": "cancel", "id": 2, "item": 0})
+        (outcome,) = node.outcomes()[0]
+        assert outcome[:2] == [False, True] if isinstance(outcome, list) else outcome["type"] == "Cancelled"
+        # The other call still waits.
+        node.batch([1], ident=3)
+        (outcome,) = node.outcomes()[0]
+        assert outcome[:2] == [True, False]
+        node.send({"type": "cancel", "id": 1, "item": 0})
+        (outcome,) = node.outcomes()[0]
+        assert outcome[:2] == [False, True]
+
+
+def test_a_stream_of_a_thread_waits_for_credit_and_ends_when_its_caller_leaves() -> None:
+    with Node("app.py:ThreadWords", max_batches=64, credit=2).ready(max_batches=2) as node:
+        node.batch(["a b c d e"], ident=1)
+        assert [node.receive()[1][0] for _ in range(2)] == ["a", "b"]
+        node.batch(["x"], ident=2)
+        assert node.receive()[1] == ["x"]
+        assert node.receive()[0] == {"type": "outcomes", "id": 2, "items": [None]}
+        node.send({"type": "credit", "id": 1, "item": 0, "outputs": 1})
+        assert node.receive()[1] == ["c"]
+        node.send({"type": "cancel", "id": 1, "item": 0})
+        (outcome,), _ = node.outcomes()
+        assert outcome["type"] == "Cancelled"
+        assert [record["message"] for record in node.logs] == ["closed x", "closed a b c d e"]
+        assert node.stop()[0] == 0
+
+
 def test_sync_code_sees_a_cancellation() -> None:
     with Node("app.py:Waits").ready() as node:
         node.batch([60.0, 60.0])

@@ -390,10 +390,14 @@ def batched(fn: Any = None, /, **options: Any) -> Any:
 
 
 def concurrent(*, max: int) -> Callable[[F], F]:
-    """Lets an async method run for up to `max` calls at the same time in one replica. Without it there is one.
+    """Lets a method run for up to `max` calls at the same time in one replica. Without it there is one.
 
-    Raises `ValueError` if `max` is not an integer from 1. A method that is not async, or batched, is refused when the
-    file is served.
+    A method that is not async runs in threads, one for each call: for code that waits or leaves the interpreter lock,
+    such as a client of a database. What it shares with other calls has to be safe for threads. A caller that leaves
+    ends no thread: its code asks `context.cancelled`, which is that of its own call.
+
+    Calls are not combined into batches. Raises `ValueError` if `max` is not an integer from 1. A method that is batched
+    too, and one of a keyed class that is not async, are refused when the file is served.
     """
 
     def decorate(fn: F) -> F:

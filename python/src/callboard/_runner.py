@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError as FutureCancelledError
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from callboard._awaiting import apart, is_own_cancellation, settled, start
@@ -33,9 +36,12 @@ _SPECIAL = (BaseException, *ANSWERS)
 log = logging.getLogger("callboard")
 _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
 
+# By the index of its item, the output that a thread sends.
+Unread = dict[int, "Future[None]"]
+
 # Takes the index of an item, and its next output.
 Emit = Callable[[int, Any], None]
-EmitAsync = Callable[[int, Any], Awaitable[None]]
+EmitAsync = Callable[[int, Any], Coroutine[Any, Any, None]]
 
 
 @dataclasses.dataclass
@@ -64,6 +70,9 @@ class Runner:
         self.signature = route.signature
         self.stage = stage_of(route)
         self.concurrency = route.method.concurrency
+        self.in_loop = route.in_loop
+        # Of synchronous code that runs for several calls at once.
+        self._threads: ThreadPoolExecutor | None = None
         self._may_run_again = (contract or route.service.contract) != "at_most_once"
         self.name = route.signature.where
         self.encode = route.signature.encode_output
@@ -167,17 +176,19 @@ class Runner:
         emit: EmitAsync,
         started: Callable[[Callable[[int], None]], None],
     ) -> list[Any]:
-        """As `run`, for async code. `started` receives what cancels one item."""
+        """As `run`, for async code, and for other code in threads. `started` receives what cancels one item."""
         wanted = self._wanted(inputs, contexts)
         files = await asyncio.get_running_loop().run_in_executor(None, fetch_all, *wanted) if wanted else None
         arguments = self._arguments(inputs, contexts, files)
         if self.signature.batched:
             return await self._batch_async(arguments, contexts)
-        room = asyncio.Semaphore(self.concurrency)
+        room, unread = asyncio.Semaphore(self.concurrency), Unread()
         tasks = [
-            start(self._one_async(index, item, contexts[index], emit, room)) for index, item in enumerate(arguments)
+            start(self._one_async(index, item, contexts[index], emit, room, unread))
+            for index, item in enumerate(arguments)
         ]
-        started(lambda index: _cancel(tasks[index]))
+        # A thread cannot be cancelled: its code asks the context, and its call is over when it returns.
+        started(lambda index: _cancel(tasks[index] if self.signature.is_async else unread.get(index)))
         try:
             return [await _result(task, context) for task, context in zip(tasks, contexts, strict=True)]
         except BaseException:
@@ -186,13 +197,21 @@ class Runner:
             raise
 
     async def _one_async(
-        self, index: int, item: dict[str, Any] | Failure, context: Context, emit: EmitAsync, room: asyncio.Semaphore
+        self,
+        index: int,
+        item: dict[str, Any] | Failure,
+        context: Context,
+        emit: EmitAsync,
+        room: asyncio.Semaphore,
+        unread: Unread,
     ) -> Any:
         if isinstance(item, Failure):
             return item
         async with room:
             if context.cancelled:
                 return Failure(Cancelled())
+            if not self.signature.is_async:
+                return await self._apart(index, item, context, emit, unread)
             with running(context):
                 result = await settled(self._call(**item))
                 if not self.signature.streams:
@@ -201,6 +220,44 @@ class Runner:
                     async for output in result:
                         await emit(index, output)
                 return None
+
+    async def _apart(self, index: int, item: dict[str, Any], context: Context, emit: EmitAsync, unread: Unread) -> Any:
+        """Runs synchronous code for one item in a thread, which waits for the reader of each output."""
+        loop = asyncio.get_running_loop()
+
+        def emit_apart(index: int, output: Any) -> None:
+            sent = unread[index] = asyncio.run_coroutine_threadsafe(emit(index, output), loop)
+            # The cancellation may have come before there was something to cancel.
+            if context._cancelled:
+                sent.cancel()
+            try:
+                sent.result()
+            except FutureCancelledError:
+                raise Cancelled from None
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.concurrency, f"callboard-{self.name}")
+        # A log record of the thread has the call, as the variables of this task say.
+        call = functools.partial(contextvars.copy_context().run, self._one_apart, index, item, context, emit_apart)
+        return await loop.run_in_executor(self._threads, call)
+
+    def _one_apart(self, index: int, item: dict[str, Any], context: Context, emit: Emit) -> Any:
+        try:
+            with running(context):
+                if not self.signature.streams:
+                    return _outcome(self._call(**item), context)
+                outputs = self._call(**item)
+                with _closing(outputs):
+                    for output in outputs:
+                        # The loop takes the cancellations.
+                        if context._cancelled:
+                            return Failure(Cancelled())
+                        emit(index, output)
+                return None
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            return _failure(error, context)
 
     async def _batch_async(self, arguments: list[Any], contexts: list[Context]) -> list[Any]:
         good = _good(arguments, contexts)
@@ -375,8 +432,9 @@ def _failure(error: BaseException, context: Context) -> Failure:
     return Failure(Cancelled() if isinstance(error, asyncio.CancelledError) and context._cancelled else error)
 
 
-def _cancel(task: asyncio.Future[Any]) -> None:
-    task.cancel()
+def _cancel(task: asyncio.Future[Any] | Future[None] | None) -> None:
+    if task is not None:
+        task.cancel()
 
 
 @contextlib.contextmanager

@@ -155,6 +155,11 @@ class Route:
         return dataclasses.replace(self, signature=call_signature(self.signature), own=self.signature)
 
     @property
+    def in_loop(self) -> bool:
+        """Whether an event loop runs it: asynchronous code, and other code in several threads."""
+        return self.signature.is_async or self.method.concurrency > 1
+
+    @property
     def own_signature(self) -> Signature:
         """The signature of the code itself."""
         return self.own or self.signature
@@ -367,7 +372,7 @@ def _function_route(fn: Any, service: Service, target: str) -> Route:
     method = getattr(fn, METHOD, Method())
     path, methods = method.route or service.route, method.methods or service.methods
     signature = Signature(fn, service.name, drop_self=False, batched=method.batched, path=path, methods=methods)
-    _check_concurrency(method, signature)
+    _check_concurrency(method, signature, service)
     return _checked(Route(target, service.name, path, fn, None, service, method, signature))
 
 
@@ -422,7 +427,7 @@ def _method_route(cls: Any, name: str, service: Service, target: str) -> Route:
         methods=methods,
         implied=() if service.keyed is None else ("key",),
     )
-    _check_concurrency(method, signature)
+    _check_concurrency(method, signature, service)
     if service.keyed is not None:
         _check_keyed(path, method, signature)
     if is_main:
@@ -496,8 +501,8 @@ def error_parameter(cleanup: Callable[..., Any]) -> inspect.Parameter | None:
     return next(iter(needed or named), None)
 
 
-def _check_concurrency(method: Method, signature: Signature) -> None:
-    if method.concurrency > 1 and not signature.is_async:
-        raise TypeError(f"{signature.where}: @concurrent is for `async def`; use @batched, or more replicas")
+def _check_concurrency(method: Method, signature: Signature, service: Service) -> None:
+    if method.concurrency > 1 and not signature.is_async and service.keyed is not None:
+        raise TypeError(f"{signature.where}: @concurrent of a keyed class is for `async def`; use more replicas")
     if method.concurrency > 1 and method.batched:
         raise TypeError(f"{signature.where}: @concurrent and @batched exclude each other")

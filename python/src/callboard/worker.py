@@ -147,12 +147,12 @@ class Worker:
             if route.service.keyed is not None:
                 instance.context = context
         self._may_call = bool(_depends.depends_of(route.owner))
-        self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.signature.is_async
+        self._calls.max_bytes, self._calls.awaits = start.max_bytes, route.in_loop
         _depends.current = self._calls
         setup = getattr(instance, "setup", None) if shared is None else None
         hooks = [setup, *(getattr(instance, name, None) for name in ("cleanup", "health"))]
-        # Async code needs a loop from its setup on.
-        if any(each.signature.is_async for each in routes) or any(map(inspect.iscoroutinefunction, hooks)):
+        # Async code needs a loop from its setup on, and so do calls in several threads.
+        if any(each.in_loop for each in routes) or any(map(inspect.iscoroutinefunction, hooks)):
             return asyncio.run(self._serve_async(routes, instance, setup, context, start))
         return self._serve(routes, instance, setup, context, start)
 
@@ -221,7 +221,7 @@ class Worker:
                     await warm_up(route, runner)
         self._health = Health(instance)
         runner = self._runners[None]
-        if runner.signature.is_async and not runner.signature.batched:
+        if runner.in_loop and not runner.signature.batched:
             self._max_batches = min(start.max_batches, runner.concurrency)
             self._credit = start.credit
         if self._max_batches > 1:
@@ -265,7 +265,7 @@ class Worker:
             self._end(None, 1)
 
     async def _run_in_loop(self, batch: Batch, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
-        if not runner.signature.is_async:
+        if not runner.in_loop:
             results = runner.run(self._inputs(batch, runner), batch.contexts, self._emitter(batch, runner))
             self._finish(batch, results, runner, await self._health.reason())
             return
@@ -405,7 +405,8 @@ class Worker:
     def _inputs(self, batch: Batch, runner: Runner) -> list[Any]:
         """The inputs of a batch that begins now."""
         is_as_sent = runner.signature.takes_frames_as_sent
-        self._calls.awaits = runner.signature.is_async
+        # In a thread nothing awaits, whatever this says.
+        self._calls.awaits = runner.in_loop
         inputs: list[Any] = []
         for part, context in zip(batch.parts, batch.contexts, strict=True):
             # A gateway of evaluations decides the library of each frame that has no hint.
