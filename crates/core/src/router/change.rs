@@ -208,7 +208,7 @@ pub enum ChangeError {
         model: String,
     },
     /// A route's name is not a plain path. Use `/` and letters, digits, `-`, `_`, `.`, `~`, `:`, `@`; no empty or dot
-    /// segments. A whole segment may be a parameter, such as `{item_id}`. A method and a space may come before the path.
+    /// segments. A whole segment may be a parameter, such as `{item_id}`. A method and a space may precede the path.
     #[error("`{route}` cannot be a route: a route is a plain path such as `/digits`")]
     BadRouteName {
         /// The name.

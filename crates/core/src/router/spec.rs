@@ -345,8 +345,8 @@ pub(crate) fn distinct_stages<'a>(routes: impl IntoIterator<Item = &'a RouteSpec
 
 /// The characters of a route's name: those of a URL path that need no escape. A segment may be a parameter, such as
 /// `{item_id}`, each of another name. A method and a space may come before the path: see [`RouteSpec::methods`]. A name
-/// may also be `@` with a word, and perhaps a path without parameters: such a route is private, which means that no edge
-/// serves or shows it, and only this process calls it.
+/// may also be `@` with a word, and perhaps a path without parameters: such a route is private, which means that no
+/// edge serves or shows it, and only this process calls it.
 ///
 /// # Errors
 ///

@@ -92,8 +92,8 @@ impl Table {
         self.by_path.get(path).or_else(template).map_or(&[], Vec::as_slice)
     }
 
-    /// The route that this method calls at this path. Without a method that of `POST`, else that of `GET`, else the only
-    /// one.
+    /// The route that this method calls at this path. Without a method that of `POST`, else that of `GET`, else the
+    /// only one.
     pub(crate) fn route_at(&self, path: &str, method: Option<&str>) -> Option<&Arc<Route>> {
         let routes = self.routes_at(path);
         let called_by = |method: &str| routes.iter().find(|route| route.has_method(method));

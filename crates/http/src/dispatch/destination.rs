@@ -149,8 +149,8 @@ impl ServedNode {
         Some(FoundRoute { route, style, is_called })
     }
 
-    /// The methods that call the routes at the path of this one, for the header `allow`. A function is called by `POST`,
-    /// whatever its route declares.
+    /// The methods that call the routes at the path of this one, for the header `allow`. A function is called by
+    /// `POST`, whatever its route declares.
     pub(super) fn allowed(&self, route: &Route, style: CallStyle) -> String {
         if style == CallStyle::Function {
             return "POST".to_owned();

@@ -128,7 +128,8 @@ const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 /// All request headers that the edge reads.
 const SETTABLE: &str = "accept, authorization, content-encoding, content-type, grpc-timeout, \
                         inference-header-content-length, traceparent, tracestate, x-api-key, x-callboard-explain, \
-                        x-callboard-method, x-callboard-session, x-request-id, x-request-priority, x-request-timeout-ms";
+                        x-callboard-method, x-callboard-session, x-request-id, x-request-priority, \
+                        x-request-timeout-ms";
 
 /// All response headers of the edge that a page may read, besides those that it may always read.
 const READABLE: &str = "cache-status, inference-header-content-length, location, openai-processing-ms, request-id, \
