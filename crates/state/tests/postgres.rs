@@ -5,10 +5,8 @@
 #![allow(clippy::print_stderr, reason = "a skipped test says so")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
-use std::os::unix::fs::{MetadataExt, chown};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod server;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,113 +16,22 @@ use callboard_core::testing::check_state_store;
 use callboard_state::PostgresStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A server on a socket in its own directory. It ends with the test.
-struct Server {
-    programs: PathBuf,
-    directory: PathBuf,
-    child: Option<Child>,
-}
+use self::server::{Server, store_at};
 
-/// The user who may run the server: it refuses to run as root.
-fn server_user() -> Option<u32> {
-    if std::fs::metadata("/proc/self").ok()?.uid() != 0 {
-        return None;
+/// `None` if the programs are not here.
+fn server(name: &str) -> Option<Server> {
+    let started = Server::try_start(name, None);
+    if let Err(missing) = &started {
+        let required = std::env::var("CALLBOARD_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|tool| tool == "postgres"), "CALLBOARD_REQUIRE names postgres: missing");
+        eprintln!("skipped: {missing}");
     }
-    let id = Command::new("id").args(["-u", "postgres"]).output().ok()?;
-    String::from_utf8(id.stdout).ok()?.trim().parse().ok()
-}
-
-fn programs() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    let mut found: Vec<PathBuf> = versions.filter_map(|version| Some(version.ok()?.path().join("bin"))).collect();
-    found.retain(|programs| programs.join("postgres").exists() && programs.join("initdb").exists());
-    found.sort();
-    found.pop()
-}
-
-impl Server {
-    /// `None` if the programs are not here.
-    fn start(name: &str) -> Option<Self> {
-        let Some(programs) = programs() else {
-            let required = std::env::var("CALLBOARD_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|tool| tool == "postgres"), "CALLBOARD_REQUIRE names postgres: missing");
-            eprintln!("skipped: PostgreSQL is not in /usr/lib/postgresql");
-            return None;
-        };
-        let directory = std::env::temp_dir().join(format!("callboard-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        std::fs::create_dir_all(&directory).unwrap();
-        let mut server = Self { programs, directory, child: None };
-        if let Some(user) = server_user() {
-            chown(&server.directory, Some(user), None).unwrap();
-        }
-        let data = server.data();
-        let made = server.command("initdb").args(["-A", "trust", "-U", "callboard", "-N", "-D"]).arg(&data).output();
-        let made = made.unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        server.run();
-        Some(server)
-    }
-
-    fn data(&self) -> PathBuf {
-        self.directory.join("data")
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.programs.join(program));
-        command.current_dir("/").stdin(Stdio::null());
-        if let Some(user) = server_user() {
-            command.uid(user);
-        }
-        command
-    }
-
-    fn run(&mut self) {
-        let mut command = self.command("postgres");
-        command.arg("-D").arg(self.data()).arg("-k").arg(&self.directory).args(["-c", "listen_addresses="]);
-        let log = std::fs::File::create(self.directory.join("log")).unwrap();
-        self.child = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
-    }
-
-    fn stop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // An immediate shutdown is as a crash, and takes the processes of the connections along.
-            let stopped = Command::new("kill").args(["-QUIT", &child.id().to_string()]).status();
-            assert!(stopped.is_ok_and(|status| status.success()));
-            let _ = child.wait();
-        }
-    }
-
-    fn store(&self) -> PostgresStore {
-        store_at(&self.directory)
-    }
-
-    /// Waits until it answers.
-    async fn until_up(&self) {
-        let trying = async {
-            while let Err(error) = self.store().create_table().await {
-                drop(error);
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), trying).await.expect("the server starts");
-    }
-}
-
-fn store_at(directory: &Path) -> PostgresStore {
-    PostgresStore::try_new(&format!("host={} user=callboard dbname=postgres", directory.display())).unwrap()
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+    started.ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_keeps_the_contract_of_stores() {
-    let Some(server) = Server::start("contract") else { return };
+    let Some(server) = server("contract") else { return };
     server.until_up().await;
     let store = server.store();
     store.create_table().await.unwrap();
@@ -141,7 +48,7 @@ async fn the_server_keeps_the_contract_of_stores() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_killed_has_what_was_saved_and_is_connected_again() {
-    let Some(mut server) = Server::start("killed") else { return };
+    let Some(mut server) = server("killed") else { return };
     server.until_up().await;
     let (store, key) = (server.store(), StateKey { kind: "cart", key: "ann" });
     let epoch = store.claim(key, "a node").await.unwrap().epoch;
@@ -157,7 +64,7 @@ async fn a_server_that_was_killed_has_what_was_saved_and_is_connected_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_does_not_hold_up_others() {
-    let Some(server) = Server::start("locked") else { return };
+    let Some(server) = server("locked") else { return };
     server.until_up().await;
     let (store, ann) = (server.store(), StateKey { kind: "cart", key: "ann" });
     let epoch = store.claim(ann, "a node").await.unwrap().epoch;
@@ -207,7 +114,7 @@ fn behind_a_proxy(server: &Server, is_silent: Arc<AtomicBool>) -> PostgresStore 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_silent_is_replaced_when_an_operation_was_given_up() {
-    let Some(server) = Server::start("silent") else { return };
+    let Some(server) = server("silent") else { return };
     server.until_up().await;
     let is_silent = Arc::<AtomicBool>::default();
     let (store, ann) = (behind_a_proxy(&server, Arc::clone(&is_silent)), StateKey { kind: "cart", key: "ann" });

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::mailbox::{ActorRef, Mailbox};
 use super::question::PublishedActor;
 use super::spec::{ActorError, ActorGroup};
+use super::watch::LocalEnd;
 use crate::clock::Instant;
 use crate::error::AskError;
 
@@ -61,6 +62,8 @@ pub(crate) struct ActorStatus {
     /// Whether the node is ready only while it is up.
     is_needed: AtomicBool,
     life: Mutex<LifeStory>,
+    /// How it ended, once it has.
+    end: watch::Sender<Option<LocalEnd>>,
 }
 
 #[derive(Debug)]
@@ -91,6 +94,7 @@ impl ActorStatus {
             refused: AtomicU64::new(0),
             is_needed: AtomicBool::new(false),
             life: Mutex::new(story),
+            end: watch::Sender::new(None),
         }
     }
 
@@ -155,6 +159,22 @@ impl ActorStatus {
         if let Some(reason) = reason {
             life.remember(reason.to_owned());
         }
+        drop(life);
+        match state {
+            ActorState::Ended => _ = self.end.send_replace(Some(LocalEnd::Ended)),
+            ActorState::Failed => {
+                self.end.send_replace(Some(LocalEnd::Failed(reason.unwrap_or_default().to_owned())));
+            }
+            ActorState::Starting | ActorState::Up | ActorState::Restarting => {}
+        }
+    }
+
+    /// Waits until it has ended.
+    pub(super) async fn until_ended(&self) -> LocalEnd {
+        let mut end = self.end.subscribe();
+        let ended = end.wait_for(Option::is_some).await;
+        // It is not dropped meanwhile.
+        ended.ok().and_then(|end| end.clone()).unwrap_or(LocalEnd::Ended)
     }
 
     /// Notes a crash of a part, after which it is started again.
@@ -192,6 +212,8 @@ pub(crate) struct Directory {
     root: Mutex<Option<SpawnPort>>,
     /// One permit per group that waits for its start: the bound of the root's mailbox.
     turns: Arc<Semaphore>,
+    /// Whether the node has begun to drain: other nodes do not ask its actors any more.
+    leaving: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -268,7 +290,17 @@ impl ActorList {
 impl Directory {
     pub(crate) fn new() -> Self {
         let turns = Arc::new(Semaphore::new(MAX_WAITING_STARTS));
-        Self { listed: Mutex::default(), failed: Mutex::default(), root: Mutex::default(), turns }
+        let leaving = watch::Sender::new(false);
+        Self { listed: Mutex::default(), failed: Mutex::default(), root: Mutex::default(), turns, leaving }
+    }
+
+    /// The node is withdrawn or drains: watches of its actors end.
+    pub(crate) fn leave(&self) {
+        self.leaving.send_replace(true);
+    }
+
+    pub(super) fn watch_leaving(&self) -> watch::Receiver<bool> {
+        self.leaving.subscribe()
     }
 
     pub(crate) fn set_root(&self, root: SpawnPort) {

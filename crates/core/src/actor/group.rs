@@ -161,7 +161,11 @@ impl GroupState {
         let entries = self.group.children.iter_mut().map(|child| DirectoryEntry {
             status: Arc::clone(&child.status),
             mailbox: Arc::clone(&child.mailbox),
-            published: PublishedActor::of(&child.status, std::mem::take(&mut child.accepted)),
+            published: PublishedActor::of(
+                &child.status,
+                std::mem::take(&mut child.accepted),
+                self.directory.watch_leaving(),
+            ),
         });
         match self.directory.list(entries.collect()) {
             Ok(()) => self.start_next(myself),

@@ -7,7 +7,7 @@
 //! the readiness of its node, unless it is [needed](ActorSpec::needed).
 //!
 //! An actor that [accepts](ActorSpec::accepts) questions by name is reached by a [`RemoteRef`] from every node of a
-//! cluster.
+//! cluster, which also [tells](RemoteRef::watch) its end, and reaches [all](RemoteRef::members) actors of a name.
 //!
 //! * **Full:** a message needs a place in the mailbox. Without one, [`ActorRef::tell`] gives the message back, and
 //!   [`ActorRef::ask`] fails at once.
@@ -23,16 +23,19 @@ mod group;
 mod life;
 mod lost;
 mod mailbox;
+mod members;
 mod question;
 mod remote_ref;
 mod spec;
 mod strategy;
+mod watch;
 
 pub use context::{ActorContext, ActorTimer};
 pub use life::Actor;
 pub use mailbox::{ActorRef, ReplyPort, TellError};
 pub use question::Question;
 pub use remote_ref::RemoteRef;
+pub use watch::ActorEnd;
 
 pub use crate::error::AskError;
 pub use spec::{ActorError, ActorGroup, ActorSpec};
@@ -45,3 +48,4 @@ pub(crate) use mailbox::{AskFn, ask_step, call_error};
 pub(crate) use question::{
     AcceptedQuestion, AnswerFuture, PublishedActor, QuestionForm, QuestionOrder, ReservedPlace, owned,
 };
+pub(crate) use watch::WatchActor;

@@ -8,10 +8,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use callboard_codec::{Data, DecodeError, EnvelopeDecoder, Payload};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::directory::ActorStatus;
 use super::mailbox::{ActorRef, ReplyPort};
+use super::watch::MAX_WATCHES;
 use crate::call::CallOptions;
 use crate::clock;
 use crate::containment::contain;
@@ -127,23 +128,34 @@ pub(crate) struct PublishedActor {
     accepted: Vec<AcceptedQuestion>,
     /// Half of the places: questions that arrive slowly leave the others to complete ones and to this node.
     arriving: Arc<Semaphore>,
+    /// The places of watches, which wait for the end of the actor and not in its mailbox.
+    watches: Arc<Semaphore>,
 }
 
 /// A place in the mailbox for a question that has still to arrive, and one of the few for such questions.
 pub(crate) struct ReservedPlace {
     pub(crate) place: OwnedSemaphorePermit,
-    pub(crate) arriving: OwnedSemaphorePermit,
+    /// `None` of a watch.
+    pub(crate) arriving: Option<OwnedSemaphorePermit>,
 }
 
 impl PublishedActor {
-    /// `None` for an actor that accepts nothing.
-    pub(super) fn of(status: &Arc<ActorStatus>, accepted: Vec<AcceptedQuestion>) -> Option<Arc<Self>> {
-        (!accepted.is_empty()).then(|| Self::new(status, accepted))
+    /// `None` for an actor that accepts nothing. `leaving` is when its node drains.
+    pub(super) fn of(
+        status: &Arc<ActorStatus>,
+        mut accepted: Vec<AcceptedQuestion>,
+        leaving: watch::Receiver<bool>,
+    ) -> Option<Arc<Self>> {
+        (!accepted.is_empty()).then(|| {
+            accepted.push(super::watch::accepted(status, leaving));
+            Self::new(status, accepted)
+        })
     }
 
     pub(crate) fn new(status: &Arc<ActorStatus>, accepted: Vec<AcceptedQuestion>) -> Arc<Self> {
         let arriving = Arc::new(Semaphore::new(status.capacity().div_ceil(2)));
-        Arc::new(Self { status: Arc::clone(status), accepted, arriving })
+        let watches = Arc::new(Semaphore::new(MAX_WATCHES));
+        Arc::new(Self { status: Arc::clone(status), accepted, arriving, watches })
     }
 
     /// The question of this name; of two the first.
@@ -164,7 +176,13 @@ impl PublishedActor {
     pub(crate) fn reserve(&self) -> Result<ReservedPlace, AskError> {
         let arriving = Arc::clone(&self.arriving).try_acquire_owned();
         let arriving = arriving.inspect_err(|_| self.status.refused()).map_err(|_| AskError::Full)?;
-        Ok(ReservedPlace { place: self.status.reserve()?, arriving })
+        Ok(ReservedPlace { place: self.status.reserve()?, arriving: Some(arriving) })
+    }
+
+    /// Takes a place among the watches.
+    pub(crate) fn reserve_watch(&self) -> Result<ReservedPlace, AskError> {
+        let place = Arc::clone(&self.watches).try_acquire_owned().map_err(|_| AskError::Full)?;
+        Ok(ReservedPlace { place, arriving: None })
     }
 }
 

@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use callboard_codec::{Data, Payload};
 
 use super::directory::Directory;
-use super::question::{Question, QuestionForm, QuestionOrder, owned};
+use super::question::{PublishedActor, Question, QuestionForm, QuestionOrder, owned};
 use crate::call::{CallOptions, Origin, OuterCall};
 use crate::clock;
 use crate::deadline::Deadline;
-use crate::error::{AskError, Failure};
+use crate::error::{AskError, CallError, Failure};
 use crate::remote::{Cluster, RemoteQuestion};
 
 /// A reference to a [published](super::ActorSpec::accepts) actor by its name. Each message looks for the actor: on this
@@ -43,11 +44,32 @@ pub struct RemoteRef {
     cluster: Cluster,
     /// The call for which it asks.
     outer: Option<Arc<OuterCall>>,
+    pub(super) place: Place,
+    /// Whose turn it is among the actors of this name.
+    pub(super) turn: Arc<AtomicUsize>,
+}
+
+/// Where a reference looks for its actor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On this node first, else on a node that publishes it.
+    Anywhere,
+    /// On this node only.
+    Here,
+    /// On the node of this name only.
+    Node(Arc<str>),
+}
+
+/// Where a message goes.
+pub(super) enum Target {
+    Here(Arc<PublishedActor>),
+    /// To this node, or to the one that the cluster chooses.
+    Away(Option<Arc<str>>),
 }
 
 impl RemoteRef {
     pub(crate) fn new(name: &str, directory: Arc<Directory>, cluster: Cluster, outer: Option<Arc<OuterCall>>) -> Self {
-        Self { name: name.into(), directory, cluster, outer }
+        Self { name: name.into(), directory, cluster, outer, place: Place::Anywhere, turn: Arc::default() }
     }
 
     /// The actor's name.
@@ -100,38 +122,82 @@ impl RemoteRef {
         let recorder = origin.as_ref().and_then(|origin| origin.recorder.clone());
         let options = recorder.into_iter().fold(options, CallOptions::with_recorder);
         let (payload, options) = (Payload::new(question), options.with_origin(origin).with_deadline(deadline));
-        let answer = match self.directory.published(&self.name) {
-            Some(actor) => {
+        let answer = match self.target()? {
+            Target::Here(actor) => {
                 let accepted = actor.find(Q::NAME, form)?;
                 (accepted.deliver)(payload, QuestionOrder { deadline, options, place: None, key: None, asked_by: None })
                     .await?
             }
-            None => {
-                let question = RemoteQuestion {
-                    actor: Arc::clone(&self.name),
-                    question: Q::NAME,
-                    is_tell: form == QuestionForm::Tell,
-                    payload,
-                    options,
-                    read: |decoder| decoder.finish_as::<A>().map(Payload::new),
-                    key: None,
-                    node: None,
-                    is_handover: false,
-                };
-                self.send_away(deadline, question).await?
+            Target::Away(node) => {
+                let question = self.question::<A>(Q::NAME, form, payload, options, node);
+                self.ask_away(deadline, question).await?.map_err(AskError::from_answer)?
             }
         };
         owned(answer).map_err(|reason| AskError::Failed(Failure::new(format!("the answer cannot be read: {reason}"))))
     }
 
-    async fn send_away(&self, deadline: Deadline, question: RemoteQuestion) -> Result<Payload, AskError> {
+    /// Where the next message goes.
+    pub(super) fn target(&self) -> Result<Target, AskError> {
+        let here = || self.directory.published(&self.name).map(Target::Here);
+        match &self.place {
+            Place::Node(node) => Ok(Target::Away(Some(Arc::clone(node)))),
+            Place::Anywhere => Ok(here().unwrap_or(Target::Away(None))),
+            Place::Here => here().ok_or_else(|| AskError::Unreachable {
+                reason: format!("this node publishes no actor `{}` any more", self.name),
+            }),
+        }
+    }
+
+    /// Whether this node publishes the actor.
+    pub(super) fn is_here(&self) -> bool {
+        self.directory.published(&self.name).is_some()
+    }
+
+    /// The name of this node; empty if it has none.
+    pub(super) fn this_node(&self) -> String {
+        let name = self.cluster.actors().and_then(|actors| actors.this_node());
+        name.map_or_else(String::new, |name| name.to_string())
+    }
+
+    /// The other nodes that publish the actor. The first is the one that the cluster chooses.
+    pub(super) fn others(&self) -> Vec<Arc<str>> {
+        self.cluster.actors().map_or_else(Vec::new, |actors| actors.publishers(&self.name))
+    }
+
+    pub(super) fn question<A: Data>(
+        &self,
+        question: &'static str,
+        form: QuestionForm,
+        payload: Payload,
+        options: CallOptions,
+        node: Option<Arc<str>>,
+    ) -> RemoteQuestion {
+        RemoteQuestion {
+            actor: Arc::clone(&self.name),
+            question,
+            is_tell: form == QuestionForm::Tell,
+            payload,
+            options,
+            read: |decoder| decoder.finish_as::<A>().map(Payload::new),
+            key: None,
+            node,
+            is_handover: false,
+        }
+    }
+
+    /// The answer of another node, or what the network says of it; the error of this one if there is none in time.
+    pub(super) async fn ask_away(
+        &self,
+        deadline: Deadline,
+        question: RemoteQuestion,
+    ) -> Result<Result<Payload, CallError>, AskError> {
         let Some(actors) = self.cluster.actors() else {
             let reason = format!("this node publishes no actor `{}`, and has joined no other nodes", self.name);
             return Err(AskError::Unreachable { reason });
         };
         let answer = tokio::time::timeout_at(deadline.instant(), actors.ask(question)).await;
         // The other node may have handed the message to the actor a moment ago.
-        answer.map_err(|_| AskError::DeadlineExceeded { taken: true })?.map_err(AskError::from_answer)
+        answer.map_err(|_| AskError::DeadlineExceeded { taken: true })
     }
 }
 

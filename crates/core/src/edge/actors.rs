@@ -7,7 +7,7 @@ use callboard_codec::{Account, DecodeError, EnvelopeDecoder, Payload};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::calls::EdgeHandle;
-use crate::actor::{PublishedActor, Question, QuestionForm, QuestionOrder, ReservedPlace};
+use crate::actor::{PublishedActor, Question, QuestionForm, QuestionOrder, ReservedPlace, WatchActor};
 use crate::call::CallOptions;
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError};
@@ -142,13 +142,13 @@ impl EdgeHandle<'_> {
             }
             .ok_or_else(|| AskError::Unreachable { reason: format!("this node publishes no actor `{actor}`") })?;
             let read = actor.find(question, form)?.read;
-            let reserved = actor.reserve()?;
+            let reserved = if question == WatchActor::NAME { actor.reserve_watch()? } else { actor.reserve()? };
             Ok((actor, read, reserved))
         };
         let (actor, read, ReservedPlace { place, arriving }) = admitted().map_err(AskError::into_answer)?;
         let held = Arc::new(self.held_bytes());
         held.grow(bytes)?;
-        let (name, key, arriving) = (question.to_owned(), key.map(Arc::from), Some(arriving));
+        let (name, key) = (question.to_owned(), key.map(Arc::from));
         let shared = &self.0.shared;
         let (kinds, cluster) = (&shared.keyed, &shared.router.cluster);
         let waits = key.is_some() && !Self::is_handover(question) && kinds.joining(cluster).is_some();
@@ -163,14 +163,16 @@ impl EdgeHandle<'_> {
         question == ReleaseKey::NAME
     }
 
-    /// The answer to a question for a key that another node has by the view of this one: where to ask.
+    /// The answer of a node that drains to a question for a key: nothing was handled, and the node that has the key by
+    /// the view of this one, if it knows one.
     #[must_use]
-    pub fn moved(self, actor: &str, key: &str) -> Option<CallError> {
+    pub fn moved(self, actor: &str, key: &str) -> CallError {
         let shared = &self.0.shared;
-        match shared.keyed.owner(&shared.router.cluster, actor, key) {
-            Ok(KeyOwner::Other(node)) => Some(AskError::Moved { node: node.to_string() }.into_answer()),
-            Ok(KeyOwner::This) | Err(_) => None,
-        }
+        let node = match shared.keyed.owner(&shared.router.cluster, actor, key) {
+            Ok(KeyOwner::Other(node)) => node.to_string(),
+            Ok(KeyOwner::This) | Err(_) => String::new(),
+        };
+        AskError::Moved { node }.into_answer()
     }
 
     /// The kind that is published under this name, if this node has the key. This node may still hold a key that it is

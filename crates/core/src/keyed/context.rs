@@ -2,9 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use callboard_codec::Payload;
+
+use super::timers::{KeyTimer, KeyTimers};
+use crate::actor::Question;
 use crate::call::CallOptions;
 use crate::deadline::Deadline;
+use crate::error::AskError;
 use crate::host::HostNode;
 
 /// What an instance sees of its key, its node and the message in hand.
@@ -15,6 +21,7 @@ pub struct KeyContext {
     pub(super) epoch: u64,
     pub(super) deadline: Deadline,
     pub(super) options: CallOptions,
+    pub(super) timers: Arc<KeyTimers>,
     pub(crate) node: Arc<dyn HostNode>,
 }
 
@@ -48,6 +55,86 @@ impl KeyContext {
     #[must_use]
     pub fn options(&self) -> &CallOptions {
         &self.options
+    }
+
+    /// Sends this key a message after `delay`, as one that is told: its handler runs like any other, its answer goes to
+    /// nobody, and of a durable kind its change is saved. It takes turns with the messages that wait.
+    ///
+    /// A timer belongs to this instance and is not saved. While one waits, the key stays active, whatever its
+    /// `idle_after` is. The timers end with the instance: when it crashes, cannot save, or moves, when an operator or a
+    /// key without a place has it passivated, and when the node stops. A time that must outlast that is kept in the
+    /// state: the load hook, which runs at the next message, gets a context as well and sets the timer again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use callboard_core::actor::Question;
+    /// use callboard_core::keyed::{Answers, KeyContext, KeyedSpec, Stored};
+    /// use callboard_core::testing::MemoryStore;
+    /// use callboard_core::{App, Failure};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// /// A cart that empties itself half an hour after its last item.
+    /// #[derive(Default, Serialize, Deserialize)]
+    /// struct Cart {
+    ///     items: u64,
+    ///     changes: u64,
+    /// }
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Add(u64);
+    ///
+    /// /// Empties a cart that has had no more changes than these.
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Empty(u64);
+    ///
+    /// # impl Question for Add {
+    /// #     const NAME: &str = "add";
+    /// #     type Answer = u64;
+    /// # }
+    /// # impl Question for Empty {
+    /// #     const NAME: &str = "empty";
+    /// #     type Answer = ();
+    /// # }
+    /// impl Answers<Add> for Stored<Cart> {
+    ///     async fn answer(&mut self, Add(items): Add, context: &KeyContext) -> Result<u64, Failure> {
+    ///         if items > 0 {
+    ///             self.items += items;
+    ///             self.changes += 1;
+    ///             context.tell_after(Duration::from_secs(1_800), Empty(self.changes))?;
+    ///         }
+    ///         Ok(self.items)
+    ///     }
+    /// }
+    ///
+    /// impl Answers<Empty> for Stored<Cart> {
+    ///     async fn answer(&mut self, Empty(changes): Empty, _: &KeyContext) -> Result<(), Failure> {
+    ///         if self.changes == changes {
+    ///             self.items = 0;
+    ///         }
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let store = Arc::new(MemoryStore::new());
+    /// let carts = KeyedSpec::new("cart", store, |_, cart: Stored<Cart>| async { Ok(cart) });
+    /// let node = App::new().keyed(carts.accepts::<Add>().accepts::<Empty>()).start().await?;
+    /// let second = Duration::from_secs(1);
+    /// assert_eq!(node.keyed("cart").ask("ann", second, Add(2)).await?, 2);
+    /// tokio::time::sleep(1_801 * second).await;
+    /// assert_eq!(node.keyed("cart").ask("ann", second, Add(0)).await?, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `NotAccepted`: the kind does not accept the question, or the clock cannot represent the time. `Full`: the
+    /// instance has 64 timers that wait. `Unreachable`: the instance has ended.
+    pub fn tell_after<Q: Question>(&self, delay: Duration, question: Q) -> Result<KeyTimer, AskError> {
+        self.timers.set(delay, Q::NAME, Payload::new(question))
     }
 }
 

@@ -15,6 +15,7 @@ use super::shards::{Slot, SlotOrder};
 use super::spec::SavePolicy;
 use super::store::{Fence, StateKey, StoreError};
 use super::stored::Stored;
+use super::timers::KeyTimers;
 use crate::call::CallOptions;
 use crate::clock::{self, Instant};
 use crate::containment::{contain, contain_future, drop_contained};
@@ -24,6 +25,9 @@ use crate::metrics::{LoadResult, SaveResult};
 
 /// How long an idle key waits after a save that failed.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long a message waits for the store to say whether a later instance has claimed its key.
+const LOOK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs until the key is passive. While its instance crashes or is fenced off, the next message makes the next one.
 pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
@@ -79,11 +83,14 @@ struct Live<'a, K: Keyed> {
     /// When its relaxed changes are saved.
     save_at: Option<Instant>,
     idle_at: Instant,
+    /// The last message was that of a timer.
+    was_timer: bool,
 }
 
 impl<K: Keyed> Drop for Live<'_, K> {
     fn drop(&mut self) {
         drop_contained(self.instance.take());
+        self.context.timers.end();
     }
 }
 
@@ -104,6 +111,7 @@ impl<'a, K: Keyed> Live<'a, K> {
                 epoch: record.epoch,
                 deadline,
                 options: CallOptions::new(),
+                timers: KeyTimers::new(Arc::clone(&kind.questions), Arc::clone(&slot.wake)),
                 node,
             };
             let stored = contain(|| stored_of::<K>(record.state)).map_err(|words| words.to_string())??;
@@ -117,15 +125,30 @@ impl<'a, K: Keyed> Live<'a, K> {
         let (instance, context, fence) = loaded
             .map_err(|_| format!("the load took longer than {:?} (load_within)", kind.settings.load_within))??;
         let idle_at = clock::now() + kind.settings.idle_after;
-        Ok(Self { kind, slot, instance: Some(instance), context, fence, is_unsure: false, save_at: None, idle_at })
+        Ok(Self {
+            kind,
+            slot,
+            instance: Some(instance),
+            context,
+            fence,
+            is_unsure: false,
+            save_at: None,
+            idle_at,
+            was_timer: false,
+        })
     }
 
     async fn serve(&mut self) -> End {
         loop {
+            // Boxed, as a save is.
+            if self.slot.set_doubtful(false) && Box::pin(is_fenced_off(self.kind, self.slot, self.fence.epoch)).await {
+                self.say(&SaveError::Store(StoreError::Conflict));
+                return End::Dropped;
+            }
             let end = match self.slot.order() {
                 SlotOrder::Stop => return self.leave(&ended()).await,
                 SlotOrder::Release => return self.leave(&moved()).await,
-                SlotOrder::None | SlotOrder::Passivate => match self.slot.next() {
+                SlotOrder::None | SlotOrder::Passivate => match self.next_message() {
                     Some(delivery) => {
                         self.slot.take_back_passivation();
                         self.handle(*delivery).await
@@ -145,13 +168,32 @@ impl<'a, K: Keyed> Live<'a, K> {
         }
     }
 
-    /// Waits for a message, an order, the next save, or the end of its time.
-    async fn rest(&mut self) -> Option<End> {
+    /// The next message: of the mailbox and of timers that are due in turns, so that neither waits for all of the
+    /// other.
+    fn next_message(&mut self) -> Option<Box<Delivery<K>>> {
+        let next = if self.was_timer { self.slot.next() } else { None };
+        let due = if next.is_none() { self.due() } else { None };
+        self.was_timer = due.is_some();
+        next.or(due).or_else(|| self.slot.next())
+    }
+
+    /// The message of a timer that is due.
+    fn due(&self) -> Option<Box<Delivery<K>>> {
         let now = clock::now();
-        if self.slot.order() == SlotOrder::Passivate || self.idle_at <= now {
+        let (question, payload) = self.context.timers.take_due(now)?;
+        let handler = Arc::clone(self.kind.handlers.get(question)?);
+        let deadline = Deadline::after(now, self.kind.settings.handle_within);
+        Some(Box::new(Delivery::of_timer(payload, handler, deadline)))
+    }
+
+    /// Waits for a message, an order, a timer, the next save, or the end of its time. A key with a timer is not idle.
+    async fn rest(&mut self) -> Option<End> {
+        let timer = self.context.timers.next();
+        let idle_at = timer.unwrap_or(self.idle_at);
+        if self.slot.order() == SlotOrder::Passivate || timer.is_none() && idle_at <= clock::now() {
             return self.passivate().await;
         }
-        let until = self.save_at.map_or(self.idle_at, |at| at.min(self.idle_at));
+        let until = self.save_at.map_or(idle_at, |at| at.min(idle_at));
         // Ready or not, the next turn looks.
         let _ = tokio::time::timeout_at(until, self.slot.wake.notified()).await;
         None
@@ -309,6 +351,17 @@ async fn put<K: Keyed>(
             }
         }
     }
+}
+
+/// Whether a later instance than that of this epoch has claimed the key. If the store does not say, the next message asks
+/// again.
+async fn is_fenced_off<K: Keyed>(kind: &Kind<K>, slot: &Slot<K>, epoch: u64) -> bool {
+    let loading = kind.store.load(StateKey { kind: &kind.name, key: &slot.key });
+    if let Ok(Ok(record)) = tokio::time::timeout(LOOK_WITHIN, loading).await {
+        return record.is_some_and(|record| record.epoch != epoch);
+    }
+    slot.set_doubtful(true);
+    false
 }
 
 /// Why a state was not saved.

@@ -48,7 +48,9 @@ pub(super) struct Kind<K: Keyed> {
     pub(super) settings: KeyedSettings,
     pub(super) store: Arc<dyn StateStore>,
     pub(super) load: Box<LoadHook<K>>,
-    handlers: BTreeMap<&'static str, Arc<Handler<K>>>,
+    pub(super) handlers: BTreeMap<&'static str, Arc<Handler<K>>>,
+    /// Their names.
+    pub(super) questions: Arc<[&'static str]>,
     shards: Shards<K>,
     pub(super) given: GivenKeys,
     /// The places of active keys.
@@ -103,6 +105,7 @@ impl<K: Keyed> Kind<K> {
             settings,
             store,
             load,
+            questions: handlers.keys().copied().collect(),
             handlers,
             node,
             cluster,
@@ -307,6 +310,9 @@ pub(crate) trait AnyKind: Send + Sync {
     /// Ends the keys that `is_here` denies, at most this number. False if there are more.
     fn move_away(&self, is_here: &dyn Fn(&str) -> bool, at_most: usize) -> bool;
 
+    /// A node is back that may have claimed keys which are active here, too: each looks before its next message.
+    fn doubt(&self);
+
     /// Saves and ends all keys, within this time and the kind's own.
     fn stop(&self, within: Duration) -> StopFuture<'_>;
 
@@ -367,6 +373,10 @@ impl<K: Keyed> AnyKind for Kind<K> {
             }
         });
         moved < at_most
+    }
+
+    fn doubt(&self) {
+        self.shards.for_each(|slot| _ = slot.set_doubtful(true));
     }
 
     fn stop(&self, within: Duration) -> StopFuture<'_> {

@@ -10,12 +10,12 @@ use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::kind::{AnyKind, KindNode};
-use super::placement::{self, PUBLISHED_PREFIX};
+use super::placement;
 use super::spec::KindStart;
 use crate::actor::{ActorError, PublishedActor};
 use crate::deadline::Deadline;
 use crate::error::AskError;
-use crate::remote::{Cluster, GIVE_AWAY_EVERY, JoinState, KeyOwner, RemoteActors};
+use crate::remote::{Cluster, GIVE_AWAY_EVERY, JoinState, KINDS_PREFIX, KeyOwner, RemoteActors};
 
 /// The longest name of a kind.
 pub(super) const MAX_NAME_BYTES: usize = 96;
@@ -119,13 +119,13 @@ impl KeyedKinds {
 
     /// The kind that other nodes find under this name.
     pub(crate) fn published(&self, name: &str) -> Option<&RunningKind> {
-        self.get(name.strip_prefix(PUBLISHED_PREFIX)?)
+        self.get(name.strip_prefix(KINDS_PREFIX)?)
     }
 
     /// The node that has the key of a kind, which is published under this name, by the view of this node. One that
     /// leaves gives its keys away, if another node takes them.
     pub(crate) fn owner(&self, cluster: &Cluster, published: &str, key: &str) -> Result<KeyOwner, AskError> {
-        let kind = published.strip_prefix(PUBLISHED_PREFIX).unwrap_or(published);
+        let kind = published.strip_prefix(KINDS_PREFIX).unwrap_or(published);
         let has_kind = self.get(kind).is_some();
         let others = cluster.actors();
         let place = || placement::place_of(kind, key);
@@ -141,7 +141,7 @@ impl KeyedKinds {
         self.leaves.notify_one();
     }
 
-    fn is_leaving(&self) -> bool {
+    pub(super) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::Acquire)
     }
 
@@ -171,6 +171,7 @@ impl KeyedKinds {
 /// Moves the keys that another node should have, whenever the nodes have changed.
 async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
     let mut views: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+    let mut known: BTreeMap<Arc<str>, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut warned = BTreeSet::new();
     loop {
         let Some(leaves) = kinds.upgrade() else { return };
@@ -191,6 +192,13 @@ async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
                     "other nodes have these keyed actors, and their store is on this machine: a key that moves does \
                      not find its state there (use a shared store)"
                 );
+            }
+            // A node that was away may have claimed keys meanwhile. Its instances end, and those here are not fenced
+            // off before they save: until then they would answer with what they know.
+            let publishers = actors.publishers(&published).into_iter().collect();
+            let before = known.insert(Arc::clone(name), publishers).unwrap_or_default();
+            if known.get(name).is_some_and(|now| !now.is_subset(&before)) {
+                running.kind.doubt();
             }
             // A question that another node sends back makes a key active once more.
             if views.get(name) == Some(&view) && !is_leaving {

@@ -46,8 +46,8 @@ pub(super) struct Delivery<K> {
     pub(super) port: Option<AnswerPort>,
     pub(super) deadline: Deadline,
     pub(super) options: CallOptions,
-    /// Its place among the waiting messages of the kind.
-    _place: OwnedSemaphorePermit,
+    /// Its place among the waiting messages of the kind. The message of a timer needs none.
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl<K> Delivery<K> {
@@ -59,7 +59,13 @@ impl<K> Delivery<K> {
         options: CallOptions,
         place: OwnedSemaphorePermit,
     ) -> Self {
-        Self { letter, handler, port, deadline, options, _place: place }
+        Self { letter, handler, port, deadline, options, _place: Some(place) }
+    }
+
+    /// The message of a timer.
+    pub(super) fn of_timer(question: Payload, handler: Arc<Handler<K>>, deadline: Deadline) -> Self {
+        let (letter, options) = (Letter::new(question), CallOptions::new());
+        Self { letter, handler, port: None, deadline, options, _place: None }
     }
 
     /// Whether it is still to be handled. An asker that left, or whose deadline has passed, is not answered.

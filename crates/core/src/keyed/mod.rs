@@ -10,6 +10,7 @@
 //! * **Late:** an ask has a deadline, also while its key is loaded. A message that waits longer is not handled.
 //! * **Crash:** a message whose handler panics fails alone. The instance is dropped with what it has not saved, and the
 //!   next message loads the key again.
+//! * **Timers:** an instance [sends itself messages](KeyContext::tell_after) later. They keep it active, and end with it.
 //! * **Hand-over:** an owner that lives saves a key before another node loads it, also one that is saved seldom.
 //! * **Fence:** an instance claims its key in the store when it is loaded. An earlier instance, on whichever node,
 //!   cannot save from then on: it ends, and its asker is told [`Lost`](crate::actor::AskError::Lost).
@@ -28,12 +29,14 @@ mod store;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod timers;
 
 pub use context::KeyContext;
 pub use reference::KeyedRef;
 pub use spec::{Answers, Keyed, KeyedSpec, SavePolicy};
 pub use store::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
 pub use stored::Stored;
+pub use timers::KeyTimer;
 
 pub(crate) use handover::ReleaseKey;
 pub(crate) use kind::KindNode;

@@ -3,14 +3,11 @@
 //! addresses, so nodes with the same view agree, and a node that leaves moves its own keys only.
 
 use crate::call::SessionKey;
-use crate::remote::splitmix64;
-
-/// Kinds have names of their own beside those of actors.
-pub(super) const PUBLISHED_PREFIX: &str = "keyed:";
+use crate::remote::{KINDS_PREFIX, splitmix64};
 
 /// The name under which other nodes find a kind.
 pub(crate) fn published_name(kind: &str) -> String {
-    format!("{PUBLISHED_PREFIX}{kind}")
+    format!("{KINDS_PREFIX}{kind}")
 }
 
 /// The number of a key, which decides its node.

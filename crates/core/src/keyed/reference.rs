@@ -21,9 +21,16 @@ use crate::remote::{Cluster, KeyOwner, Reach, RemoteQuestion};
 /// How often a question follows its key to another node.
 const MAX_HOPS: usize = 2;
 
-/// The pause before a question looks for its node again, after it was sent on to a node that takes none. The node that
-/// has sent it on learns that within a round trip.
+/// The pause before a question looks for its node again, after that node, or the one to which it was sent on, has taken
+/// none. The node that looks learns why within a round trip.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The pause before a question comes to a node again that has sent it on: longer than nodes take to agree on a node that
+/// joins or leaves.
+const SETTLED_WITHIN: Duration = Duration::from_millis(300);
+
+/// How long the last node that a question may ask has to be connected. A known one is tried again within half of it.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A reference to the keyed actors of one kind, on this node and on other nodes of the cluster. Cloning it is cheap.
 ///
@@ -192,41 +199,103 @@ impl KeyedRef {
         owned(answer).map_err(|reason| AskError::Failed(Failure::new(format!("the answer cannot be read: {reason}"))))
     }
 
-    /// Asks the owner of the key, and the next one if that says that the key has moved.
+    /// Asks the owner of the key, and the next one if that says that the key has moved, or takes no questions any more.
     async fn follow(&self, asked: &Asked, mut question: Payload) -> Result<Payload, AskError> {
-        let mut told = None;
+        self.kinds.until_joined(&self.cluster, asked.deadline).await?;
+        let mut owner = self.owner(&asked.key)?;
+        let mut earlier: Vec<KeyOwner> = Vec::new();
         for hop in 0..=MAX_HOPS {
-            let owner = match told.take() {
-                Some(node) => match self.named(node) {
-                    KeyOwner::Other(node) if hop < MAX_HOPS && self.reach(&node) != Reach::Connected => {
-                        tokio::time::sleep(LOOK_AGAIN).await;
-                        self.owner(&asked.key)?
-                    }
-                    owner => owner,
-                },
-                None => {
-                    self.kinds.until_joined(&self.cluster, asked.deadline).await?;
-                    self.owner(&asked.key)?
-                }
-            };
-            let answer = match owner {
+            let is_last = hop == MAX_HOPS;
+            let answer = match &owner {
                 KeyOwner::This => {
                     let letter = Letter::new(question);
                     let answer = self.ask_here(asked, Arc::clone(&letter)).await;
-                    let Err(AskError::Moved { .. }) = &answer else { return answer };
+                    if !answer.as_ref().is_err_and(|error| self.has_moved(&owner, error)) {
+                        return answer;
+                    }
                     // It was not handled, so the question is still there.
                     let Some(unread) = letter.take() else { return Err(AskError::Lost) };
                     question = unread;
                     answer
                 }
-                KeyOwner::Other(node) => self.ask_away(asked, question.clone(), node).await,
+                KeyOwner::Other(node) => self.ask_away(asked, question.clone(), Arc::clone(node)).await,
             };
-            match answer {
-                Err(AskError::Moved { node }) => told = Some(node).filter(|node| !node.is_empty()),
+            let next = match answer {
+                Err(AskError::Moved { .. }) if is_last => break,
+                Err(AskError::Moved { node }) => self.next_owner(asked, &owner, node, hop + 1 == MAX_HOPS).await?,
+                Err(error) if !is_last && self.has_moved(&owner, &error) => {
+                    let next = self.look_again(asked, &owner).await?;
+                    // This node ends, and no other one has the kind.
+                    if next == KeyOwner::This && owner == KeyOwner::This {
+                        return Err(error);
+                    }
+                    next
+                }
                 answer => return answer,
+            };
+            earlier.push(std::mem::replace(&mut owner, next));
+            // Two nodes name each other: one of them learns of a change a moment later.
+            if is_named_back(&earlier, &owner) {
+                Self::pause(asked, SETTLED_WITHIN).await?;
             }
         }
         Err(AskError::NoOwner)
+    }
+
+    /// Whether an error of this node says that nothing was handled, and that another node has its keys by now: it has
+    /// begun to drain since it was chosen, or is away.
+    fn has_moved(&self, owner: &KeyOwner, error: &AskError) -> bool {
+        match (error, owner) {
+            (AskError::Moved { .. }, _) => true,
+            (AskError::Unreachable { .. }, KeyOwner::This) => self.kinds.is_leaving(),
+            (AskError::Unreachable { .. }, KeyOwner::Other(node)) => self.reach(node) != Reach::Connected,
+            _ => false,
+        }
+    }
+
+    /// Where to ask next, after `owner` has named this node, or none.
+    async fn next_owner(
+        &self,
+        asked: &Asked,
+        owner: &KeyOwner,
+        named: String,
+        is_last: bool,
+    ) -> Result<KeyOwner, AskError> {
+        if named.is_empty() {
+            return self.look_again(asked, owner).await;
+        }
+        let next = self.named(named);
+        if next == KeyOwner::This || self.is_connected(&next) {
+            return Ok(next);
+        }
+        if !is_last {
+            return self.look_again(asked, &next).await;
+        }
+        // It may have just started: the node that names it has been connected to it a moment earlier.
+        let until = asked.deadline.instant().min(clock::now() + CONNECTED_WITHIN);
+        while !self.is_connected(&next) && clock::now() < until {
+            tokio::time::sleep_until(until.min(clock::now() + LOOK_AGAIN)).await;
+        }
+        Ok(next)
+    }
+
+    /// The owner by the view of this node. If that is still `than`, a node that has refused the question, it has a
+    /// moment to learn why.
+    async fn look_again(&self, asked: &Asked, than: &KeyOwner) -> Result<KeyOwner, AskError> {
+        let owner = self.owner(&asked.key)?;
+        if owner != *than || owner == KeyOwner::This {
+            return Ok(owner);
+        }
+        Self::pause(asked, LOOK_AGAIN).await?;
+        self.owner(&asked.key)
+    }
+
+    async fn pause(asked: &Asked, lasting: Duration) -> Result<(), AskError> {
+        tokio::time::sleep_until(asked.deadline.instant().min(clock::now() + lasting)).await;
+        if asked.deadline.is_expired(clock::now()) {
+            return Err(AskError::DeadlineExceeded { taken: false });
+        }
+        Ok(())
     }
 
     /// The node that has the key, by the view of this one.
@@ -238,6 +307,10 @@ impl KeyedRef {
         let actors = self.cluster.actors();
         let is_this = actors.and_then(|actors| actors.this_node()).is_some_and(|this| *this == *node);
         if is_this { KeyOwner::This } else { KeyOwner::Other(node.into()) }
+    }
+
+    fn is_connected(&self, owner: &KeyOwner) -> bool {
+        matches!(owner, KeyOwner::Other(node) if self.reach(node) == Reach::Connected)
     }
 
     fn reach(&self, node: &str) -> Reach {
@@ -269,6 +342,11 @@ impl KeyedRef {
         // The other node may have handed the message to the instance a moment ago.
         answer.map_err(|_| AskError::DeadlineExceeded { taken: true })?.map_err(AskError::from_answer)
     }
+}
+
+/// Whether a node that has sent the question on is to get it again, from another one.
+fn is_named_back(earlier: &[KeyOwner], next: &KeyOwner) -> bool {
+    earlier.len() > 1 && earlier.last() != Some(next) && earlier.contains(next)
 }
 
 /// What is the same for each node that a question reaches.

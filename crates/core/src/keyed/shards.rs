@@ -39,11 +39,13 @@ pub(crate) enum SlotOrder {
 pub(super) struct Slot<K> {
     pub(super) key: Arc<str>,
     mail: Mutex<Mail<K>>,
-    /// Notified of a message or an order.
-    pub(super) wake: Notify,
+    /// Notified of a message, an order or a timer.
+    pub(super) wake: Arc<Notify>,
     order: AtomicU8,
     /// Whether it had a message since the last search for an idle key.
     is_touched: AtomicBool,
+    /// Whether another node may have claimed the key, unseen by this one.
+    is_doubtful: AtomicBool,
     task: Mutex<SlotTask>,
 }
 
@@ -77,9 +79,10 @@ impl<K> Slot<K> {
         Arc::new(Self {
             key,
             mail: Mutex::new(Mail { waiting: VecDeque::from([first]), is_closed: false }),
-            wake: Notify::new(),
+            wake: Arc::default(),
             order: AtomicU8::new(SlotOrder::None as u8),
             is_touched: AtomicBool::new(true),
+            is_doubtful: AtomicBool::new(false),
             task: Mutex::new(SlotTask::NotStarted),
         })
     }
@@ -149,6 +152,11 @@ impl<K> Slot<K> {
     pub(super) fn give(&self, order: SlotOrder) {
         self.order.fetch_max(order as u8, Ordering::AcqRel);
         self.wake.notify_one();
+    }
+
+    /// Sets whether another node may have claimed the key, and returns whether one may have before.
+    pub(super) fn set_doubtful(&self, is_doubtful: bool) -> bool {
+        self.is_doubtful.swap(is_doubtful, Ordering::AcqRel)
     }
 
     /// Its task has been started.

@@ -162,6 +162,7 @@ impl Node {
     pub fn withdraw(&self) {
         self.handle.shared.withdrawn.store(true, Ordering::Release);
         self.handle.shared.keyed.leave();
+        self.handle.shared.directory.leave();
     }
 
     /// Refuses new calls and waits until every admitted call has its outcome, at most for `grace`.
@@ -171,6 +172,7 @@ impl Node {
     /// Dropping the future only ends the waiting; the node stays closed to new calls.
     pub async fn drain(&self, grace: Duration) -> Drained {
         self.handle.shared.keyed.leave();
+        self.handle.shared.directory.leave();
         self.handle.shared.gateway.drain();
         let (emptied, empty) = oneshot::channel();
         let sent = self.root.cast(RootMessage::Drain { emptied });

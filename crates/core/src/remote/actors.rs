@@ -19,6 +19,13 @@ pub trait RemoteActors: fmt::Debug + Send + Sync + 'static {
     /// cancels the question where it is.
     fn ask(&self, question: RemoteQuestion) -> RemoteFuture<Payload>;
 
+    /// The other nodes that publish `actor` and can be reached. The first is the one to which [`ask`](Self::ask) brings a
+    /// question without a node.
+    fn publishers(&self, actor: &str) -> Vec<Arc<str>> {
+        let _ = actor;
+        Vec::new()
+    }
+
     /// The node that has the keyed actor with this number, of those that publish its kind as `actor` and can be
     /// reached: the one with the highest `splitmix64(name ^ place)`, where `name` is the
     /// [`SessionKey`](crate::SessionKey) of its name. `is_here`: this node is one of them. `None` without any.
@@ -49,6 +56,10 @@ pub trait RemoteActors: fmt::Debug + Send + Sync + 'static {
         Reach::Connected
     }
 }
+
+/// What the names begin with under which nodes publish kinds of keyed actors. A node publishes its kinds once it has
+/// joined the others.
+pub const KINDS_PREFIX: &str = "keyed:";
 
 /// How often a node looks which of its active keys another node should have.
 pub const GIVE_AWAY_EVERY: Duration = Duration::from_millis(250);

@@ -16,6 +16,10 @@ pub struct MemberDescription {
     pub state: MemberState,
     /// When it entered this state, in seconds since 1970. A suspected member keeps the time at which it came up.
     pub since: u64,
+    /// The number of its process, which rises with each start: errors name a node of the development identity as
+    /// `NAME@generation`. 0 if the describing node is of an earlier version.
+    #[serde(default)]
+    pub generation: u64,
     /// Whether it is the node that describes it.
     pub is_this_node: bool,
     /// What it has told of itself last; `None` while it is not known, and of nodes of earlier versions.
@@ -26,7 +30,15 @@ impl MemberDescription {
     /// A member of this name, at this address, in this state since then.
     #[must_use]
     pub fn new(name: impl Into<String>, address: impl Into<String>, state: MemberState, since: u64) -> Self {
-        Self { name: name.into(), address: address.into(), state, since, is_this_node: false, report: None }
+        let (name, address) = (name.into(), address.into());
+        Self { name, address, state, since, generation: 0, is_this_node: false, report: None }
+    }
+
+    /// The same of this generation.
+    #[must_use]
+    pub fn with_generation(mut self, generation: u64) -> Self {
+        self.generation = generation;
+        self
     }
 
     /// The same with its report.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use callboard_codec::Payload;
 use serde::{Deserialize, Serialize};
 
-pub use self::actors::{GIVE_AWAY_EVERY, JoinState, KeyOwner, Reach, RemoteActors, RemoteQuestion};
+pub use self::actors::{GIVE_AWAY_EVERY, JoinState, KINDS_PREFIX, KeyOwner, Reach, RemoteActors, RemoteQuestion};
 pub use self::member::{MemberDescription, MemberState, NodePhase, NodeReport, RouteReport, StageReport};
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::error::CallError;

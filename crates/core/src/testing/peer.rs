@@ -23,6 +23,9 @@ use crate::remote::{
     StageTarget,
 };
 
+/// The name of the peer, as its node has none.
+const PEER: &str = "peer";
+
 /// How long calls wait for a peer that was connected until a moment ago, as over a network.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
 
@@ -239,6 +242,13 @@ impl RemoteActors for TestPeer {
                 () = peer.until_lost() => Err(connection_lost(false)),
             }
         })
+    }
+
+    fn publishers(&self, actor: &str) -> Vec<Arc<str>> {
+        let is_connected = self.0.link.borrow().lost_at.is_none();
+        let published = self.0.node.client().edge().published_actors();
+        let has_it = is_connected && published.iter().any(|published| published == actor);
+        has_it.then(|| PEER.into()).into_iter().collect()
     }
 
     fn reach(&self, _: &str, _: &str) -> Reach {

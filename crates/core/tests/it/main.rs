@@ -56,3 +56,4 @@ mod texts;
 mod timeline;
 mod typed;
 mod watchdog;
+mod watched_actors;

@@ -164,6 +164,11 @@ impl NodeConnection {
         self.has_actors() && self.offers.load().has_actor(actor)
     }
 
+    /// Whether the node has keyed actors, and has joined the others.
+    pub(crate) fn has_kinds(&self) -> bool {
+        self.has_actors() && self.offers.load().has_kinds()
+    }
+
     /// Whether it takes new calls.
     pub(crate) fn is_usable(&self) -> bool {
         !self.is_draining.load(Ordering::Acquire) && !self.is_closed.load(Ordering::Acquire) && !self.is_stale()

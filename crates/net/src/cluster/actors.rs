@@ -1,5 +1,6 @@
 //! Questions to actors on other nodes: each goes once, to the peer that publishes its actor, as a call on the connection.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use callboard_codec::Payload;
@@ -9,6 +10,7 @@ use callboard_core::{CallError, ErrorKind, Instant};
 use tokio::sync::watch;
 
 use super::dispatch::peer_outcome;
+use super::index::actor_place;
 use super::{Cluster, Inner};
 use crate::client::{CallFault, NodeConnection, RoomPolicy, not_started, read_output};
 use crate::metrics::PeerOutcome;
@@ -18,6 +20,17 @@ impl RemoteActors for Cluster {
     fn ask(&self, question: RemoteQuestion) -> RemoteFuture<Payload> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.ask(question).await })
+    }
+
+    fn publishers(&self, actor: &str) -> Vec<Arc<str>> {
+        let peers = self.inner.index.kind(actor);
+        let mut usable: Vec<_> = peers.iter().filter(|peer| peer.connection.is_usable()).collect();
+        let place = actor_place(actor);
+        usable.sort_by_key(|peer| Reverse(splitmix64(peer.member.key ^ place)));
+        let mut names: Vec<_> = usable.into_iter().map(|peer| Arc::clone(&peer.member.name)).collect();
+        // A node may have two connections for a moment.
+        names.dedup();
+        names
     }
 
     fn owner(&self, kind: &str, place: u64, is_here: bool) -> Option<KeyOwner> {
@@ -66,6 +79,7 @@ impl Inner {
             Some(name) if question.is_handover => {
                 self.connection_of(name).ok_or_else(|| not_started(format_args!("the node `{name}` is away")))?
             }
+            Some(name) if question.key.is_none() => self.publisher(&question.actor, name)?,
             Some(name) => self.node_of_kind(&question.actor, name)?,
         };
         let envelope = offload::encode(&question.payload, None).await?.map_err(|error| {
@@ -90,11 +104,23 @@ impl Inner {
         open.into_iter().find(|(_, member)| *member.name == *name).map(|(node, _)| node)
     }
 
+    /// The peer of this name, which publishes the actor. It may be silent: its connection says when it is lost.
+    fn publisher(&self, actor: &str, name: &str) -> Result<Arc<NodeConnection>, CallError> {
+        let peers = self.index.kind(actor);
+        let found = peers.iter().find(|peer| *peer.member.name == *name && peer.connection.is_usable());
+        found.map(|peer| Arc::clone(&peer.connection)).ok_or_else(|| {
+            not_started(format_args!("the node `{name}` cannot be reached, or publishes no actor `{actor}`"))
+        })
+    }
+
     /// The peer of this name, which has the kind of keyed actors.
     fn node_of_kind(&self, kind: &str, name: &str) -> Result<Arc<NodeConnection>, CallError> {
         let peers = self.index.kind(kind);
         let found = peers.iter().find(|peer| *peer.member.name == *name && peer.is_usable());
-        found.map(|peer| Arc::clone(&peer.connection)).ok_or_else(|| {
+        let known = found.map(|peer| Arc::clone(&peer.connection));
+        // The index may be older than what `reach` has just seen.
+        let has_kind = |node: &Arc<NodeConnection>| node.is_usable() && node.offers_actor(kind);
+        known.or_else(|| self.connection_of(name).filter(has_kind)).ok_or_else(|| {
             not_started(format_args!("the node `{name}` cannot be reached, or has no keyed actors `{kind}`"))
         })
     }

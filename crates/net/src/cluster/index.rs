@@ -26,7 +26,7 @@ pub(super) struct StageIndex {
     stages: ArcSwap<HashMap<String, Arc<StagePeers>>>,
     /// Bounded by the actors that the peers publish.
     actors: RwLock<HashMap<String, Arc<NodeConnection>>>,
-    /// The peers of each kind of keyed actors. Bounded as the actors.
+    /// The peers of each kind of keyed actors, and of actors of which all are asked. Bounded as the actors.
     kinds: RwLock<HashMap<String, Arc<[KindPeer]>>>,
     /// Held while the index is made.
     making: Mutex<()>,
@@ -66,6 +66,11 @@ pub(super) struct StagePeer {
     pub(super) revision: u64,
 }
 
+/// The number of an actor, by which all nodes prefer the same publisher of it.
+pub(super) fn actor_place(actor: &str) -> u64 {
+    SessionKey::from(actor).number()
+}
+
 impl StageIndex {
     pub(super) fn members(&self) -> &Members {
         &self.members
@@ -98,14 +103,14 @@ impl StageIndex {
             let peers = self.peers.load();
             let publishing = peers.iter().filter_map(|peer| peer.connected());
             let publishing = publishing.filter(|(node, _)| node.is_usable() && node.offers_actor(actor));
-            let place = SessionKey::from(actor).number();
+            let place = actor_place(actor);
             let (node, _) = publishing.max_by_key(|(_, member)| splitmix64(member.key ^ place))?;
             actors.insert(actor.to_owned(), Arc::clone(&node));
             Some(node)
         })
     }
 
-    /// The peers that publish a kind of keyed actors. Some may not be usable.
+    /// The peers that publish a kind of keyed actors, or an actor of this name. Some may not be usable.
     pub(super) fn kind(&self, kind: &str) -> Arc<[KindPeer]> {
         if let Some(known) = self.kinds.read().get(kind) {
             return Arc::clone(known);

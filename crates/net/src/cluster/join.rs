@@ -7,8 +7,9 @@
 //! * **No nodes are named:** it has its keys at once. It may be the first node.
 //! * **Late:** when its time is over, it goes on with the nodes that it has seen, perhaps alone, and says so: the named
 //!   nodes may not exist yet.
-//! * **Together:** nodes that start at the same time and name each other cannot tell each other's list from that of a
-//!   member that has joined. A third node that the first try has missed is then not waited for, and no line says so.
+//! * **Together:** the lists of nodes that start at the same time and name each other have these nodes only. So while an
+//!   address could not be connected, a list counts only if some connected node offers kinds, which shows that it has
+//!   joined. Otherwise nodes that start together wait until their time is over, or that address is connected.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub(super) enum PeerStanding {
 struct Seen {
     /// Whether a member has sent its list.
     has_list: bool,
+    /// Whether a connected node has joined, and has keys.
+    has_keys: bool,
     /// The addresses of its view, in their order.
     peers: Vec<PeerStanding>,
 }
@@ -63,6 +66,8 @@ impl Seen {
             Some("no node has told it which members there are")
         } else if any(|peer| *peer == PeerStanding::Connecting) {
             Some("not all members are connected")
+        } else if tells && !self.has_keys && any(|peer| *peer == PeerStanding::Missed) {
+            Some("a node could not be connected, and no other one has keyed actors yet")
         } else {
             None
         }
@@ -140,8 +145,9 @@ pub(super) async fn watch(cluster: Weak<Inner>, within: Duration) {
 impl Inner {
     fn seen(&self) -> Seen {
         let has_list = self.gossip.as_ref().is_some_and(|gossip| gossip.has_list());
-        let peers = self.index.peers().iter().map(|peer| peer.standing()).collect();
-        Seen { has_list, peers }
+        let peers = self.index.peers();
+        let has_keys = peers.iter().filter_map(|peer| peer.connected()).any(|(node, _)| node.has_kinds());
+        Seen { has_list, has_keys, peers: peers.iter().map(|peer| peer.standing()).collect() }
     }
 }
 
@@ -154,8 +160,9 @@ mod tests {
     const PLAIN: PeerStanding = Connected { gossips: false };
     const WITHIN: Duration = Duration::from_secs(5);
 
+    /// A list is of a node that has joined.
     fn seen(has_list: bool, peers: &[PeerStanding]) -> Seen {
-        Seen { has_list, peers: peers.to_vec() }
+        Seen { has_list, has_keys: has_list, peers: peers.to_vec() }
     }
 
     fn is_joining(state: &JoinState) -> bool {
@@ -213,6 +220,18 @@ mod tests {
             assert!(states[..2].iter().all(is_joining), "{states:?}");
             assert!(matches!(&states[2], JoinState::Joined { without: Some(_) }), "{states:?}");
         }
+    }
+
+    #[test]
+    fn nodes_that_start_together_wait_for_a_third_one_that_was_missed() {
+        let fresh = |peers: &[PeerStanding]| Seen { has_keys: false, ..seen(true, peers) };
+        let [missed, both] = [[GOSSIPS, Missed], [GOSSIPS, GOSSIPS]];
+        let of_missed = states(&[(0, fresh(&missed)), (4_999, fresh(&missed)), (5_000, fresh(&missed))]);
+        assert!(of_missed[..2].iter().all(is_joining) && of_missed[2] == JoinState::Announced, "{of_missed:?}");
+        let connected = states(&[(0, fresh(&missed)), (600, seen(true, &both)), (800, seen(true, &both))]);
+        assert!(is_joining(&connected[1]) && connected[2] == JoinState::Announced, "{connected:?}");
+        let all_fresh = states(&[(0, fresh(&both)), (200, fresh(&both))]);
+        assert_eq!(all_fresh[1], JoinState::Announced, "none was missed: {all_fresh:?}");
     }
 
     #[test]

@@ -236,6 +236,7 @@ impl KnownMember {
             State::Down => MemberState::Down,
         };
         MemberDescription::new(&*member.name, member.address.to_string(), state, since / 1_000_000_000)
+            .with_generation(member.generation)
             .with_report(report)
     }
 }

@@ -17,6 +17,7 @@ use callboard_codec::wire::Offer;
 use callboard_codec::{DecodeLimits, Format, Value};
 use callboard_core::CallError;
 use callboard_core::edge::LARGE_BYTES;
+use callboard_core::remote::KINDS_PREFIX;
 use callboard_identity::quoted;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
@@ -151,6 +152,11 @@ impl Offers {
 
     pub(crate) fn has_actor(&self, name: &str) -> bool {
         self.actors.contains(name)
+    }
+
+    /// Whether there are keyed actors, which a node offers once it has joined the others.
+    pub(crate) fn has_kinds(&self) -> bool {
+        self.actors.iter().any(|name| name.starts_with(KINDS_PREFIX))
     }
 
     /// The names of the stages, sorted.

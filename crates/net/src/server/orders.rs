@@ -130,6 +130,7 @@ impl ServerState {
         let (address, since) = (self.own_address.current().to_string(), self.generation / 1_000_000_000);
         let name = Some(self.identity.name()).filter(|name| !name.is_empty());
         MemberDescription::new(name.unwrap_or_else(|| self.config.node.clone()), address, MemberState::Up, since)
+            .with_generation(self.generation)
             .with_report(Some(Arc::new(self.report())))
             .as_this_node()
     }

@@ -165,7 +165,7 @@ impl<'a> CallReceiver<'a> {
         };
         if self.server.is_draining() && !is_handover {
             let asked = call.ask.as_ref().filter(|_| self.caller.role == Role::Node);
-            let moved = asked.and_then(|ask| node.edge().moved(&ask.actor, ask.key.as_deref()?));
+            let moved = asked.and_then(|ask| Some(node.edge().moved(&ask.actor, ask.key.as_deref()?)));
             return Err(moved.unwrap_or_else(|| CallError::new(ErrorKind::Unavailable, "the node is draining")));
         }
         let (config, bytes) = (&self.server.config, head.body_bytes as u64);

@@ -42,4 +42,5 @@ mod traces;
 mod transcripts;
 mod upgrade;
 mod versions;
+mod watched_actors;
 mod windows;

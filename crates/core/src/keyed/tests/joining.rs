@@ -15,7 +15,7 @@ use crate::call::SessionKey;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::CallError;
-use crate::keyed::{Answers, KeyContext, KeyedSpec, SavePolicy, StateKey, StateStore, Stored};
+use crate::keyed::{Answers, Fence, KeyContext, KeyedSpec, SavePolicy, StateKey, StateStore, Stored};
 use crate::remote::{
     JoinState, Reach, RemoteActors, RemoteFuture, RemoteQuestion, RemoteStages, StageCall, StageLoad, StageOutputs,
     StageReply, StageTarget,
@@ -53,13 +53,15 @@ struct Played {
     /// How often the last owner was asked, and the answer that it gives.
     asked: AtomicUsize,
     takes_questions: Mutex<bool>,
+    publishers: Mutex<Vec<Arc<str>>>,
 }
 
 impl Network {
     fn new(joined: JoinState, reach: Reach) -> Self {
         let (joined, _) = watch::channel(joined);
         let (asked, takes_questions) = (AtomicUsize::new(0), Mutex::new(true));
-        Self(Arc::new(Played { joined, reach: Mutex::new(reach), asked, takes_questions }))
+        let publishers = Mutex::default();
+        Self(Arc::new(Played { joined, reach: Mutex::new(reach), asked, takes_questions, publishers }))
     }
 
     fn asked(&self) -> usize {
@@ -75,6 +77,10 @@ impl RemoteActors for Network {
         let refusal = || CallError::new(ErrorKind::Unavailable, "the node is draining");
         let answer = takes_it.then(|| Payload::new(true)).ok_or_else(refusal);
         Box::pin(async move { answer })
+    }
+
+    fn publishers(&self, _: &str) -> Vec<Arc<str>> {
+        self.0.publishers.lock().clone()
     }
 
     fn this_node(&self) -> Option<Arc<str>> {
@@ -221,4 +227,22 @@ async fn an_owner_that_never_answers_is_waited_for_half_of_the_time_of_a_load() 
     let before = clock::now();
     assert_eq!(node.keyed("total").ask("ann", 10 * SECOND, Add(1)).await, Ok(1));
     assert_eq!(clock::now() - before, 5 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_key_was_claimed_while_nodes_were_apart_ends_when_they_meet() {
+    let joined = JoinState::Joined { without: None };
+    let (store, network) = (MemoryStore::new(), Network::new(joined, Reach::Gone));
+    let node = node(&store, &network).await;
+    let total = node.keyed("total");
+    assert_eq!(total.ask("ann", SECOND, Add(1)).await, Ok(1));
+    tokio::time::sleep(2 * SECOND).await;
+    let key = StateKey { kind: "total", key: "ann" };
+    let record = store.claim(key, "other").await.unwrap();
+    let five = Payload::new(5_u64).to_envelope().unwrap().into_bytes();
+    store.save(key, Fence { epoch: record.epoch, version: record.version }, five).await.unwrap();
+    assert_eq!(total.ask("ann", SECOND, Add(0)).await, Ok(1), "it does not see the other instance");
+    network.0.publishers.lock().push("other".into());
+    tokio::time::sleep(SECOND / 2).await;
+    assert_eq!(total.ask("ann", SECOND, Add(0)).await, Ok(5));
 }

@@ -1,6 +1,8 @@
 //! Keyed actors on one node, on virtual time.
 
 mod joining;
+mod moving;
+mod timers;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

@@ -1,0 +1,217 @@
+//! The end of an actor, as others learn of it: on its own node, and on other nodes by a question that is answered then.
+//!
+//! * **Full:** an actor has at most [`MAX_WATCHES`] watches of other nodes; a further one is refused.
+//! * **Late:** a watch has a deadline, as every question.
+//! * **Lost:** the end of the connection is an answer, too.
+
+use std::fmt;
+use std::sync::Arc;
+
+use callboard_codec::Payload;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::directory::ActorStatus;
+use super::question::{AcceptedQuestion, Question, QuestionForm, QuestionOrder, owned};
+use super::remote_ref::{RemoteRef, Target};
+use crate::call::CallOptions;
+use crate::clock;
+use crate::deadline::Deadline;
+use crate::error::{AskError, ErrorReason, Failure};
+
+/// The most watches of other nodes that an actor has.
+pub(super) const MAX_WATCHES: usize = 1_024;
+
+/// How a watched actor ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ActorEnd {
+    /// It has done its work, or was stopped.
+    Ended,
+    /// It crashed, and does not start again.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// Its node drains or ends: the actor takes no more questions there.
+    NodeLeft {
+        /// The node; empty if it has no name.
+        node: String,
+    },
+    /// The connection to its node was lost. The node is dead, or out of reach: the actor may live on.
+    NodeLost {
+        /// The node.
+        node: String,
+        /// How the connection ended.
+        reason: String,
+    },
+}
+
+impl fmt::Display for ActorEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended => f.write_str("the actor has ended"),
+            Self::Failed { reason } => write!(f, "the actor has failed: {reason}"),
+            Self::NodeLeft { node } => write!(f, "the node `{node}` of the actor drains or ends"),
+            Self::NodeLost { node, reason } => write!(f, "the node `{node}` of the actor was lost: {reason}"),
+        }
+    }
+}
+
+/// Answered when the actor ends.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WatchActor;
+
+/// An end on its way. Later versions may have further words.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ToldEnd {
+    how: String,
+    #[serde(default)]
+    reason: String,
+}
+
+impl Question for WatchActor {
+    const NAME: &str = "callboard.watch";
+    type Answer = ToldEnd;
+}
+
+/// The end of an actor on its own node.
+#[derive(Clone, Debug)]
+pub(super) enum LocalEnd {
+    Ended,
+    Failed(String),
+    /// The node drains.
+    Left,
+}
+
+impl LocalEnd {
+    const LEFT: &str = "left";
+    const FAILED: &str = "failed";
+
+    fn told(self) -> ToldEnd {
+        let (how, reason) = match self {
+            Self::Ended => ("ended", String::new()),
+            Self::Failed(reason) => (Self::FAILED, reason),
+            Self::Left => (Self::LEFT, String::new()),
+        };
+        ToldEnd { how: how.to_owned(), reason }
+    }
+}
+
+impl ToldEnd {
+    fn of_node(self, node: String) -> ActorEnd {
+        match self.how.as_str() {
+            LocalEnd::LEFT => ActorEnd::NodeLeft { node },
+            LocalEnd::FAILED => ActorEnd::Failed { reason: self.reason },
+            _ => ActorEnd::Ended,
+        }
+    }
+}
+
+/// How an actor answers [`WatchActor`]. It needs no place in the mailbox: the actor is not asked.
+pub(super) fn accepted(status: &Arc<ActorStatus>, leaving: watch::Receiver<bool>) -> AcceptedQuestion {
+    let status = Arc::clone(status);
+    AcceptedQuestion::of::<WatchActor>(QuestionForm::Ask, move |_, order| {
+        let (status, mut leaving) = (Arc::clone(&status), leaving.clone());
+        Box::pin(async move {
+            // Held until the end: the number of watches has a bound.
+            let QuestionOrder { deadline, place: _place, .. } = order;
+            let left = async {
+                // An error means that the node has ended.
+                let _ = leaving.wait_for(|is_leaving| *is_leaving).await.map(drop);
+                LocalEnd::Left
+            };
+            let ended = async {
+                tokio::select! {
+                    biased;
+                    end = status.until_ended() => end,
+                    end = left => end,
+                }
+            };
+            let ended = tokio::time::timeout_at(deadline.instant(), ended).await;
+            ended.map(|end| Payload::new(end.told())).map_err(|_| AskError::DeadlineExceeded { taken: false })
+        })
+    })
+}
+
+impl RemoteRef {
+    /// Waits until the actor ends, or its node does, and says how. A crash after which the actor starts again is no end.
+    ///
+    /// The actor that is watched is the one that a question would reach now. It is not asked: a watch takes no place in
+    /// its mailbox. A watch of an actor on another node keeps a connection busy, so that a dead node is noticed within
+    /// seconds; an actor has at most 1,024 of them. The deadline of `within` ends the watch, and it may be made again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use callboard_core::actor::{Actor, ActorContext, ActorEnd, ActorSpec, Question};
+    /// use callboard_core::{App, Failure};
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// struct Lease;
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct GiveUp;
+    ///
+    /// impl Question for GiveUp {
+    ///     const NAME: &str = "give_up";
+    ///     type Answer = ();
+    /// }
+    ///
+    /// impl Actor for Lease {
+    ///     type Message = GiveUp;
+    ///
+    ///     async fn handle(&mut self, _: GiveUp, context: &ActorContext<Self>) -> Result<(), Failure> {
+    ///         context.stop();
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let node = App::new().actor(ActorSpec::new("lease", |_| Lease).accepts_tell(|give_up: GiveUp| give_up)).start().await?;
+    /// let lease = node.remote_actor("lease");
+    /// let hour = Duration::from_secs(3_600);
+    /// let (end, told) = tokio::join!(lease.watch(hour), lease.tell(hour, GiveUp));
+    /// told?;
+    /// assert_eq!(end?, ActorEnd::Ended);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// There was no watch: `Unreachable` and `Full` as for a question, `NotAccepted` of a node of an earlier version. It
+    /// is over: `DeadlineExceeded`.
+    pub async fn watch(&self, within: impl Into<CallOptions>) -> Result<ActorEnd, AskError> {
+        let now = clock::now();
+        let options: CallOptions = within.into();
+        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
+        let (options, question) = (options.with_deadline(deadline), Payload::new(WatchActor));
+        let (told, node) = match self.target()? {
+            Target::Here(actor) => {
+                let order = QuestionOrder { deadline, options, place: None, key: None, asked_by: None };
+                let accepted = actor.find(WatchActor::NAME, QuestionForm::Ask)?;
+                ((accepted.deliver)(question, order).await?, self.this_node())
+            }
+            Target::Away(node) => {
+                let node = node.or_else(|| self.others().into_iter().next());
+                let name = node.as_deref().unwrap_or_default().to_owned();
+                let asked = self.question::<ToldEnd>(WatchActor::NAME, QuestionForm::Ask, question, options, node);
+                match self.ask_away(deadline, asked).await {
+                    Ok(Ok(told)) => (told, name),
+                    Ok(Err(lost)) if lost.reason() == Some(ErrorReason::ConnectionLost) => {
+                        return Ok(ActorEnd::NodeLost { node: name, reason: lost.message().to_owned() });
+                    }
+                    Ok(Err(refused)) => return Err(AskError::from_answer(refused)),
+                    // It was a watch until then.
+                    Err(AskError::DeadlineExceeded { .. }) => return Err(AskError::DeadlineExceeded { taken: false }),
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let told: ToldEnd = owned(told).map_err(|reason| {
+            AskError::Failed(Failure::new(format!("the end of the actor `{}` cannot be read: {reason}", self.name())))
+        })?;
+        Ok(told.of_node(node))
+    }
+}
