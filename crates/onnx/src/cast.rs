@@ -52,8 +52,7 @@ fn convert<A: Element, B: Element>(tensor: &Tensor, narrow: impl Fn(A) -> Option
 
 fn shown<A: Element>(element: A) -> String {
     let scalar = element.to_scalar();
-    let float = |x: f64| if x.abs() < 1e16 { x.to_string() } else { format!("{x:e}") };
-    scalar.as_i64().map(|x| x.to_string()).or_else(|| scalar.as_f64().map(float)).unwrap_or_default()
+    scalar.as_i64().map(|x| x.to_string()).or_else(|| scalar.as_f64().map(|x| format!("{x:e}"))).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -357,3 +357,88 @@ pub(crate) fn write_item(signature: &Signature, outputs: Vec<Value>) -> Value {
         Err(several) => Value::Map(named(several)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::proto::{
+        DimensionProto, DimensionValue, ElementType, GraphProto, ModelProto, TensorShapeProto, TensorTypeProto,
+        TypeProto, ValueInfoProto,
+    };
+
+    /// A model of one input and one output, whose axes are numbers or names.
+    fn signature(elements: ElementType, input: &[&str], output: &[&str]) -> Signature {
+        let tensor = |name: &str, elements: ElementType, axes: &[&str]| {
+            let value = |axis: &str| {
+                axis.parse().map_or_else(|_| DimensionValue::Param(axis.to_owned()), DimensionValue::Value)
+            };
+            let dim = axes.iter().map(|axis| DimensionProto { value: Some(value(axis)) }).collect();
+            let tensor = TensorTypeProto { elem_type: Some(elements as i32), shape: Some(TensorShapeProto { dim }) };
+            let r#type = Some(TypeProto { tensor_type: Some(tensor), ..TypeProto::default() });
+            ValueInfoProto { name: Some(name.to_owned()), r#type }
+        };
+        let (input, output) = (vec![tensor("x", elements, input)], vec![tensor("y", ElementType::Float, output)]);
+        let graph = Some(GraphProto { input, output, ..GraphProto::default() });
+        let model = ModelProto { graph, ir_version: Some(8), ..ModelProto::default() };
+        Signature::try_from_onnx(&model.encode_to_vec()).unwrap()
+    }
+
+    fn shape_as_read(signature: &Signature, value: &Value) -> Result<Vec<usize>, String> {
+        let read = read_input(signature, &signature.inputs()[0], value).map_err(|error| error.to_string())?;
+        Ok(shape_of(&read).unwrap().to_vec())
+    }
+
+    fn list(items: impl IntoIterator<Item = Value>) -> Value {
+        Value::List(items.into_iter().collect())
+    }
+
+    #[test]
+    fn texts_have_the_shape_of_one_item() {
+        let signature = signature(ElementType::String, &["N", "width", "2"], &["N"]);
+        let row = || list(["a", "b"].map(Value::from));
+        let read = |value| shape_as_read(&signature, &value);
+        assert_eq!(read(list([row()])), Ok(vec![1, 2]));
+        assert_eq!(read(list([list([row(), row()])])), Ok(vec![2, 2]), "a batch axis of one is removed");
+        assert_eq!(read(list([])), Ok(vec![0, 2]), "an empty axis says nothing of those behind it");
+        let error = read(list([list([Value::from("a")])])).unwrap_err();
+        assert_eq!(error, "input `x`: expected text [width, 2], got text [1, 1]");
+    }
+
+    #[test]
+    fn an_axis_of_one_before_an_empty_one_is_that_of_a_batch_only_if_there_is_one() {
+        let nested = || list([list([])]);
+        let batched = signature(ElementType::Float, &["N", "width", "2"], &["N"]);
+        assert_eq!(shape_as_read(&batched, &nested()), Ok(vec![0, 2]));
+        let whole = signature(ElementType::Float, &["N", "2"], &["3"]);
+        assert!(shape_as_read(&whole, &nested()).is_err());
+        assert_eq!(shape_as_read(&whole, &list([])), Ok(vec![0, 2]));
+    }
+
+    #[test]
+    fn whole_floats_are_integers_up_to_those_that_are_exact() {
+        let whole = |number: f64| with_whole_numbers(&Value::Float(number));
+        assert_eq!(whole(-7.0), Some(Value::Int(-7)));
+        assert_eq!(
+            [whole(EXACT - 1.0), whole(1.0 - EXACT)],
+            [Some(Value::Int((1 << 53) - 1)), Some(Value::Int(1 - (1 << 53)))]
+        );
+        assert_eq!([whole(EXACT), whole(-EXACT), whole(0.5), whole(f64::NAN)], [None, None, None, None]);
+        let mixed = list([Value::Float(2.0), list([Value::Int(3), Value::UInt(u64::MAX)])]);
+        assert_eq!(
+            with_whole_numbers(&mixed),
+            Some(list([Value::Int(2), list([Value::Int(3), Value::UInt(u64::MAX)])]))
+        );
+        assert_eq!(with_whole_numbers(&list([Value::Null])), None);
+    }
+
+    #[test]
+    fn a_float_is_no_bool_and_the_error_says_what_was_sent() {
+        let error = |dtype, value| read_tensor(dtype, &value).unwrap_err().to_string();
+        let sent = Tensor::from_value(&Value::Float(1.0), Some(DType::Bool)).unwrap_err().to_string();
+        assert_eq!(error(DType::Bool, Value::Float(1.0)), sent);
+        assert!(error(DType::U8, Value::Float(300.0)).contains("300"));
+        assert_eq!(read_tensor(DType::U8, &Value::Float(3.0)).unwrap().data()[..], [3]);
+    }
+}

@@ -438,3 +438,35 @@ fn dtype_of(code: i32) -> Option<DType> {
         ElementType::Undefined | ElementType::String => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, content.len() as u8], content].concat()
+    }
+
+    /// What a signature reads of a file costs a field each, and no other message is looked into.
+    #[test]
+    fn the_fields_of_all_messages_that_are_read_are_counted() {
+        let count = |file: &[u8]| {
+            let mut left = 100;
+            check_fields(file, Message::Model, &mut left).unwrap();
+            100 - left
+        };
+        let nested = |levels: usize| (0..levels).fold(Vec::new(), |inner, _| field(2, &inner));
+        let graph = |message: Vec<u8>| field(7, &message);
+        assert_eq!(count(&[nested(3), field(8, &nested(3))].concat()), 1 + 1 + 1, "the versions of operators");
+        assert_eq!(count(&graph(field(1, &nested(3)))), 1 + 1, "a node");
+        assert_eq!(count(&graph(field(5, &[nested(3), field(13, &nested(3))].concat()))), 1 + 1 + 2 + 1, "a weight");
+        for described in [11, 12] {
+            assert_eq!(count(&graph(field(described, &nested(3)))), 1 + 1 + 3);
+            let deepest = MAX_MESSAGE_DEPTH + 1;
+            assert_eq!(count(&graph(field(described, &nested(30)))), 1 + 1 + deepest);
+        }
+        let file = graph(field(11, &nested(3)));
+        assert!(check_fields(&file, Message::Model, &mut 5).is_ok());
+        assert_eq!(check_fields(&file, Message::Model, &mut 4), Err(SignatureError::TooManyFields));
+    }
+}

@@ -1,5 +1,9 @@
 //! Signatures of models that the tests build field by field.
 
+mod limits;
+mod paddings;
+mod schemas;
+
 use proptest::prelude::*;
 use prost::Message as _;
 
