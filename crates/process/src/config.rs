@@ -180,3 +180,96 @@ impl ProcessConfig {
         program.chain(self.command.iter().skip(1)).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(value: usize) -> BTreeMap<String, String> {
+        BTreeMap::from([("OWN".to_owned(), value.to_string())])
+    }
+
+    #[test]
+    fn variables_and_cores_of_replicas_start_over_each_after_their_own_number() {
+        let mut config = ProcessConfig::new(["worker"]);
+        config.spare = true;
+        config.env.insert("ALL".to_owned(), "1".to_owned());
+        assert_eq!(config.of_replicas(), [config.clone()], "all replicas are alike");
+        config.replica_env = vec![variables(0), variables(1)];
+        config.replica_cores = vec![vec![0, 1], vec![2], vec![3]];
+        let all = config.of_replicas();
+        let own = |config: &ProcessConfig| (config.env["OWN"].clone(), config.replica_cores.concat());
+        let expected = [(0, vec![0, 1]), (1, vec![2]), (0, vec![3]), (1, vec![0, 1]), (0, vec![2]), (1, vec![3])];
+        assert_eq!(all.iter().map(own).collect::<Vec<_>>(), expected.map(|(own, cores)| (own.to_string(), cores)));
+        assert!(all.iter().all(|own| own.env["ALL"] == "1" && own.replica_env.is_empty() && !own.spare));
+        // Variables alone, and cores alone.
+        config.replica_cores.clear();
+        assert_eq!(config.of_replicas().len(), 2);
+        assert!(config.of_replicas().iter().all(|own| !own.spare));
+        (config.replica_env, config.replica_cores) = (Vec::new(), vec![vec![0], vec![1], vec![2]]);
+        assert_eq!(config.of_replicas().len(), 3);
+        assert!(config.of_replicas().iter().all(|own| !own.spare));
+    }
+
+    /// Both would start over together only after more replicas than a stage may have.
+    #[test]
+    fn a_stage_has_no_more_configurations_than_replicas() {
+        let mut config = ProcessConfig::new(["worker"]);
+        config.replica_env = (0..StageSettings::MAX_REPLICAS).map(variables).collect();
+        config.replica_cores = vec![vec![0]; StageSettings::MAX_REPLICAS - 1];
+        assert_eq!(config.of_replicas().len(), StageSettings::MAX_REPLICAS);
+    }
+
+    #[test]
+    fn one_call_at_once_is_no_concurrency() {
+        let concurrency = |calls: Option<u32>| {
+            let mut config = ProcessConfig::new(["worker"]);
+            config.concurrency = calls.and_then(NonZeroU32::new);
+            config.concurrency().map(NonZeroU32::get)
+        };
+        assert_eq!([concurrency(None), concurrency(Some(1)), concurrency(Some(2))], [None, None, Some(2)]);
+    }
+
+    #[test]
+    fn a_command_is_shown_with_its_name_and_errors_of_a_start_with_its_label() {
+        let mut config = ProcessConfig::new(["/usr/bin/python3", "-m", "worker"]);
+        let not_started = |config: &ProcessConfig| config.not_started("no weights").message().to_owned();
+        assert_eq!(not_started(&config), "`/usr/bin/python3 -m worker`: no weights");
+        config.name = Some("python3".into());
+        config.label = Some("app.py:Model".to_owned());
+        assert_eq!(config.shown(), "python3 -m worker");
+        assert_eq!(not_started(&config), "`app.py:Model`: no weights");
+        let failure = config.cannot_start(&io::Error::other("no memory"));
+        assert_eq!(failure.message(), "`python3 -m worker` cannot be started: no memory");
+    }
+
+    #[test]
+    fn stages_share_a_fork_server_if_it_would_be_the_same() {
+        let mut config = ProcessConfig::new(["worker", "app.py:A"]);
+        config.fork_server = Some(vec!["fork-server".into(), "app.py".into()]);
+        config.env = variables(7);
+        config.replica_cores = vec![vec![1]];
+        config.directory = Some("models".into());
+        config.start_timeout = None;
+        config.memory_limit = MemoryLimit::Bytes(1 << 30);
+        let own = config.for_fork_server();
+        assert_eq!(own.label.as_deref(), Some("app.py"), "what it imports");
+        let mut other = config.clone();
+        other.command = vec!["worker".into(), "app.py:B".into()];
+        (other.spare, other.label, other.fork_target) = (true, Some("B".to_owned()), Some("app.py:B".to_owned()));
+        assert_eq!(other.for_fork_server(), own);
+        let changed: [fn(&mut ProcessConfig); 6] = [
+            |config| config.fork_server = Some(vec!["fork-server".into(), "other.py".into()]),
+            |config| config.env.clear(),
+            |config| config.replica_cores = vec![vec![2]],
+            |config| config.directory = None,
+            |config| config.start_timeout = Some(Duration::from_secs(1)),
+            |config| config.memory_limit = MemoryLimit::Unlimited,
+        ];
+        for change in changed {
+            let mut other = config.clone();
+            change(&mut other);
+            assert_ne!(other.for_fork_server(), own);
+        }
+    }
+}

@@ -48,6 +48,20 @@ mod tests {
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "exited with code 3");
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9 (SIGKILL), possibly out of memory");
         assert_eq!(describe(ExitStatus::from_raw(10)), "was killed by signal 10");
+        for (signal, name) in [
+            (4, "(SIGILL): this processor"),
+            (6, "(SIGABRT): it aborted itself"),
+            (7, "(SIGBUS)"),
+            (8, "(SIGFPE)"),
+            (11, "(SIGSEGV): native code"),
+            (15, "(SIGTERM)"),
+            (24, "(SIGXCPU)"),
+        ] {
+            let said = describe(ExitStatus::from_raw(signal));
+            assert!(said.starts_with(&format!("was killed by signal {signal} {name}")), "{said}");
+        }
+        // Stopped, which is no end.
+        assert_eq!(describe(ExitStatus::from_raw(0x137f)), "ended");
     }
 
     #[test]

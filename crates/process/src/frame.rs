@@ -303,6 +303,61 @@ mod tests {
         all
     }
 
+    /// Counts what is written at once.
+    #[derive(Default)]
+    struct Writes(Vec<usize>);
+
+    impl Write for Writes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.push(bytes.len());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_small_frame_is_sent_in_one_piece_and_the_parts_of_a_larger_one_are_not_copied() {
+        let writes = |bytes: usize| {
+            let (pieces, mut writes) =
+                (vec![Bytes::from(vec![0; bytes - 7]), Bytes::from(vec![0; 7])], Writes::default());
+            write_frame(&mut writes, b"head", [(bytes, pieces.as_slice())].into_iter(), 0).unwrap();
+            writes.0
+        };
+        let start = START_BYTES + 8 + 4;
+        let most = ONE_PIECE_BYTES - start;
+        assert_eq!(writes(most), [ONE_PIECE_BYTES]);
+        assert_eq!(writes(most + 1), [start, most - 6, 7]);
+        let mut in_memory = Writes::default();
+        write_frame(&mut in_memory, b"head", [(100, &[][..])].into_iter(), 1).unwrap();
+        assert_eq!(in_memory.0, [start]);
+    }
+
+    #[test]
+    fn a_read_that_is_interrupted_is_made_again() {
+        struct Interrupted<'b>(&'b [u8], bool);
+        impl Source for Interrupted<'_> {}
+        impl Read for Interrupted<'_> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.1 = !self.1;
+                if self.1 { Err(io::ErrorKind::Interrupted.into()) } else { self.0.read(buffer) }
+            }
+        }
+        let bytes = written(b"head", &[]);
+        let frame = FrameReader::new(10).read(&mut Interrupted(&bytes, false)).unwrap().unwrap();
+        assert_eq!(frame.head, "head");
+    }
+
+    #[test]
+    fn a_head_and_as_many_parts_as_the_limits_are_read() {
+        let read = |start: [u8; 8]| FrameReader::new(10).read(&mut &start[..]).map_err(|error| error.to_string());
+        assert_eq!(read([0, 0, 64, 0, 0, 0, 0, 0]), Ok(None), "its 4 MiB have not arrived");
+        assert!(read([1, 0, 64, 0, 0, 0, 0, 0]).unwrap_err().contains("a frame's head has 4194305 bytes"));
+        assert_eq!(read([0, 0, 0, 0, 0, 0, 1, 0]), Ok(None));
+    }
+
     proptest! {
         #[test]
         fn frames_arrive_as_they_were_sent(

@@ -74,6 +74,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_long_text_keeps_both_of_its_ends() {
+        assert_eq!(both_ends("äbcdefgh", 8), "äbcdefgh");
+        assert_eq!(both_ends("äbcdefghi", 8), "äbcd\n…hi");
+        assert_eq!(both_ends(&"x".repeat(100), 8).chars().count(), 8);
+    }
+
+    #[test]
+    fn what_is_left_out_is_counted_in_words() {
+        let expected = "7 lines left out: more than 1000 lines or 1024 KiB within 1s";
+        assert_eq!(words(7), expected);
+    }
+
+    #[test]
     fn a_text_is_cut_between_characters() {
         let cut = |text: &str, chars| {
             let mut text = text.to_owned();

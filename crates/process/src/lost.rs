@@ -115,3 +115,20 @@ impl From<io::Error> for LostReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_socket_is_that_of_the_child_and_other_errors_are_its_fault() {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, TimedOut};
+        let reason = |kind: io::ErrorKind| match LostReason::from(io::Error::new(kind, "why")) {
+            LostReason::Ended => "ended".to_owned(),
+            LostReason::Broken(reason) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([reason(BrokenPipe), reason(ConnectionReset)], ["ended", "ended"]);
+        assert_eq!([reason(InvalidData), reason(TimedOut)], ["why", "its socket failed: why"]);
+    }
+}

@@ -457,6 +457,32 @@ mod tests {
         assert!(error.contains("invalid length 4097, expected a list of at most 4096"), "{error}");
     }
 
+    /// So that a worker of an earlier version reads them.
+    #[test]
+    fn what_is_the_default_is_not_said() {
+        let keys = |message: &FromChild| {
+            let head: Json = rmp_serde::from_slice(&encode(message).unwrap()).unwrap();
+            head.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ")
+        };
+        let ready = |max_batches, ahead, methods| {
+            let worker = "rust".to_owned();
+            let (shared_memory, note) = (false, None);
+            let ready = ReadyMessage { protocol: 1, worker, shared_memory, max_batches, ahead, methods, note };
+            keys(&FromChild::Ready(ready))
+        };
+        assert_eq!(ready(1, 0, false), "type protocol worker shared_memory");
+        assert_eq!(ready(2, 1, true), "type protocol worker shared_memory max_batches ahead methods");
+        let failed = |error: ItemError| {
+            let responses = Vec::new();
+            let outcomes = OutcomesMessage { id: 1, items: vec![Some(error)], responses, last: false };
+            let head: Json = rmp_serde::from_slice(&encode(&FromChild::Outcomes(outcomes)).unwrap()).unwrap();
+            head["items"][0].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(failed(ItemError::default()), "message");
+        let whole = ItemError { invalid: true, retryable: true, status: Some(400), ..ItemError::default() };
+        assert_eq!(failed(whole), "message invalid status retryable");
+    }
+
     #[test]
     fn details_beyond_the_limit_are_left_out_and_the_error_stays() {
         let details = json!({ "fields": [{ "path": "$.a", "message": "no" }], "n": [1, -1, 0.5, true, null] });

@@ -230,8 +230,8 @@ mod tests {
     use super::*;
 
     /// A child with a batch of each of these timeouts, and the ids of its batches.
-    fn with_timeouts(timeouts: &[Option<u64>]) -> (OpenBatches, Vec<u64>) {
-        let mut open = OpenBatches::new(false);
+    fn with_timeouts(is_serial: bool, timeouts: &[Option<u64>]) -> (OpenBatches, Vec<u64>) {
+        let mut open = OpenBatches::new(is_serial);
         let room = Arc::new(Semaphore::new(timeouts.len()));
         let ids = timeouts.iter().map(|seconds| {
             let (answers, room) = (mpsc::channel(1).0, Arc::clone(&room).try_acquire_owned().unwrap());
@@ -243,14 +243,77 @@ mod tests {
     }
 
     #[test]
+    fn a_child_with_one_batch_at_a_time_begins_with_the_next_after_its_answer() {
+        let (mut open, ids) = with_timeouts(true, &[None, None, None]);
+        let begun = |open: &OpenBatches| ids.iter().map(|id| open.running(*id).is_some()).collect::<Vec<_>>();
+        assert_eq!(begun(&open), [true, false, false]);
+        assert!(open.end(ids[1]).is_err(), "it has not begun");
+        assert!(open.end(ids[0]).is_ok() && open.end(ids[0]).is_err());
+        assert_eq!(begun(&open), [false; 3]);
+        open.begin_next();
+        assert_eq!(begun(&open), [false, true, false]);
+        drop(open.take_waiting());
+        assert!(open.end(ids[1]).is_ok() && open.is_empty() && open.had_batch());
+        assert_eq!(begun(&with_timeouts(false, &[None; 3]).0), [true; 3]);
+    }
+
+    #[test]
+    fn a_child_that_has_ended_has_no_batch() {
+        assert!(!OpenBatches::new(true).had_batch() && OpenBatches::new(true).is_empty());
+        let (mut open, _) = with_timeouts(false, &[None; 2]);
+        assert!(!open.is_empty());
+        drop(open.close());
+        assert!(open.is_empty() && open.is_leaving);
+    }
+
+    #[test]
+    fn a_batch_is_overdue_after_its_timeout_once_its_callers_are_answered() {
+        let (mut open, ids) = with_timeouts(false, &[Some(0), Some(3_600), None]);
+        assert_eq!(open.overdue(), None);
+        open.give_up(ids[1]);
+        open.give_up(ids[2]);
+        assert_eq!(open.overdue(), None);
+        open.give_up(ids[0]);
+        assert_eq!(open.overdue(), Some(Duration::ZERO));
+        let (mut serial, ids) = with_timeouts(true, &[None, Some(0)]);
+        serial.give_up(ids[1]);
+        assert_eq!(serial.overdue(), None, "it has not begun");
+    }
+
+    /// The others have three quarters of the queue.
+    #[test]
+    fn cancellations_wait_for_a_place_in_the_queue_and_leave_a_quarter_of_it_free() {
+        let (frames, mut written) = mpsc::channel(8);
+        let mut open = OpenBatches::new(false);
+        let mut count = || std::iter::from_fn(|| written.try_recv().ok()).count();
+        open.cancel(&frames, 7, 0..10);
+        assert_eq!((count(), open.pending_cancels.len()), (6, 4));
+        open.send_cancels(&frames);
+        assert_eq!((count(), open.pending_cancels.len()), (4, 0));
+    }
+
+    #[test]
+    fn a_child_that_leaves_a_queue_full_is_stuck_and_one_that_has_ended_is_not() {
+        let (frames, written) = mpsc::channel(1);
+        let mut open = OpenBatches::new(false);
+        let send = |open: &mut OpenBatches| {
+            open.send(&frames, OutgoingFrame::new(&ToChild::Ping, Vec::new()));
+            open.is_stuck
+        };
+        assert!(!send(&mut open) && send(&mut open) && send(&mut open));
+        drop(written);
+        assert!(!send(&mut OpenBatches::new(false)));
+    }
+
+    #[test]
     fn a_child_may_be_silent_as_long_as_the_slowest_of_its_methods() {
-        let (mut open, ids) = with_timeouts(&[Some(1), Some(9), Some(3)]);
+        let (mut open, ids) = with_timeouts(false, &[Some(1), Some(9), Some(3)]);
         assert_eq!(open.longest_silence(None), Some(Duration::from_secs(9)));
         open.end(ids[1]).ok().unwrap();
         assert_eq!(open.longest_silence(None), Some(Duration::from_secs(3)));
-        assert_eq!(with_timeouts(&[Some(1), None]).0.longest_silence(None), None, "one may last for ever");
+        assert_eq!(with_timeouts(false, &[Some(1), None]).0.longest_silence(None), None, "one may last for ever");
         let unlimited = Some(Duration::from_secs(5));
-        assert_eq!(with_timeouts(&[Some(1), None]).0.longest_silence(unlimited), unlimited);
-        assert_eq!(with_timeouts(&[]).0.longest_silence(unlimited), None);
+        assert_eq!(with_timeouts(false, &[Some(1), None]).0.longest_silence(unlimited), unlimited);
+        assert_eq!(with_timeouts(false, &[]).0.longest_silence(unlimited), None);
     }
 }

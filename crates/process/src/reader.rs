@@ -411,6 +411,20 @@ mod tests {
     }
 
     #[test]
+    fn a_silent_child_is_pinged_once_after_half_of_its_time() {
+        let pings = std::cell::Cell::new(0);
+        let since = Instant::now().checked_sub(Duration::from_secs(60));
+        let mut silence = SilenceTimer { since, is_pinged: false };
+        let mut is_too_long = |seconds| {
+            let is_too_long = silence.is_too_long(Duration::from_secs(seconds), || pings.set(pings.get() + 1));
+            (is_too_long, pings.get())
+        };
+        assert_eq!([is_too_long(1_000), is_too_long(100), is_too_long(100)], [(false, 0), (false, 1), (false, 1)]);
+        assert_eq!(is_too_long(60), (true, 1));
+        assert!(!SilenceTimer::default().is_too_long(Duration::from_secs(60), || panic!("it was not silent")));
+    }
+
+    #[test]
     fn a_suspicion_ends_with_the_next_good_look() {
         let is_lost_at = |millis| millis / 100 % 2 == 0;
         assert_eq!(run(false, is_lost_at), ((100..1000).step_by(100).collect(), None));

@@ -123,6 +123,10 @@ async fn status(url: &HttpUrl) -> io::Result<u16> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{Shutdown, TcpListener};
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -145,5 +149,62 @@ mod tests {
         ] {
             assert_eq!(parsed(url), None, "{url}");
         }
+    }
+
+    /// Probes a server that answers with these bytes: what comes of it, and the request. Only an answer without a whole
+    /// line ends with its connection.
+    async fn probed(answer: &'static str) -> (Result<(), String>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = vec![0; 1024];
+            let bytes = stream.read(&mut request).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            if !answer.contains('\n') && answer.len() < STATUS_LINE_BYTES {
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            (stream, String::from_utf8_lossy(&request[..bytes]).into_owned())
+        });
+        let url = HttpUrl::parse(&format!("http://{authority}/health?x=1")).unwrap();
+        let probed = Readiness::Http(url).probe(|| panic!("it is asked for no line")).await;
+        let (_stream, request) = server.join().unwrap();
+        (probed.map_err(|error| error.replace(&authority, "AUTHORITY")), request.replace(&authority, "AUTHORITY"))
+    }
+
+    #[tokio::test]
+    async fn a_server_is_ready_when_it_answers_with_a_status_of_2xx() {
+        let long = "HTTP/1.1 200 a phrase of very many words, all on the first line of the answer";
+        for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.0 299 \r\n", "HTTP/1.1 204", long] {
+            let (probed, request) = probed(answer).await;
+            assert_eq!(probed, Ok(()), "{answer}");
+            assert!(request.starts_with("GET /health?x=1 HTTP/1.1\r\nhost: AUTHORITY\r\n"), "{request}");
+            assert!(request.ends_with("\r\n\r\n"), "{request}");
+        }
+        for (answer, expected) in [
+            ("HTTP/1.1 199 \r\n", "http://AUTHORITY/health?x=1 answers 199"),
+            ("HTTP/1.1 300 \r\n", "http://AUTHORITY/health?x=1 answers 300"),
+            ("HTTP/2 200 \r\n", "http://AUTHORITY/health?x=1 does not answer: this is not HTTP/1.1"),
+            ("HTTP/1.1 20", "http://AUTHORITY/health?x=1 does not answer: this is not HTTP/1.1"),
+            ("", "http://AUTHORITY/health?x=1 does not answer: this is not HTTP/1.1"),
+        ] {
+            assert_eq!(probed(answer).await.0, Err(expected.to_owned()), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn ports_files_and_lines_are_ready_when_they_are_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = Readiness::Tcp(listener.local_addr().unwrap().to_string());
+        assert_eq!(port.probe(|| false).await, Ok(()));
+        drop(listener);
+        assert!(port.probe(|| true).await.unwrap_err().contains("accepts no connection"));
+        let (here, missing) = (std::env::current_exe().unwrap(), PathBuf::from("/no/such/file"));
+        assert_eq!(Readiness::File(here).probe(|| false).await, Ok(()));
+        assert_eq!(Readiness::File(missing).probe(|| true).await, Err("there is no /no/such/file".to_owned()));
+        let line = Readiness::Line("ready".to_owned());
+        assert_eq!(line.probe(|| true).await, Ok(()));
+        assert_eq!(line.probe(|| false).await, Err("it has printed no line with `ready`".to_owned()));
+        assert_eq!(Readiness::Started.probe(|| false).await, Ok(()));
     }
 }

@@ -67,3 +67,36 @@ impl Visit for Text {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn records_of_info_and_above_are_sent_with_their_fields() {
+        let sent = Arc::<Mutex<Vec<(String, String, String)>>>::default();
+        let to = Arc::clone(&sent);
+        let send = move |message: &FromChild| match message {
+            FromChild::Log(LogMessage { level, target, message, request_id: None }) => {
+                to.lock().push((level.clone(), target.clone(), message.clone()));
+            }
+            other => panic!("{other:?}"),
+        };
+        tracing::subscriber::with_default(ReplicaLog { send, spans: AtomicU64::new(1) }, || {
+            tracing::warn!(target: "model", n = 7, text = "x", "loaded {}", "twice");
+            tracing::debug!(target: "model", "not this");
+            let spans = [tracing::info_span!("one"), tracing::info_span!("two")];
+            assert!(spans.iter().all(tracing::Span::is_disabled));
+            spans[0].in_scope(|| tracing::info!(target: "model", "within"));
+            tracing::error!(target: "model", code = 3);
+        });
+        let record = |level: &str, message: &str| (level.to_owned(), "model".to_owned(), message.to_owned());
+        let expected =
+            [record("warn", "loaded twice n=7 text=\"x\""), record("info", "within"), record("error", " code=3")];
+        assert_eq!(*sent.lock(), expected);
+    }
+}

@@ -68,3 +68,17 @@ fn error(failure: Failure) -> Box<ErrorParts> {
     }
     Box::new(parts)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_item_has_its_status_unless_the_code_says_another() {
+        let status = |failure: Failure| error(failure).status;
+        assert_eq!(status(Failure::invalid_input("no text")), Some(INVALID_STATUS));
+        assert_eq!(status(Failure::invalid_input("no text").with_status(400)), Some(400));
+        assert_eq!(status(Failure::new("no weights")), None);
+        assert_eq!(error(Failure::new("no weights")).message, "no weights");
+    }
+}

@@ -231,6 +231,97 @@ mod tests {
     }
 
     #[test]
+    fn what_a_service_says_of_its_stage_is_a_line_each() {
+        let mut app = app();
+        let says = json!({
+            "target": "app.py:alone", "route": "/alone", "input": {}, "output": {}, "max_batch_size": 8, "replicas": 2,
+            "timeout_ms": 700, "contract": "idempotent", "warm": false, "start_timeout_ms": 9000, "max_delay_ms": 5,
+            "queue": 64, "memory_limit": "1 GiB", "devices": ["cuda:0", "cuda:1"], "env": { "A": "1" }, "affinity": [[0, 1]],
+            "concurrency": 4, "description": "Adds.", "examples": [{ "a": 1 }, null], "methods": ["GET", "POST"],
+            "openai": "chat", "aliases": ["small", "large"], "mcp": true, "documentation": "Adds two numbers.",
+        });
+        app.services[3] = serde_json::from_value(says).unwrap();
+        let text = app.configuration();
+        let expected = r#"[[stage]]
+name = "alone"
+kind = "python"
+app = "app.py:alone"
+max_batch_size = 8
+timeout = "700ms"
+max_delay = "5ms"
+queue = 64
+contract = "idempotent"
+concurrency = 4
+replicas = 2
+start_timeout = "9000ms"
+memory_limit = "1 GiB"
+devices = ["cuda:0", "cuda:1"]
+env = { A = "1" }
+affinity = [[0, 1]]
+warm = false
+
+[[route]]
+path = "/alone"
+stages = "alone"
+summary = "Adds."
+methods = ["GET", "POST"]
+description = "Adds two numbers."
+mcp = true
+openai = "chat"
+aliases = ["small", "large"]
+examples = [{ json = { a = 1 } }]
+
+"#;
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn what_is_the_default_is_no_line() {
+        let mut app = app();
+        let says = json!({
+            "target": "app.py:alone", "route": "/alone", "input": {}, "output": {}, "max_batch_size": 1, "replicas": 1,
+            "contract": "at_most_once", "env": {}, "concurrency": 1, "description": "", "mcp": true, "documentation": "",
+            "openai": "chat",
+        });
+        app.services[3] = serde_json::from_value(says).unwrap();
+        let expected = r#"[[stage]]
+name = "alone"
+kind = "python"
+app = "app.py:alone"
+
+[[route]]
+path = "/alone"
+stages = "alone"
+mcp = true
+openai = "chat"
+
+"#;
+        assert!(app.configuration().contains(expected), "{}", app.configuration());
+        app.services[3].mcp = false;
+        app.services[3].documentation = Some("For agents.".to_owned());
+        assert!(!app.configuration().contains("For agents."), "agents may not call it");
+    }
+
+    #[test]
+    fn the_function_that_names_callers_has_the_timeout_of_its_route_and_an_app_may_set_a_longer_silence() {
+        let mut app = app();
+        (app.services[3].route, app.services[3].timeout_ms) = ("@auth".to_owned(), Some(500));
+        let text = app.configuration();
+        assert_eq!(text.matches("timeout = \"500ms\"\n").count(), 2, "of the stage, and of the route: {text}");
+        (app.services[3].route, app.services[3].timeout_ms) = ("@asgi/a".to_owned(), Some(90_000));
+        assert!(app.configuration().contains("\nsilence_timeout = \"90000ms\"\n"));
+        (app.services[3].route, app.services[3].timeout_ms) = ("/alone".to_owned(), Some(500));
+        let text = app.configuration();
+        assert!(text.matches("timeout").count() == 1 && !text.contains("silence_timeout"), "{text}");
+    }
+
+    #[test]
+    fn keys_that_are_no_words_are_quoted() {
+        let keys = json!({ "a-b_1": true, "": 1, "a b": "x", "ä": null, "ö": -1.5 });
+        assert_eq!(inline(&keys).as_deref(), Some(r#"{ a-b_1 = true, "" = 1, "a b" = "x", "ö" = -1.5 }"#));
+    }
+
+    #[test]
     fn an_example_is_a_value_of_toml_if_it_can_be() {
         let example =
             json!({ "text": "a\u{7f}\"", "top": 3, "scale": 0.5, "none": null, "names": [["a"], []], "on": true });

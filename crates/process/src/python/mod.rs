@@ -318,30 +318,4 @@ fn directory(base: &Path) -> &Path {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_interpreter_is_the_nearest_that_is_there() {
-        let root = std::env::temp_dir().join(format!("callboard-interpreters-{}", std::process::id()));
-        let environment = |name: &str| {
-            let bin = root.join(name).join("bin");
-            fs::create_dir_all(&bin).unwrap();
-            fs::write(bin.join("python"), "").unwrap();
-            root.join(name)
-        };
-        let config = PythonConfig::new("app.py");
-        let base = root.join("app");
-        let (active, program) = (root.join("active"), environment("installed").join("bin/callboard"));
-        fs::write(&program, "").unwrap();
-        let found = || config.interpreter_of(&base, Some(active.clone()), Some(&program));
-        assert_eq!(found(), Path::new("python3"), "a directory like /usr/local, which is no environment");
-        fs::write(root.join("installed/pyvenv.cfg"), "").unwrap();
-        assert_eq!(found(), root.canonicalize().unwrap().join("installed/bin/python"));
-        for name in ["app/.venv", "active"] {
-            let made = environment(name);
-            assert_eq!(found(), made.join("bin/python"));
-        }
-        fs::remove_dir_all(root).unwrap();
-    }
-}
+mod tests;
