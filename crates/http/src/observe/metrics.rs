@@ -156,12 +156,15 @@ fn flush(series: &mut Vec<(String, &str)>, ordered: &mut String) {
     series.drain(..).for_each(|(_, line)| ordered.push_str(line));
 }
 
-/// The labels that all samples of a series share: all but the bound of a bucket, which comes last.
+/// The labels that all samples of a series share: all but the bound of a bucket, which is at any place.
 fn labels_of(line: &str) -> String {
     let (front, _) = line.rsplit_once(' ').unwrap_or((line, ""));
     let labels = front.split_once('{').map_or("", |(_, labels)| labels.trim_end_matches('}'));
-    let labels = labels.split_once("le=\"").map_or(labels, |(before, _)| before);
-    labels.trim_end_matches(',').to_owned()
+    let is_first = labels.starts_with("le=\"");
+    let Some(at) = is_first.then_some(0).or_else(|| labels.find(",le=\"")) else { return labels.to_owned() };
+    let (before, bound) = labels.split_at(at);
+    let after = bound.splitn(3, '"').nth(2).unwrap_or_default();
+    [before, after].concat().trim_matches(',').to_owned()
 }
 
 /// The door of the routes, and of the pages of the edge.
@@ -177,11 +180,11 @@ mod tests {
     #[test]
     fn series_are_sorted_by_label_and_keep_the_order_of_their_samples() {
         let page = "# TYPE x histogram\nx_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\n\
-                    x_bucket{route=\"/b\",le=\"1.0\"} 1\nx_bucket{route=\"/b\",le=\"+Inf\"} 1\n\
+                    x_bucket{le=\"1.0\",route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"+Inf\"} 1\n\
                     x_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
                     # TYPE y gauge\ny{s=\"2\"} 1\ny{s=\"1\"} 1\n# EOF\n";
         let ordered = "# TYPE x histogram\nx_sum{route=\"/a\"} 1\nx_bucket{route=\"/a\",le=\"1.0\"} 1\n\
-                       x_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{route=\"/b\",le=\"1.0\"} 1\n\
+                       x_sum{route=\"/b\"} 1\nx_count{route=\"/b\"} 1\nx_bucket{le=\"1.0\",route=\"/b\"} 1\n\
                        x_bucket{route=\"/b\",le=\"+Inf\"} 1\n# TYPE y gauge\ny{s=\"1\"} 1\ny{s=\"2\"} 1\n# EOF\n";
         assert_eq!(in_order(page), ordered);
     }
