@@ -20,7 +20,6 @@ use callboard_http::protocol::{
     ApiError, ProtocolRequest, RequestContext, SERVER_TIMING, decode_value, from_value, insert_cache_status,
     server_timing,
 };
-use serde::Serialize;
 
 use super::error::Refusal;
 use super::infer::{AdmittedBody, JSON_PER_BYTE, ModelCall, read_body};
@@ -28,12 +27,7 @@ use super::model::Model;
 use super::request::BodyLayout;
 use super::run::{ITEM_BYTES, run_all};
 
-#[derive(Serialize)]
-struct Predictions<'a> {
-    predictions: &'a [Value],
-}
-
-/// Answers `POST …:predict`.
+/// Answers `POST …:predict`. A prediction that JSON has no form for, such as NaN, fails the request.
 pub(crate) async fn predict(call: ModelCall<'_>, request: ProtocolRequest<'_>) -> Result<Response, ApiError> {
     if call.route.streams() {
         let message = format!("model '{}' answers with a stream, which 'predict' cannot", call.model.name);
@@ -121,9 +115,6 @@ fn written(model: &Model, is_bare: bool, outputs: &[Payload]) -> Result<Bytes, A
             })
         })
         .collect::<Result<_, ApiError>>()?;
-    let json = serde_json::to_vec(&Predictions { predictions: &predictions });
-    json.map(Bytes::from).map_err(|error| {
-        let message = format!("the outputs of model '{}' cannot be written as JSON: {error}", model.name);
-        Refusal::new(message).into()
-    })
+    let body = Value::Map(Map::from_iter([("predictions", Value::List(predictions))]));
+    body.encode(Format::Json).map_err(ApiError::unencodable)
 }

@@ -138,6 +138,11 @@ fn verdict(route: &str, answer: Value) -> Result<Map, ApiError> {
         Value::Map(map) => map,
         other => return Err(bad_answer(route, other.kind(), "true, false or an object with `flagged`")),
     };
+    // JSON would have null for them, which is no score.
+    let is_number = |score: &Value| score.as_f64().is_none_or(f64::is_finite);
+    if matches!(verdict.get("category_scores"), Some(Value::Map(scores)) if !scores.values().all(is_number)) {
+        return Err(bad_answer(route, "a score that is no number", "finite scores"));
+    }
     let is_true = |value: &Value| *value == Value::Bool(true);
     let flagged = matches!(verdict.get("categories"), Some(Value::Map(each)) if each.values().any(is_true));
     for (name, value) in
