@@ -41,6 +41,7 @@ mod wire;
 
 use std::sync::Arc;
 
+use callboard_core::edge::Route;
 use callboard_core::{Deadline, ErrorKind, Instant, LocalClient};
 use callboard_http::HttpConfig;
 use callboard_http::axum::body::Body;
@@ -48,10 +49,11 @@ use callboard_http::axum::http::request::Parts;
 use callboard_http::axum::http::{Method, Request, StatusCode, Version};
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    ApiError, CalledRoute, Claims, ClientAddress, ContentCoding, Protocol, ProtocolAnswer, ProtocolRequest,
-    RequestContext, RequestHead, SERVER_TIMING, StartingAnswer, server_timing, short_body,
+    ApiError, CalledRoute, Claims, ClientAddress, ContentCoding, Protocol, ProtocolAnswer, ProtocolDocument,
+    ProtocolRequest, RequestContext, RequestHead, SERVER_TIMING, StartingAnswer, server_timing, short_body,
 };
 use callboard_oip::InferenceProtocol;
+use serde_json::{Value, json};
 
 use self::framing::{answer_coding, coding_of, unimplemented};
 use self::inference::infer::{Caller, InferAnswer};
@@ -295,6 +297,13 @@ impl Protocol for GrpcProtocol {
 
     fn claims(&self) -> Claims {
         Claims { paths: &SERVICES, content_types: &["application/grpc"], open_paths: &OPEN, ..Claims::default() }
+    }
+
+    fn document(&self, _: &[Arc<Route>], _: &mut dyn FnMut(&str, Value) -> Value) -> Option<ProtocolDocument> {
+        let description = "The same routes on this port over gRPC: `callboard.v1.Inference`, and \
+                           `inference.GRPCInferenceService` of the Open Inference Protocol. Reflection has their messages.";
+        let tag = json!({ "name": "grpc", "description": description });
+        Some(ProtocolDocument { tag, ..ProtocolDocument::default() })
     }
 
     fn answer<'a>(&'a self, _: RequestContext<'a>, _: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {

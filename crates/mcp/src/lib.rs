@@ -42,7 +42,8 @@ use callboard_core::{ErrorKind, LocalClient};
 use callboard_http::axum::http::Method;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolRequest, RequestContext, UnroutedRequest, compressed,
+    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext, UnroutedRequest,
+    compressed,
 };
 use serde_json::{Value, json};
 
@@ -163,6 +164,15 @@ impl Protocol for McpProtocol {
 
     fn check(&self, routes: &[Arc<Route>]) -> Result<(), String> {
         self.tools().check(routes)
+    }
+
+    /// Without a tool there is nothing to call.
+    fn document(&self, routes: &[Arc<Route>], _: &mut dyn FnMut(&str, Value) -> Value) -> Option<ProtocolDocument> {
+        let description = format!("Routes as tools for agents, by the Model Context Protocol at `POST {PATH}`.");
+        let tag = json!({ "name": "mcp", "description": description });
+        let tools = self.tools();
+        let has_tool = routes.iter().any(|route| tools.is_tool(route));
+        has_tool.then(|| ProtocolDocument { tag, ..ProtocolDocument::default() })
     }
 
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {

@@ -145,7 +145,8 @@ pub type StartingAnswer<'a> = Pin<Box<dyn Future<Output = Option<Response>> + Se
 pub struct ProtocolDocument {
     /// The tag of its operations.
     pub tag: Value,
-    /// Its operations by path.
+    /// Its operations by path. The page at `/docs` shows tags by their operations: without any, the description of the
+    /// tag is a paragraph at its top.
     pub paths: Map<String, Value>,
     /// The responses that its operations refer to.
     pub responses: Map<String, Value>,

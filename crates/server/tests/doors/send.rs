@@ -27,6 +27,7 @@ pub(crate) enum Version {
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) version: Version,
+    pub(crate) method: Method,
     /// The host that it names. Default: the address of the server.
     pub(crate) host: Option<String>,
     pub(crate) path: String,
@@ -36,6 +37,10 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    pub(crate) fn get(path: &str) -> Self {
+        Self { method: Method::GET, ..Self::post(Version::Http1, path, "text/plain", "") }
+    }
+
     pub(crate) fn json(path: &str, body: &Json) -> Self {
         Self::post(Version::Http1, path, "application/json", body.to_string())
     }
@@ -48,7 +53,7 @@ impl Call {
 
     pub(crate) fn post(version: Version, path: &str, media_type: &str, body: impl Into<Bytes>) -> Self {
         let (path, media_type) = (path.into(), media_type.into());
-        Self { version, host: None, path, media_type, headers: Vec::new(), body: body.into() }
+        Self { version, method: Method::POST, host: None, path, media_type, headers: Vec::new(), body: body.into() }
     }
 
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
@@ -58,7 +63,7 @@ impl Call {
 
     /// Sends it on a connection of its own, and waits for the head of its answer.
     pub(crate) async fn open(&self, address: SocketAddr) -> Response<Incoming> {
-        let mut request = Request::builder().method(Method::POST).header(CONTENT_TYPE, &self.media_type);
+        let mut request = Request::builder().method(self.method.clone()).header(CONTENT_TYPE, &self.media_type);
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }

@@ -75,10 +75,16 @@ async fn a_number_that_json_does_not_have_is_a_failure() {
         for (name, call) in whole() {
             let answer = call.send(server.address()).await;
             let expected = match name {
-                "a route" | "a function" | "embeddings" | "embeddings in base64" | "rerank" => 500,
+                "a route"
+                | "a function"
+                | "embeddings"
+                | "embeddings in base64"
+                | "moderations"
+                | "rerank"
+                | "predict"
+                | "callboard.v1 Call" => 500,
                 "Cohere's rerank" => 424,
                 "infer" => 400,
-                "callboard.v1 Call" => 500,
                 "a tool" => {
                     assert_eq!(answer.json()["result"]["isError"], true, "{}", answer.text());
                     200
@@ -87,9 +93,29 @@ async fn a_number_that_json_does_not_have_is_a_failure() {
                     assert!(answer.body.ends_with(&number.to_le_bytes()), "{answer:?}");
                     200
                 }
-                _ => continue,
+                // Their answers have no number.
+                "chat" | "responses" | "messages" | "images" => 200,
+                door => panic!("{door}"),
             };
             assert_eq!(answer.status(), expected, "{name}: {}", answer.text());
         }
     }
+}
+
+/// Doors whose requests the document cannot describe are named in it, and on the page for people.
+#[tokio::test]
+async fn the_document_and_the_page_name_grpc_and_the_tools() {
+    let app = models::whole(App::new(), 1.0, &Arc::default());
+    let server = Server::start(app, "127.0.0.1:0", HttpConfig::default()).await.unwrap();
+    let document = Call::get("/openapi.json").send(server.address()).await.json();
+    let tags: Vec<&str> =
+        document["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
+    assert_eq!(tags, ["routes", "models", "openai", "anthropic", "cohere", "grpc", "mcp", "node"]);
+    assert!(document["info"].get("description").is_none());
+    let shown = Call::get("/openapi.json?forms").send(server.address()).await.json();
+    let shown = shown["info"]["description"].as_str().unwrap();
+    assert!(shown.contains("`callboard.v1.Inference`") && shown.contains("`POST /mcp`"), "{shown}");
+    let empty = Server::start(App::new(), "127.0.0.1:0", HttpConfig::default()).await.unwrap();
+    let tags = &Call::get("/openapi.json").send(empty.address()).await.json()["tags"];
+    assert!(!tags.as_array().unwrap().iter().any(|tag| tag["name"] == "mcp"), "it has no tool: {tags}");
 }

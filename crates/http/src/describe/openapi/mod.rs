@@ -89,9 +89,14 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols, audien
     paths.insert("/v1/call/{name}".to_owned(), json!({ "post": operation::for_calls(&mut components) }));
     let mut tags = vec![json!({ "name": "routes", "description": "What this node serves." })];
     let mut error_responses = operation::error_responses();
+    let needs_key = info.needs_key;
+    let mut info = info_object(info);
     for protocol in protocols.iter() {
         let document = protocol.document(routes, &mut |name, schema| components.insert(name, schema));
         let Some(document) = document else { continue };
+        if audience == Audience::People && document.paths.is_empty() {
+            add_paragraph(&mut info, &document.tag);
+        }
         tags.push(document.tag);
         paths.extend(document.paths);
         error_responses.extend(document.responses);
@@ -100,7 +105,7 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols, audien
     paths.extend(pages::operations(&mut components));
     let mut document = json!({
         "openapi": "3.1.0",
-        "info": info_object(info),
+        "info": info,
         // Relative to the document, so that it is correct behind a proxy with a path prefix.
         "servers": [{ "url": "." }],
         // No key is required, unless `secure` adds one.
@@ -114,7 +119,7 @@ fn document(routes: &[Arc<Route>], info: &ApiInfo, protocols: &Protocols, audien
             "parameters": operation::parameters(),
         },
     });
-    if info.needs_key {
+    if needs_key {
         security::secure(&mut document, protocols);
     }
     document
@@ -126,6 +131,12 @@ fn info_object(info: &ApiInfo) -> Value {
         object["description"] = json!(info.description);
     }
     object
+}
+
+/// Describes a protocol without operations, of which the page shows nothing else.
+fn add_paragraph(info: &mut Value, tag: &Value) {
+    let before = info["description"].as_str().map(|before| format!("{before}\n\n")).unwrap_or_default();
+    info["description"] = json!(before + tag["description"].as_str().unwrap_or_default());
 }
 
 /// RFC 9457 with our own members.
