@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::node::Node;
 use crate::process::run;
 use crate::python::Python;
 use crate::support::{Server, TEST_TIMEOUT, callboard, directory, without_settings};
@@ -113,6 +114,53 @@ fn kubernetes_takes_every_manifest_and_a_misspelt_field_is_found() {
             // The program knows each flag and its value.
             run(&mut callboard(serve.iter().chain(&["examples/digits", "--explain"]))).unwrap();
         }
+    }
+}
+
+/// By what the registries of packages have of the operators. The definition of InferencePool is in none.
+#[test]
+fn operators_take_their_kinds_and_a_misspelt_field_is_found() {
+    let Some((tools, node)) = Python::with("deploy").zip(Node::with("deploy")) else { return };
+    let Some(kserve) = Python::with("kserve") else { return };
+    let directory = node.scratch("manifests");
+    let rendered = |variant: &str| {
+        let file = directory.join(variant);
+        let mut kustomize = Command::new(tools.program("kubectl"));
+        fs::write(&file, run(kustomize.arg("kustomize").arg(deploy("kubernetes").join(variant))).unwrap()).unwrap();
+        file
+    };
+    let misspelt = |file: &Path, field: &str| {
+        let text = read(file).replace(field, &field.to_uppercase());
+        assert!(text.contains(&field.to_uppercase()), "{field}");
+        let misspelt = directory.join("misspelt");
+        fs::write(&misspelt, text).unwrap();
+        misspelt
+    };
+
+    let script = "deploy_kinds.mjs";
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/scripts");
+    fs::copy(scripts.join(script), directory.join(script)).unwrap();
+    let (picked, knative) = (rendered("picked"), rendered("knative"));
+    let check = |files: &[&Path]| {
+        let mut command = Command::new("node");
+        run(command.arg(script).args(files).current_dir(&directory))
+    };
+    let kinds = check(&[&picked, &knative]).unwrap();
+    assert_eq!(kinds.lines().collect::<Vec<_>>(), ["ScaledObject", "PodMonitor", "Service"]);
+    for (file, field) in [(&picked, "pollingInterval"), (&picked, "podMetricsEndpoints"), (&knative, "timeoutSeconds")]
+    {
+        check(&[&misspelt(file, field)]).unwrap_err();
+    }
+
+    let runtime = rendered("kserve");
+    let check = |file: &Path| {
+        let mut command = Command::new(kserve.program("python"));
+        run(command.arg(scripts.join("deploy_kserve.py")).arg(file))
+    };
+    let kinds = check(&runtime).unwrap();
+    assert_eq!(kinds.lines().collect::<Vec<_>>(), ["ServingRuntime", "InferenceService"]);
+    for field in ["autoSelect", "readOnlyRootFilesystem", "storageUri"] {
+        check(&misspelt(&runtime, field)).unwrap_err();
     }
 }
 
