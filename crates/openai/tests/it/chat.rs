@@ -1,7 +1,7 @@
 //! Chat and completions, whole and streamed.
 
 use callboard_codec::Value as Input;
-use callboard_core::{App, RouteSpec, Stage, StreamStage, Task};
+use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage, Task};
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,24 @@ fn ask(model: &str, text: &str, more: Value) -> Value {
     let mut body = json!({ "messages": [{ "role": "user", "content": text }], "model": model });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
+}
+
+#[tokio::test]
+async fn log_probabilities_of_a_model_reach_the_client() {
+    let of =
+        |token: &str| json!({ "content": [{ "token": token, "logprob": -0.5, "bytes": [97], "top_logprobs": [] }] });
+    let pieces = StreamStage::each("pieces", move |_: &Input| {
+        let piece = move |token: &str| json!({ "content": token, "logprobs": of(token) });
+        stream::iter(["a", "b"].map(|token| Ok::<_, Failure>(Input::from_serialize(&piece(token)).unwrap())))
+    });
+    let served = Served::start(App::new().mount(RouteSpec::streaming("/pieces", pieces).task(Task::Chat))).await;
+    let whole = served.post("/v1/chat/completions", &ask("pieces", "hi", json!({ "logprobs": true }))).await.ok();
+    let both = json!({ "content": [of("a")["content"][0], of("b")["content"][0]] });
+    assert_eq!(whole["choices"][0]["logprobs"], both);
+    let streamed = ask("pieces", "hi", json!({ "logprobs": true, "stream": true }));
+    let (events, _) = served.post("/v1/chat/completions", &streamed).await.events();
+    let each: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["logprobs"]).collect();
+    assert_eq!(each, [&of("a"), &of("b"), &Value::Null]);
 }
 
 #[tokio::test]
@@ -143,7 +161,7 @@ async fn a_stop_sequence_ends_a_choice_and_cancels_its_call() {
 #[tokio::test]
 async fn an_error_inside_of_a_stream_is_its_last_event() {
     let breaking = StreamStage::each("breaking", |_: &Vec<Message>| {
-        stream::iter([Ok("a ".to_owned()), Err(callboard_core::Failure::new("the model is broken"))])
+        stream::iter([Ok("a ".to_owned()), Err(Failure::new("the model is broken"))])
     });
     let served = Served::start(App::new().mount(RouteSpec::streaming("/breaking", breaking).task(Task::Chat))).await;
     let (chunks, is_done) =
