@@ -1,4 +1,4 @@
-//! Other people's clients of gRPC: Triton's, KServe's, grpc-js, and grpcio's for health, against models of every kind.
+//! Other people's clients of gRPC: Triton's, KServe's, MLServer's, grpc-js, and grpcio's for health, against models of every kind.
 
 use std::fs;
 use std::path::Path;
@@ -24,6 +24,13 @@ fn the_client_of_kserve_calls_over_grpc_and_rest() {
     let Some(output) = triton::run_with("kserve", "kserve_clients.py") else { return };
     let parts = ["infer", "statuses", "cancelled", "repository", "v2", "v1"];
     assert_eq!(output.lines().collect::<Vec<_>>(), parts);
+}
+
+/// Their messages are typed, and they number the index of models in their own way.
+#[test]
+fn the_stubs_of_mlserver_call() {
+    let Some(output) = triton::run_with("mlserver", "mlserver_stubs.py") else { return };
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["described", "inferred", "listed"]);
 }
 
 #[test]

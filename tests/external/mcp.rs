@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,15 +23,20 @@ fn url(server: &Server) -> String {
     format!("http://{}/mcp", server.address)
 }
 
+/// Tools in trouble, and the file in which they note each run.
+fn trouble(python: &Python) -> (Server, PathBuf) {
+    let runs = directory().join("runs");
+    fs::write(&runs, "").unwrap();
+    let mut app = command(python, &["serve", APP, "--http", "127.0.0.1:0"]);
+    app.env("RUNS", &runs);
+    (Server::start(app), runs)
+}
+
 #[test]
 fn the_library_of_the_protocol_calls_cancels_and_loses_its_connection() {
     let Some((python, mcp)) = python().zip(Python::with("mcp")) else { return };
     let example = serve(&python, EXAMPLE);
-    let runs = directory().join("runs");
-    fs::write(&runs, "").unwrap();
-    let mut app = command(&python, &["serve", APP, "--http", "127.0.0.1:0"]);
-    app.env("RUNS", &runs);
-    let app = Server::start(app);
+    let (app, runs) = trouble(&python);
     let output = mcp.run("mcp_python.py", &[&url(&example), &url(&app), runs.to_str().unwrap()]);
     assert_eq!(output.lines().collect::<Vec<_>>(), ["tools", "errors", "progress", "cancelled", "lost"]);
 }
@@ -41,9 +46,12 @@ fn its_first_version_and_fastmcp_shake_hands_and_call() {
     let Some((python, old)) = python().zip(Python::with("mcp-old")) else { return };
     let Some(fastmcp) = Python::with("fastmcp") else { return };
     let example = serve(&python, EXAMPLE);
-    let output = old.run("mcp_python_old.py", &[&url(&example)]);
+    let (app, runs) = trouble(&python);
+    let urls = [&example, &app].map(url);
+    let arguments = [urls[0].as_str(), &urls[1], runs.to_str().unwrap()];
+    let output = old.run("mcp_python_old.py", &arguments);
     assert_eq!(output.lines().collect::<Vec<_>>(), ["tools", "calls", "progress", "ping"]);
-    let output = fastmcp.run("mcp_fastmcp.py", &[&url(&example)]);
+    let output = fastmcp.run("mcp_fastmcp.py", &arguments);
     assert_eq!(output.lines().collect::<Vec<_>>(), ["tools", "calls", "progress"]);
 }
 
@@ -51,10 +59,13 @@ fn its_first_version_and_fastmcp_shake_hands_and_call() {
 fn both_clients_in_javascript_call_tools() {
     let Some((python, node)) = python().zip(Node::with("mcp")) else { return };
     let example = serve(&python, EXAMPLE);
+    let (app, runs) = trouble(&python);
     let directory = node.scratch("clients");
     let script = "mcp_clients.mjs";
     fs::copy(Path::new("tests/external/scripts").join(script), directory.join(script)).unwrap();
-    assert_eq!(node.script(script, &[&url(&example)], &directory).trim(), "sdk\nclient");
+    let urls = [&example, &app].map(url);
+    let arguments = [urls[0].as_str(), &urls[1], runs.to_str().unwrap()];
+    assert_eq!(node.script(script, &arguments, &directory).trim(), "sdk\nclient");
 }
 
 /// The app is started by its host, or a running node is called through a bridge with a key.
@@ -127,7 +138,7 @@ fn code_that_does_not_return_ends_with_its_host() {
 }
 
 /// The scenarios of the suite for what this server offers, each in the versions that have it.
-const SCENARIOS: [&str; 15] = [
+const SCENARIOS: [&str; 16] = [
     "server-initialize",
     "server-stateless",
     "ping",
@@ -143,6 +154,7 @@ const SCENARIOS: [&str; 15] = [
     "resources-list",
     "caching",
     "http-header-validation",
+    "dns-rebinding-protection",
 ];
 
 /// What a server cannot fail that asks its clients nothing: the suite wants a tool that does.

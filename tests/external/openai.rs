@@ -60,17 +60,21 @@ fn the_client_of_cohere_ranks_and_repeats_nothing_that_ran() {
 #[test]
 fn libraries_for_many_providers_use_it_as_one_of_them() {
     let Some((python, others)) = python().zip(Python::with("openai-others")) else { return };
-    let server = serve(&python, EXAMPLE);
-    let output = others.run("openai_others.py", &[&base(&server)]);
+    let example = serve(&python, EXAMPLE);
+    let (trouble, runs) = trouble(&python);
+    let output = others.run("openai_others.py", &[&base(&example), &base(&trouble), runs.to_str().unwrap()]);
     assert_eq!(output.lines().collect::<Vec<_>>(), ["langchain", "litellm", "llama_index"]);
 }
 
 #[test]
 fn clients_in_javascript_chat_stream_and_embed() {
     let Some((python, node)) = python().zip(Node::with("openai")) else { return };
-    let server = serve(&python, EXAMPLE);
+    let example = serve(&python, EXAMPLE);
+    let (trouble, runs) = trouble(&python);
     let directory = node.scratch("clients");
     let script = "openai_clients.mjs";
     fs::copy(Path::new("tests/external/scripts").join(script), directory.join(script)).unwrap();
-    assert_eq!(node.script(script, &[&base(&server)], &directory).trim(), "openai\nai");
+    let bases = [&example, &trouble].map(base);
+    let arguments = [bases[0].as_str(), &bases[1], runs.to_str().unwrap()];
+    assert_eq!(node.script(script, &arguments, &directory).trim(), "openai\nai");
 }

@@ -109,6 +109,13 @@ def watch_endless() -> Iterator[str]:
 
 
 @cb.function(mcp=True)
+def write_failure() -> str:
+    """Fails, once."""
+    note("failed")
+    raise RuntimeError("the tool is broken")
+
+
+@cb.function(mcp=True)
 def write_order(count: int) -> dict[str, int]:
     """Orders things, once."""
     note("order begun")

@@ -1,11 +1,13 @@
-// Both clients of the protocol in TypeScript against the example. Argument: its URL.
+// Both clients of the protocol in TypeScript. Arguments: the URLs of the example and of `mcp_app.py`, and its file of
+// runs.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 
 import { Client as NewClient, StreamableHTTPClientTransport as NewTransport } from "@modelcontextprotocol/client";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 
-const [url] = process.argv.slice(2);
+const [url, app, runs] = process.argv.slice(2);
 
 async function uses(client, transport) {
   await client.connect(transport);
@@ -26,8 +28,21 @@ async function uses(client, transport) {
   await client.close();
 }
 
+// Neither repeats a call that has failed.
+async function failsOnce(client, transport) {
+  const noted = () => readFileSync(runs, "utf8").split("failed").length;
+  const before = noted();
+  await client.connect(transport);
+  const failed = await client.callTool({ name: "write_failure", arguments: {} });
+  assert.ok(failed.isError && failed.content[0].text.includes("the tool is broken"), JSON.stringify(failed));
+  assert.equal(noted() - before, 1);
+  await client.close();
+}
+
 const info = { name: "callboard-test", version: "1" };
 await uses(new Client(info), new StreamableHTTPClientTransport(new URL(url)));
+await failsOnce(new Client(info), new StreamableHTTPClientTransport(new URL(app)));
 console.log("sdk");
 await uses(new NewClient(info), new NewTransport(new URL(url)));
+await failsOnce(new NewClient(info), new NewTransport(new URL(app)));
 console.log("client");

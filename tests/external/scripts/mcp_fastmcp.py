@@ -1,14 +1,26 @@
-"""FastMCP as a client. Argument: the URL of the example."""
+"""FastMCP as a client. Arguments: the URLs of the example and of `mcp_app.py`, and its file of runs."""
 
 import asyncio
+import pathlib
 import sys
 
 from fastmcp import Client
 from fastmcp.exceptions import ToolError
 
+EXAMPLE, APP, RUNS = sys.argv[1:]
+
+
+async def fails_once() -> None:
+    """No library repeats a call that has failed."""
+    before = pathlib.Path(RUNS).read_text(encoding="utf-8").count("failed")
+    async with Client(APP) as client:
+        failed = await client.call_tool("write_failure", {}, raise_on_error=False)
+    assert failed.is_error and "the tool is broken" in failed.content[0].text, failed
+    assert pathlib.Path(RUNS).read_text(encoding="utf-8").count("failed") - before == 1
+
 
 async def main() -> None:
-    async with Client(sys.argv[1]) as client:
+    async with Client(EXAMPLE) as client:
         names = [tool.name for tool in await client.list_tools()]
         assert names == ["calculate", "plan_trip", "search_handbook"], names
         print("tools")
@@ -20,6 +32,7 @@ async def main() -> None:
             assert "cannot be calculated" in str(error), error
         else:
             raise AssertionError("it cannot be calculated")
+        await fails_once()
         print("calls")
         seen = []
 

@@ -2,6 +2,7 @@
 file of runs."""
 
 import asyncio
+import pathlib
 import sys
 import time
 
@@ -40,6 +41,15 @@ async def errors() -> None:
             assert error.error.code == -32602 and "did you mean `calculate`?" in error.error.message, error
         else:
             raise AssertionError("there is no such tool")
+
+
+async def fails_once(mode: str) -> None:
+    """No library repeats a call that has failed."""
+    before = pathlib.Path(RUNS).read_text(encoding="utf-8").count("failed")
+    async with Client(APP, mode=mode) as client:
+        failed = await client.call_tool("write_failure", {})
+    assert failed.is_error and "the tool is broken" in failed.content[0].text, failed
+    assert pathlib.Path(RUNS).read_text(encoding="utf-8").count("failed") - before == 1
 
 
 async def progress(mode: str) -> None:
@@ -89,6 +99,8 @@ async def main() -> None:
     await tools("legacy", "2025-11-25")
     print("tools")
     await errors()
+    await fails_once("auto")
+    await fails_once("legacy")
     print("errors")
     await progress("auto")
     await progress("legacy")

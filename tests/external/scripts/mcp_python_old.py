@@ -1,14 +1,28 @@
-"""Version 1 of the protocol's own library, which shakes hands. Argument: the URL of the example."""
+"""Version 1 of the protocol's own library, which shakes hands. Arguments: the URLs of the
+example and of `mcp_app.py`, and its file of runs."""
 
 import asyncio
+import pathlib
 import sys
 
 from mcp import ClientSession
 from mcp.client.streamable_http import streamablehttp_client
 
+EXAMPLE, APP, RUNS = sys.argv[1:]
+
+
+async def fails_once() -> None:
+    """No library repeats a call that has failed."""
+    before = pathlib.Path(RUNS).read_text(encoding="utf-8").count("failed")
+    async with streamablehttp_client(APP) as (read, write, _), ClientSession(read, write) as session:
+        await session.initialize()
+        failed = await session.call_tool("write_failure", {})
+    assert failed.isError and "the tool is broken" in failed.content[0].text, failed
+    assert pathlib.Path(RUNS).read_text(encoding="utf-8").count("failed") - before == 1
+
 
 async def main() -> None:
-    async with streamablehttp_client(sys.argv[1]) as (read, write, _), ClientSession(read, write) as session:
+    async with streamablehttp_client(EXAMPLE) as (read, write, _), ClientSession(read, write) as session:
         hello = await session.initialize()
         assert hello.protocolVersion == "2025-11-25", hello
         listed = (await session.list_tools()).tools
@@ -18,6 +32,7 @@ async def main() -> None:
         assert result.content[0].text == "6.0" and not result.isError, result
         wrong = await session.call_tool("calculate", {"expression": "x"})
         assert wrong.isError, wrong
+        await fails_once()
         print("calls")
         seen = []
 
