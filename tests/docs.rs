@@ -273,6 +273,53 @@ fn tests_exist(heading: &str, least: usize, directory: &str) {
     }
 }
 
+/// A filter of `cargo test` that no test has would run nothing, and succeed.
+#[test]
+fn pages_run_existing_tests() {
+    let mut sources = String::new();
+    ["crates", "tests"].into_iter().for_each(|directory| gather(&root().join(directory), &mut sources));
+    let mut filters = 0;
+    for (page, text) in pages_and_docstrings() {
+        let paragraphs = text.split("\n\n").flat_map(|paragraph| {
+            // A line of a block is a command, one in a sentence may go on in the next line.
+            if paragraph.starts_with("    ") { paragraph.lines().collect() } else { vec![paragraph] }
+        });
+        for command in paragraphs.flat_map(|paragraph| paragraph.split("cargo test").skip(1)) {
+            for filter in filters_of(command) {
+                filters += 1;
+                let is_known = filter.trim_matches(':').split("::").all(|part| {
+                    let is_test = |(at, _): (usize, &str)| {
+                        let begin = sources[..at].rfind(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(0);
+                        ["fn", "mod"].into_iter().any(|keyword| sources[..begin].ends_with(keyword))
+                    };
+                    sources.match_indices(part).any(is_test)
+                });
+                assert!(is_known, "{page}: no test is named `{filter}`");
+            }
+        }
+    }
+    assert!(filters > 10, "{filters}");
+}
+
+/// The names of tests in the words after `cargo test`, up to the end of the command.
+fn filters_of(command: &str) -> Vec<&str> {
+    let mut words = command.split_whitespace();
+    let mut filters = Vec::new();
+    while let Some(word) = words.next() {
+        let name = word.trim_end_matches(['`', ',', '.', ')', ';']);
+        match name {
+            "-p" | "--test" | "--features" | "--exclude" => _ = words.next(),
+            flag if flag.starts_with('-') => (),
+            name if name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.contains(['/', '=']) => filters.push(name),
+            _ => break,
+        }
+        if name != word {
+            break;
+        }
+    }
+    filters
+}
+
 #[test]
 fn semantics_states_the_actual_bounds() {
     let page = read("docs/semantics.md");

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import subprocess
 import sys
 import warnings
 import wave
@@ -222,8 +223,46 @@ def test_a_picture_is_bounded_by_its_bytes_in_every_mode(monkeypatch: pytest.Mon
                 picture.pil("L")
     with pytest.raises(cb.InvalidInput, match="too many pixels"):
         cb.Image(saved(pillow.new("F", (100, 100)), "TIFF")).pil()
+    if pytest.importorskip("PIL.features").check("webp"):
+        assert cb.Image(saved(pillow.new("RGB", (70, 70)), "WEBP")).pil().size == (70, 70)
+        with pytest.raises(cb.InvalidInput, match="too many pixels"):
+            cb.Image(saved(pillow.new("RGB", (100, 100)), "WEBP")).pil()
     with pytest.raises(ValueError, match="mode='XYZ': Pillow does not know it"):
         cb.Image(PNG).pil("XYZ")
+
+
+PEAK = """
+import sys
+import callboard as cb
+
+def peak():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines["VmHWM"].split()[0]) << 10
+
+data = sys.stdin.buffer.read()
+small = cb.Image(bytes.fromhex(sys.argv[1]))
+small.array()
+before = peak()
+pixels = cb.Image(data).array()
+print((peak() - before) / (pixels.shape[0] * pixels.shape[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its peak of memory is read from /proc")
+def test_a_picture_takes_at_most_five_times_the_memory_that_is_counted_for_it() -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    features = pytest.importorskip("PIL.features")
+    large = pillow.new("RGB", (4000, 4000), (9, 99, 199))
+    for format in ("PNG", "JPEG", "GIF", "WEBP", "AVIF", "TIFF", "BMP"):
+        if format in ("WEBP", "AVIF") and not features.check(format.lower()):
+            continue
+        small = saved(large.resize((2, 2)), format)
+        command = [sys.executable, "-c", PEAK, small.hex()]
+        done = subprocess.run(command, input=saved(large, format), stdout=subprocess.PIPE, check=True)
+        bytes_of_pixel = float(done.stdout)
+        counted = 6 if format == "WEBP" else 3
+        # The array, and what the reader of the format holds.
+        assert 3 <= bytes_of_pixel <= 5 * counted, (format, bytes_of_pixel)
 
 
 def test_of_an_animated_picture_the_first_frame_is_all_that_is_read() -> None:

@@ -8,8 +8,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::json;
 
-use crate::https::{certificate, serve};
-use crate::support::{Server, callboard, directory, run};
+use crate::support::{Server, callboard, certificate, digits_over_https, directory, run};
 
 const KEY: &str = "a-key-that-nobody-guesses";
 
@@ -48,7 +47,7 @@ fn call_over_https(edited: usize) -> Output {
     let authority = directory().join("authority.pem");
     fs::copy(&certificate, &authority).unwrap();
     edit([&certificate, &key, &authority][edited]);
-    let (_server, url) = serve(&(certificate, key), &[]);
+    let (_server, url) = digits_over_https(&(certificate, key), &[]);
     callboard(["call", &url, "/livez", "--ca-file"]).arg(authority).output().unwrap()
 }
 

@@ -2,34 +2,14 @@
 //! test.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 
-use crate::support::{Server, callboard, directory, failure};
+use crate::support::{Server, callboard, certificate, digits_over_https, directory, failure};
 
 const KEY: &str = "a-key-that-nobody-guesses";
-
-/// A certificate for this name in a directory, and its key.
-pub(crate) fn certificate(name: &str) -> (PathBuf, PathBuf) {
-    let directory = directory();
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([name.to_owned()]).unwrap();
-    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
-    fs::write(&certificate, cert.pem()).unwrap();
-    fs::write(&key, signing_key.serialize_pem()).unwrap();
-    (certificate, key)
-}
-
-/// The digits over https, and their address.
-pub(crate) fn serve((certificate, key): &(PathBuf, PathBuf), args: &[&str]) -> (Server, String) {
-    let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(args));
-    command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
-    let server = Server::start_and_wait_for(command, "listening on https://");
-    let url = format!("https://{}", server.address);
-    (server, url)
-}
 
 fn run(args: &[&str], trusted: &Path) -> Output {
     callboard(args).arg("--ca-file").arg(trusted).output().unwrap()
@@ -38,7 +18,7 @@ fn run(args: &[&str], trusted: &Path) -> Output {
 #[test]
 fn a_call_over_https_is_answered_on_both_protocols() {
     let pair = certificate("127.0.0.1");
-    let (_server, url) = serve(&pair, &[]);
+    let (_server, url) = digits_over_https(&pair, &[]);
     for args in [&[][..], &["--http2"]] {
         let call = ["call", &url, "/digits", "-F", "image=@examples/digits/seven.png"];
         let output = run(&[&call[..], args].concat(), &pair.0);
@@ -51,7 +31,7 @@ fn a_call_over_https_is_answered_on_both_protocols() {
 #[test]
 fn a_load_over_https_is_counted_like_any_other() {
     let pair = certificate("127.0.0.1");
-    let (_server, url) = serve(&pair, &[]);
+    let (_server, url) = digits_over_https(&pair, &[]);
     for (protocol, args) in [("HTTP/1.1", &["-c", "2"][..]), ("HTTP/2", &["-c", "1", "--http2", "--streams", "2"])] {
         let bench = ["bench", &url, "/livez", "-n", "20", "-d", "60s", "--warm-up", "0s", "--format", "json"];
         let output = run(&[&bench[..], args].concat(), &pair.0);
@@ -68,7 +48,7 @@ fn the_status_of_a_node_is_served_over_https() {
     let keys = directory().join("keys");
     fs::write(&keys, format!("operator {KEY}\n")).unwrap();
     let pair = certificate("127.0.0.1");
-    let (mut server, _) = serve(&pair, &["--admin", "0.0.0.0:0", "--admin-api-keys", keys.to_str().unwrap()]);
+    let (mut server, _) = digits_over_https(&pair, &["--admin", "0.0.0.0:0", "--admin-api-keys", keys.to_str().unwrap()]);
     let admin = server.wait_for("admin on ");
     let port = admin.rsplit(':').next().unwrap();
     let header = format!("authorization: Bearer {KEY}");
@@ -81,7 +61,7 @@ fn the_status_of_a_node_is_served_over_https() {
 #[test]
 fn without_a_file_the_authorities_of_the_system_are_trusted() {
     let pair = certificate("127.0.0.1");
-    let (mut server, url) = serve(&pair, &[]);
+    let (mut server, url) = digits_over_https(&pair, &[]);
     let call = |variable: &str, path: &Path| {
         let mut command = callboard(["call", &url, "/livez"]);
         command.env_remove("SSL_CERT_DIR").env_remove("SSL_CERT_FILE").env(variable, path);
@@ -109,10 +89,10 @@ fn without_a_file_the_authorities_of_the_system_are_trusted() {
 #[test]
 fn an_untrusted_server_gets_no_request() {
     let pair = certificate("127.0.0.1");
-    let (_server, url) = serve(&pair, &[]);
+    let (_server, url) = digits_over_https(&pair, &[]);
     // A foreign authority, and the right authority for another name.
     let (foreign, misnamed) = (certificate("127.0.0.1"), certificate("localhost"));
-    let (_server, other) = serve(&misnamed, &[]);
+    let (_server, other) = digits_over_https(&misnamed, &[]);
     for (url, trusted) in [(&url, &foreign.0), (&other, &misnamed.0)] {
         let mut command = callboard(["call", url, "/livez"]);
         command.arg("--ca-file").arg(trusted);
@@ -126,7 +106,7 @@ fn an_untrusted_server_gets_no_request() {
 #[test]
 fn the_error_for_a_wrong_scheme_names_the_right_one() {
     let pair = certificate("127.0.0.1");
-    let (secure, _) = serve(&pair, &[]);
+    let (secure, _) = digits_over_https(&pair, &[]);
     let plain = Server::digits(&[]);
     for options in [&[][..], &["--http2"]] {
         let url = format!("http://{}", secure.address);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::nodes::{Identities, Member, file_with, under_load};
+use crate::nodes::{Identities, Member, file_with, hold, under_load};
 use crate::support::{failure, run};
 
 const ANY: &str = "127.0.0.1:0";
@@ -43,9 +43,10 @@ fn a_killed_seed_costs_no_call_in_a_cluster_with_an_authority() {
     the_seed_may_go(&Identities::cluster(&["second", "third", "fourth"]));
 }
 
-/// Each with the command line of its first start; the first one names nobody.
-#[test]
-fn three_nodes_are_restarted_in_turn_and_no_call_fails() {
+/// Ends each of three nodes in turn by a signal, under a load through a fourth one, and starts it again with the command
+/// line of its first start; the first one names nobody. No call fails; returns how long their slowest and p99 took, and
+/// the p99 before.
+fn each_of_three_ends(signal: &str, code: Option<i32>) -> [Duration; 3] {
     let identities = Identities::development();
     let start = |local: &[&str], remote: &[&str], quic: &str, join: &[&str]| {
         Member::start(identities.command("", &file_with(local, remote), quic, join))
@@ -57,18 +58,34 @@ fn three_nodes_are_restarted_in_turn_and_no_call_fails() {
     let gateway = start(&[], &["shared"], ANY, &[&named]);
     gateway.http.wait_for_members(3);
     gateway.http.wait_for_stage("shared");
-    under_load(&gateway, "shared", |calls| {
+    let (mut seen, mut before) = (0, Duration::ZERO);
+    let calls = under_load(&gateway, "shared", |calls| {
+        (0..30).for_each(|_| calls.wait_for_more());
+        before = calls.p99(&mut seen);
         for at in 0..workers.len() {
             calls.wait_for_more();
-            let leaving = &mut workers[at];
-            leaving.server.signal("TERM");
-            assert_eq!(leaving.server.wait(), Some(0), "{:#?}", leaving.server.stderr_lines);
+            let ending = &mut workers[at];
+            ending.server.signal(signal);
+            assert_eq!(ending.server.wait(), code, "{:#?}", ending.server.stderr_lines);
             calls.wait_for_more();
             let join: &[&str] = if at == 0 { &[] } else { &[&named] };
-            *leaving = worker(&leaving.quic.clone(), join);
+            *ending = worker(&ending.quic.clone(), join);
             workers.iter().chain([&gateway]).for_each(|node| node.http.wait_for_members(3));
         }
     });
+    [calls.slowest(), calls.p99(&mut seen), before]
+}
+
+#[test]
+fn three_nodes_are_restarted_in_turn_and_no_call_fails() {
+    let [_, p99, before] = each_of_three_ends("TERM", Some(0));
+    hold("rolling restart of three, p99, at most twice as before", p99, before * 2);
+}
+
+#[test]
+fn any_of_three_nodes_may_be_killed_and_no_call_fails() {
+    let [slowest, ..] = each_of_three_ends("KILL", None);
+    hold("kill -9 of each of three, slowest call", slowest, Duration::from_millis(500));
 }
 
 /// A copied directory: the later one is used, and the earlier one again once that has gone.

@@ -1,5 +1,6 @@
 //! Nodes of a cluster as processes: their identities, their stages, and a load on one of them.
 
+use std::env;
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::TcpStream;
@@ -163,7 +164,7 @@ pub(crate) struct Load<'a> {
 pub(crate) struct Calls {
     answered: AtomicUsize,
     pub(crate) failed: Mutex<Vec<String>>,
-    slowest: Mutex<Duration>,
+    times: Mutex<Vec<Duration>>,
 }
 
 impl Calls {
@@ -182,12 +183,19 @@ impl Calls {
 
     /// The longest time of a call.
     pub(crate) fn slowest(&self) -> Duration {
-        *self.slowest.lock().unwrap()
+        self.times.lock().unwrap().iter().max().copied().unwrap_or_default()
+    }
+
+    /// The time that all but a hundredth of the calls since the last look did not exceed.
+    pub(crate) fn p99(&self, seen: &mut usize) -> Duration {
+        let mut times = self.times.lock().unwrap()[*seen..].to_vec();
+        *seen += times.len();
+        times.sort_unstable();
+        times[times.len().saturating_sub(1) * 99 / 100]
     }
 
     fn made(&self, start: Instant, outcome: io::Result<Answer>) {
-        let mut slowest = self.slowest.lock().unwrap();
-        *slowest = slowest.max(start.elapsed());
+        self.times.lock().unwrap().push(start.elapsed());
         match outcome {
             Ok(answer) if answer.status == 200 => _ = self.answered.fetch_add(1, Ordering::SeqCst),
             other => self.failed.lock().unwrap().push(format!("{other:?}")),
@@ -220,10 +228,19 @@ impl Load<'_> {
 }
 
 /// Fails if any call of the load through this node does.
-pub(crate) fn under_load(node: &Member, stage: &str, happens: impl FnOnce(&Calls)) {
+pub(crate) fn under_load(node: &Member, stage: &str, happens: impl FnOnce(&Calls)) -> Calls {
     let calls = Load { http: &node.http, stage, enter: &|| () }.run(happens);
     let failed = calls.failed.lock().unwrap();
     assert!(failed.is_empty(), "{} answered within {:?}, failed: {failed:?}", calls.answered(), calls.slowest());
+    drop(failed);
+    calls
+}
+
+/// Prints a time beside the one that is asked for, and checks it where times are checked: on a machine that does
+/// nothing else, with `CALLBOARD_PROMISES=full`.
+pub(crate) fn hold(what: &str, got: Duration, most: Duration) {
+    println!("figures: {what}: asked at most {most:.1?}, got {got:.1?}");
+    assert!(got <= most || env::var("CALLBOARD_PROMISES").is_err(), "{what}: {got:?}");
 }
 
 /// Sets the flag when dropped.

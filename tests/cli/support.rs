@@ -11,6 +11,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+
 /// Longer than any step takes, even on a busy machine.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -51,6 +53,25 @@ pub(crate) fn directory() -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&path).expect("a directory for the test");
     path
+}
+
+/// A certificate for this name in a directory, and its key.
+pub(crate) fn certificate(name: &str) -> (PathBuf, PathBuf) {
+    let directory = directory();
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed([name.to_owned()]).unwrap();
+    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    fs::write(&certificate, cert.pem()).unwrap();
+    fs::write(&key, signing_key.serialize_pem()).unwrap();
+    (certificate, key)
+}
+
+/// The digits over https, and their address.
+pub(crate) fn digits_over_https((certificate, key): &(PathBuf, PathBuf), args: &[&str]) -> (Server, String) {
+    let mut command = callboard(["serve", "examples/digits", "--http", "127.0.0.1:0"].iter().chain(args));
+    command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
+    let server = Server::start_and_wait_for(command, "listening on https://");
+    let url = format!("https://{}", server.address);
+    (server, url)
 }
 
 /// A directory with this `callboard.toml`.

@@ -1,6 +1,7 @@
 //! Clients that are refused early: each gets its answer while it sends a large body, in any order of writing and
 //! reading, and the next request on its connection is answered.
 
+use std::env;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use crate::process::run;
 use crate::python::{Python, go_settings};
-use crate::support::{Server, callboard, directory, directory_with};
+use crate::support::{Server, callboard, certificate, digits_over_https, directory, directory_with};
 use crate::tool::{CURL, JAVA, NGINX, NODE, PYTHON};
 
 const BODY_BYTES: usize = 5_000_000;
@@ -156,8 +157,11 @@ fn curl_reads_every_refusal_of_a_large_body_over_http2() {
     curl("--http2-prior-knowledge");
 }
 
-/// The refused requests of each client that keeps its connection, and as many good ones.
-const KEPT_ALIVE: usize = 150;
+/// The refused requests of each client that keeps its connection, and as many good ones: 150, or as many as
+/// `CALLBOARD_KEPT_ALIVE` says.
+fn kept_alive() -> String {
+    env::var("CALLBOARD_KEPT_ALIVE").unwrap_or_else(|_| "150".to_owned())
+}
 
 /// A client that keeps its connections loses no request to an early refusal of another.
 fn loses_nothing(client: impl FnOnce(&str, &str) -> String) {
@@ -166,7 +170,7 @@ fn loses_nothing(client: impl FnOnce(&str, &str) -> String) {
 }
 
 fn answers_all(url: &str, client: impl FnOnce(&str, &str) -> String) {
-    let requests = KEPT_ALIVE.to_string();
+    let requests = kept_alive();
     assert_eq!(client(url, &requests).trim(), requests);
 }
 
@@ -200,6 +204,18 @@ fn httpx_loses_no_request_after_a_refusal() {
     let Some(python) = Python::with("httpx") else { return };
     loses_nothing(|url, requests| python.run("kept_alive.py", &["httpx", url, requests]));
     loses_nothing(|url, requests| python.run("kept_alive.py", &["httpx-2", url, requests]));
+}
+
+#[test]
+fn clients_over_tls_lose_no_request_after_a_refusal() {
+    let (_server, url) = digits_over_https(&certificate("127.0.0.1"), &["--access-log", "false"]);
+    if PYTHON.is_required_as("python3") {
+        answers_all(&url, python_client_keeping_alive);
+    }
+    let Some(python) = Python::with("httpx") else { return };
+    for client in ["httpx", "httpx-2"] {
+        answers_all(&url, |url, requests| python.run("kept_alive.py", &[client, url, requests]));
+    }
 }
 
 #[test]

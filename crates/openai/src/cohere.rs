@@ -75,9 +75,7 @@ impl Protocol for CohereProtocol {
         let body = serde_json::to_vec(&CohereErrorJson { message: error.message() }).unwrap_or_default();
         let mut response = response_with(&error, body);
         response.headers_mut().remove(X_SHOULD_RETRY);
-        // More at once than the limit of a key: nothing has run.
-        let is_limit = error.error_type() == Some("rate_limited") && error.kind() != ErrorKind::Failed;
-        if !is_limit && error.must_not_be_repeated() {
+        if error.may_have_run() && error.must_not_be_repeated() {
             *response.status_mut() = StatusCode::FAILED_DEPENDENCY;
         }
         response
@@ -129,6 +127,7 @@ mod tests {
 
     #[test]
     fn what_may_have_run_has_a_status_that_is_not_repeated() {
+        // More at once than the limit of a key: not repeatable, but nothing has run.
         let limit = ApiError::with_status(StatusCode::TOO_MANY_REQUESTS, "rate_limited", "too many".to_owned());
         for (error, status) in [
             (ApiError::new(ErrorKind::Overloaded, "full"), 429),

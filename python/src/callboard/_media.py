@@ -62,6 +62,8 @@ _PILLOW_FORMATS = {
     "image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF", "image/webp": "WEBP", "image/avif": "AVIF",
     "image/tiff": "TIFF", "image/bmp": "BMP",
 }  # fmt: skip
+# The reader of WebP holds the picture twice more than the others.
+_COUNTED_TWICE = "WEBP"
 # The bytes of a pixel of RGB, for which Pillow's limit of pixels is made.
 _BYTES_OF_RGB = 3
 # How many pixels become an array at once.
@@ -149,8 +151,8 @@ class Image(File):
 
         It is a PNG, JPEG, GIF, WebP, AVIF, TIFF or BMP; Pillow reads other formats only from `data`. Of an animated one
         or one of several pages it is the first. Raises `InvalidInput`, which is status 422, if the bytes are no such
-        picture, or more than `PIL.Image.MAX_IMAGE_PIXELS` (89 million pixels, with three bytes each: 256 MiB);
-        `ValueError` for a mode that Pillow does not know.
+        picture, or more than `PIL.Image.MAX_IMAGE_PIXELS` (89 million pixels, with three bytes each: 256 MiB; of WebP
+        half as many); `ValueError` for a mode that Pillow does not know.
         """
         pillow = _pillow()
         wanted = 0 if mode is None else _bytes_of_pixel(mode)
@@ -161,7 +163,8 @@ class Image(File):
                 raise ValueError("an unknown format")
             image: PIL.Image.Image = pillow.open(io.BytesIO(self.data), formats=[format])
             if pillow.MAX_IMAGE_PIXELS:
-                _check_size(image.size, max(wanted, _bytes_of_pixel(image.mode)), pillow.MAX_IMAGE_PIXELS)
+                bytes_of_pixel = max(wanted, _bytes_of_pixel(image.mode)) * (2 if format == _COUNTED_TWICE else 1)
+                _check_size(image.size, bytes_of_pixel, pillow.MAX_IMAGE_PIXELS)
             is_first_of_many = _has_second_frame(image)
             image.load()
         except (_TooLarge, pillow.DecompressionBombError, MemoryError) as error:

@@ -40,7 +40,7 @@ import callboard as cb
 from callboard import client as errors
 
 LIMIT = 60
-SOAK_SECONDS = 5
+SOAK_SECONDS = 30
 HERE = Path(APP).parent
 
 

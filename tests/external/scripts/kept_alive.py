@@ -4,6 +4,7 @@
 `http.client-anew` each request has a connection of its own, for a proxy that keeps connections.
 """
 
+import ssl
 import sys
 import urllib.parse
 
@@ -22,7 +23,11 @@ def pieces():
 if client.startswith("http.client"):
     import http.client
 
-    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    if parts.scheme == "https":
+        trusting = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=60, context=trusting)
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=60)
     for number in range(int(requests)):
         path, media_type = refusals[number % len(refusals)]
         # Head and body go in segments of their own.

@@ -70,10 +70,15 @@ async def mixed_calls(url, seconds, seed, directory):
             # Of a full node an output may be an error.
             _ = [_ async for _ in client.stream("/add", [{"a": 1}] * 9, look_ahead=3)]
         else:
-            assert (await other.post("/nowhere", content=b"x" * 5000)).status_code == 404
+            asked = other_http2 if chance.random() < 0.25 else other
+            assert (await asked.post("/nowhere", content=b"x" * 5000)).status_code == 404
 
     # As many connections as tasks, so that one which is lost is missed.
-    async with cb.AsyncClient(url, max_connections=TASKS) as client, httpx.AsyncClient(base_url=url, timeout=GRACE) as other:
+    async with (
+        cb.AsyncClient(url, max_connections=TASKS) as client,
+        httpx.AsyncClient(base_url=url, timeout=GRACE) as other,
+        httpx.AsyncClient(base_url=url, timeout=GRACE, http1=False, http2=True) as other_http2,
+    ):
         tasks = {asyncio.ensure_future(call(number)): number for number in range(TASKS)}
         _, left = await asyncio.wait(tasks, timeout=seconds + GRACE)
         assert not left, f"seed {seed}: tasks wait: {[now[tasks[task]] for task in left]}"

@@ -172,6 +172,24 @@ async fn inputs_that_end_their_worker_never_fail_a_stage_under_any_contract() {
     }
 }
 
+/// A caller ends a worker each second, one call at a time.
+#[tokio::test(start_paused = true)]
+async fn an_hour_of_deadly_calls_costs_an_honest_caller_nothing() {
+    let node = serve(mortal()).await;
+    let client = node.client();
+    let end = Instant::now() + Duration::from_secs(3600);
+    let mut answered = 0;
+    while Instant::now() < end {
+        let error = client.call::<u64, u64>("/route", DEADLY).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WorkerFailed, "after {answered} answers: {error}");
+        assert_eq!(client.call::<u64, u64>("/route", 1).await.unwrap(), 1, "after {answered} answers");
+        assert!(node.health().ready, "after {answered} answers");
+        answered += 1;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(answered >= 3000, "{answered}");
+}
+
 /// A worker that ends when the test says so, and is warm when the gate has a permit.
 struct Killable(Arc<Semaphore>);
 

@@ -144,6 +144,10 @@ async fn a_refusal_never_costs_the_next_request_on_its_connection() {
     goes_on_after(&full, &format!("POST /hold HTTP/1.1\r\n{json}"), 429).await;
     hold.release();
     assert_eq!(busy.answer().await.status, 200);
+
+    let draining = Server::for_app(app(), HttpConfig::default()).await;
+    draining.drain().await;
+    goes_on_after(&draining, &format!("POST /mirror HTTP/1.1\r\n{json}"), 503).await;
 }
 
 /// Several tries, because the server may be too busy to read them in time.

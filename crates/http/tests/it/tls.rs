@@ -230,20 +230,32 @@ async fn a_client_that_does_not_read_its_answer_is_disconnected() {
     tokio::time::timeout(TEST_TIMEOUT, until_closed).await.expect("cut in time");
 }
 
-/// Head and body in records of their own.
+/// Head and body in records of their own. A refusal that leaves the connection usable is followed by another request;
+/// any other one says that the connection ends, and arrives although the client still sends.
 #[tokio::test]
-async fn a_refusal_keeps_the_connection_usable_over_tls_too() {
+async fn a_refusal_costs_no_answer_over_tls_either() {
     let files = CertificateFiles::new("refusals");
     let certificate = files.renew();
     let server = Server::for_router(hello(), files.config()).await;
-    let mut socket = connect(&server, &certificate, "http/1.1").await.unwrap();
-    for _ in 0..3 {
-        socket.write_all(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n").await.unwrap();
-        let refused = read_past(&mut socket, "\r\n\r\n").await;
-        assert!(refused.starts_with("HTTP/1.1 405") && !refused.contains("connection: close"), "{refused}");
-        socket.write_all(&[b'x'; 1000]).await.unwrap();
-        socket.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        assert!(read_past(&mut socket, "hello").await.starts_with("HTTP/1.1 200"));
+    for (head, status, body, goes_on) in [
+        ("POST / HTTP/1.1\r\ncontent-length: 1000", "405", vec![b'x'; 1000], true),
+        ("POST /nowhere HTTP/1.1\r\ncontent-length: 1000", "404", vec![b'x'; 1000], true),
+        ("POST / HTTP/1.1\r\ncontent-length: 90000", "405", vec![b'x'; 90_000], false),
+        ("POST / HTTP/1.1\r\ntransfer-encoding: chunked", "405", b"3e8\r\n".to_vec(), false),
+    ] {
+        let mut socket = connect(&server, &certificate, "http/1.1").await.unwrap();
+        for _ in 0..3 {
+            socket.write_all(format!("{head}\r\nhost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+            socket.write_all(&body).await.unwrap();
+            let refused = read_past(&mut socket, "\r\n\r\n").await;
+            assert!(refused.starts_with(&format!("HTTP/1.1 {status}")), "{head}: {refused}");
+            assert_eq!(!refused.contains("connection: close"), goes_on, "{head}: {refused}");
+            if !goes_on {
+                break;
+            }
+            socket.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+            assert!(read_past(&mut socket, "hello").await.starts_with("HTTP/1.1 200"), "{head}");
+        }
     }
 }
 
