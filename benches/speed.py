@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHES = {
     "in_process": ("callboard", []),
     "overhead": ("callboard", ["--quick", "--connections", "1,64,256"]),
-    "hop": ("callboard-net", []),
+    "hop": ("callboard-net", ["--quick"]),
 }
 
 # The most that other processes may use of all processors' time.
