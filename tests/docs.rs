@@ -310,7 +310,9 @@ fn filters_of(command: &str) -> Vec<&str> {
         match name {
             "-p" | "--test" | "--features" | "--exclude" => _ = words.next(),
             flag if flag.starts_with('-') => (),
-            name if name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.contains(['/', '=']) => filters.push(name),
+            name if name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.contains(['/', '=']) => {
+                filters.push(name)
+            }
             _ => break,
         }
         if name != word {

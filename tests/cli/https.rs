@@ -48,7 +48,8 @@ fn the_status_of_a_node_is_served_over_https() {
     let keys = directory().join("keys");
     fs::write(&keys, format!("operator {KEY}\n")).unwrap();
     let pair = certificate("127.0.0.1");
-    let (mut server, _) = digits_over_https(&pair, &["--admin", "0.0.0.0:0", "--admin-api-keys", keys.to_str().unwrap()]);
+    let (mut server, _) =
+        digits_over_https(&pair, &["--admin", "0.0.0.0:0", "--admin-api-keys", keys.to_str().unwrap()]);
     let admin = server.wait_for("admin on ");
     let port = admin.rsplit(':').next().unwrap();
     let header = format!("authorization: Bearer {KEY}");

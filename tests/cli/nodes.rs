@@ -238,6 +238,7 @@ pub(crate) fn under_load(node: &Member, stage: &str, happens: impl FnOnce(&Calls
 
 /// Prints a time beside the one that is asked for, and checks it where times are checked: on a machine that does
 /// nothing else, with `CALLBOARD_PROMISES=full`.
+#[allow(clippy::print_stdout, reason = "the figures of a test")]
 pub(crate) fn hold(what: &str, got: Duration, most: Duration) {
     println!("figures: {what}: asked at most {most:.1?}, got {got:.1?}");
     assert!(got <= most || env::var("CALLBOARD_PROMISES").is_err(), "{what}: {got:?}");

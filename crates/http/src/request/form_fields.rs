@@ -26,8 +26,7 @@ static ANY_VALUE: LazyLock<DataType> = LazyLock::new(DataType::value);
 pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
     let schema = input.schema();
     let FormFields { values: fields, remaining_limits } = fields;
-    let properties = target(schema, schema).get("properties").and_then(Schema::as_object);
-    let Some(properties) = properties else { return fields };
+    let Some((object, properties)) = object_of(schema) else { return fields };
     let mut fitting = SchemaFit { root: schema, remaining_limits, has_decimals: input.has_decimals() };
     let fitted = fields.into_iter().map(|(name, value)| match properties.get(&name) {
         Some(property) => {
@@ -37,7 +36,7 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
         None => (name, value),
     });
     let mut fields: Map = fitted.collect();
-    for name in target(schema, schema)["required"].as_array().into_iter().flatten().filter_map(Schema::as_str) {
+    for name in object["required"].as_array().into_iter().flatten().filter_map(Schema::as_str) {
         let is_list =
             properties.get(name).is_some_and(|property| AllowedTypes::new(property, schema).types == ["array"]);
         if is_list && fields.get(name).is_none() {
@@ -54,7 +53,7 @@ pub(crate) fn type_with_decimals(input: &DataType, name: &str) -> Option<DataTyp
         return None;
     }
     let root = input.schema();
-    let property = target(target(root, root).get("properties")?.get(name)?, root);
+    let property = target(object_of(root)?.1.get(name)?, root);
     let either = [Some(property), property.get("items")];
     let schema = Schema::from_iter([("anyOf", Schema::from_iter(either.into_iter().flatten().cloned()))]);
     Some(ANY_VALUE.clone().with_schema(schema))
@@ -187,6 +186,16 @@ impl<'a> AllowedTypes<'a> {
     }
 }
 
+/// The object that a form is, and its properties: the schema itself, or the only one of its choices that has any.
+fn object_of(root: &Schema) -> Option<(&Schema, &serde_json::Map<String, Schema>)> {
+    let whole = target(root, root);
+    let choices = ["anyOf", "oneOf"].into_iter().filter_map(|key| whole.get(key)?.as_array()).flatten();
+    let all = std::iter::once(whole).chain(choices.map(|choice| target(choice, root)));
+    let mut objects = all.filter_map(|object| Some((object, object.get("properties")?.as_object()?)));
+    let found = objects.next()?;
+    (std::ptr::eq(found.0, whole) || objects.next().is_none()).then_some(found)
+}
+
 /// The target of a schema's reference, or the schema itself.
 fn target<'a>(schema: &'a Schema, root: &'a Schema) -> &'a Schema {
     let mut found = schema;
@@ -306,6 +315,23 @@ mod tests {
             assert_eq!(fitted("file", text), Value::from(text));
         }
         assert_eq!(fitted("either", "abcd"), Value::from("abcd"));
+    }
+
+    /// As of a model with one input, which may be the whole body, or of a parameter that may be absent.
+    #[test]
+    fn the_only_choice_that_is_an_object_is_the_form() {
+        let number = json!({ "type": "array", "items": { "type": "number" } });
+        let object = json!({ "type": "object", "properties": { "a": number } });
+        let choices = |others: &[Schema]| typed(json!({ "anyOf": [&[object.clone()], others].concat() }));
+        let read = |schema: &DataType| fit(form([("a", "[1, 2]".into())]), schema).get("a").unwrap().clone();
+        let numbers = Value::List(vec![Value::Int(1), Value::Int(2)]);
+        assert_eq!(read(&choices(&[number.clone()])), numbers);
+        assert_eq!(
+            read(&typed(json!({ "oneOf": [{ "type": "null" }, { "$ref": "#/$defs/D" }], "$defs": { "D": object } }))),
+            numbers
+        );
+        let other = json!({ "type": "object", "properties": { "a": { "type": "string" } } });
+        assert_eq!(read(&choices(&[other])), Value::from("[1, 2]"));
     }
 
     #[test]
