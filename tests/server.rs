@@ -251,6 +251,8 @@ async fn a_built_server_has_custom_routes_metrics_both_protocols_and_a_shutdown_
     }
     let client = Client::builder().identity(identity()).connect(&format!("quic://{quic_address}")).await.unwrap();
     assert_eq!(client.call::<i64, i64>("/double", 21).await.unwrap(), 42);
+    let line = "callboard_http_responses_total{door=\"quic\",status=\"200\"} 1\n";
+    assert!(page("/metrics").await.contains(line), "a door like the others");
     assert_eq!(server.client().call::<i64, i64>("/double", 4).await.unwrap(), 8);
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

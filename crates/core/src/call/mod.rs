@@ -1,5 +1,6 @@
 //! One call: its options, its shared state, the context that user code sees, and its reply.
 
+mod answered;
 mod attributes;
 mod context;
 mod extensions;
@@ -12,6 +13,7 @@ mod reply;
 mod response;
 mod session;
 
+pub use answered::{AnswerObserver, AnsweredCall, CallEnd};
 pub use context::CallContext;
 pub use extensions::RequestExtension;
 pub use function::FunctionCall;

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 
 use crate::actor::Directory;
+use crate::call::AnswerObserver;
 use crate::gateway::Gateway;
 use crate::host::HostNode;
 use crate::id::{RouteIndex, RouteName};
@@ -30,6 +31,8 @@ pub(crate) struct NodeState {
     pub(crate) reported: Arc<ReportedFamilies>,
     /// Records the calls of its edges, if spans have a sink.
     pub(crate) tracer: OnceLock<Arc<dyn CallTracer>>,
+    /// Counts and logs the calls of the edges that do not do so themselves.
+    pub(crate) answers: OnceLock<Arc<dyn AnswerObserver>>,
     /// The places of loaded stages in memory.
     pub(crate) places: Arc<Places>,
     /// The node's runtime, for tasks of callers outside of it.

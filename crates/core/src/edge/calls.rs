@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::{Account, Payload};
 
-use crate::call::{CallOptions, DeclaredResponse, PayloadReplies, Reply, ResponseFields, SessionKey};
+use crate::call::{AnswerObserver, CallOptions, DeclaredResponse, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::client::{AdmittedCall, LocalClient, StartedCall, run_admitted};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
@@ -246,6 +246,18 @@ impl<'a> EdgeHandle<'a> {
     #[must_use]
     pub fn tracer(self) -> Option<Arc<dyn CallTracer>> {
         self.0.shared.tracer.get().cloned()
+    }
+
+    /// Tells `observer` of the calls of all edges that do not count and log them themselves. A node has one observer;
+    /// another one is ignored.
+    pub fn observe_answers_with(self, observer: Arc<dyn AnswerObserver>) {
+        let _ = self.0.shared.answers.set(observer);
+    }
+
+    /// Whom an edge tells of each call that has ended; `None` if the node has no page of metrics and no log.
+    #[must_use]
+    pub fn answer_observer(self) -> Option<Arc<dyn AnswerObserver>> {
+        self.0.shared.answers.get().cloned()
     }
 
     /// The sum of all accounts.

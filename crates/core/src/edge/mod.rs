@@ -24,7 +24,9 @@ pub use self::reservation::BodyReservation;
 pub use self::stages::{OfferedStage, StageAdmission, StageQueue, StageReader};
 pub use self::traces::ErrorTraces;
 
-pub use crate::call::{DeclaredResponse, PayloadReplies, RequestExtension, is_valid_request_id};
+pub use crate::call::{
+    AnswerObserver, AnsweredCall, CallEnd, DeclaredResponse, PayloadReplies, RequestExtension, is_valid_request_id,
+};
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
 pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts, RETRY_AFTER};

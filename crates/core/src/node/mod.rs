@@ -95,6 +95,7 @@ impl Node {
             extra,
             reported,
             tracer: OnceLock::new(),
+            answers: OnceLock::new(),
             runtime: Handle::current(),
             alive: AtomicBool::new(false),
             withdrawn: AtomicBool::new(false),

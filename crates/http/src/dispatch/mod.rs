@@ -28,6 +28,7 @@ use crate::guard::{AUTH_ROUTE, AccessPolicy, LoopbackGuard};
 use crate::listener::tls::Tls;
 use crate::listener::{AcceptMetrics, Http2Windows};
 use crate::observe::metrics::EdgeMetrics;
+use crate::observe::other_doors::OtherDoors;
 use crate::protocol::{Protocol, Protocols};
 use crate::request_id::RequestIds;
 use crate::upgrade::EdgeLife;
@@ -151,7 +152,10 @@ impl HttpEdge {
             .map_err(|(protocol, reason)| HttpServeError::Refused { protocol, reason })?;
         self.0.windows.limit(client.edge().limits().max_in_flight_bytes / 2);
         let pages = describe::router(client.clone(), Arc::clone(metrics), Arc::clone(info), protocols.clone());
+        let doors = OtherDoors::new(Arc::clone(metrics), config.access_log.clone());
+        let node = client.clone();
         self.0.node.set(ServedNode { client, pages }).map_err(|_| HttpServeError::AlreadyOpen)?;
+        node.edge().observe_answers_with(Arc::new(doors));
         self.share_tracer();
         Ok(())
     }

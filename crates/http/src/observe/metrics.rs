@@ -2,7 +2,8 @@
 //!
 //! One registry per edge: two nodes in one process do not mix. No request takes a lock: the counter of each status is
 //! looked up once. The label `door` says how a request came: to a route by its own path (`http`, as are the pages of
-//! the edge), or by a protocol; its values are the list of the edge's protocols.
+//! the edge), or by a protocol; its values are the list of the edge's protocols. Calls that came by another edge of the node are
+//! `quic`, and have the status that HTTP has for their outcome (`other_doors.rs`).
 
 use std::sync::OnceLock;
 
@@ -93,6 +94,7 @@ impl EdgeMetrics {
             spans,
             by_door: std::iter::once(&ROUTES)
                 .chain(doors)
+                .chain(&[QUIC])
                 .map(|door| DoorCounters { door, by_status: OnceLock::new() })
                 .collect(),
         }
@@ -169,6 +171,9 @@ fn labels_of(line: &str) -> String {
 
 /// The door of the routes, and of the pages of the edge.
 pub(crate) const ROUTES: &str = "http";
+
+/// The door of the calls over QUIC, of which their edge tells.
+pub(crate) const QUIC: &str = "quic";
 
 /// All statuses are below this.
 const STATUSES: usize = 1000;

@@ -33,6 +33,11 @@ pub(super) struct EntryOutcome {
 }
 
 impl EncodedOutput {
+    /// The length of the envelope.
+    pub(super) fn bytes(&self) -> usize {
+        self.envelope.len()
+    }
+
     /// The answer to an order, which no stage has run. `held` holds its bytes.
     pub(super) fn of_order(envelope: Envelope, held: Arc<dyn Account>) -> Self {
         Self { envelope, timing: Timing::default(), stages: 0, response: None, held }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use callboard_codec::wire::{FrameHead, FrameKind, FramePart, Load};
+use callboard_core::edge::CallEnd;
 use callboard_core::{CallError, Instant};
 use callboard_identity::Role;
 use futures_util::future::{AbortHandle, Abortable, Aborted, abortable};
@@ -20,6 +21,7 @@ use super::answer::EntryOutcome;
 use super::fault::{StreamFault, StreamRefusal};
 use super::orders::ConnectedCaller;
 use super::receiving::{BodyProgress, CallReceiver, RunningCall};
+use super::record::CallRecord;
 use super::writing::OutcomeWriter;
 use super::{ServerState, StreamGuard, orders, streaming};
 use crate::endpoint::{flush_now, start_inline};
@@ -51,6 +53,7 @@ pub(super) async fn answer_stream(
         idle_since: now,
         running: FuturesUnordered::new(),
         aborts: Vec::new(),
+        records: Vec::new(),
         sends_traces,
         writing: OutcomeWriter::new(&server.config, sends_traces),
         seen: CallsSeen::None,
@@ -95,6 +98,8 @@ struct Exchange<'a> {
     idle_since: Instant,
     running: FuturesUnordered<Abortable<RunningCall>>,
     aborts: Vec<(u16, AbortHandle)>,
+    /// Those of the calls that have no outcome yet.
+    records: Vec<(u16, CallRecord)>,
     sends_traces: bool,
     writing: OutcomeWriter,
     seen: CallsSeen,
@@ -168,8 +173,8 @@ impl Exchange<'_> {
     async fn run_streaming(&mut self, call: streaming::StreamingCall) -> Result<(), StreamFault> {
         self.seen = CallsSeen::Streaming;
         self.write_all().await?;
-        let traces = self.sends_traces;
-        streaming::answer(self.server, call, traces, &mut self.outgoing, &mut self.incoming).await
+        let (traces, record) = (self.sends_traces, self.take_record(call.entry));
+        streaming::answer(self.server, call, record, traces, &mut self.outgoing, &mut self.incoming).await
     }
 
     /// Whether all calls have arrived. Callers mark the last of several calls; after a single call they end the stream.
@@ -249,7 +254,17 @@ impl Exchange<'_> {
         }
         self.seen = if call.last { CallsSeen::Last } else { CallsSeen::More };
         self.idle_since = Instant::now();
-        if let Err(error) = self.receiver.begin(self.idle_since, head, call) {
+        let node = self.server.node();
+        let record = node.as_ref().and_then(|node| CallRecord::begin(node, &self.caller, self.idle_since, head, &call));
+        let begun = self.receiver.begin(self.idle_since, head, call);
+        if let (Some(mut record), Some(node)) = (record, node) {
+            match &begun {
+                Ok(route) => record.set_route(route.clone()),
+                Err(_) => record.find_route(&node),
+            }
+            self.records.push((head.entry, record));
+        }
+        if let Err(error) = begun {
             self.refuse(head.entry, error);
         }
         Ok(())
@@ -278,6 +293,9 @@ impl Exchange<'_> {
     /// Answers a call that does not run.
     fn refuse(&mut self, entry: u16, error: CallError) {
         self.server.metrics.refuse_call(error.kind());
+        if let Some(record) = self.take_record(entry) {
+            record.end(CallEnd::Failed(&error));
+        }
         self.writing.push(EntryOutcome { entry, outcome: Err(error), queued: 0 });
     }
 
@@ -293,6 +311,7 @@ impl Exchange<'_> {
             self.aborts.swap_remove(at).1.abort();
             was_known = true;
         }
+        drop(self.take_record(entry));
         if was_known {
             self.server.metrics.counters.calls_cancelled.inc();
         }
@@ -303,7 +322,21 @@ impl Exchange<'_> {
         // A cancelled call has no answer.
         let Ok(answer) = answer else { return };
         self.aborts.retain(|(running, _)| *running != answer.entry);
+        if let Some(mut record) = self.take_record(answer.entry) {
+            match &answer.outcome {
+                Ok(output) => {
+                    record.add_output(output.bytes());
+                    record.end(CallEnd::Answered);
+                }
+                Err(error) => record.end(CallEnd::Failed(error)),
+            }
+        }
         self.writing.push(answer);
+    }
+
+    fn take_record(&mut self, entry: u16) -> Option<CallRecord> {
+        let at = self.records.iter().position(|(of, _)| *of == entry)?;
+        Some(self.records.swap_remove(at).1)
     }
 
     /// Begins to write every outcome that is ready, unless others are still being written.

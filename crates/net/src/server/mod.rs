@@ -22,6 +22,7 @@ mod offers;
 mod orders;
 mod own_report;
 mod receiving;
+mod record;
 mod refusal_log;
 mod streaming;
 mod writing;

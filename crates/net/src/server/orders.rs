@@ -4,7 +4,7 @@
 //! operator. A node may read the state, which it knows anyway; it may not drain another one. Orders need no permit: a
 //! node that is full has to answer them as well.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -53,6 +53,19 @@ impl ConnectedCaller {
         let (role, name) = (member.role, member.name.clone());
         let node = known_name(&name, &hello.node, hello.generation).filter(|_| role == Role::Node).map(Arc::from);
         Self { role, name, node, peer, states: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// The name in its certificate; empty under the development identity.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address, as one of IPv6.
+    pub(super) fn address_octets(&self) -> [u8; 16] {
+        match self.peer.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        }
     }
 }
 

@@ -134,20 +134,26 @@ impl<'a> CallReceiver<'a> {
         }
     }
 
-    /// Admits a call.
+    /// Admits a call. Returns the route that it calls, if it calls one.
     ///
     /// # Errors
     ///
     /// The refusal of the call. Its body is discarded.
-    pub(super) fn begin(&mut self, now: Instant, head: &FrameHead, call: Call) -> Result<(), CallError> {
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        head: &FrameHead,
+        call: Call,
+    ) -> Result<Option<Arc<Route>>, CallError> {
         let has_body = head.body_bytes > 0;
         self.pace = pace(&self.server.config, now);
         let error = match self.admit(now, head, call) {
             Ok(mut body) if has_body => {
                 self.window.call_admitted();
                 body.extend_window(&self.window);
+                let route = body.target.route().map(Arc::clone);
                 self.state = BodyState::Receiving(body);
-                return Ok(());
+                return Ok(route);
             }
             Ok(_) => CallError::new(ErrorKind::InvalidInput, "the call has no body: send an envelope"),
             Err(error) => error,
@@ -242,7 +248,7 @@ impl<'a> CallReceiver<'a> {
             );
             return Err(CallError::new(ErrorKind::PermissionDenied, message));
         }
-        let options = wire::with_origin(options, origin, target.route())?;
+        let options = wire::with_origin(options, origin, target.route().map(|route| &**route))?;
         account.charge(options.attribute_bytes()).map_err(DecodeError::from)?;
         Ok(options)
     }
@@ -352,7 +358,7 @@ impl CallTarget {
         }
     }
 
-    fn route(&self) -> Option<&Route> {
+    fn route(&self) -> Option<&Arc<Route>> {
         match self {
             Self::Route { admission, .. } => Some(admission.route()),
             Self::Stages(_) | Self::Actor(_) => None,

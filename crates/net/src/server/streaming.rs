@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use callboard_codec::wire::{Credit, FrameKind, FramePart, FrameRun};
 use callboard_codec::{Account, Payload};
-use callboard_core::edge::{ErrorParts, PayloadReplies};
+use callboard_core::edge::{CallEnd, ErrorParts, PayloadReplies};
 use callboard_core::{CallError, Deadline, ErrorKind, LocalClient};
 use futures_util::StreamExt;
 
@@ -16,6 +16,7 @@ use super::ServerState;
 use super::answer::{encode, put_end, put_item, put_outcome, write};
 use super::exchange::load;
 use super::fault::{StreamFault, StreamRefusal};
+use super::record::CallRecord;
 use crate::endpoint::flush_now;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault};
 
@@ -34,12 +35,14 @@ pub(super) struct StreamingCall {
 pub(super) async fn answer(
     server: &Arc<ServerState>,
     call: StreamingCall,
+    mut record: Option<CallRecord>,
     sends_traces: bool,
     outgoing: &mut FrameSender,
     incoming: &mut FrameReceiver,
 ) -> Result<(), StreamFault> {
     let StreamingCall { entry, mut credit, node, opening, deadline } = call;
-    let writer = OutputWriter { server, node, entry, deadline, sends_traces };
+    record.iter_mut().for_each(CallRecord::streams);
+    let mut writer = OutputWriter { server, node, entry, deadline, sends_traces, record };
     let mut replies = OutputSource::Opening(opening);
     let stopped = outgoing.stopped();
     tokio::pin!(stopped);
@@ -116,24 +119,28 @@ struct OutputWriter<'a> {
     entry: u16,
     deadline: Deadline,
     sends_traces: bool,
+    /// Until the call has ended.
+    record: Option<CallRecord>,
 }
 
 impl OutputWriter<'_> {
     /// Appends the frame of the next output, of the end, or of an error. `true`: it is the last frame.
     async fn put(
-        &self,
+        &mut self,
         frames: &mut FrameRun,
         item: Option<Result<Payload, CallError>>,
         held: &mut Option<Arc<dyn Account>>,
     ) -> bool {
         let put = match item {
             None => {
+                self.end(CallEnd::Answered);
                 put_end(frames, self.entry, load(self.server));
                 return true;
             }
             Some(Ok(payload)) => match encode(&self.node, self.deadline, payload).await {
                 Ok((envelope, account)) => {
                     *held = Some(account);
+                    self.record.iter_mut().for_each(|record| record.add_output(envelope.len()));
                     put_item(frames, self.entry, &envelope)
                 }
                 Err(error) => Err(error),
@@ -141,8 +148,15 @@ impl OutputWriter<'_> {
             Some(Err(error)) => Err(error),
         };
         let Err(error) = put else { return false };
+        self.end(CallEnd::Failed(&error));
         put_outcome(frames, self.entry, Err(error), load(self.server), self.sends_traces);
         true
+    }
+
+    fn end(&mut self, end: CallEnd<'_>) {
+        if let Some(record) = self.record.take() {
+            record.end(end);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test panics")]
 
 mod actors;
+mod answers;
 mod blocked_runtime;
 mod body_bytes;
 mod calls;

@@ -38,7 +38,7 @@ pub struct AccessRecord<'a> {
     pub client: Option<IpAddr>,
     /// The name of the API key.
     pub key: Option<&'a str>,
-    /// The `x-request-id` of the response: visible ASCII.
+    /// The `x-request-id` of the response: visible ASCII. Empty for a call over another edge whose caller sent none.
     pub request_id: &'a str,
     /// The id of the client's trace, or of the trace that sampling began for the request.
     pub trace_id: Option<&'a str>,
@@ -128,7 +128,9 @@ impl<'a> AccessRecord<'a> {
         if let Some(key) = self.key {
             form.text("key", key, line);
         }
-        form.text("request_id", self.request_id, line);
+        if !self.request_id.is_empty() {
+            form.text("request_id", self.request_id, line);
+        }
         if let Some(trace_id) = self.trace_id {
             form.text("trace_id", trace_id, line);
         }
@@ -151,7 +153,7 @@ impl<'a> AccessRecord<'a> {
             items = self.items,
             client = self.client.as_ref().map(tracing::field::display),
             key = self.key,
-            request_id = self.request_id,
+            request_id = Some(self.request_id).filter(|id| !id.is_empty()),
             trace_id = self.trace_id,
         );
     }

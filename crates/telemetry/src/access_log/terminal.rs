@@ -41,7 +41,8 @@ impl AccessRecord<'_> {
         let _ = write!(line, " {:<7} {:>7.2} ms {length:>10}  ", self.method, self.elapsed.as_secs_f64() * 1000.0);
         push_path(self.path, line);
         let client = self.client.filter(|client| !client.is_loopback()).map(|client| client.to_string());
-        let id = (self.status >= 400 || self.grpc_status.is_some()).then(|| self.request_id.to_owned());
+        let has_failed = self.status >= 400 || self.grpc_status.is_some();
+        let id = Some(self.request_id).filter(|id| has_failed && !id.is_empty()).map(str::to_owned);
         let grpc_status = self.grpc_status.map(|status| status.to_string());
         for (name, value) in
             [("grpc_status", grpc_status), ("client", client), ("key", self.key.map(str::to_owned)), ("request_id", id)]
