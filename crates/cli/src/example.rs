@@ -1,6 +1,6 @@
 //! The start-up lines of a server: its addresses, and a working command for each route.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -11,6 +11,23 @@ use callboard_http::AUTH_ROUTE;
 use crate::admin::DEFAULT_ADDRESS;
 use crate::service::{NAMES_CALLERS, example_file, title};
 
+/// How long a start took, and what it still lacks.
+pub(crate) struct Started {
+    pub(crate) elapsed: Duration,
+    /// What a node with keyed actors waits for: `/readyz` says no until then.
+    pub(crate) joining: Option<String>,
+}
+
+impl fmt::Display for Started {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.elapsed.as_millis();
+        match &self.joining {
+            None => write!(f, "ready in {millis} ms"),
+            Some(reason) => write!(f, "started in {millis} ms, not ready until it has joined the cluster: {reason}"),
+        }
+    }
+}
+
 /// The start-up lines.
 pub(crate) fn welcome(
     plan: &Plan,
@@ -18,15 +35,14 @@ pub(crate) fn welcome(
     client: &LocalClient,
     address: SocketAddr,
     admin: Option<SocketAddr>,
-    elapsed: Duration,
+    started: &Started,
 ) -> String {
     let base = base_of(plan, address);
     let needs_key = plan.settings.api_keys.value.is_some();
     let mut text = format!(
-        "callboard {} serves {}, ready in {} ms\n  listening on {base}\n  documentation {base}/docs",
+        "callboard {} serves {}, {started}\n  listening on {base}\n  documentation {base}/docs",
         env!("CARGO_PKG_VERSION"),
         title(&plan.target),
-        elapsed.as_millis(),
     );
     if let Some(admin) = admin {
         let base = if admin.ip().is_loopback() { base_url("http", admin) } else { base_of(plan, admin) };

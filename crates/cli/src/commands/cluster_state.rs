@@ -271,7 +271,7 @@ impl fmt::Display for StateText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let members = items(&self.state["members"]);
         writeln!(f, "nodes: {}\n", summary(members))?;
-        let mut nodes = Table::new(["node", "address", "state", "phase", "for", "version"]);
+        let mut nodes = Table::new(["node", "address", "state", "phase", "for", "version", "generation"]);
         let mut stages = Table::new(["stage", "node", "revision", "replicas"]);
         let (mut has_stages, mut left_out) = (false, 0u64);
         for member in members {
@@ -287,6 +287,11 @@ impl fmt::Display for StateText<'_> {
                 if is_down { dash() } else { text(&report["phase"]).replace('_', " ") },
                 since.map_or_else(dash, |since| shown_span(self.now.saturating_sub(since))),
                 text(&report["version"]),
+                // Zero of a node that is asked and has an earlier version.
+                member["generation"]
+                    .as_u64()
+                    .filter(|generation| *generation > 0)
+                    .map_or_else(dash, |it| it.to_string()),
             ]);
             if is_down {
                 continue;
@@ -334,7 +339,7 @@ mod tests {
         let report = |phase: &str, since: u64, ready: u64| json!({ "version": "1.2.3", "phase": phase, "since": since, "stages": [stage(ready)], "left_out": 0 });
         let member = |name: &str, state: &str, report: Value| {
             json!({ "name": name, "address": format!("{name}:1"), "state": state, "since": 940, "report": report,
-                    "is_this_node": name == "a" })
+                    "generation": if name == "d" { 0 } else { 17 }, "is_this_node": name == "a" })
         };
         let state = json!({
             "members": [
@@ -353,12 +358,12 @@ mod tests {
         let expected = "\
 nodes: 2 up, 1 suspected (b), 1 down (d), 1 left (c)
 
-node       address  state      phase      for     version
-a (asked)  a:1      up         ready      10 min  1.2.3
-b          b:1      suspected  not ready  10 s    1.2.3
-c          c:1      left       -          1 min   1.2.3
-d          d:1      down       -          1 min   -
-e          e:1      up         -          1 min   -
+node       address  state      phase      for     version  generation
+a (asked)  a:1      up         ready      10 min  1.2.3    17
+b          b:1      suspected  not ready  10 s    1.2.3    17
+c          c:1      left       -          1 min   1.2.3    17
+d          d:1      down       -          1 min   -        -
+e          e:1      up         -          1 min   -        17
 
 stage   node  revision  replicas
 digits  a     3         2 of 2

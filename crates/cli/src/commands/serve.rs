@@ -25,7 +25,7 @@ use super::block_on;
 use crate::admin::{AdminServer, AdminSocket};
 use crate::client::trust;
 use crate::error::CliError;
-use crate::example;
+use crate::example::{self, Started};
 use crate::identity::identity;
 use crate::logging::Log;
 use crate::reload::{self, WatchedFiles, watch};
@@ -123,8 +123,9 @@ async fn serve(
         |admin: AdminSocket| admin.open(server.node().handle(), server.edge(), repository, log.stderr.lines());
     let admin = admin.map(open_admin).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
-    let (client, elapsed) = (server.client(), start_time.elapsed());
-    log.stderr.note(example::welcome(&plan, &engines, &client, server.address(), admin_address, elapsed));
+    let client = server.client();
+    let started = Started { elapsed: start_time.elapsed(), joining: server.node().health().joining };
+    log.stderr.note(example::welcome(&plan, &engines, &client, server.address(), admin_address, &started));
 
     if let Some(quic) = server.quic() {
         log.stderr.note(format_args!("  listening on quic://{} for {}", quic.address(), quic.audience()));
