@@ -256,10 +256,10 @@ impl ModelDirectory {
         let place = if is_open { self.turns.place().await } else { None };
         let is_isolated = planned.kind.is_isolated();
         let plan = self.plan.of_stage(planned);
-        // A file that a watch has refused is still there at the next start.
-        let is_checked = is_open || self.plan.settings.models_watch.value.is_some();
+        // A model that loads for long, or for ever, would hold up the changes of others in the node's turn, also in a
+        // child. At the start it can only end the node: a file that a watch has refused is still there then.
+        let is_checked = is_open || (!is_isolated && self.plan.settings.models_watch.value.is_some());
         if is_checked
-            && !is_isolated
             && checked != Some(&stamp)
             && let Err(reason) = check(plan.clone()).await
         {
