@@ -25,7 +25,7 @@ use super::block_on;
 use crate::admin::{AdminServer, AdminSocket};
 use crate::client::trust;
 use crate::error::CliError;
-use crate::example::{self, Started};
+use crate::example;
 use crate::identity::identity;
 use crate::logging::Log;
 use crate::reload::{self, WatchedFiles, watch};
@@ -124,7 +124,7 @@ async fn serve(
     let admin = admin.map(open_admin).transpose()?;
     let admin_address = admin.as_ref().map(|admin| admin.address);
     let client = server.client();
-    let started = Started { elapsed: start_time.elapsed(), joining: server.node().health().joining };
+    let started = example::Started { elapsed: start_time.elapsed(), joining: server.node().health().joining };
     log.stderr.note(example::welcome(&plan, &engines, &client, server.address(), admin_address, &started));
 
     if let Some(quic) = server.quic() {
