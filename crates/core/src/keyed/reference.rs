@@ -29,9 +29,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// joins or leaves.
 const SETTLED_WITHIN: Duration = Duration::from_millis(300);
 
-/// How long the last node that a question may ask has to be connected. A known one is tried again within half of it, and
-/// a node forgets within this that it has given the key to one that is gone.
-const CONNECTED_WITHIN: Duration = Duration::from_millis(1_200);
+/// How long the last node that a question may ask has to be connected. A known one is tried again within half of it.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A reference to the keyed actors of one kind, on this node and on other nodes of the cluster. Cloning it is cheap.
 ///
@@ -274,14 +273,10 @@ impl KeyedRef {
         }
         // It may have just started: the node that names it has been connected to it a moment earlier.
         let until = asked.deadline.instant().min(clock::now() + CONNECTED_WITHIN);
-        while clock::now() < until {
-            if self.is_connected(&next) {
-                return Ok(next);
-            }
+        while !self.is_connected(&next) && clock::now() < until {
             tokio::time::sleep_until(until.min(clock::now() + LOOK_AGAIN)).await;
         }
-        // It is gone: the view of this node has settled meanwhile.
-        self.owner(&asked.key)
+        Ok(next)
     }
 
     /// The owner by the view of this node. If that is still `than`, a node that has refused the question, it has a
