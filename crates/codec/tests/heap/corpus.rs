@@ -112,7 +112,7 @@ fn no_mutated_input_takes_more_heap_than_it_is_charged() {
 const MAX_MUTATED_BYTES: usize = 1 << 18;
 
 /// Targets of other crates, whose own tests replay their seeds.
-const OTHERS: [&str; 6] = ["oip", "gossip", "removals", "grpc", "openai", "mcp"];
+const OTHERS: [&str; 7] = ["oip", "gossip", "removals", "grpc", "relay", "openai", "mcp"];
 
 /// The list of targets, the fuzz crate and the seed directories agree.
 #[test]

@@ -109,15 +109,20 @@ impl RemoteRef {
         self.send::<Q, ()>(QuestionForm::Tell, within.into(), question).await
     }
 
+    /// The deadline of a message: that of its options, else the default, and never after that of the call around it.
+    pub(super) fn deadline_of(&self, options: &CallOptions) -> Deadline {
+        let now = clock::now();
+        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
+        self.outer.as_ref().map_or(deadline, |outer| deadline.min(outer.flight.deadline))
+    }
+
     async fn send<Q: Question, A: Data>(
         &self,
         form: QuestionForm,
         options: CallOptions,
         question: Q,
     ) -> Result<A, AskError> {
-        let now = clock::now();
-        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
-        let deadline = self.outer.as_ref().map_or(deadline, |outer| deadline.min(outer.flight.deadline));
+        let deadline = self.deadline_of(&options);
         let origin = Origin::from_options(&options, self.outer.as_ref());
         let recorder = origin.as_ref().and_then(|origin| origin.recorder.clone());
         let options = recorder.into_iter().fold(options, CallOptions::with_recorder);

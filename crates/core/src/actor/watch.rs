@@ -15,8 +15,6 @@ use super::directory::ActorStatus;
 use super::question::{AcceptedQuestion, Question, QuestionForm, QuestionOrder, owned};
 use super::remote_ref::{RemoteRef, Target};
 use crate::call::CallOptions;
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::error::{AskError, ErrorReason, Failure};
 
 /// The most watches of other nodes that an actor has.
@@ -183,9 +181,8 @@ impl RemoteRef {
     /// There was no watch: `Unreachable` and `Full` as for a question, `NotAccepted` of a node of an earlier version. It
     /// is over: `DeadlineExceeded`.
     pub async fn watch(&self, within: impl Into<CallOptions>) -> Result<ActorEnd, AskError> {
-        let now = clock::now();
         let options: CallOptions = within.into();
-        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
+        let deadline = self.deadline_of(&options);
         let (options, question) = (options.with_deadline(deadline), Payload::new(WatchActor));
         let (told, node) = match self.target()? {
             Target::Here(actor) => {

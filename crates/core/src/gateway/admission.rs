@@ -192,13 +192,8 @@ impl Ledger {
 
     /// Charges more bytes to a call: its body was longer than announced, or was decoded.
     pub(crate) fn grow(&mut self, key: usize, bytes: u64) -> Result<(), Refusal> {
-        let with_these = self.lines[key].bytes.saturating_add(bytes);
-        self.take_bytes(bytes).map_err(|refusal| match refusal {
-            // What it has already counts: a call that alone exceeds the limit does not fit later either.
-            Refusal::TooManyBytes { limit, .. } => Refusal::TooManyBytes { asked: with_these, limit },
-            other => other,
-        })?;
-        self.lines[key].bytes = with_these;
+        self.take_bytes(bytes)?;
+        self.lines[key].bytes += bytes;
         Ok(())
     }
 
@@ -397,17 +392,6 @@ mod tests {
         assert_eq!([bytes(10), bytes(11)], [true, false]);
         assert_eq!([0, 1].map(|limit| Refusal::TooManyCalls { limit }.may_pass()), [false, true]);
         assert!(Refusal::TooManyInnerCalls { limit: 1 }.may_pass() && !Refusal::Draining.may_pass());
-    }
-
-    #[test]
-    fn a_call_that_grows_beyond_all_bytes_never_fits() {
-        let (mut ledger, now) = (ledger(2, 100), Instant::now());
-        let call = ledger.admit(now, RouteIndex(0), 60, false).unwrap() as usize;
-        assert_eq!(ledger.grow(call, 41), Err(Refusal::TooManyBytes { asked: 101, limit: 100 }));
-        ledger.admit(now, RouteIndex(0), 20, false).unwrap();
-        let waits = ledger.grow(call, 40).unwrap_err();
-        assert_eq!(waits, Refusal::TooManyBytes { asked: 100, limit: 100 });
-        assert!(waits.may_pass() && ledger.grow(call, 20).is_ok());
     }
 
     #[test]

@@ -21,15 +21,15 @@ use crate::remote::{Cluster, KeyOwner, Reach, RemoteQuestion};
 /// How often a question follows its key to another node.
 const MAX_HOPS: usize = 2;
 
-/// The pause before a question looks for its node again, after that node, or the one to which it was sent on, has taken
-/// none. The node that looks learns why within a round trip.
+/// The pause before a question looks for its node again, after a node has refused it. Within a round trip the asking
+/// node learns why.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The pause before a question comes to a node again that has sent it on: longer than nodes take to agree on a node that
+/// The pause before a node gets a question again that it has sent on. Longer than nodes take to agree about a node that
 /// joins or leaves.
 const SETTLED_WITHIN: Duration = Duration::from_millis(300);
 
-/// How long the last node that a question may ask has to be connected. A known one is tried again within half of it.
+/// How long the last node of a question may take to be connected. A known node is tried again within half of this time.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A reference to the keyed actors of one kind, on this node and on other nodes of the cluster. Cloning it is cheap.

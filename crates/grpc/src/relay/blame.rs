@@ -1,4 +1,4 @@
-//! The two texts by which a gateway decides who is to blame.
+//! The errors of a relay, in the two texts by which a gateway tells a missing function from a failed one.
 //!
 //! Whatever a function, its arguments or its output cause has the status `UNKNOWN` and the text of an exception.
 //! A refusal before the function runs, and a passed deadline, keep their own status: gateways count `UNAVAILABLE` as a

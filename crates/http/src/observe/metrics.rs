@@ -2,7 +2,7 @@
 //!
 //! One registry per edge: two nodes in one process do not mix. No request takes a lock: the counter of each status is
 //! looked up once. The label `door` says how a request came: to a route by its own path (`http`, as are the pages of
-//! the edge), or by a protocol; its values are the list of the edge's protocols. Calls that came by another edge of the node are
+//! the edge), or by a protocol; its values are the list of the edge's protocols. Calls by another edge of the node are
 //! `quic`, and have the status that HTTP has for their outcome (`other_doors.rs`).
 
 use std::sync::OnceLock;
@@ -104,7 +104,7 @@ impl EdgeMetrics {
         if !COUNTING {
             return;
         }
-        // There are few, and the routes come first.
+        // The routes come first, because most calls are theirs. A door that is not listed is not counted.
         let Some(counters) = self.by_door.iter().find(|counters| counters.door == door) else { return };
         let status = status.as_u16();
         let by_status = counters.by_status.get_or_init(|| (0..STATUSES).map(|_| OnceLock::new()).collect());

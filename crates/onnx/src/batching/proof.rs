@@ -9,8 +9,8 @@ use super::graph::{Axes, Values, normalized};
 use super::nodes::Node;
 
 impl<'g> Values<'g> {
-    /// Whether the outputs of this node have the items of its inputs, each computed without the others. The node is
-    /// none that [mixes](Self::mixes) them.
+    /// Whether each output item is computed from its own input item alone. The caller has ruled out that the node
+    /// [mixes](Self::mixes) items.
     pub(super) fn keeps_apart(&self, node: &Node<'g>) -> bool {
         if node.bodies().next().is_some() {
             return false;
@@ -21,7 +21,7 @@ impl<'g> Values<'g> {
         }
         let is_fixed = |index: usize| self.place(node, index) == Nowhere;
         let has_items = |index: usize| self.place(node, index) == Axis(0);
-        // The items come in alone, beside constants.
+        // Only the first input has items; the others are constants.
         let is_alone = has_items(0) && inputs.iter().all(|index| *index == 0 || is_fixed(*index));
         let rank = self.rank_of(node, 0);
         let is_inner = |axis: i64| normalized(axis, rank).is_some_and(|axis| axis > 0);

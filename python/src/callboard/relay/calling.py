@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # The ports of a server, in the order in which they are tried; of a given port, it and five that follow.
 PORTS = (50051, *range(60053, 60153, 10))
 _FOLLOWING = 5
-# Between two tries, in seconds.
+# The pause between two tries, in seconds: with eleven ports each one is tried about once a second.
 _PAUSE = 1 / 11
 _RETRIES = {
     "methodConfig": [

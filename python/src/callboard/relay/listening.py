@@ -29,13 +29,13 @@ class Listener:
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
-            # Their clients ping each minute, also without calls.
+            # Clients of the relay ping each minute, also without calls.
             ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
             ("grpc.http2.max_ping_strikes", 0),
             ("grpc.keepalive_permit_without_calls", 1),
+            # Else two servers may share one port, and a port in use is no error.
             ("grpc.so_reuseport", 0),
         ]
-        # Not the word of a free port: two servers may be given the same one.
         self._server = grpc.server(ThreadPoolExecutor(max_workers=1), options=options)
         send = grpc.unary_unary_rpc_method_handler(self._answer)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Send": send}),))

@@ -238,7 +238,7 @@ fn routes_share_a_path_by_different_methods() {
     let expected = [("GET /a", "GET"), ("/a", ""), ("DELETE /a", "DELETE"), ("/b", "POST")];
     assert_eq!(names, expected.map(|(name, methods)| (name, methods.to_owned())));
     for (routes, message) in [
-        (&[("/a", get), ("GET /a", "")], "f:8: route `GET /a` is also in line 4"),
+        (&[("/a", get), ("GET /a", "")], "there is a route `GET /a` already, on line 5"),
         (&[("/a", get), ("/a", put)], "GET calls both `GET /a` and `PUT /a`: give one of them other `methods`"),
         (&[("/a", ""), ("PUT /b", get)], "`path` begins with PUT, and the methods of the route are GET"),
         (&[("/a", ""), ("FETCH /b", "")], "the methods of the route are GET, POST, PUT, PATCH, DELETE"),
