@@ -80,9 +80,14 @@ FRAMES: list[Any] = [
 ]
 
 
+def unpacked(envelope: Any) -> Any:
+    """What a worker reads in a call of a relay."""
+    return decode(envelope, is_as_sent=True, unpacks=True)
+
+
 @pytest.mark.parametrize("frame", FRAMES)
 def test_a_frame_comes_back_of_its_library_on_both_ways(frame: Any) -> None:
-    for read in (through(frame), decode(encode(frame, PACKED), is_as_sent=True)):
+    for read in (through(frame), unpacked(encode(frame, PACKED))):
         assert type(read) is type(frame) and read.equals(frame), read
     # A gateway reads replies of others by pyarrow alone.
     reply = payload.read_response(payload.response(frame), 1 << 20)
@@ -91,7 +96,7 @@ def test_a_frame_comes_back_of_its_library_on_both_ways(frame: Any) -> None:
 
 def test_the_index_of_pandas_is_dropped_in_calls_of_a_relay_alone() -> None:
     frame = pd.DataFrame({"x": [1, 2]}, index=[7, 9])
-    assert list(through(frame).index) == list(decode(encode(frame, PACKED), is_as_sent=True).index) == [0, 1]
+    assert list(through(frame).index) == list(unpacked(encode(frame, PACKED)).index) == [0, 1]
     assert list(decode(encode(frame), is_as_sent=True).index) == [7, 9]
 
 
@@ -147,9 +152,25 @@ def test_a_parquet_file_that_unpacks_to_more_than_the_limit_is_refused() -> None
     assert len(sink.getvalue()) < 4 << 20
     with pytest.raises(TooLargeError):
         payload.read_response(message.SerializeToString(), 64 << 20)
+    # One row of a list of nulls is a file of some hundred bytes.
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(
+        pa.table({"x": pa.ListArray.from_arrays([0, 10_000_000], pa.nulls(10_000_000, pa.int64()))}), sink
+    )
+    message.payload.pandas_dataframe_value = sink.getvalue()
+    assert len(sink.getvalue()) < 10_000
+    with pytest.raises(TooLargeError):
+        payload.read_response(message.SerializeToString(), 64 << 20)
     message.payload.pandas_dataframe_value = b"PAR1 and no more"
     with pytest.raises(EnvelopeError, match="a Parquet file"):
         payload.read_response(message.SerializeToString(), 64 << 20)
+
+
+def test_a_mark_of_a_caller_is_no_reason_to_unpack() -> None:
+    """Anybody may send such a frame. It is what it is, but in calls of a relay."""
+    for value in (pd.DataFrame({"x": [1]}), Color.RED):
+        read = decode(encode(value, PACKED))
+        assert isinstance(read, pa.Table) and read.column_names == ["bytes"], read
 
 
 # ---- Models ----------------------------------------------------------------------------------------------------------
@@ -159,12 +180,12 @@ def test_a_class_is_imported_only_if_its_module_is_allowed(monkeypatch: pytest.M
     for value in (Color.RED, Point(1, Point(2))):
         packed = encode(value, PACKED)
         with pytest.raises(NotAllowed, match="allow it by"):
-            decode(packed)
+            unpacked(packed)
         with pytest.raises(NotAllowed):
             through(value)
     relay.allow_modules(__name__)
     for value in (Color.RED, Point(1, Point(2))):
-        assert decode(encode(value, PACKED)) == through(value) == value
+        assert unpacked(encode(value, PACKED)) == through(value) == value
     # A module of a longer name is another one, and one below is not.
     for name in (f"{__name__}_evil", f"{__name__}.inner"):
         module = types.ModuleType(name)
@@ -202,7 +223,7 @@ def test_models_of_pydantic_keep_their_class() -> None:
     globals()["Shape"] = model
     relay.allow_modules(__name__)
     shape = model(name="a")
-    assert through(shape) == decode(encode(shape, PACKED)) == shape
+    assert through(shape) == unpacked(encode(shape, PACKED)) == shape
 
 
 # ---- The worker's side -----------------------------------------------------------------------------------------------

@@ -242,10 +242,13 @@ fn error_response() -> (String, Value) {
 /// The part of a path that names a model.
 fn model(routes: &[Arc<Route>]) -> Value {
     let mut schema = json!({ "type": "string" });
-    if !routes.is_empty() {
-        let names =
-            routes.iter().filter(|route| route.has_method("POST")).map(|route| route.name().trim_start_matches('/'));
-        schema["enum"] = names.collect();
+    let called: Vec<&str> = routes
+        .iter()
+        .filter(|route| route.has_method("POST"))
+        .map(|route| route.name().trim_start_matches('/'))
+        .collect();
+    if !called.is_empty() {
+        schema["enum"] = called.into();
     }
     json!({
         "name": "model", "in": "path", "required": true, "schema": schema,

@@ -151,12 +151,13 @@ impl Models {
         Ok((route, model))
     }
 
+    /// Those that calls of the protocol reach: they are a `POST`.
     pub(crate) fn all(&self, client: &LocalClient) -> Vec<(Arc<Route>, Arc<Model>)> {
         let model = |route: Arc<Route>| {
             let model = self.get(&route);
             (route, model)
         };
-        client.routes().into_iter().map(model).collect()
+        client.routes().into_iter().filter(|route| route.has_method("POST")).map(model).collect()
     }
 
     fn get(&self, route: &Arc<Route>) -> Arc<Model> {

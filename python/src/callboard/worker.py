@@ -410,7 +410,8 @@ class Worker:
         inputs: list[Any] = []
         for part, context in zip(batch.parts, batch.contexts, strict=True):
             # A gateway of evaluations decides the library of each frame that has no hint.
-            self._decoder.is_as_sent = is_as_sent or RELAY in context.tags
+            self._decoder.unpacks = RELAY in context.tags
+            self._decoder.is_as_sent = is_as_sent or self._decoder.unpacks
             try:
                 inputs.append(self._decoder.decode(part))
             except Exception as error:

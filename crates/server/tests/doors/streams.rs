@@ -68,7 +68,7 @@ async fn a_node_that_drains_ends_the_streams_of_every_door_in_order() {
 #[tokio::test]
 async fn a_node_that_ends_says_so_on_the_streams_of_every_door() {
     let (_release, released) = watch::channel(false);
-    let config = HttpConfig { shutdown_grace: Duration::from_millis(50), ..HttpConfig::default() };
+    let config = HttpConfig { shutdown_grace: Duration::from_secs(1), ..HttpConfig::default() };
     let server =
         Server::start(models::streaming(App::new(), &Script::Held(released)), "127.0.0.1:0", config).await.unwrap();
     let open = opened(server.address()).await;
@@ -99,7 +99,7 @@ async fn a_client_that_reads_nothing_holds_little_and_not_for_long() {
     const MAX_UNREAD: usize = 64 << 20;
     const MAX_CHARGED: u64 = 8 << 20;
     const OUTPUT: usize = 64 << 10;
-    let config = HttpConfig { write_progress_timeout: Duration::from_millis(200), ..HttpConfig::default() };
+    let config = HttpConfig { write_progress_timeout: Duration::from_secs(1), ..HttpConfig::default() };
     // All at a time: each takes one to three of these timeouts.
     let unread = streaming().into_iter().map(async |door| {
         let made = Arc::new(AtomicUsize::new(0));

@@ -132,10 +132,11 @@ def read_table(data: memoryview, room: Room) -> Any:
         raise EnvelopeError(f"a data frame: {error}") from None
 
 
-def read_frame(data: memoryview, room: Room, is_as_sent: bool) -> Any:
-    """A data frame as a table, or as the type of the library that has sent it."""
+def read_frame(data: memoryview, room: Room, is_as_sent: bool, unpacks: bool) -> Any:
+    """A data frame as a table, or as the type of the library that has sent it. One that stands for another value is
+    unpacked only if `unpacks`: any caller may write such a mark."""
     table = read_table(data, room)
-    if b'"form"' in (table.schema.metadata or {}).get(b"callboard", b""):
+    if unpacks and b'"form"' in (table.schema.metadata or {}).get(b"callboard", b""):
         from callboard._envelope.packed import form_of, unpack
 
         if (form := form_of(table)) is not None:

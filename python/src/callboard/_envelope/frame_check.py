@@ -34,6 +34,11 @@ class Room:
         if self._bytes > self._max_bytes:
             raise TooLargeError(f"data frames that unpack to {self._bytes} bytes or more exceed {self._max_bytes}")
 
+    def require(self, size: int) -> None:
+        """Fails as if so many bytes were taken, and takes none."""
+        if self._bytes + size > self._max_bytes:
+            raise TooLargeError(f"data frames that unpack to {self._bytes + size} bytes exceed {self._max_bytes}")
+
     def take_empty_rows(self, rows: int) -> None:
         self._rows += rows
         if self._rows > MAX_EMPTY_ROWS:

@@ -121,6 +121,7 @@ def read_parquet(data: Any, room: Room) -> Any:
         schema, rows = source.schema_arrow, source.metadata.num_rows
         room.take_empty_rows(max(0, rows - 8 * data.size))
         texts = [field.name for field in schema if _is_text(pa, field.type)]
+        _require_room(source.metadata, room)
         source = pa.parquet.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
         batches = []
         for batch in source.iter_batches(min(_ROWS, max(1, rows)), use_threads=False):
@@ -131,6 +132,16 @@ def read_parquet(data: Any, room: Room) -> Any:
         raise
     except Exception as error:
         raise EnvelopeError(f"a Parquet file: {error}") from None
+
+
+def _require_room(metadata: Any, room: Room) -> None:
+    """Refuses what the file itself says is too much. One row may hold any number of values in lists."""
+    schema, size = metadata.schema, 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for index, column in enumerate(map(group.column, range(group.num_columns))):
+            in_lists = 8 * column.num_values if schema.column(index).max_repetition_level else 0
+            size += max(column.total_uncompressed_size, in_lists)
+    room.require(size)
 
 
 def _is_text(pa: Any, kind: Any) -> bool:

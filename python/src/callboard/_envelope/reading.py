@@ -41,12 +41,15 @@ from callboard._envelope.texts import PADDING_BYTES, read_texts
 class Decoder:
     """Reads envelopes, one at a time. Arrays are read-only views of the buffer, which must not change afterwards."""
 
-    def __init__(self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, *, is_as_sent: bool = False) -> None:
+    def __init__(
+        self, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, *, is_as_sent: bool = False, unpacks: bool = False
+    ) -> None:
         """`max_unpacked_bytes` bounds what the data frames of one envelope unpack to.
 
-        With `is_as_sent` they have the types of the library that has sent them, else of pyarrow.
+        With `is_as_sent` they have the types of the library that has sent them, else of pyarrow. With
+        `unpacks`, frames that stand for other values become those: only for calls of an evaluation relay.
         """
-        self.is_as_sent = is_as_sent
+        self.is_as_sent, self.unpacks = is_as_sent, unpacks
         self._max_unpacked_bytes = max_unpacked_bytes
         self._tree = msgspec.msgpack.Decoder(ext_hook=self._extension)
         self._segments: list[memoryview] = []
@@ -58,7 +61,7 @@ class Decoder:
             SCALAR: _scalar,
             TENSOR: lambda data: _tensor(*_array_header(data)),
             TEXTS: lambda data: self._texts(*_array_header(data)),
-            FRAME: lambda data: read_frame(data, self._room, self.is_as_sent),
+            FRAME: lambda data: read_frame(data, self._room, self.is_as_sent, self.unpacks),
             SERIES: lambda data: read_series(data, self._room, self.is_as_sent),
             SEGMENT: self._segment,
         }
@@ -114,9 +117,11 @@ class Decoder:
         return array
 
 
-def decode(buffer: Buffer, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, *, is_as_sent: bool = False) -> Any:
+def decode(
+    buffer: Buffer, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, *, is_as_sent: bool = False, unpacks: bool = False
+) -> Any:
     """Decodes one envelope: see `Decoder`."""
-    return Decoder(max_unpacked_bytes, is_as_sent=is_as_sent).decode(buffer)
+    return Decoder(max_unpacked_bytes, is_as_sent=is_as_sent, unpacks=unpacks).decode(buffer)
 
 
 def _split(buffer: Buffer) -> tuple[Buffer, list[memoryview]]:
