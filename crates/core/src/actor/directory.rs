@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use super::mailbox::{ActorRef, Mailbox};
 use super::question::PublishedActor;
 use super::spec::{ActorError, ActorGroup};
-use super::watch::LocalEnd;
+use super::watch::{LocalEnd, MAX_WATCHES_AWAY};
 use crate::clock::Instant;
 use crate::error::AskError;
 
@@ -214,6 +214,8 @@ pub(crate) struct Directory {
     turns: Arc<Semaphore>,
     /// Whether the node has begun to drain: other nodes do not ask its actors any more.
     leaving: watch::Sender<bool>,
+    /// The places of watches of actors on other nodes.
+    watches_away: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -291,12 +293,25 @@ impl Directory {
     pub(crate) fn new() -> Self {
         let turns = Arc::new(Semaphore::new(MAX_WAITING_STARTS));
         let leaving = watch::Sender::new(false);
-        Self { listed: Mutex::default(), failed: Mutex::default(), root: Mutex::default(), turns, leaving }
+        let watches_away = Arc::new(Semaphore::new(MAX_WATCHES_AWAY));
+        Self {
+            listed: Mutex::default(),
+            failed: Mutex::default(),
+            root: Mutex::default(),
+            turns,
+            leaving,
+            watches_away,
+        }
     }
 
     /// The node is withdrawn or drains: watches of its actors end.
     pub(crate) fn leave(&self) {
         self.leaving.send_replace(true);
+    }
+
+    /// A place for a watch of an actor on another node.
+    pub(super) fn reserve_watch(&self) -> Result<OwnedSemaphorePermit, AskError> {
+        Arc::clone(&self.watches_away).try_acquire_owned().map_err(|_| AskError::Full)
     }
 
     pub(super) fn watch_leaving(&self) -> watch::Receiver<bool> {

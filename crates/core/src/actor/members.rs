@@ -5,10 +5,8 @@ use std::sync::atomic::Ordering;
 use futures_util::future::join_all;
 
 use super::question::Question;
-use super::remote_ref::{Place, RemoteRef};
+use super::remote_ref::{ActorPlace, RemoteRef};
 use crate::call::CallOptions;
-use crate::clock;
-use crate::deadline::Deadline;
 use crate::error::AskError;
 
 impl RemoteRef {
@@ -16,9 +14,9 @@ impl RemoteRef {
     #[must_use]
     pub fn node(&self) -> Option<String> {
         match &self.place {
-            Place::Anywhere => None,
-            Place::Here => Some(self.this_node()),
-            Place::Node(node) => Some((**node).to_owned()),
+            ActorPlace::Anywhere => None,
+            ActorPlace::Here => Some(self.this_node()),
+            ActorPlace::Node(node) => Some((**node).to_owned()),
         }
     }
 
@@ -64,11 +62,11 @@ impl RemoteRef {
             member
         };
         match &self.place {
-            Place::Anywhere => {}
+            ActorPlace::Anywhere => {}
             place => return vec![member(place.clone())],
         }
-        let here = self.is_here().then_some(Place::Here);
-        here.into_iter().chain(self.others().into_iter().map(Place::Node)).map(member).collect()
+        let here = self.is_here().then_some(ActorPlace::Here);
+        here.into_iter().chain(self.others().into_iter().map(ActorPlace::Node)).map(member).collect()
     }
 
     /// One of the [members](Self::members), in turn among all clones of this reference. `None` without any.
@@ -90,7 +88,7 @@ impl RemoteRef {
         within: impl Into<CallOptions>,
         question: Q,
     ) -> Vec<(Self, Result<(), AskError>)> {
-        let options = until_one_deadline(within.into());
+        let options = self.until_one_deadline(within.into());
         let telling = self.members().into_iter().map(|member| {
             let (options, question) = (options.clone(), question.clone());
             async move {
@@ -111,7 +109,7 @@ impl RemoteRef {
         within: impl Into<CallOptions>,
         question: Q,
     ) -> Vec<(Self, Result<Q::Answer, AskError>)> {
-        let options = until_one_deadline(within.into());
+        let options = self.until_one_deadline(within.into());
         let asking = self.members().into_iter().map(|member| {
             let (options, question) = (options.clone(), question.clone());
             async move {
@@ -123,8 +121,10 @@ impl RemoteRef {
     }
 }
 
-fn until_one_deadline(options: CallOptions) -> CallOptions {
-    let now = clock::now();
-    let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
-    options.with_deadline(deadline)
+impl RemoteRef {
+    /// All members have the same deadline.
+    fn until_one_deadline(&self, options: CallOptions) -> CallOptions {
+        let deadline = options.message_deadline(self.outer.as_ref());
+        options.with_deadline(deadline)
+    }
 }

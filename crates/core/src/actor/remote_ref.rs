@@ -8,8 +8,7 @@ use callboard_codec::{Data, Payload};
 
 use super::directory::Directory;
 use super::question::{PublishedActor, Question, QuestionForm, QuestionOrder, owned};
-use crate::call::{CallOptions, Origin, OuterCall};
-use crate::clock;
+use crate::call::{CallOptions, OuterCall};
 use crate::deadline::Deadline;
 use crate::error::{AskError, CallError, Failure};
 use crate::remote::{Cluster, RemoteQuestion};
@@ -40,18 +39,18 @@ use crate::remote::{Cluster, RemoteQuestion};
 #[derive(Clone)]
 pub struct RemoteRef {
     name: Arc<str>,
-    directory: Arc<Directory>,
+    pub(super) directory: Arc<Directory>,
     cluster: Cluster,
     /// The call for which it asks.
-    outer: Option<Arc<OuterCall>>,
-    pub(super) place: Place,
+    pub(super) outer: Option<Arc<OuterCall>>,
+    pub(super) place: ActorPlace,
     /// Whose turn it is among the actors of this name.
     pub(super) turn: Arc<AtomicUsize>,
 }
 
 /// Where a reference looks for its actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ActorPlace {
     /// On this node first, else on a node that publishes it.
     Anywhere,
     /// On this node only.
@@ -61,15 +60,15 @@ pub(super) enum Place {
 }
 
 /// Where a message goes.
-pub(super) enum Target {
+pub(super) enum MessageTarget {
     Here(Arc<PublishedActor>),
-    /// To this node, or to the one that the cluster chooses.
+    /// To the node of this name; without one, to the node that the cluster chooses.
     Away(Option<Arc<str>>),
 }
 
 impl RemoteRef {
     pub(crate) fn new(name: &str, directory: Arc<Directory>, cluster: Cluster, outer: Option<Arc<OuterCall>>) -> Self {
-        Self { name: name.into(), directory, cluster, outer, place: Place::Anywhere, turn: Arc::default() }
+        Self { name: name.into(), directory, cluster, outer, place: ActorPlace::Anywhere, turn: Arc::default() }
     }
 
     /// The actor's name.
@@ -109,31 +108,21 @@ impl RemoteRef {
         self.send::<Q, ()>(QuestionForm::Tell, within.into(), question).await
     }
 
-    /// The deadline of a message: that of its options, else the default, and never after that of the call around it.
-    pub(super) fn deadline_of(&self, options: &CallOptions) -> Deadline {
-        let now = clock::now();
-        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
-        self.outer.as_ref().map_or(deadline, |outer| deadline.min(outer.flight.deadline))
-    }
-
     async fn send<Q: Question, A: Data>(
         &self,
         form: QuestionForm,
         options: CallOptions,
         question: Q,
     ) -> Result<A, AskError> {
-        let deadline = self.deadline_of(&options);
-        let origin = Origin::from_options(&options, self.outer.as_ref());
-        let recorder = origin.as_ref().and_then(|origin| origin.recorder.clone());
-        let options = recorder.into_iter().fold(options, CallOptions::with_recorder);
-        let (payload, options) = (Payload::new(question), options.with_origin(origin).with_deadline(deadline));
+        let (options, deadline) = options.for_message(self.outer.as_ref());
+        let payload = Payload::new(question);
         let answer = match self.target()? {
-            Target::Here(actor) => {
+            MessageTarget::Here(actor) => {
                 let accepted = actor.find(Q::NAME, form)?;
                 (accepted.deliver)(payload, QuestionOrder { deadline, options, place: None, key: None, asked_by: None })
                     .await?
             }
-            Target::Away(node) => {
+            MessageTarget::Away(node) => {
                 let question = self.question::<A>(Q::NAME, form, payload, options, node);
                 self.ask_away(deadline, question).await?.map_err(AskError::from_answer)?
             }
@@ -142,12 +131,12 @@ impl RemoteRef {
     }
 
     /// Where the next message goes.
-    pub(super) fn target(&self) -> Result<Target, AskError> {
-        let here = || self.directory.published(&self.name).map(Target::Here);
+    pub(super) fn target(&self) -> Result<MessageTarget, AskError> {
+        let here = || self.directory.published(&self.name).map(MessageTarget::Here);
         match &self.place {
-            Place::Node(node) => Ok(Target::Away(Some(Arc::clone(node)))),
-            Place::Anywhere => Ok(here().unwrap_or(Target::Away(None))),
-            Place::Here => here().ok_or_else(|| AskError::Unreachable {
+            ActorPlace::Node(node) => Ok(MessageTarget::Away(Some(Arc::clone(node)))),
+            ActorPlace::Anywhere => Ok(here().unwrap_or(MessageTarget::Away(None))),
+            ActorPlace::Here => here().ok_or_else(|| AskError::Unreachable {
                 reason: format!("this node publishes no actor `{}` any more", self.name),
             }),
         }
@@ -164,7 +153,7 @@ impl RemoteRef {
         name.map_or_else(String::new, |name| name.to_string())
     }
 
-    /// The other nodes that publish the actor. The first is the one that the cluster chooses.
+    /// The other nodes that publish the actor, first the one that the cluster would choose.
     pub(super) fn others(&self) -> Vec<Arc<str>> {
         self.cluster.actors().map_or_else(Vec::new, |actors| actors.publishers(&self.name))
     }

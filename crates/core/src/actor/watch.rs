@@ -1,6 +1,7 @@
 //! The end of an actor, as others learn of it: on its own node, and on other nodes by a question that is answered then.
 //!
-//! * **Full:** an actor has at most [`MAX_WATCHES`] watches of other nodes; a further one is refused.
+//! * **Full:** a node has at most [`MAX_WATCHES_AWAY`] watches of actors on other nodes, since each keeps a stream of a
+//!   connection, and an actor has at most [`MAX_WATCHES`] of other nodes; a further one is refused.
 //! * **Late:** a watch has a deadline, as every question.
 //! * **Lost:** the end of the connection is an answer, too.
 
@@ -13,9 +14,12 @@ use tokio::sync::watch;
 
 use super::directory::ActorStatus;
 use super::question::{AcceptedQuestion, Question, QuestionForm, QuestionOrder, owned};
-use super::remote_ref::{RemoteRef, Target};
+use super::remote_ref::{MessageTarget, RemoteRef};
 use crate::call::CallOptions;
 use crate::error::{AskError, ErrorReason, Failure};
+
+/// The most watches that a node has of actors on other nodes: a quarter of the streams of one connection.
+pub(super) const MAX_WATCHES_AWAY: usize = 64;
 
 /// The most watches of other nodes that an actor has.
 pub(super) const MAX_WATCHES: usize = 1_024;
@@ -60,7 +64,7 @@ impl fmt::Display for ActorEnd {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct WatchActor;
 
-/// An end on its way. Later versions may have further words.
+/// An [`ActorEnd`] as it is sent between nodes. A `how` of a later version is read as `Ended`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ToldEnd {
     how: String,
@@ -133,11 +137,12 @@ pub(super) fn accepted(status: &Arc<ActorStatus>, leaving: watch::Receiver<bool>
 }
 
 impl RemoteRef {
-    /// Waits until the actor ends, or its node does, and says how. A crash after which the actor starts again is no end.
+    /// Waits until the actor ends, or its node does, and says how. A crash is no end if the actor starts again.
     ///
-    /// The actor that is watched is the one that a question would reach now. It is not asked: a watch takes no place in
-    /// its mailbox. A watch of an actor on another node keeps a connection busy, so that a dead node is noticed within
-    /// seconds; an actor has at most 1,024 of them. The deadline of `within` ends the watch, and it may be made again.
+    /// It watches the actor that a question would reach now, without asking it: a watch takes no place in its mailbox.
+    /// A watch of an actor on another node keeps a stream of the connection busy, so that a dead node is noticed within
+    /// seconds. A node has at most 64 such watches, and an actor at most 1,024 of other nodes. The deadline of `within`
+    /// ends the watch, and it may be made again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -166,7 +171,8 @@ impl RemoteRef {
     ///     }
     /// }
     ///
-    /// let node = App::new().actor(ActorSpec::new("lease", |_| Lease).accepts_tell(|give_up: GiveUp| give_up)).start().await?;
+    /// let lease = ActorSpec::new("lease", |_| Lease).accepts_tell(|give_up: GiveUp| give_up);
+    /// let node = App::new().actor(lease).start().await?;
     /// let lease = node.remote_actor("lease");
     /// let hour = Duration::from_secs(3_600);
     /// let (end, told) = tokio::join!(lease.watch(hour), lease.tell(hour, GiveUp));
@@ -178,19 +184,20 @@ impl RemoteRef {
     ///
     /// # Errors
     ///
-    /// There was no watch: `Unreachable` and `Full` as for a question, `NotAccepted` of a node of an earlier version. It
-    /// is over: `DeadlineExceeded`.
+    /// Without a watch: `Unreachable` as for a question; `Full` with as many watches as there may be; `NotAccepted` of a
+    /// node of an earlier version. After it: `DeadlineExceeded`.
     pub async fn watch(&self, within: impl Into<CallOptions>) -> Result<ActorEnd, AskError> {
         let options: CallOptions = within.into();
-        let deadline = self.deadline_of(&options);
+        let deadline = options.message_deadline(self.outer.as_ref());
         let (options, question) = (options.with_deadline(deadline), Payload::new(WatchActor));
         let (told, node) = match self.target()? {
-            Target::Here(actor) => {
+            MessageTarget::Here(actor) => {
                 let order = QuestionOrder { deadline, options, place: None, key: None, asked_by: None };
                 let accepted = actor.find(WatchActor::NAME, QuestionForm::Ask)?;
                 ((accepted.deliver)(question, order).await?, self.this_node())
             }
-            Target::Away(node) => {
+            MessageTarget::Away(node) => {
+                let _held = self.directory.reserve_watch()?;
                 let node = node.or_else(|| self.others().into_iter().next());
                 let name = node.as_deref().unwrap_or_default().to_owned();
                 let asked = self.question::<ToldEnd>(WatchActor::NAME, QuestionForm::Ask, question, options, node);

@@ -7,9 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, Excess, PairKind};
+use super::context::OuterCall;
 use super::origin::Origin;
 use super::session::SessionKey;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::retry::RetryPolicy;
@@ -203,6 +204,23 @@ impl CallOptions {
     pub fn deadline_from(&self, began: Instant) -> Option<Deadline> {
         let timeout = self.timeout.map(|timeout| Deadline::after(began, timeout));
         self.deadline.into_iter().chain(timeout).min()
+    }
+
+    /// The deadline of a message to an actor: that of these options, else the default, and never after that of the call
+    /// around it.
+    pub(crate) fn message_deadline(&self, outer: Option<&Arc<OuterCall>>) -> Deadline {
+        let now = clock::now();
+        let deadline = self.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
+        outer.map_or(deadline, |outer| deadline.min(outer.flight.deadline))
+    }
+
+    /// These options for a message to an actor, with its deadline and what it inherits of the call around it.
+    pub(crate) fn for_message(self, outer: Option<&Arc<OuterCall>>) -> (Self, Deadline) {
+        let deadline = self.message_deadline(outer);
+        let origin = Origin::from_options(&self, outer);
+        let recorder = origin.as_ref().and_then(|origin| origin.recorder.clone());
+        let options = recorder.into_iter().fold(self, Self::with_recorder);
+        (options.with_origin(origin).with_deadline(deadline), deadline)
     }
 
     /// These options for a call that began at `start`: the timeout becomes a deadline.

@@ -27,7 +27,7 @@ use crate::metrics::{LoadResult, SaveResult};
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a message waits for the store to say whether a later instance has claimed its key.
-const LOOK_WITHIN: Duration = Duration::from_secs(1);
+const FENCE_CHECK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs until the key is passive. While its instance crashes or is fenced off, the next message makes the next one.
 pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
@@ -140,8 +140,10 @@ impl<'a, K: Keyed> Live<'a, K> {
 
     async fn serve(&mut self) -> End {
         loop {
-            // Boxed, as a save is.
-            if self.slot.set_doubtful(false) && Box::pin(is_fenced_off(self.kind, self.slot, self.fence.epoch)).await {
+            // Boxed to keep this future small, as the save is.
+            if self.slot.swap_fence_check(false)
+                && Box::pin(is_fenced_off(self.kind, self.slot, self.fence.epoch)).await
+            {
                 self.say(&SaveError::Store(StoreError::Conflict));
                 return End::Dropped;
             }
@@ -353,14 +355,14 @@ async fn put<K: Keyed>(
     }
 }
 
-/// Whether a later instance than that of this epoch has claimed the key. If the store does not say, the next message asks
-/// again.
+/// Whether a later instance than that of this epoch has claimed the key. If the store does not say, it is asked again
+/// before the next message.
 async fn is_fenced_off<K: Keyed>(kind: &Kind<K>, slot: &Slot<K>, epoch: u64) -> bool {
     let loading = kind.store.load(StateKey { kind: &kind.name, key: &slot.key });
-    if let Ok(Ok(record)) = tokio::time::timeout(LOOK_WITHIN, loading).await {
+    if let Ok(Ok(record)) = tokio::time::timeout(FENCE_CHECK_WITHIN, loading).await {
         return record.is_some_and(|record| record.epoch != epoch);
     }
-    slot.set_doubtful(true);
+    slot.swap_fence_check(true);
     false
 }
 

@@ -310,8 +310,8 @@ pub(crate) trait AnyKind: Send + Sync {
     /// Ends the keys that `is_here` denies, at most this number. False if there are more.
     fn move_away(&self, is_here: &dyn Fn(&str) -> bool, at_most: usize) -> bool;
 
-    /// A node is back that may have claimed keys which are active here, too: each looks before its next message.
-    fn doubt(&self);
+    /// A node has come back that may have claimed keys of this node: each instance asks the store before its next message.
+    fn check_fences(&self);
 
     /// Saves and ends all keys, within this time and the kind's own.
     fn stop(&self, within: Duration) -> StopFuture<'_>;
@@ -375,8 +375,8 @@ impl<K: Keyed> AnyKind for Kind<K> {
         moved < at_most
     }
 
-    fn doubt(&self) {
-        self.shards.for_each(|slot| _ = slot.set_doubtful(true));
+    fn check_fences(&self) {
+        self.shards.for_each(|slot| _ = slot.swap_fence_check(true));
     }
 
     fn stop(&self, within: Duration) -> StopFuture<'_> {

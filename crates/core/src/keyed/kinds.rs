@@ -198,7 +198,7 @@ async fn supervise(kinds: Weak<KeyedKinds>, cluster: Cluster) {
             let publishers = actors.publishers(&published).into_iter().collect();
             let before = known.insert(Arc::clone(name), publishers).unwrap_or_default();
             if known.get(name).is_some_and(|now| !now.is_subset(&before)) {
-                running.kind.doubt();
+                running.kind.check_fences();
             }
             // A question that another node sends back makes a key active once more.
             if views.get(name) == Some(&view) && !is_leaving {

@@ -12,7 +12,7 @@ use super::letter::Letter;
 use super::placement;
 use super::shards::SlotOrder;
 use crate::actor::{Question, QuestionForm, QuestionOrder, owned};
-use crate::call::{CallOptions, Origin, OuterCall};
+use crate::call::{CallOptions, OuterCall};
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::{AskError, Failure};
@@ -186,13 +186,7 @@ impl KeyedRef {
         payload: Payload,
     ) -> Result<A, AskError> {
         check_key(key)?;
-        let now = clock::now();
-        let deadline = options.deadline_from(now).unwrap_or_else(|| Deadline::after(now, Deadline::DEFAULT_TIMEOUT));
-        let deadline = self.outer.as_ref().map_or(deadline, |outer| deadline.min(outer.flight.deadline));
-        let origin = Origin::from_options(&options, self.outer.as_ref());
-        let recorder = origin.as_ref().and_then(|origin| origin.recorder.clone());
-        let options = recorder.into_iter().fold(options, CallOptions::with_recorder);
-        let options = options.with_origin(origin).with_deadline(deadline);
+        let (options, deadline) = options.for_message(self.outer.as_ref());
         let read = |decoder: callboard_codec::EnvelopeDecoder| decoder.finish_as::<A>().map(Payload::new);
         let asked = Asked { key: key.into(), question, form, deadline, options, read };
         let answer = self.follow(&asked, payload).await?;

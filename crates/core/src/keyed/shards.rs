@@ -44,8 +44,8 @@ pub(super) struct Slot<K> {
     order: AtomicU8,
     /// Whether it had a message since the last search for an idle key.
     is_touched: AtomicBool,
-    /// Whether another node may have claimed the key, unseen by this one.
-    is_doubtful: AtomicBool,
+    /// Whether the instance has to ask the store, before its next message, if a later one has claimed the key.
+    needs_fence_check: AtomicBool,
     task: Mutex<SlotTask>,
 }
 
@@ -82,7 +82,7 @@ impl<K> Slot<K> {
             wake: Arc::default(),
             order: AtomicU8::new(SlotOrder::None as u8),
             is_touched: AtomicBool::new(true),
-            is_doubtful: AtomicBool::new(false),
+            needs_fence_check: AtomicBool::new(false),
             task: Mutex::new(SlotTask::NotStarted),
         })
     }
@@ -154,9 +154,9 @@ impl<K> Slot<K> {
         self.wake.notify_one();
     }
 
-    /// Sets whether another node may have claimed the key, and returns whether one may have before.
-    pub(super) fn set_doubtful(&self, is_doubtful: bool) -> bool {
-        self.is_doubtful.swap(is_doubtful, Ordering::AcqRel)
+    /// Sets whether the fence has to be checked, and returns whether it had to be before.
+    pub(super) fn swap_fence_check(&self, needs_fence_check: bool) -> bool {
+        self.needs_fence_check.swap(needs_fence_check, Ordering::AcqRel)
     }
 
     /// Its task has been started.

@@ -23,13 +23,13 @@ pub(super) const MAX_TIMERS: usize = 64;
 pub(super) struct KeyTimers {
     /// The questions that the kind accepts.
     accepted: Arc<[&'static str]>,
-    waiting: Mutex<Waiting>,
-    /// That of the key: a timer may be set while it rests.
+    waiting: Mutex<TimerList>,
+    /// The wake-up of the key: a new timer ends its rest.
     wake: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct TimerList {
     timers: Vec<Timer>,
     next_id: u64,
     is_over: bool,
@@ -85,7 +85,7 @@ impl KeyTimers {
         self.waiting.lock().timers.iter().map(|timer| timer.at).min()
     }
 
-    /// The question of a timer that is due: the earliest, of several at one time the one that was set first.
+    /// The question of the earliest due timer; of two for the same time, of the one set first.
     pub(super) fn take_due(&self, now: Instant) -> Option<(&'static str, Payload)> {
         let mut waiting = self.waiting.lock();
         let timers = waiting.timers.iter().enumerate().filter(|(_, timer)| timer.at <= now);

@@ -136,21 +136,29 @@ async fn a_watch_tells_that_the_node_of_an_actor_drains_or_was_lost() {
 async fn a_watch_takes_no_place_of_the_mailbox_and_ends_with_its_time() {
     let peer = App::new().actor(ActorSpec::with_mailbox("there", 1, |_| Counter::default()).accepts_tell(Order::Add));
     let peer = TestPeer::start(TestApp::new(peer)).await.unwrap();
-    let node = TestApp::new(App::new()).start().await.unwrap();
-    node.handle().join(peer.clone()).unwrap();
-    let actor = node.remote_actor("there");
+    let mut nodes = Vec::new();
+    for _ in 0..17 {
+        let node = TestApp::new(App::new()).start().await.unwrap();
+        node.handle().join(peer.clone()).unwrap();
+        nodes.push(node);
+    }
+    let actors: Vec<_> = nodes.iter().map(|node| node.remote_actor("there")).collect();
     let mut watches = Vec::new();
-    for _ in 0..1_024 {
-        let actor = actor.clone();
-        watches.push(tokio::spawn(async move { actor.watch(10 * SECOND).await }));
+    for actor in &actors[..16] {
+        for _ in 0..64 {
+            let actor = actor.clone();
+            watches.push(tokio::spawn(async move { actor.watch(10 * SECOND).await }));
+        }
     }
     tokio::time::sleep(SECOND).await;
-    assert_eq!(actor.watch(SECOND).await, Err(AskError::Full), "the number of watches has a bound");
+    let actor = &actors[0];
+    assert_eq!(actor.watch(SECOND).await, Err(AskError::Full), "a node has 64 watches of other nodes");
+    assert_eq!(actors[16].watch(SECOND).await, Err(AskError::Full), "an actor has 1,024 of other nodes");
     actor.tell(SECOND, Add(1)).await.unwrap();
     for watch in watches {
         assert_eq!(watch.await.unwrap(), Err(AskError::DeadlineExceeded { taken: false }));
     }
-    watching(&actor).await.abort();
+    watching(actor).await.abort();
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ impl RemoteActors for Cluster {
     }
 
     fn publishers(&self, actor: &str) -> Vec<Arc<str>> {
-        let peers = self.inner.index.kind(actor);
+        let peers = self.inner.index.publishers(actor);
         let mut usable: Vec<_> = peers.iter().filter(|peer| peer.connection.is_usable()).collect();
         let place = actor_place(actor);
         usable.sort_by_key(|peer| Reverse(splitmix64(peer.member.key ^ place)));
@@ -36,7 +36,7 @@ impl RemoteActors for Cluster {
     fn owner(&self, kind: &str, place: u64, is_here: bool) -> Option<KeyOwner> {
         let inner = &self.inner;
         let score = |key: u64| splitmix64(key ^ place);
-        let peers = inner.index.kind(kind);
+        let peers = inner.index.publishers(kind);
         let best = peers.iter().filter(|peer| peer.is_usable()).max_by_key(|peer| score(peer.member.key));
         match best {
             Some(peer) if !is_here || score(peer.member.key) > score(inner.key) => {
@@ -47,7 +47,7 @@ impl RemoteActors for Cluster {
     }
 
     fn view_of(&self, kind: &str) -> u64 {
-        let peers = self.inner.index.kind(kind);
+        let peers = self.inner.index.publishers(kind);
         let usable = peers.iter().filter(|peer| peer.is_usable());
         usable.fold(0, |view, peer| view ^ splitmix64(peer.member.key))
     }
@@ -106,7 +106,7 @@ impl Inner {
 
     /// The peer of this name, which publishes the actor. It may be silent: its connection says when it is lost.
     fn publisher(&self, actor: &str, name: &str) -> Result<Arc<NodeConnection>, CallError> {
-        let peers = self.index.kind(actor);
+        let peers = self.index.publishers(actor);
         let found = peers.iter().find(|peer| *peer.member.name == *name && peer.connection.is_usable());
         found.map(|peer| Arc::clone(&peer.connection)).ok_or_else(|| {
             not_started(format_args!("the node `{name}` cannot be reached, or publishes no actor `{actor}`"))
@@ -115,7 +115,7 @@ impl Inner {
 
     /// The peer of this name, which has the kind of keyed actors.
     fn node_of_kind(&self, kind: &str, name: &str) -> Result<Arc<NodeConnection>, CallError> {
-        let peers = self.index.kind(kind);
+        let peers = self.index.publishers(kind);
         let found = peers.iter().find(|peer| *peer.member.name == *name && peer.is_usable());
         let known = found.map(|peer| Arc::clone(&peer.connection));
         // The index may be older than what `reach` has just seen.

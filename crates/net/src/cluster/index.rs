@@ -26,21 +26,21 @@ pub(super) struct StageIndex {
     stages: ArcSwap<HashMap<String, Arc<StagePeers>>>,
     /// Bounded by the actors that the peers publish.
     actors: RwLock<HashMap<String, Arc<NodeConnection>>>,
-    /// The peers of each kind of keyed actors, and of actors of which all are asked. Bounded as the actors.
-    kinds: RwLock<HashMap<String, Arc<[KindPeer]>>>,
+    /// The peers that publish each kind of keyed actors, and each actor that was asked as a group. Bounded as the actors.
+    publishers: RwLock<HashMap<String, Arc<[Publisher]>>>,
     /// Held while the index is made.
     making: Mutex<()>,
     members: Members,
 }
 
-/// A peer that has a kind of keyed actors.
+/// A peer that publishes a kind of keyed actors, or an actor.
 #[derive(Clone, Debug)]
-pub(super) struct KindPeer {
+pub(super) struct Publisher {
     pub(super) member: Arc<KnownMember>,
     pub(super) connection: Arc<NodeConnection>,
 }
 
-impl KindPeer {
+impl Publisher {
     /// Whether it may have keys. The keys of a silent peer go to others: it may be dead, and if it is not, the store
     /// refuses what it saves.
     pub(super) fn is_usable(&self) -> bool {
@@ -91,7 +91,7 @@ impl StageIndex {
         let _making = self.making.lock();
         self.stages.store(Arc::default());
         self.actors.write().clear();
-        self.kinds.write().clear();
+        self.publishers.write().clear();
     }
 
     /// The peer that publishes this actor. Of several the same for all nodes that reach them.
@@ -110,18 +110,18 @@ impl StageIndex {
         })
     }
 
-    /// The peers that publish a kind of keyed actors, or an actor of this name. Some may not be usable.
-    pub(super) fn kind(&self, kind: &str) -> Arc<[KindPeer]> {
-        if let Some(known) = self.kinds.read().get(kind) {
+    /// The peers that publish the kind of keyed actors, or the actor, of this name. Some may not be usable.
+    pub(super) fn publishers(&self, name: &str) -> Arc<[Publisher]> {
+        if let Some(known) = self.publishers.read().get(name) {
             return Arc::clone(known);
         }
         // Held meanwhile, as for actors.
-        let mut kinds = self.kinds.write();
+        let mut publishers = self.publishers.write();
         let peers = self.peers.load();
-        let publishing = peers.iter().filter_map(|peer| peer.connected()).filter(|(node, _)| node.offers_actor(kind));
-        let found: Arc<[_]> = publishing.map(|(connection, member)| KindPeer { member, connection }).collect();
+        let publishing = peers.iter().filter_map(|peer| peer.connected()).filter(|(node, _)| node.offers_actor(name));
+        let found: Arc<[_]> = publishing.map(|(connection, member)| Publisher { member, connection }).collect();
         if !found.is_empty() {
-            kinds.insert(kind.to_owned(), Arc::clone(&found));
+            publishers.insert(name.to_owned(), Arc::clone(&found));
         }
         found
     }

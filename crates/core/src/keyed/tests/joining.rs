@@ -7,33 +7,21 @@ use std::time::Duration;
 
 use callboard_codec::Payload;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::actor::{AskError, Question};
-use crate::call::SessionKey;
+use super::network::{Add, join};
+use crate::actor::AskError;
 use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::keyed::{Answers, Fence, KeyContext, KeyedSpec, SavePolicy, StateKey, StateStore, Stored};
-use crate::remote::{
-    JoinState, Reach, RemoteActors, RemoteFuture, RemoteQuestion, RemoteStages, StageCall, StageLoad, StageOutputs,
-    StageReply, StageTarget,
-};
+use crate::remote::{JoinState, Reach, RemoteActors, RemoteFuture, RemoteQuestion};
 use crate::testing::MemoryStore;
 use crate::{App, CallOptions, ErrorKind, Failure, Node};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 type Total = Stored<u64>;
-
-#[derive(Serialize, Deserialize)]
-struct Add(u64);
-
-impl Question for Add {
-    const NAME: &str = "add";
-    type Answer = u64;
-}
 
 impl Answers<Add> for Total {
     async fn answer(&mut self, Add(by): Add, _: &KeyContext) -> Result<u64, Failure> {
@@ -96,37 +84,11 @@ impl RemoteActors for Network {
     }
 }
 
-impl RemoteStages for Network {
-    fn choose(&self, _: &str, _: Option<SessionKey>, _: &StageLoad) -> StageTarget {
-        StageTarget::default()
-    }
-
-    fn can_chain(&self, _: &str) -> bool {
-        false
-    }
-
-    fn offers(&self, _: &str) -> bool {
-        false
-    }
-
-    fn actors(&self) -> Option<&dyn RemoteActors> {
-        Some(self)
-    }
-
-    fn run(&self, _: StageCall) -> RemoteFuture<StageReply> {
-        unreachable!("no stage is remote")
-    }
-
-    fn stream(&self, _: StageCall) -> RemoteFuture<StageOutputs> {
-        unreachable!("no stage is remote")
-    }
-}
-
 async fn node(store: &MemoryStore, network: &Network) -> Node {
     let spec = KeyedSpec::new("total", Arc::new(store.clone()), |_, total: Total| async { Ok(total) });
     let spec = spec.save(SavePolicy::Relaxed { every: SECOND }).accepts::<Add>();
     let node = App::new().keyed(spec).start().await.unwrap();
-    node.join(network.clone()).unwrap();
+    join(&node, network.clone());
     node
 }
 
@@ -188,7 +150,7 @@ async fn a_question_of_another_node_waits_until_the_node_has_joined() {
 #[tokio::test(start_paused = true)]
 async fn a_node_without_keyed_actors_is_ready_while_it_joins() {
     let node = App::new().start().await.unwrap();
-    node.join(Network::new(joining(), Reach::Gone)).unwrap();
+    join(&node, Network::new(joining(), Reach::Gone));
     assert!(node.health().ready);
 }
 

@@ -2,6 +2,7 @@
 
 mod joining;
 mod moving;
+mod network;
 mod timers;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -7,27 +7,15 @@ use std::time::Duration;
 
 use callboard_codec::Payload;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
-use crate::actor::{AskError, Question};
-use crate::call::SessionKey;
+use super::network::{Add, join};
+use crate::actor::AskError;
 use crate::clock;
 use crate::error::CallError;
-use crate::remote::{
-    KeyOwner, Reach, RemoteActors, RemoteFuture, RemoteQuestion, RemoteStages, StageCall, StageLoad, StageOutputs,
-    StageReply, StageTarget,
-};
+use crate::remote::{KeyOwner, Reach, RemoteActors, RemoteFuture, RemoteQuestion};
 use crate::{App, ErrorKind, Node};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-#[derive(Serialize, Deserialize)]
-struct Add(u64);
-
-impl Question for Add {
-    const NAME: &str = "add";
-    type Answer = u64;
-}
 
 /// The answer of a node to the next question, and what the asking node knows after it.
 #[derive(Clone, Debug)]
@@ -84,35 +72,9 @@ impl RemoteActors for Network {
     }
 }
 
-impl RemoteStages for Network {
-    fn choose(&self, _: &str, _: Option<SessionKey>, _: &StageLoad) -> StageTarget {
-        StageTarget::default()
-    }
-
-    fn can_chain(&self, _: &str) -> bool {
-        false
-    }
-
-    fn offers(&self, _: &str) -> bool {
-        false
-    }
-
-    fn actors(&self) -> Option<&dyn RemoteActors> {
-        Some(self)
-    }
-
-    fn run(&self, _: StageCall) -> RemoteFuture<StageReply> {
-        unreachable!("no stage is remote")
-    }
-
-    fn stream(&self, _: StageCall) -> RemoteFuture<StageOutputs> {
-        unreachable!("no stage is remote")
-    }
-}
-
 async fn node(network: &Network) -> Node {
     let node = App::new().start().await.unwrap();
-    node.join(network.clone()).unwrap();
+    join(&node, network.clone());
     node
 }
 
