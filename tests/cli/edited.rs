@@ -1,5 +1,5 @@
-//! Text files of operators are read alike, whatever editor has saved them: with a byte order mark, with the line ends of
-//! Windows, and with blank lines at the end.
+//! Text files of operators are read alike, whatever editor has saved them: with a byte order mark, with the line ends
+//! of Windows, and with blank lines at the end.
 
 use std::fs;
 use std::io::Write as _;

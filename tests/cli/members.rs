@@ -43,9 +43,9 @@ fn a_killed_seed_costs_no_call_in_a_cluster_with_an_authority() {
     the_seed_may_go(&Identities::cluster(&["second", "third", "fourth"]));
 }
 
-/// Ends each of three nodes in turn by a signal, under a load through a fourth one, and starts it again with the command
-/// line of its first start; the first one names nobody. No call fails; returns how long their slowest and p99 took, and
-/// the p99 before.
+/// Ends each of three nodes in turn by a signal, under a load through a fourth one, and starts it again with the
+/// command line of its first start; the first one names nobody. No call fails; returns how long their slowest and p99
+/// took, and the p99 before.
 fn each_of_three_ends(signal: &str, code: Option<i32>) -> [Duration; 3] {
     let identities = Identities::development();
     let start = |local: &[&str], remote: &[&str], quic: &str, join: &[&str]| {

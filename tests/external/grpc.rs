@@ -1,4 +1,5 @@
-//! Other people's clients of gRPC: Triton's, KServe's, MLServer's, grpc-js, and grpcio's for health, against models of every kind.
+//! Other people's clients of gRPC: Triton's, KServe's, MLServer's, grpc-js, and grpcio's for health, against models of
+//! every kind.
 
 use std::fs;
 use std::path::Path;

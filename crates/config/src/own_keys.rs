@@ -51,8 +51,8 @@ pub(crate) fn read_with<T: DeserializeOwned>(
 /// Keys whose values may be secrets, whatever they look like.
 const SECRET_KEYS: [&str; 3] = ["command", "env", "settings"];
 
-/// A message about a value of a wrong type, or out of range. Credentials in a text are not shown, and where there may be
-/// secrets, nothing of the value but its type.
+/// A message about a value of a wrong type, or out of range. Credentials in a text are not shown, and where there may
+/// be secrets, nothing of the value but its type.
 fn without_secrets(message: String, has_secrets: bool) -> String {
     let parts = FOUND.iter().find_map(|words| message.split_once(words).map(|(before, rest)| (before, *words, rest)));
     let Some((before, words, rest)) = parts else { return message };

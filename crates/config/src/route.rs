@@ -28,7 +28,7 @@ use super::stage::StagePlan;
 /// One route.
 #[derive(Clone, Debug)]
 pub struct RoutePlan {
-    /// Its public name, such as `/digits`, or `GET /items` for one that `POST` does not call.
+    /// Its public name: its path, such as `/digits`, with a method before it if `POST` does not call it: `GET /items`.
     pub path: Sourced<String>,
     /// The steps of a request.
     pub steps: Sourced<Steps>,

@@ -37,8 +37,8 @@ impl LogRate {
 /// refusals and late calls, which any caller can cause, and another for all else. Some routes may share theirs.
 static FAILED_CALLS: [SharedLogLimit; 64] = [const { SharedLogLimit::new(LogRate::FAILED_CALLS) }; 64];
 
-/// Whether a line of this length about a failed call of a route may be written now. Lines that are left out are counted;
-/// a further line says how many, at most a second later.
+/// Whether a line of this length about a failed call of a route may be written now. Lines that are left out are
+/// counted; a further line says how many, at most a second later.
 #[must_use]
 pub fn admits_failed_call(route: &str, kind: ErrorKind, bytes: usize) -> bool {
     let is_load = matches!(kind.row().origin, ErrorOrigin::Load | ErrorOrigin::Service | ErrorOrigin::Time);

@@ -301,7 +301,8 @@ impl Protocol for GrpcProtocol {
 
     fn document(&self, _: &[Arc<Route>], _: &mut dyn FnMut(&str, Value) -> Value) -> Option<ProtocolDocument> {
         let description = "The same routes on this port over gRPC: `callboard.v1.Inference`, and \
-                           `inference.GRPCInferenceService` of the Open Inference Protocol. Reflection has their messages.";
+                           `inference.GRPCInferenceService` of the Open Inference Protocol. Reflection has their \
+                           messages.";
         let tag = json!({ "name": "grpc", "description": description });
         Some(ProtocolDocument { tag, ..ProtocolDocument::default() })
     }

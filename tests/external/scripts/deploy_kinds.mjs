@@ -1,5 +1,6 @@
-// Kinds of KEDA, of the Prometheus operator and of Knative, by the schemas of their definitions. These let unknown fields
-// pass, so the types that were made of them are asked as well. Arguments: manifests. Prints the kinds in their order.
+// Kinds of KEDA, of the Prometheus operator and of Knative, by the schemas of their definitions. These let unknown
+// fields pass, so the types that were made of them are asked as well. Arguments: manifests. Prints the kinds in their
+// order.
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use callboard_codec::Format;
 use callboard_config::parse_duration;
+use callboard_core::split_route_name;
 use callboard_http_client::{Call, Protocol};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -134,9 +135,14 @@ impl RequestArgs {
         let is_function =
             matches!(self.source, BodySource::Arguments(_)) || is_quic && self.source == BodySource::Nothing;
         let problem = |kind, problem| Err(clap::Error::raw(kind, problem));
-        if !self.route.starts_with('/') && !is_function {
-            let route = &self.route;
-            let words = format!("a route begins with `/`, as in `/{route}`; a function's name comes with --arg");
+        // Over QUIC a method may stand before the path, as in the name of a route; over HTTP it is `--method`.
+        let has_path = self.route.starts_with('/') || is_quic && split_route_name(&self.route).0.is_some();
+        if !has_path && !is_function {
+            let path = split_route_name(&self.route).1;
+            let words = match path.strip_prefix('/') {
+                Some(_) => format!("a route begins with `/`, as in `{path}`; its method comes with --method"),
+                None => format!("a route begins with `/`, as in `/{path}`; a function's name comes with --arg"),
+            };
             return problem(ErrorKind::ValueValidation, words);
         }
         if self.cluster.is_some() && !places.iter().any(|place| place.is_quic()) {

@@ -245,6 +245,13 @@ mod tests {
             let error = parse(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");
         }
+        let named = |place: &str| {
+            let matches = CallArgs::command().try_get_matches_from(["call", place, "GET /items", "--json", "1"]);
+            matches.and_then(|matches| CallArgs::from_matches(&matches)).map_err(|error| error.to_string())
+        };
+        assert!(named("quic://h:1").is_ok(), "over QUIC a route is called by its name");
+        let refused = named("http://h:1").unwrap_err();
+        assert!(refused.contains("as in `/items`; its method comes with --method"), "{refused}");
         let functions = ["call quic://h:1 f", "call quic://h:1 f --arg 1", "call http://h:1 f --arg u=quic://a"];
         assert!(functions.into_iter().all(|line| parse(line).is_ok()), "a function is called by its name");
     }

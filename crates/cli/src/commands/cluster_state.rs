@@ -287,11 +287,8 @@ impl fmt::Display for StateText<'_> {
                 if is_down { dash() } else { text(&report["phase"]).replace('_', " ") },
                 since.map_or_else(dash, |since| shown_span(self.now.saturating_sub(since))),
                 text(&report["version"]),
-                // Zero of a node that is asked and has an earlier version.
-                member["generation"]
-                    .as_u64()
-                    .filter(|generation| *generation > 0)
-                    .map_or_else(dash, |it| it.to_string()),
+                // Empty if the asked node has an earlier version.
+                member["generation"].as_str().filter(|it| !it.is_empty()).map_or_else(dash, str::to_owned),
             ]);
             if is_down {
                 continue;
@@ -339,7 +336,7 @@ mod tests {
         let report = |phase: &str, since: u64, ready: u64| json!({ "version": "1.2.3", "phase": phase, "since": since, "stages": [stage(ready)], "left_out": 0 });
         let member = |name: &str, state: &str, report: Value| {
             json!({ "name": name, "address": format!("{name}:1"), "state": state, "since": 940, "report": report,
-                    "generation": if name == "d" { 0 } else { 17 }, "is_this_node": name == "a" })
+                    "generation": if name == "d" { "" } else { "17" }, "is_this_node": name == "a" })
         };
         let state = json!({
             "members": [

@@ -135,12 +135,12 @@ pub(crate) struct PublishedActor {
 /// A place in the mailbox for a question that has still to arrive, and one of the few for such questions.
 pub(crate) struct ReservedPlace {
     pub(crate) place: OwnedSemaphorePermit,
-    /// `None` of a watch.
+    /// `None` for a watch.
     pub(crate) arriving: Option<OwnedSemaphorePermit>,
 }
 
 impl PublishedActor {
-    /// `None` for an actor that accepts nothing. `leaving` is when its node drains.
+    /// `None` for an actor that accepts nothing. `leaving` turns true when the node begins to drain.
     pub(super) fn of(
         status: &Arc<ActorStatus>,
         mut accepted: Vec<AcceptedQuestion>,

@@ -184,8 +184,8 @@ impl RemoteRef {
     ///
     /// # Errors
     ///
-    /// Without a watch: `Unreachable` as for a question; `Full` with as many watches as there may be; `NotAccepted` of a
-    /// node of an earlier version. After it: `DeadlineExceeded`.
+    /// Without a watch: `Unreachable` as for a question; `Full` with as many watches as there may be; `NotAccepted` of
+    /// a node of an earlier version. After it: `DeadlineExceeded`.
     pub async fn watch(&self, within: impl Into<CallOptions>) -> Result<ActorEnd, AskError> {
         let options: CallOptions = within.into();
         let deadline = options.message_deadline(self.outer.as_ref());

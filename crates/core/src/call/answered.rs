@@ -14,7 +14,8 @@ pub trait AnswerObserver: fmt::Debug + Send + Sync + 'static {
 /// A call that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct AnsweredCall<'a> {
-    /// The short name of its edge: the label `door` of the log and of counted errors. Responses are counted for `quic` alone.
+    /// The short name of its edge: the label `door` of the log and of counted errors. Responses are counted for `quic`
+    /// alone.
     pub door: &'static str,
     /// What the caller asked for: a path, stages or an actor. Any text.
     pub target: &'a str,

@@ -254,7 +254,7 @@ impl<'a> EdgeHandle<'a> {
         let _ = self.0.shared.answers.set(observer);
     }
 
-    /// Whom an edge tells of each call that has ended; `None` if the node has no page of metrics and no log.
+    /// The observer that an edge tells of each ended call; `None` if the node has neither metrics nor a log.
     #[must_use]
     pub fn answer_observer(self) -> Option<Arc<dyn AnswerObserver>> {
         self.0.shared.answers.get().cloned()

@@ -57,8 +57,8 @@ impl KeyContext {
         &self.options
     }
 
-    /// Sends this key a message after `delay`, as one that is told: its handler runs like any other, its answer goes to
-    /// nobody, and of a durable kind its change is saved. It takes turns with the messages that wait.
+    /// Tells this key a message after `delay`. Its handler runs as for any message: its change is saved if the kind is
+    /// durable. Nobody gets its answer. It takes turns with the messages that wait.
     ///
     /// A timer belongs to this instance and is not saved. While one waits, the key stays active, whatever its
     /// `idle_after` is. The timers end with the instance: when it crashes, cannot save, or moves, when an operator or a

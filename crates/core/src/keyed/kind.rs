@@ -310,7 +310,8 @@ pub(crate) trait AnyKind: Send + Sync {
     /// Ends the keys that `is_here` denies, at most this number. False if there are more.
     fn move_away(&self, is_here: &dyn Fn(&str) -> bool, at_most: usize) -> bool;
 
-    /// A node has come back that may have claimed keys of this node: each instance asks the store before its next message.
+    /// A node has come back that may have claimed keys of this node: each instance asks the store before its next
+    /// message.
     fn check_fences(&self);
 
     /// Saves and ends all keys, within this time and the kind's own.

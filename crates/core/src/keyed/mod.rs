@@ -10,7 +10,8 @@
 //! * **Late:** an ask has a deadline, also while its key is loaded. A message that waits longer is not handled.
 //! * **Crash:** a message whose handler panics fails alone. The instance is dropped with what it has not saved, and the
 //!   next message loads the key again.
-//! * **Timers:** an instance [sends itself messages](KeyContext::tell_after) later. They keep it active, and end with it.
+//! * **Timers:** an instance [sends itself messages](KeyContext::tell_after) later. They keep it active, and end with
+//!   it.
 //! * **Hand-over:** an owner that lives saves a key before another node loads it, also one that is saved seldom.
 //! * **Fence:** an instance claims its key in the store when it is loaded. An earlier instance, on whichever node,
 //!   cannot save from then on: it ends, and its asker is told [`Lost`](crate::actor::AskError::Lost).

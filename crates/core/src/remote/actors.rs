@@ -19,8 +19,8 @@ pub trait RemoteActors: fmt::Debug + Send + Sync + 'static {
     /// cancels the question where it is.
     fn ask(&self, question: RemoteQuestion) -> RemoteFuture<Payload>;
 
-    /// The other nodes that publish `actor` and can be reached. The first is the one to which [`ask`](Self::ask) brings a
-    /// question without a node.
+    /// The other nodes that publish `actor` and can be reached. The first is the one to which [`ask`](Self::ask) brings
+    /// a question without a node.
     fn publishers(&self, actor: &str) -> Vec<Arc<str>> {
         let _ = actor;
         Vec::new()

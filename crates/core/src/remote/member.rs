@@ -17,9 +17,10 @@ pub struct MemberDescription {
     /// When it entered this state, in seconds since 1970. A suspected member keeps the time at which it came up.
     pub since: u64,
     /// The number of its process, which rises with each start: errors name a node of the development identity as
-    /// `NAME@generation`. 0 if the describing node is of an earlier version.
+    /// `NAME@generation`. A text, because many readers of JSON round such numbers; empty if the describing node is of
+    /// an earlier version.
     #[serde(default)]
-    pub generation: u64,
+    pub generation: String,
     /// Whether it is the node that describes it.
     pub is_this_node: bool,
     /// What it has told of itself last; `None` while it is not known, and of nodes of earlier versions.
@@ -31,13 +32,13 @@ impl MemberDescription {
     #[must_use]
     pub fn new(name: impl Into<String>, address: impl Into<String>, state: MemberState, since: u64) -> Self {
         let (name, address) = (name.into(), address.into());
-        Self { name, address, state, since, generation: 0, is_this_node: false, report: None }
+        Self { name, address, state, since, generation: String::new(), is_this_node: false, report: None }
     }
 
     /// The same of this generation.
     #[must_use]
     pub fn with_generation(mut self, generation: u64) -> Self {
-        self.generation = generation;
+        self.generation = generation.to_string();
         self
     }
 

@@ -17,6 +17,7 @@ mod handle;
 mod message;
 mod nearest;
 mod path_template;
+mod paths;
 mod request_argument;
 mod rollout;
 mod route;

@@ -10,7 +10,8 @@ use rustc_hash::FxHashMap;
 
 use super::change::{ChangeError, RouteChange};
 use super::deployed_stage::DeployedStage;
-use super::path_template::{has_parameters, rank, shape, split_route_name, takes};
+use super::path_template::{shape, split_route_name};
+use super::paths::Paths;
 use super::rollout::{Draw, Rollout, RolloutRecord, RolloutState, Trial};
 use super::route::{Route, RouteParts};
 use super::spec::{RouteSpec, check_route_name, distinct_stages};
@@ -31,12 +32,8 @@ pub(crate) struct Table {
     cluster: Cluster,
     /// A fast hash without protection: callers choose the names to look up, not the names in the map.
     by_name: FxHashMap<RouteName, Arc<Route>>,
-    /// Those of them that are alone at their path, and that a `POST` of it calls, so that such a call asks no more.
-    direct: FxHashMap<RouteName, Arc<Route>>,
-    /// The public ones without parameters, by their paths.
-    by_path: FxHashMap<Box<str>, Vec<Arc<Route>>>,
-    /// Those with parameters, each path once: of two that take a path the first is meant.
-    with_parameters: Vec<Vec<Arc<Route>>>,
+    /// The public ones of them by their paths.
+    paths: Paths,
     /// The stages of the open routes, each with a route that keeps it.
     by_stage: FxHashMap<StageName, (Arc<Route>, Arc<Pool>)>,
     /// In the order of declaration.
@@ -88,25 +85,17 @@ impl Table {
 
     /// The routes that the methods of HTTP call at this path.
     pub(crate) fn routes_at(&self, path: &str) -> &[Arc<Route>] {
-        let template = || self.with_parameters.iter().find(|routes| takes(routes[0].path(), path));
-        self.by_path.get(path).or_else(template).map_or(&[], Vec::as_slice)
+        self.paths.at(path)
     }
 
-    /// The route that this method calls at this path. Without a method that of `POST`, else that of `GET`, else the
-    /// only one.
+    /// The route that this method calls at this path; without a method see [`Paths::called`].
     pub(crate) fn route_at(&self, path: &str, method: Option<&str>) -> Option<&Arc<Route>> {
-        let routes = self.routes_at(path);
-        let called_by = |method: &str| routes.iter().find(|route| route.has_method(method));
-        match (method, routes) {
-            (Some(method), _) => called_by(method),
-            (None, [only]) => Some(only),
-            (None, _) => called_by("POST").or_else(|| called_by("GET")),
-        }
+        self.paths.called(path, method)
     }
 
     /// The route at this path, if no more than the path and a `POST` is needed to call it.
-    pub(crate) fn direct_route(&self, name: &str) -> Option<&Arc<Route>> {
-        self.direct.get(name)
+    pub(crate) fn direct_route(&self, path: &str) -> Option<&Arc<Route>> {
+        self.paths.direct(path)
     }
 
     /// The name of an open route, or of a closed route with calls.
@@ -563,20 +552,7 @@ impl Table {
         let named = |route: &Arc<Route>| (route.id().clone(), Arc::clone(route));
         self.by_name = self.routes.iter().map(named).collect();
         self.private = self.routes.iter().filter(|route| route.is_private()).cloned().collect();
-        self.by_path.clear();
-        self.with_parameters.clear();
-        for route in self.routes.iter().filter(|route| !route.is_private()) {
-            if !has_parameters(route.path()) {
-                self.by_path.entry(route.path().into()).or_default().push(Arc::clone(route));
-            } else if let Some(routes) = self.with_parameters.iter_mut().find(|of| of[0].path() == route.path()) {
-                routes.push(Arc::clone(route));
-            } else {
-                self.with_parameters.push(vec![Arc::clone(route)]);
-            }
-        }
-        self.with_parameters.sort_by_cached_key(|routes| rank(routes[0].path()));
-        let alone = self.by_path.values().filter_map(|routes| if let [only] = &**routes { Some(only) } else { None });
-        self.direct = alone.filter(|route| route.is_direct()).map(named).collect();
+        self.paths = Paths::of(&self.routes);
         let routed = |route: &Arc<Route>| {
             let stage_in_route = |pool: &Arc<Pool>| (pool.name().clone(), (Arc::clone(route), Arc::clone(pool)));
             route.graph().stages().into_iter().map(stage_in_route).collect::<Vec<_>>()

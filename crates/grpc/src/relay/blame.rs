@@ -16,12 +16,13 @@ use super::write::Unwritten;
 /// The longest name of a function in a text, in characters.
 const SHOWN_CHARS: usize = 200;
 
-/// The route that a name stands for: `name`, `Class.method`, or the name of a method alone if one class has it.
+/// The route of a function that a gateway names: `name`, `Class.method`, or the name of a method alone if one class has
+/// it.
 ///
 /// # Errors
 ///
-/// There is none, or it streams: the text that gateways read.
-pub(super) fn listener(client: &LocalClient, name: &str) -> Result<Arc<Route>, ApiError> {
+/// No route has this name, or it streams: the error has the text that gateways read.
+pub(super) fn find_function(client: &LocalClient, name: &str) -> Result<Arc<Route>, ApiError> {
     let is_open = |route: &Arc<Route>| !route.is_private() && !route.streams();
     let by_path = client.route(&format!("/{name}")).filter(is_open);
     let found = by_path.or_else(|| {
@@ -47,7 +48,7 @@ fn is_method(path: &str, name: &str) -> bool {
     }
 }
 
-/// The letters of a name of a class, as paths and Python write it alike.
+/// The letters of a class name without `-`, `_` and case: `text-model` and `TextModel` are equal.
 fn folded(name: &str) -> impl Iterator<Item = char> {
     name.chars().filter(|letter| !['-', '_'].contains(letter)).flat_map(char::to_lowercase)
 }

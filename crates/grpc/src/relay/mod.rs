@@ -9,7 +9,8 @@
 //!
 //! * **Full:** a message is refused by its prefix, and by the number and depth of its values before they are made.
 //! * **One at a time:** a function has one call of a relay at a time, since participants keep state. Others wait, with
-//!   their permits, until their deadline.
+//!   their permits, until their deadline. A call that its gateway has left ends its turn, though its code may still
+//!   run.
 //! * **Late:** a gateway gives its first call no deadline: it has the longest time that the node and the route allow.
 //! * **Blame:** the gateway reads two texts in the status `UNKNOWN`: one of a function that is missing, one of a
 //!   function that failed (`blame.rs`). What the edge refuses has the status of any call.
@@ -87,7 +88,7 @@ impl GrpcCall<'_> {
         let Message { bytes, account } = self.reader(config.largest_body_bytes()).only().await?;
         let (edge, length) = (client.edge(), bytes.len());
         let message = SendMessage::read(bytes)?;
-        let route = blame::listener(client, &message.name)?;
+        let route = blame::find_function(client, &message.name)?;
         let own_limit = config.max_body_bytes_of(route.name());
         if length as u64 > own_limit {
             return Err(ApiError::body_too_large(own_limit).about(route.name()));

@@ -256,9 +256,9 @@ impl ModelDirectory {
         let place = if is_open { self.turns.place().await } else { None };
         let is_isolated = planned.kind.is_isolated();
         let plan = self.plan.of_stage(planned);
-        // While callers are served, every version is checked in a child: one that never finishes loading would hold up the
-        // changes of other models, even if it is isolated. At the start only a file that can end this process is checked,
-        // and only in a watched directory, where a refused file may still lie.
+        // While callers are served, every version is checked in a child: one that never finishes loading would hold up
+        // the changes of other models, even if it is isolated. At the start only a file that can end this process is
+        // checked, and only in a watched directory, where a refused file may still lie.
         let is_checked = is_open || (!is_isolated && self.plan.settings.models_watch.value.is_some());
         if is_checked
             && checked != Some(&stamp)

@@ -26,7 +26,8 @@ pub(super) struct StageIndex {
     stages: ArcSwap<HashMap<String, Arc<StagePeers>>>,
     /// Bounded by the actors that the peers publish.
     actors: RwLock<HashMap<String, Arc<NodeConnection>>>,
-    /// The peers that publish each kind of keyed actors, and each actor that was asked as a group. Bounded as the actors.
+    /// The peers that publish each kind of keyed actors, and each actor that was asked as a group. Bounded as the
+    /// actors.
     publishers: RwLock<HashMap<String, Arc<[Publisher]>>>,
     /// Held while the index is made.
     making: Mutex<()>,

@@ -7,8 +7,8 @@
 //! * **No nodes are named:** it has its keys at once. It may be the first node.
 //! * **Late:** when its time is over, it goes on with the nodes that it has seen, perhaps alone, and says so: the named
 //!   nodes may not exist yet.
-//! * **Together:** the lists of nodes that start at the same time and name each other have these nodes only. So while an
-//!   address could not be connected, a list counts only if some connected node offers kinds, which shows that it has
+//! * **Together:** the lists of nodes that start at the same time and name each other have these nodes only. So while
+//!   an address could not be connected, a list counts only if some connected node offers kinds, which shows that it has
 //!   joined. Otherwise nodes that start together wait until their time is over, or that address is connected.
 
 use std::sync::{Arc, Weak};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use callboard_core::actor::{Actor, ActorContext, ActorEnd, ActorSpec, AskError, Question, RemoteRef, ReplyPort};
 use callboard_core::{App, Failure};
-
+use callboard_net::QuicEdge;
 use callboard_net::testing::cutter;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -63,6 +63,14 @@ async fn serving() -> ServingNode {
     ServingNode::start(App::new().actor(counter.accepts_tell(|End| Order::End))).await
 }
 
+/// A node that knows the counters of these nodes, and the reference to all of them.
+async fn asking(edges: &[&QuicEdge]) -> (Member, RemoteRef) {
+    let asking = Member::start(App::new(), edges).await;
+    let counter = asking.served.node.remote_actor("counter");
+    until_members(&counter, edges.len()).await;
+    (asking, counter)
+}
+
 async fn until_members(counter: &RemoteRef, count: usize) {
     until(|| counter.members().len() == count).await;
 }
@@ -85,9 +93,7 @@ async fn watching(served: &ServingNode, counter: &RemoteRef) -> JoinHandle<Resul
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_tells_how_an_actor_of_another_node_ended() {
     let served = serving().await;
-    let asking = Member::start(App::new(), &[&served.edge]).await;
-    let counter = asking.served.node.remote_actor("counter");
-    until_members(&counter, 1).await;
+    let (_asking, counter) = asking(&[&served.edge]).await;
     let node = counter.members()[0].node().unwrap();
 
     let watch = watching(&served, &counter).await;
@@ -110,9 +116,7 @@ async fn a_watch_tells_how_an_actor_of_another_node_ended() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_drains_tells_its_watchers_and_does_not_wait_for_them() {
     let served = serving().await;
-    let asking = Member::start(App::new(), &[&served.edge]).await;
-    let counter = asking.served.node.remote_actor("counter");
-    until_members(&counter, 1).await;
+    let (_asking, counter) = asking(&[&served.edge]).await;
     let node = counter.members()[0].node().unwrap();
     let watch = watching(&served, &counter).await;
     let ServingNode { node: serving, edge } = served;
@@ -127,9 +131,7 @@ async fn a_node_that_drains_tells_its_watchers_and_does_not_wait_for_them() {
 async fn all_actors_of_a_name_are_told_once_each_and_a_node_that_left_is_not() {
     let nodes = [serving().await, serving().await];
     let edges = nodes.each_ref().map(|served| &served.edge);
-    let asking = Member::start(App::new(), &edges).await;
-    let counter = asking.served.node.remote_actor("counter");
-    until_members(&counter, 2).await;
+    let (asking, counter) = asking(&edges).await;
     let told = counter.tell_all(LONG, Add(2)).await;
     let names: BTreeSet<_> = told.iter().filter_map(|(member, _)| member.node()).collect();
     assert!(names.len() == 2 && told.iter().all(|(_, told)| told.is_ok()), "{told:?}");

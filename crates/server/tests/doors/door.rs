@@ -72,8 +72,8 @@ pub(crate) fn infer(model: &str) -> Vec<u8> {
     [field(1, model.as_bytes()), field(5, &tensor), field(7, &7_f64.to_le_bytes())].concat()
 }
 
-/// A call of a tool with progress. Its client cancels it by leaving: that of the handshake may lose a connection and mean
-/// nothing by it.
+/// A call of a tool with progress. Its client cancels it by leaving: that of the handshake may lose a connection and
+/// mean nothing by it.
 pub(crate) fn tool(name: &str) -> Call {
     const VERSION: &str = "2026-07-28";
     let meta = json!({

@@ -178,7 +178,7 @@ mod tests {
         assert!(close(f64::INFINITY, f64::INFINITY, 0.0) && !close(f64::INFINITY, f64::NEG_INFINITY, 1e9));
     }
 
-    /// An element, one that differs by less than the tolerance, and one that differs by more.
+    /// Each type with three elements: the second is within the tolerance of the first, the third is not.
     #[test]
     fn tensors_of_all_floats_agree_within_the_tolerance() {
         let half = |bits: u16| bits.to_le_bytes().to_vec();
