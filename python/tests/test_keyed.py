@@ -26,7 +26,7 @@ def test_each_method_is_a_route_with_the_key_in_its_path() -> None:
     services = described()
     assert {name: service["route"] for name, service in services.items()} == {
         "Basket.add": "/basket/{key}/add",
-        "Basket.show": "/basket/{key}",
+        "Basket.show": "GET /basket/{key}",
         "Basket.about": "/basket/{key}/about",
         "Basket.take": "/basket/{key}/{item}/take",
         "Basket.count_of_calls": "/basket/{key}/count_of_calls",

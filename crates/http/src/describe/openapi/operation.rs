@@ -41,7 +41,7 @@ pub(super) fn for_route(
             "" => format!("Calls `{}`", route.name()),
             summary => summary.to_owned(),
         },
-        "parameters": parameters_of(route),
+        "parameters": parameters_of(route, audience),
         "requestBody": request_body(route, audience, components),
         "responses": responses(route, audience, components),
     });
@@ -51,8 +51,9 @@ pub(super) fn for_route(
     operation
 }
 
-/// The parameters of all routes, and what this one reads of a request beside its body.
-fn parameters_of(route: &Route) -> Vec<Value> {
+/// The parameters of all routes, and what this one reads of a request beside its body. A person who tries a route has no
+/// session.
+fn parameters_of(route: &Route, audience: Audience) -> Vec<Value> {
     let arguments = route.request_arguments();
     let own = arguments.iter().map(|argument| {
         let mut schema = argument.data_type.schema().clone();
@@ -73,7 +74,8 @@ fn parameters_of(route: &Route) -> Vec<Value> {
     let untyped =
         untyped.map(|(place, name)| parameter(place, name, place == RequestPlace::Path, json!({ "type": "string" })));
     let is_read = |name: &str| route.request_fields().is_some_and(|fields| fields.has_header(name));
-    let shared = PARAMETERS.into_iter().filter(|(_, header, _)| !is_read(header));
+    let is_of_use = |name: &str| audience == Audience::Programs || name != "Session";
+    let shared = PARAMETERS.into_iter().filter(|(name, header, _)| !is_read(header) && is_of_use(name));
     let shared = shared.map(|(name, ..)| json!({ "$ref": format!("#/components/parameters/{name}") }));
     own.chain(untyped).chain(shared).collect()
 }
