@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,8 +14,6 @@ use callboard_state::PostgresStore;
 pub(crate) struct Server {
     programs: PathBuf,
     pub(crate) directory: PathBuf,
-    /// The address at which it also listens, if any.
-    address: Option<String>,
     child: Option<Child>,
 }
 
@@ -47,7 +45,7 @@ impl Server {
         let directory = std::env::temp_dir().join(format!("callboard-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir_all(&directory).unwrap();
-        let mut server = Self { programs, directory, address: address.map(str::to_owned), child: None };
+        let mut server = Self { programs, directory, child: None };
         if let Some(user) = server_user() {
             chown(&server.directory, Some(user), None).unwrap();
         }
@@ -55,16 +53,27 @@ impl Server {
         let made = server.command("initdb").args(["-A", "trust", "-U", "callboard", "-N", "-D"]).arg(&data).output();
         let made = made.unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        if let Some(address) = address {
-            let mut rules = File::options().append(true).open(data.join("pg_hba.conf")).unwrap();
-            writeln!(rules, "host all all {address}/24 trust").unwrap();
-        }
+        server.write("postgresql.auto.conf", &format!("listen_addresses = '{}'", address.unwrap_or_default()));
+        let rule = address.map(|address| format!("host all all {address}/24 trust")).unwrap_or_default();
+        server.write("pg_hba.conf", &format!("local all all trust\n{rule}\n"));
         server.run();
         Ok(server)
     }
 
     fn data(&self) -> PathBuf {
         self.directory.join("data")
+    }
+
+    /// Writes a file that the server reads: its settings, which are those of `postgresql.auto.conf`, its rules, or a
+    /// key.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let file = self.data().join(name);
+        let mut options = File::options();
+        let mut opened = options.write(true).create(true).truncate(true).mode(0o600).open(&file).unwrap();
+        opened.write_all(text.as_bytes()).unwrap();
+        if let Some(user) = server_user() {
+            chown(&file, Some(user), None).unwrap();
+        }
     }
 
     fn command(&self, program: &str) -> Command {
@@ -77,9 +86,8 @@ impl Server {
     }
 
     pub(crate) fn run(&mut self) {
-        let listens = format!("listen_addresses={}", self.address.as_deref().unwrap_or_default());
         let mut command = self.command("postgres");
-        command.arg("-D").arg(self.data()).arg("-k").arg(&self.directory).args(["-c", &listens]);
+        command.arg("-D").arg(self.data()).arg("-k").arg(&self.directory);
         let log = File::create(self.directory.join("log")).unwrap();
         self.child = Some(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
     }

@@ -4,15 +4,24 @@
 //! which an operation had no answer in time, is made again by the next operation; operations that wait for an answer
 //! fail.
 
+mod settings;
+mod tls;
+
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_core::keyed::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Connection, NoTls, Row, Socket, Statement};
+
+use self::settings::{Settings, TlsMode};
+use self::tls::HandshakeError;
 
 /// How long an operation may take, with a new connection: as the load of a key.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -58,10 +67,24 @@ const SAVE: &str = "UPDATE callboard_keyed_actors SET version = version + 1, sta
 /// All operations share one connection, so the store sets `lock_timeout` and `statement_timeout` on it. A connection on
 /// which an operation was given up is replaced.
 ///
-/// The connection has no TLS: use a socket of the machine, a private network, or a proxy beside the node.
+/// # TLS
+///
+/// `sslmode` and `sslrootcert` have the meaning of libpq, the library of `psql`; a socket of the machine has no TLS.
+///
+/// | `sslmode` | TLS | the certificate of the server |
+/// |---|---|---|
+/// | `disable` | no | |
+/// | `prefer`, the default | if the server has it: else nothing is encrypted | is not verified |
+/// | `require` | always | is not verified; with `sslrootcert`, as `verify-ca` |
+/// | `verify-ca` | always | must be of an authority in the file `sslrootcert` |
+/// | `verify-full` | always | the same, else of an authority of the system; and for the name in `host` |
+///
+/// Only `verify-full` keeps out everybody who can read and change the traffic, and `verify-ca` with an authority that
+/// issues certificates for this server alone. The file is read by [`try_new`](Self::try_new). Certificates of clients
+/// (`sslcert`) are not supported.
 #[derive(Debug)]
 pub struct PostgresStore {
-    config: Config,
+    settings: Settings,
     makes_table: bool,
     session: Mutex<Option<Arc<Session>>>,
 }
@@ -102,7 +125,8 @@ impl Drop for Waiting {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectStoreError {
-    /// The text is no configuration, such as `host=db user=callboard dbname=carts`, or a URL `postgres://…`.
+    /// The text is no configuration, such as `host=db user=callboard dbname=carts`, or a URL `postgres://…`; or its
+    /// `sslmode` and `sslrootcert` do not fit, or name no file of authorities. No part of a password is in it.
     #[error("the configuration of the connection cannot be read: {0}")]
     Config(String),
     /// The server cannot be reached, refuses the user, or does not make the table.
@@ -117,14 +141,14 @@ impl PostgresStore {
          owner text NOT NULL, state bytea, PRIMARY KEY (kind, key))";
 
     /// A store on the server that `config` names: `host=db user=callboard dbname=carts`, or a URL `postgres://…`.
-    /// Nothing is connected before the first operation.
+    /// Nothing is connected before the first operation. The authorities that it trusts are read now.
     ///
     /// # Errors
     ///
     /// [`ConnectStoreError::Config`].
     pub fn try_new(config: &str) -> Result<Self, ConnectStoreError> {
-        let mut config: Config =
-            config.parse().map_err(|error: tokio_postgres::Error| ConnectStoreError::Config(text_of(&error)))?;
+        let mut settings = Settings::read(config)?;
+        let config = &mut settings.config;
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_WITHIN);
         }
@@ -137,7 +161,7 @@ impl PostgresStore {
         if config.get_application_name().is_none() {
             config.application_name("callboard");
         }
-        Ok(Self { config, makes_table: false, session: Mutex::default() })
+        Ok(Self { settings, makes_table: false, session: Mutex::default() })
     }
 
     /// Makes the table with each connection, if it does not exist and its user may. By default nodes only read and
@@ -155,7 +179,7 @@ impl PostgresStore {
     /// [`ConnectStoreError::Server`].
     pub async fn create_table(&self) -> Result<(), ConnectStoreError> {
         let making = async {
-            let client = connect(&self.config).await?;
+            let client = connect(&self.settings).await?;
             client.batch_execute(Self::TABLE).await
         };
         let made =
@@ -169,7 +193,7 @@ impl PostgresStore {
         if let Some(open) = session.as_ref().filter(|open| open.is_usable()) {
             return Ok(Arc::clone(open));
         }
-        let client = connect(&self.config).await?;
+        let client = connect(&self.settings).await?;
         client.batch_execute(LIMITS).await?;
         if self.makes_table
             && let Err(error) = client.batch_execute(Self::TABLE).await
@@ -206,23 +230,63 @@ impl PostgresStore {
     }
 }
 
-async fn connect(config: &Config) -> Result<Client, tokio_postgres::Error> {
-    let (client, connection) = config.connect(NoTls).await?;
+async fn connect(Settings { config, tls }: &Settings) -> Result<Client, tokio_postgres::Error> {
+    let Some(tls) = tls else { return config.connect(NoTls).await.map(started) };
+    let connected = config.connect(tls.clone()).await.map(started);
+    match connected {
+        Err(error) if tls.mode() == TlsMode::Prefer && is_refusal(&error) => {
+            // As libpq does: this mode promises nothing.
+            config.connect(NoTls).await.map(started).map_err(|_| error)
+        }
+        connected => connected,
+    }
+}
+
+/// Whether the server might take a connection without TLS.
+fn is_refusal(error: &tokio_postgres::Error) -> bool {
+    error.source().is_some_and(|cause| cause.is::<HandshakeError>())
+        || error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION)
+}
+
+fn started<S>((client, connection): (Client, Connection<Socket, S>)) -> Client
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             let reason = text_of(&error);
             tracing::warn!(parent: None, reason, "the connection to the store of keyed actors was lost");
         }
     });
-    Ok(client)
+    client
 }
 
-/// The error with its cause, which says more.
+/// What `tokio-postgres` says of a server without TLS.
+const NO_TLS: &str = "server does not support TLS";
+
+/// The error with its cause, which says more, and the setting that may be wrong.
 fn text_of(error: &tokio_postgres::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
+    let Some(cause) = error.source() else { return error.to_string() };
+    let cause_text = cause.to_string();
+    if cause.is::<HandshakeError>() {
+        return cause_text;
     }
+    if cause_text == NO_TLS {
+        return "the server has no TLS, which `sslmode` asks for: turn it on there (`ssl = on`), or, in a network that \
+                you trust, set `sslmode=disable`"
+            .to_owned();
+    }
+    let refusal = error.as_db_error().filter(|error| *error.code() == SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+    let cure = match refusal.map(tokio_postgres::error::DbError::message) {
+        Some(message) if message.ends_with("no encryption") => {
+            " (the server may want TLS: set `sslmode` to verify-full or require)"
+        }
+        Some(message) if message.ends_with("SSL encryption") => {
+            " (the server may want no TLS from here: set `sslmode=disable`)"
+        }
+        _ => "",
+    };
+    format!("{error}: {cause_text}{cure}")
 }
 
 fn failed(error: &tokio_postgres::Error) -> StoreError {
