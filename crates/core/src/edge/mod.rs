@@ -30,7 +30,7 @@ pub use crate::call::{
 pub use crate::client::{CAPACITY_POLL_INTERVAL, PreparedInput};
 pub use crate::containment::{CaughtPanic, contain, contain_future};
 pub use crate::error::{ErrorKindRow, ErrorOrigin, ErrorParts, RETRY_AFTER};
-pub use crate::gateway::{HeldBytes, PendingBody};
+pub use crate::gateway::{HeldBytes, PendingBody, RequestBytes};
 pub use crate::id::CallId;
 pub use crate::metrics::NodeLoad;
 pub use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime, run_without_node};

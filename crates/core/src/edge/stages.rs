@@ -44,7 +44,8 @@ impl StageAdmission {
     ///
     /// # Errors
     ///
-    /// `Overloaded` when the node's bytes are all taken. The admission stays valid.
+    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if the call alone exceeds the node's limit. The
+    /// admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.admission.grow(bytes)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use callboard_codec::{DecodeError, DecodeErrorKind, Value};
 
-use super::{AskError, CallError, ErrorKind, ErrorParts, RETRY_AFTER, limit_headers};
+use super::{AskError, CallError, ErrorKind, ErrorParts, RETRY_AFTER, limit_headers, reason_of};
 use crate::text::{MAX_ERROR_TYPE_CHARS, limit, limit_error_text};
 
 /// The error of one item, returned by a worker.
@@ -57,7 +57,8 @@ impl Failure {
             DecodeErrorKind::Stopped => ErrorKind::DeadlineExceeded,
             _ => ErrorKind::InvalidInput,
         };
-        Self::with_kind(kind, error.to_string())
+        let reason = reason_of(&error);
+        Self(Box::new(ErrorParts { reason, ..ErrorParts::new(kind, error.to_string()) }))
     }
 
     /// A refusal, because there is no room for the item now: kind [`Overloaded`](ErrorKind::Overloaded). The stage did

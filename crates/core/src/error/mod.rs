@@ -26,6 +26,9 @@ pub use self::kind::{ErrorKind, ErrorKindRow, ErrorOrigin, ErrorReason};
 /// calls.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// The setting that bounds the bytes of all calls.
+pub(crate) const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
+
 /// The error type of a call that has run, and for whose outcome the node has no memory.
 const NO_MEMORY_FOR_OUTCOME: &str = "no_memory_for_outcome";
 
@@ -376,9 +379,17 @@ impl From<DecodeError> for CallError {
         match error.kind() {
             DecodeErrorKind::Exhausted => Self::overloaded(error.to_string(), RETRY_AFTER),
             DecodeErrorKind::Stopped => Self::deadline_exceeded("while the payload was read"),
-            _ => Self::new(ErrorKind::InvalidInput, error.to_string()),
+            _ => {
+                ErrorParts { reason: reason_of(&error), ..ErrorParts::new(ErrorKind::InvalidInput, error.to_string()) }
+                    .into()
+            }
         }
     }
+}
+
+/// The reason of an input that alone needs more than the memory of the node.
+fn reason_of(error: &DecodeError) -> Option<ErrorReason> {
+    error.limit().filter(|limit| limit.name == MAX_IN_FLIGHT_BYTES).map(|_| ErrorReason::TooLarge)
 }
 
 impl From<EncodeError> for CallError {

@@ -77,8 +77,12 @@ pub(crate) enum Refusal {
     TooManyCalls { limit: usize },
     #[error("{limit} inner calls are in flight already for one call")]
     TooManyInnerCalls { limit: u16 },
-    #[error("{asked} more bytes in flight would exceed the limit of {limit}")]
+    /// Other calls hold the bytes.
+    #[error("{asked} more bytes in flight would exceed max_in_flight_bytes = {limit}")]
     TooManyBytes { asked: u64, limit: u64 },
+    /// The call alone needs more than all bytes of the node.
+    #[error("the call needs {bytes} bytes, more than max_in_flight_bytes = {limit}")]
+    TooLarge { bytes: u64, limit: u64 },
     #[error("{limit} calls of route `{route}` are in flight already, which is its limit")]
     RouteFull { route: RouteName, limit: usize },
 }
@@ -93,9 +97,8 @@ impl Refusal {
         match *self {
             Self::Draining => false,
             Self::TooManyCalls { limit } => limit > 0,
-            Self::TooManyInnerCalls { .. } => true,
-            Self::TooManyBytes { asked, limit } => asked <= limit,
-            Self::RouteFull { .. } => true,
+            Self::TooManyInnerCalls { .. } | Self::TooManyBytes { .. } | Self::RouteFull { .. } => true,
+            Self::TooLarge { .. } => false,
         }
     }
 }
@@ -151,7 +154,7 @@ impl Ledger {
         is_inner: bool,
     ) -> Result<u32, Refusal> {
         self.check(bytes, is_inner)?;
-        self.take_bytes(bytes)?;
+        self.take(0, bytes)?;
         let id = CallId(self.admitted);
         self.admitted += 1;
         self.open += usize::from(!is_inner);
@@ -179,20 +182,19 @@ impl Ledger {
 
     /// Whether a call of this many bytes could be admitted. Changes nothing.
     pub(crate) fn check(&self, bytes: u64, is_inner: bool) -> Result<(), Refusal> {
-        let limit = self.limits.max_in_flight_bytes;
         match () {
             () if self.is_draining && !is_inner => Err(Refusal::Draining),
             () if self.open >= self.limits.max_in_flight && !is_inner => {
                 Err(Refusal::TooManyCalls { limit: self.limits.max_in_flight })
             }
-            () if self.bytes.saturating_add(bytes) > limit => Err(Refusal::TooManyBytes { asked: bytes, limit }),
-            () => Ok(()),
+            () => self.sum_with(0, bytes).map(drop),
         }
     }
 
     /// Charges more bytes to a call: its body was longer than announced, or was decoded.
-    pub(crate) fn grow(&mut self, key: usize, bytes: u64) -> Result<(), Refusal> {
-        self.take_bytes(bytes)?;
+    /// `own` are those of its request, if that has several accounts.
+    pub(crate) fn grow(&mut self, key: usize, own: u64, bytes: u64) -> Result<(), Refusal> {
+        self.take(self.lines[key].bytes.max(own), bytes)?;
         self.lines[key].bytes += bytes;
         Ok(())
     }
@@ -223,16 +225,21 @@ impl Ledger {
         self.bytes -= line.bytes;
     }
 
-    /// Takes bytes that belong to no call yet, or that their call does not keep.
-    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Refusal> {
-        self.take_bytes(bytes)
+    /// Takes bytes for an account that holds `own` bytes.
+    pub(crate) fn take(&mut self, own: u64, bytes: u64) -> Result<(), Refusal> {
+        self.bytes = self.sum_with(own, bytes)?;
+        #[cfg(feature = "testing")]
+        {
+            self.peak_bytes = self.peak_bytes.max(self.bytes);
+        }
+        Ok(())
     }
 
     /// Takes bytes for work that can wait: a quarter of all bytes must stay free for the outcomes of calls in flight.
     pub(crate) fn take_patiently(&mut self, bytes: u64) -> Result<(), Refusal> {
         let limit = self.limits.max_in_flight_bytes;
         if self.bytes == 0 || self.bytes.saturating_add(bytes) <= limit - limit / 4 {
-            self.take_bytes(bytes)
+            self.take(0, bytes)
         } else {
             Err(Refusal::TooManyBytes { asked: bytes, limit })
         }
@@ -286,17 +293,14 @@ impl Ledger {
         self.lines().filter(move |line| now.saturating_duration_since(line.since) > 2 * Deadline::MAX_TIMEOUT)
     }
 
-    fn take_bytes(&mut self, bytes: u64) -> Result<(), Refusal> {
+    /// The sum of all bytes with these. `own` bytes of it belong to the same account: if the account alone exceeds the
+    /// limit, it does not fit later either.
+    fn sum_with(&self, own: u64, bytes: u64) -> Result<u64, Refusal> {
         let limit = self.limits.max_in_flight_bytes;
+        let alone = own.saturating_add(bytes);
         match self.bytes.checked_add(bytes) {
-            Some(sum) if sum <= limit => {
-                self.bytes = sum;
-                #[cfg(feature = "testing")]
-                {
-                    self.peak_bytes = self.peak_bytes.max(sum);
-                }
-                Ok(())
-            }
+            Some(sum) if sum <= limit => Ok(sum),
+            _ if alone > limit => Err(Refusal::TooLarge { bytes: alone, limit }),
             _ => Err(Refusal::TooManyBytes { asked: bytes, limit }),
         }
     }
@@ -354,7 +358,7 @@ mod tests {
                         }
                     }
                     Operation::Grow { nth, bytes } if nth < open.len() => {
-                        let grown = ledger.grow(open[nth], bytes).is_ok();
+                        let grown = ledger.grow(open[nth], 0, bytes).is_ok();
                         prop_assert_eq!(grown, before.1 + bytes <= 100);
                         prop_assert_eq!(ledger.bytes(), before.1 + if grown { bytes } else { 0 });
                     }
@@ -388,10 +392,24 @@ mod tests {
 
     #[test]
     fn a_caller_may_wait_unless_there_will_never_be_room() {
-        let bytes = |asked| Refusal::TooManyBytes { asked, limit: 10 }.may_pass();
-        assert_eq!([bytes(10), bytes(11)], [true, false]);
+        assert!(Refusal::TooManyBytes { asked: 10, limit: 10 }.may_pass());
+        assert!(!Refusal::TooLarge { bytes: 11, limit: 10 }.may_pass());
         assert_eq!([0, 1].map(|limit| Refusal::TooManyCalls { limit }.may_pass()), [false, true]);
         assert!(Refusal::TooManyInnerCalls { limit: 1 }.may_pass() && !Refusal::Draining.may_pass());
+    }
+
+    #[test]
+    fn only_an_account_that_alone_exceeds_the_limit_is_too_large() {
+        let (mut ledger, now) = (ledger(2, 100), Instant::now());
+        assert_eq!(ledger.check(101, false), Err(Refusal::TooLarge { bytes: 101, limit: 100 }));
+        let call = ledger.admit(now, RouteIndex(0), 60, false).unwrap() as usize;
+        assert_eq!(ledger.grow(call, 0, 41), Err(Refusal::TooLarge { bytes: 101, limit: 100 }));
+        assert_eq!(ledger.take(20, 81), Err(Refusal::TooLarge { bytes: 101, limit: 100 }));
+        assert_eq!(ledger.take(0, 20), Ok(()));
+        assert_eq!(ledger.grow(call, 0, 40), Err(Refusal::TooManyBytes { asked: 40, limit: 100 }));
+        assert_eq!(ledger.grow(call, 80, 21), Err(Refusal::TooLarge { bytes: 101, limit: 100 }), "both are its own");
+        assert_eq!(ledger.take(20, 80), Err(Refusal::TooManyBytes { asked: 80, limit: 100 }));
+        assert_eq!((ledger.grow(call, 80, 20), ledger.bytes()), (Ok(()), 100));
     }
 
     #[test]
@@ -417,13 +435,13 @@ mod tests {
         let mut ledger = ledger(1, 100);
         assert_eq!(ledger.limits().max_in_flight_bytes, ledger.max_bytes());
         assert!(ledger.take_patiently(76).is_ok(), "nothing else is charged");
-        assert!(ledger.take(24).is_ok() && ledger.take(1).is_err());
+        assert!(ledger.take(0, 24).is_ok() && ledger.take(0, 1).is_err());
         ledger.give_back(90);
         assert_eq!(ledger.bytes(), 10);
         assert!(ledger.take_patiently(66).is_err());
         assert!(ledger.take_patiently(65).is_ok());
         assert_eq!(ledger.bytes(), 75);
-        assert!(ledger.take_patiently(1).is_err() && ledger.take(25).is_ok());
+        assert!(ledger.take_patiently(1).is_err() && ledger.take(0, 25).is_ok());
         ledger.give_back(100);
         assert!(ledger.take_patiently(101).is_err());
     }
@@ -432,7 +450,7 @@ mod tests {
     #[test]
     fn the_peak_is_the_most_bytes_since_it_was_taken() {
         let mut ledger = ledger(1, 100);
-        ledger.take(60).unwrap();
+        ledger.take(0, 60).unwrap();
         ledger.give_back(40);
         assert_eq!([ledger.take_peak_bytes(), ledger.take_peak_bytes()], [60, 20]);
     }
@@ -456,6 +474,6 @@ mod tests {
         let now = Instant::now();
         assert!(ledger.admit(now, RouteIndex(0), 1, false).is_ok());
         let refused = ledger.admit(now, RouteIndex(0), u64::MAX, false);
-        assert!(matches!(refused, Err(Refusal::TooManyBytes { .. })));
+        assert!(matches!(refused, Err(Refusal::TooLarge { .. })));
     }
 }

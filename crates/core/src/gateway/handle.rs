@@ -13,14 +13,11 @@ use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal};
 use super::message::GatewayMessage;
 use super::pending_bodies::{PendingBodies, PendingBody};
 use crate::clock::Instant;
-use crate::error::{CallError, ErrorKind, ErrorReason, RETRY_AFTER};
+use crate::error::{CallError, ErrorKind, ErrorReason, MAX_IN_FLIGHT_BYTES, RETRY_AFTER};
 use crate::host::HostNode;
 use crate::id::{CallId, RouteIndex, RouteName};
 use crate::metrics::{CallRefusal, SharedMetrics};
 use crate::offload::Offload;
-
-/// The setting that bounds the sum of all accounts.
-const MAX_IN_FLIGHT_BYTES: &str = "max_in_flight_bytes";
 
 /// Shared by all edges and clients of the node. The lock is held for a few dozen instructions, twice per call.
 #[derive(Debug)]
@@ -154,15 +151,11 @@ impl Gateway {
     /// Counts a refused charge, and converts it to the codec's error.
     fn refuse_charge(&self, refusal: &Refusal) -> ChargeError {
         self.metrics.refused(CallRefusal::Bytes);
-        let (asked, limit) = match *refusal {
-            Refusal::TooManyBytes { asked, limit } => (asked, limit),
-            _ => (0, 0),
-        };
-        let max = usize::try_from(limit).unwrap_or(usize::MAX);
-        if asked > limit {
-            ChargeError::too_large(MAX_IN_FLIGHT_BYTES, max)
-        } else {
-            ChargeError::exhausted(MAX_IN_FLIGHT_BYTES, max)
+        let max = |limit| usize::try_from(limit).unwrap_or(usize::MAX);
+        match *refusal {
+            Refusal::TooLarge { limit, .. } => ChargeError::too_large(MAX_IN_FLIGHT_BYTES, max(limit)),
+            Refusal::TooManyBytes { limit, .. } => ChargeError::exhausted(MAX_IN_FLIGHT_BYTES, max(limit)),
+            _ => ChargeError::exhausted(MAX_IN_FLIGHT_BYTES, 0),
         }
     }
 
@@ -171,16 +164,14 @@ impl Gateway {
         self.metrics.refused(match refusal {
             Refusal::Draining => CallRefusal::Draining,
             Refusal::TooManyCalls { .. } | Refusal::TooManyInnerCalls { .. } => CallRefusal::Calls,
-            Refusal::TooManyBytes { .. } => CallRefusal::Bytes,
+            Refusal::TooManyBytes { .. } | Refusal::TooLarge { .. } => CallRefusal::Bytes,
             Refusal::RouteFull { .. } => CallRefusal::Route,
         });
         match refusal {
             Refusal::Draining => CallError::new(ErrorKind::Unavailable, refusal.to_string()),
             // Waiting does not help.
-            Refusal::TooManyBytes { asked, limit } if asked > limit => {
-                let message =
-                    format!("the call's {asked} bytes are more than the limit of {limit} for all calls in flight");
-                CallError::new(ErrorKind::InvalidInput, message).with_reason(ErrorReason::TooLarge)
+            Refusal::TooLarge { .. } => {
+                CallError::new(ErrorKind::InvalidInput, refusal.to_string()).with_reason(ErrorReason::TooLarge)
             }
             Refusal::TooManyCalls { .. }
             | Refusal::TooManyInnerCalls { .. }
@@ -220,9 +211,9 @@ impl Permit {
         self.gateway.ledger.lock().id_of(self.line())
     }
 
-    /// Charges `bytes` more to the call.
-    pub(crate) fn grow(&self, bytes: u64) -> Result<(), CallError> {
-        let grown = self.gateway.ledger.lock().grow(self.line(), bytes);
+    /// Charges `bytes` more to the call. `own` are those of its request, if that has several accounts.
+    pub(crate) fn grow(&self, own: u64, bytes: u64) -> Result<(), CallError> {
+        let grown = self.gateway.ledger.lock().grow(self.line(), own, bytes);
         grown.map_err(|refusal| self.gateway.refuse(refusal))
     }
 
@@ -290,7 +281,7 @@ impl Permit {
 impl Account for Permit {
     fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
         // Frees the lock before the refusal is built.
-        let grown = self.gateway.ledger.lock().grow(self.line(), bytes as u64);
+        let grown = self.gateway.ledger.lock().grow(self.line(), 0, bytes as u64);
         grown.map_err(|refusal| self.gateway.refuse_charge(&refusal))
     }
 
@@ -305,17 +296,45 @@ impl Drop for Permit {
     }
 }
 
+/// The sum of the bytes of one request that has several accounts. It tells a request that alone exceeds the node's
+/// limit, which is too large, from one that others leave no room.
+#[derive(Clone, Debug, Default)]
+pub struct RequestBytes(Arc<AtomicU64>);
+
+impl RequestBytes {
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// Bytes of the node that belong to no call: read before the call begins, or held in addition to it. They count against
 /// no call limit. Dropping it gives them back.
 #[derive(Debug)]
 pub struct HeldBytes {
     gateway: Arc<Gateway>,
     bytes: AtomicU64,
+    /// Set if the request has other accounts as well.
+    request: OnceLock<RequestBytes>,
 }
 
 impl HeldBytes {
     pub(crate) fn none_of(gateway: &Arc<Gateway>) -> Self {
-        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0) }
+        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0), request: OnceLock::new() }
+    }
+
+    /// Counts this account among those of a request. The first request counts.
+    pub fn join(&self, request: &RequestBytes) {
+        if self.request.set(request.clone()).is_ok() {
+            request.add(self.bytes());
+        }
     }
 
     /// The held bytes.
@@ -334,7 +353,9 @@ impl HeldBytes {
     #[must_use]
     pub fn try_grow(&self, bytes: u64) -> bool {
         let taken = self.gateway.ledger.lock().take_patiently(bytes).is_ok();
-        self.bytes.fetch_add(if taken { bytes } else { 0 }, Ordering::Relaxed);
+        if taken {
+            self.count(bytes);
+        }
         taken
     }
 
@@ -342,16 +363,22 @@ impl HeldBytes {
     ///
     /// # Errors
     ///
-    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if the node never has this many. The held bytes
-    /// stay.
+    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if these and the held bytes alone exceed the
+    /// node's limit. The held bytes stay.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.take(bytes).map_err(|refusal| self.gateway.refuse(refusal))
     }
 
     fn take(&self, bytes: u64) -> Result<(), Refusal> {
-        self.gateway.ledger.lock().take(bytes)?;
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let own = self.request.get().map_or_else(|| self.bytes(), RequestBytes::sum);
+        self.gateway.ledger.lock().take(own, bytes)?;
+        self.count(bytes);
         Ok(())
+    }
+
+    fn count(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.request.get().into_iter().for_each(|request| request.add(bytes));
     }
 
     /// Gives all of them back.
@@ -368,7 +395,9 @@ impl Account for HeldBytes {
     fn refund(&self, bytes: usize) {
         let left = |held: u64| Some(held.saturating_sub(bytes as u64));
         let held = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).unwrap_or_default();
-        self.gateway.ledger.lock().give_back(held.min(bytes as u64));
+        let given_back = held.min(bytes as u64);
+        self.request.get().into_iter().for_each(|request| request.remove(given_back));
+        self.gateway.ledger.lock().give_back(given_back);
     }
 }
 

@@ -14,7 +14,7 @@ mod message;
 mod pending_bodies;
 
 pub use admission::Limits;
-pub use handle::HeldBytes;
+pub use handle::{HeldBytes, RequestBytes};
 pub use pending_bodies::PendingBody;
 
 pub(crate) use actor::GatewayActor;

@@ -10,7 +10,7 @@ use crate::call::{CallOptions, Flight, OuterCall};
 use crate::clock::{self, Instant};
 use crate::deadline::Deadline;
 use crate::error::CallError;
-use crate::gateway::{Gateway, HeldBytes, Permit, Refusal};
+use crate::gateway::{Gateway, HeldBytes, Permit, Refusal, RequestBytes};
 use crate::id::CallId;
 
 impl Gateway {
@@ -123,9 +123,27 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// `Overloaded` if the node's bytes are all taken. The admission stays valid.
+    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if the call alone exceeds the node's limit. The
+    /// admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
-        self.permit.grow(bytes)
+        self.permit.grow(0, bytes)
+    }
+
+    /// As [`grow`](Self::grow), for a call whose request has other accounts as well.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` if the accounts of the request together exceed the node's limit; else as [`grow`](Self::grow).
+    pub fn grow_in(&self, request: &RequestBytes, bytes: u64) -> Result<(), CallError> {
+        self.permit.grow(request.sum(), bytes)?;
+        request.add(bytes);
+        Ok(())
+    }
+
+    /// Gives back `bytes` that were charged to the call, and to its request.
+    pub fn shrink_in(&self, request: &RequestBytes, bytes: u64) {
+        self.permit.shrink(bytes);
+        request.remove(bytes);
     }
 
     /// Gives back `bytes` that were charged to the call.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use callboard_codec::Payload;
-use callboard_core::{App, CallOptions, ErrorKind, Limits, Pipeline, Priority, RouteSpec, Stage};
+use callboard_core::{App, CallOptions, ErrorKind, ErrorReason, Limits, Pipeline, Priority, RouteSpec, Stage};
 
 use super::support::{Gate, gated, serve, until};
 
@@ -46,7 +46,17 @@ async fn the_gateway_bounds_calls_and_bytes() {
 
     let admission = client.edge().admit(&route, 600).unwrap();
     assert!(admission.grow(400).is_ok());
-    assert_eq!(admission.grow(1).unwrap_err().kind(), ErrorKind::Overloaded);
+    let too_large = admission.grow(1).unwrap_err();
+    assert_eq!((too_large.kind(), too_large.reason()), (ErrorKind::InvalidInput, Some(ErrorReason::TooLarge)));
+    assert_eq!(too_large.message(), "the call needs 1001 bytes, more than max_in_flight_bytes = 1000");
+    assert!(!too_large.is_retryable());
+    admission.shrink(1);
+    let others = client.edge().held_bytes();
+    others.grow(1).unwrap();
+    let full = admission.grow(1).unwrap_err();
+    assert_eq!((full.kind(), full.is_retryable()), (ErrorKind::Overloaded, true));
+    assert_eq!(full.message(), "1 more bytes in flight would exceed max_in_flight_bytes = 1000");
+    drop(others);
     let too_many_calls = client.edge().admit(&route, 0).unwrap_err();
     assert_eq!(too_many_calls.message(), "1 calls are in flight already");
     drop(admission);
@@ -148,7 +158,7 @@ async fn an_input_that_can_never_fit_is_not_offered_for_a_retry() {
     let node = App::new().route("/echo", echo).limits(limits).start().await.unwrap();
     let error = node.client().call::<String, usize>("/echo", "x".repeat(1000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    assert!(error.message().contains("limit of 10"), "{error}");
+    assert!(error.message().ends_with("more than max_in_flight_bytes = 10"), "{error}");
 }
 
 #[tokio::test]

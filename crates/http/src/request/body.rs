@@ -18,7 +18,7 @@ use std::time::Duration;
 use axum::body::HttpBody;
 use bytes::Bytes;
 use callboard_codec::Account;
-use callboard_core::edge::{Admission, BodyReservation, HeldBytes, Pace, PaceLimits, PendingBody, Route};
+use callboard_core::edge::{Admission, BodyReservation, HeldBytes, Pace, PaceLimits, PendingBody, RequestBytes, Route};
 use callboard_core::{CallError, Deadline, Instant, LocalClient};
 use tokio::time::Sleep;
 use tower::BoxError;
@@ -35,6 +35,7 @@ pub struct PendingAdmission<'a> {
     /// The time at which the head was read. Timeouts count from here.
     arrived_at: Instant,
     admission: Option<Admission>,
+    request: Option<RequestBytes>,
 }
 
 impl fmt::Debug for PendingAdmission<'_> {
@@ -47,7 +48,7 @@ impl<'a> PendingAdmission<'a> {
     /// A call whose head was read at `arrived_at`.
     #[must_use]
     pub const fn new(client: &'a LocalClient, route: &'a Arc<Route>, arrived_at: Instant) -> Self {
-        Self { client, route, arrived_at, admission: None }
+        Self { client, route, arrived_at, admission: None, request: None }
     }
 
     /// The deadline of the call.
@@ -79,17 +80,28 @@ impl Arrival for PendingAdmission<'_> {
     }
 
     fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
-        match &self.admission {
-            Some(admission) => admission.grow(bytes),
-            None => {
-                self.admission = Some(self.client.edge().admit_arrived(self.route, bytes, self.arrived_at)?);
+        let admit = |bytes| self.client.edge().admit_arrived(self.route, bytes, self.arrived_at);
+        match (&self.admission, &self.request) {
+            (Some(admission), None) => admission.grow(bytes),
+            (Some(admission), Some(request)) => admission.grow_in(request, bytes),
+            (None, None) => {
+                self.admission = Some(admit(bytes)?);
                 Ok(())
             }
+            (None, Some(request)) => self.admission.insert(admit(0)?).grow_in(request, bytes),
         }
     }
 
     fn refund(&self, bytes: u64) {
-        self.admission.iter().for_each(|admission| admission.shrink(bytes));
+        match (&self.admission, &self.request) {
+            (Some(admission), None) => admission.shrink(bytes),
+            (Some(admission), Some(request)) => admission.shrink_in(request, bytes),
+            (None, _) => (),
+        }
+    }
+
+    fn request(&mut self) -> &RequestBytes {
+        self.request.get_or_insert_default()
     }
 
     fn is_charged(&self) -> bool {
@@ -102,13 +114,14 @@ impl Arrival for PendingAdmission<'_> {
 pub struct UnroutedBody<'a> {
     client: &'a LocalClient,
     held: Arc<HeldBytes>,
+    request: Option<RequestBytes>,
 }
 
 impl<'a> UnroutedBody<'a> {
     /// A body that has not begun to arrive.
     #[must_use]
     pub fn new(client: &'a LocalClient) -> Self {
-        Self { client, held: Arc::new(client.edge().held_bytes()) }
+        Self { client, held: Arc::new(client.edge().held_bytes()), request: None }
     }
 
     /// The account of its bytes, which frees them when it is dropped.
@@ -133,6 +146,12 @@ impl Arrival for UnroutedBody<'_> {
 
     fn refund(&self, bytes: u64) {
         Account::refund(&*self.held, usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+
+    fn request(&mut self) -> &RequestBytes {
+        let request = self.request.get_or_insert_default();
+        self.held.join(request);
+        request
     }
 
     fn is_charged(&self) -> bool {
@@ -162,6 +181,9 @@ pub trait Arrival {
 
     /// Gives back bytes that were charged.
     fn refund(&self, bytes: u64);
+
+    /// The sum of this and [other accounts](IncomingBody::held_bytes) of the request. Asked before the body begins.
+    fn request(&mut self) -> &RequestBytes;
 
     /// Whether it holds anything of the node.
     fn is_charged(&self) -> bool;
@@ -233,16 +255,19 @@ impl<'a, A: Arrival, B: RequestBody> IncomingBody<'a, A, B> {
     #[must_use]
     pub fn decoded(mut self, coding: Option<ContentCoding>) -> Self {
         if let Some(coding) = coding {
-            self.decoder = Some(Box::new(BodyDecoder::new(coding, self.held_bytes())));
+            let held = self.held_bytes();
+            self.decoder = Some(Box::new(BodyDecoder::new(coding, held)));
             self.announced = None;
             self.reservation = BodyReservation::new(None);
         }
         self
     }
 
-    /// Another account of the same node, for data that is derived from the body while it arrives.
-    pub(crate) fn held_bytes(&self) -> HeldBytes {
-        self.arrival.client().edge().held_bytes()
+    /// Another account of the same request, for data that is derived from the body while it arrives.
+    pub(crate) fn held_bytes(&mut self) -> HeldBytes {
+        let held = self.arrival.client().edge().held_bytes();
+        held.join(self.arrival.request());
+        held
     }
 
     /// The whole body. A body of one piece is not copied.

@@ -229,7 +229,6 @@ impl HeadScan {
 }
 
 /// The body in small pieces with a pause after each: multer takes all ready bytes before it parses.
-#[expect(clippy::needless_pass_by_ref_mut, reason = "the returned stream reads it")]
 fn pieces<A: Arrival + Send, B: RequestBody>(
     body: &mut IncomingBody<'_, A, B>,
     search: Arc<HeadScan>,

@@ -126,9 +126,20 @@ async fn a_decompression_bomb_is_413_at_the_limit_and_frees_its_bytes() {
 async fn a_decompressed_body_takes_permits_like_any_other() {
     let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
     let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
-    let body = packed("gzip", &[b' '; 4 << 20]);
-    let refused = server.connect().await.post("/mirror", &[JSON, ("content-encoding", "gzip")], body).await;
+    let post = async |bytes: usize| {
+        let body = packed("gzip", &vec![b' '; bytes]);
+        server.connect().await.post("/mirror", &[JSON, ("content-encoding", "gzip")], body).await
+    };
+    // Its decompressor is charged, too: the request alone exceeds the limit.
+    let refused = post(1 << 20).await;
+    let problem = refused.problem();
+    assert_eq!((refused.status, &problem["retryable"]), (413, &false.into()), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().ends_with("more than max_in_flight_bytes = 1048576"), "{problem}");
+    let others = server.node().client().edge().held_bytes();
+    others.grow(512 << 10).unwrap();
+    let refused = post(600 << 10).await;
     assert_eq!((refused.status, refused.problem()["kind"].as_str()), (429, Some("overloaded")));
+    drop(others);
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 

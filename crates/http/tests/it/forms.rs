@@ -1,7 +1,7 @@
 //! The parts of a form as a type, the limit on their sum, and the required start of a form.
 
 use callboard_codec::{DataType, Format, Map, Media, Value};
-use callboard_core::{App, Stage};
+use callboard_core::{App, Limits, Stage};
 use callboard_http::HttpConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,26 @@ async fn a_form_may_have_a_preamble_and_large_parts_and_arrive_in_any_pieces() {
         let expected = json!({ "first": "300000 bytes", "second": "two", "third": "300000 bytes" });
         assert_eq!((answer.status, answer.json()), (200, expected), "{size}");
     }
+}
+
+/// While the pieces of a part are joined, two accounts of one request hold it.
+#[tokio::test]
+async fn a_form_that_alone_needs_more_than_the_memory_of_the_node_is_too_large() {
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
+    let form = |bytes: usize| part("a", "; filename=\"f\"", &"x".repeat(bytes)) + "--xyz--\r\n";
+    let refused = server.connect().await.post("/size", &[FORM], form(700 << 10)).await;
+    let problem = refused.problem();
+    assert_eq!((refused.status, &problem["retryable"]), (413, &false.into()), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().ends_with("more than max_in_flight_bytes = 1048576"), "{problem}");
+
+    let others = server.node().client().edge().held_bytes();
+    others.grow(512 << 10).unwrap();
+    let refused = server.connect().await.post("/size", &[FORM], form(400 << 10)).await;
+    assert_eq!((refused.status, &refused.problem()["retryable"]), (429, &true.into()), "{refused:?}");
+    drop(others);
+    assert_eq!(server.connect().await.post("/size", &[FORM], form(400 << 10)).await.status, 200);
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 
 #[tokio::test]

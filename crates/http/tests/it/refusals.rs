@@ -282,7 +282,7 @@ async fn status_429_has_retry_after_and_is_sent_before_the_body_is_read() {
 }
 
 #[tokio::test]
-async fn status_429_when_the_byte_budget_of_the_node_is_exhausted() {
+async fn status_429_when_other_calls_hold_the_bytes_of_the_node_and_413_for_a_call_that_needs_more_than_all() {
     let limits = Limits { max_in_flight_bytes: 1000, ..Limits::default() };
     let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
     let mut announced = server.connect().await;
@@ -300,30 +300,44 @@ async fn status_429_when_the_byte_budget_of_the_node_is_exhausted() {
         .await;
     chunked.send(format!("3e8\r\n{}\r\n", " ".repeat(1000))).await;
     chunked.send("1\r\n1\r\n").await;
-    assert_eq!(chunked.answer().await.status, 429);
+    let refused = chunked.answer().await;
+    let problem = refused.problem();
+    assert_eq!((refused.status, &problem["retryable"]), (413, &false.into()), "it can never fit either");
+    assert_eq!(problem["detail"], "the call needs 1001 bytes, more than max_in_flight_bytes = 1000");
+    assert_eq!(refused.header("retry-after"), None);
+
+    let others = server.node().client().edge().held_bytes();
+    others.grow(500).unwrap();
+    let refused = server.post_json("/mirror", &" ".repeat(600)).await;
+    assert_eq!((refused.status, &refused.problem()["retryable"]), (429, &true.into()), "it fits later");
+    drop(others);
     assert_eq!(server.post_json("/mirror", "1").await.status, 200, "all permits are returned");
 }
 
 /// The call has run, and a client that sent it again would run it twice.
 #[tokio::test]
 async fn an_outcome_without_memory_is_not_retryable() {
-    let (app, hold) = Hold::with_queue(8).split();
     let long = Stage::each("long", |bytes: &usize| Ok("x".repeat(*bytes)));
     let limits = Limits { max_in_flight_bytes: 4 << 20, ..Limits::default() };
-    let server = Server::for_app(app.route("/long", long).limits(limits), HttpConfig::default()).await;
-    let mut holder = server.connect().await;
-    let held = format!("\"{}\"", "x".repeat(1_500_000));
-    let holding = tokio::spawn(async move { holder.post("/hold", &[JSON], &held).await });
-    hold.wait_until_held().await;
-    let refused = server.post_json("/long", "2000000").await;
+    let server = Server::for_app(app().route("/long", long).limits(limits), HttpConfig::default()).await;
+    let others = server.node().client().edge().held_bytes();
+    others.grow(4_000_000).unwrap();
+    let refused = server.post_json("/long", "1000000").await;
     let problem = refused.problem();
     assert_eq!((refused.status, problem["kind"].as_str()), (429, Some("overloaded")), "{problem}");
     assert_eq!((&problem["retryable"], &problem["error_type"]), (&false.into(), &"no_memory_for_outcome".into()));
     assert_eq!(refused.header("retry-after"), None, "clients send it again after that time");
-    hold.release();
-    holding.await.unwrap();
+    drop(others);
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
     assert_eq!(server.post_json("/long", "1000000").await.status, 200);
+
+    let refused = server.post_json("/long", "5000000").await;
+    let problem = refused.problem();
+    assert_eq!((refused.status, &problem["retryable"]), (500, &false.into()), "it never has memory: {problem}");
+    assert!(
+        problem["detail"].as_str().unwrap().contains("more memory than max_in_flight_bytes = 4194304"),
+        "{problem}"
+    );
 }
 
 /// Bodies that stop after their first byte leave half of the permits to complete calls.
