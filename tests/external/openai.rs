@@ -37,6 +37,14 @@ fn the_client_of_openai_finds_models_reads_streams_and_repeats_nothing_that_ran(
     assert_eq!(output.lines().collect::<Vec<_>>(), parts.concat());
 }
 
+/// One environment has the model, another one the client.
+#[test]
+fn a_real_model_embeds_for_the_client_of_openai() {
+    let Some((model, openai)) = Python::with("cookbook").zip(Python::with("openai")) else { return };
+    let server = serve(&model, "examples/openai/embeddings.py");
+    openai.run("openai_embeddings.py", &[&base(&server)]);
+}
+
 #[test]
 fn the_client_of_anthropic_talks_to_the_same_models() {
     let Some((python, anthropic)) = python().zip(Python::with("openai")) else { return };
