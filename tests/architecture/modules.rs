@@ -138,7 +138,7 @@ const UNSAFE: [(&str, &str); 6] = [
     ("crates/codec/tests/common/heap.rs", "an allocator that counts has to be one"),
     ("crates/http/benches/allocations.rs", "the same, and it notes the place of each"),
     ("crates/onnx/src/engine/onnxruntime/values.rs", "ONNX Runtime has a C API, and its safe binding copies and locks"),
-    ("crates/process/src/shared_memory.rs", "memory that another process maps as well has no other form"),
+    ("crates/process/src/shared_memory/mod.rs", "memory that another process maps as well has no other form"),
     ("crates/net/tests/heap/counting.rs", "the same, and it distinguishes large blocks from small blocks"),
 ];
 

@@ -1,12 +1,13 @@
 //! The items of a batch as parts of frames, and its outcomes as checked parts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use callboard_codec::{DecodeError, DecodeLimits, Encoded, Envelope};
 use callboard_core::edge::{ErrorParts, off_the_runtime};
-use callboard_core::{Batch, CallContext, CallError, CallOptions, ErrorKind, Failure, Instant, SessionKey, StageName};
+use callboard_core::{CallContext, CallError, CallOptions, ErrorKind, Failure, Instant, SessionKey, StageName};
 
 use crate::message::{CallHead, INVALID_STATUS, ItemError, MAX_ITEMS};
 
@@ -28,13 +29,13 @@ pub(crate) struct BatchPart {
 /// Divides a batch into parts of at most `max_items` and `max_bytes`: nearly always one. Items that cannot be sent have
 /// failed.
 pub(crate) fn divide(
-    batch: Batch<Encoded>,
+    batch: impl ExactSizeIterator<Item = (Arc<Encoded>, CallContext)>,
     max_items: usize,
     max_bytes: usize,
 ) -> (Vec<BatchPart>, Vec<Option<Result<Encoded, Failure>>>) {
     let (mut all, mut part, mut bytes, mut head_bytes) = (Vec::new(), BatchPart::default(), 0, 0);
     let mut outcomes = Vec::with_capacity(batch.len());
-    for (index, (item, context)) in batch.into_shared().enumerate() {
+    for (index, (item, context)) in batch.enumerate() {
         let input = match part_of(&item, max_bytes) {
             Ok(input) => input,
             Err(failure) => {
@@ -152,5 +153,151 @@ pub(crate) fn failure(error: ItemError) -> Failure {
     match trace {
         Some(trace) => failure.with_trace(trace),
         None => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+    use std::sync::LazyLock;
+
+    use callboard_codec::{Format, Value};
+    use callboard_core::Deadline;
+
+    use super::*;
+    use crate::testing::WaitingNode;
+
+    static SMALL: LazyLock<Arc<Encoded>> = LazyLock::new(|| item(50));
+
+    /// An item whose envelope has this many bytes.
+    fn item(bytes: usize) -> Arc<Encoded> {
+        let encoded = |length: usize| Value::from("x".repeat(length)).encode(Format::Envelope).unwrap();
+        let item = (0..bytes).rev().map(encoded).find(|item| item.len() == bytes).unwrap();
+        Arc::new(Encoded::read(&item, &DecodeLimits::default()).unwrap())
+    }
+
+    /// Divides items of these bytes, which all have this context: the indices of the parts, and those that failed.
+    fn divided(context: &CallContext, items: &[usize], max_items: usize) -> (Vec<Vec<usize>>, Vec<usize>) {
+        let batch: Vec<_> = items.iter().map(|bytes| (item(*bytes), context.clone())).collect();
+        let (parts, outcomes) = divide(batch.into_iter(), max_items, 1000);
+        assert_eq!(outcomes.len(), items.len());
+        for part in &parts {
+            assert!(part.contexts.len() == part.indices.len() && part.inputs.len() == part.indices.len());
+            assert!(part.indices.iter().zip(&part.inputs).all(|(index, input)| input.len() == items[*index]));
+        }
+        let failed = (0..items.len()).filter(|index| outcomes[*index].is_some()).collect();
+        (parts.into_iter().map(|part| part.indices).collect(), failed)
+    }
+
+    #[tokio::test]
+    async fn a_batch_is_divided_by_bytes_and_by_items() {
+        let mut node = WaitingNode::start().await;
+        let context = node.call().await;
+        let divided = |items: &[usize], max_items: usize| divided(&context, items, max_items);
+        for (items, max_items, parts, failed) in [
+            (&[][..], 9, &[][..], &[][..]),
+            (&[500, 500], 9, &[&[0, 1][..]], &[]),
+            (&[500, 501], 9, &[&[0], &[1]], &[]),
+            (&[1000, 200, 300, 500, 200], 9, &[&[0], &[1, 2, 3], &[4]], &[]),
+            (&[1001, 200, 2000, 200], 9, &[&[1, 3]], &[0, 2]),
+            (&[200, 200, 200, 200, 200], 2, &[&[0, 1], &[2, 3], &[4]], &[]),
+            (&[200, 200], 1, &[&[0], &[1]], &[]),
+            (&[1001], 1, &[], &[0]),
+        ] {
+            assert_eq!(divided(items, max_items), (parts.iter().map(|part| part.to_vec()).collect(), failed.to_vec()));
+        }
+        let failure = part_of(&item(1001), 1000).unwrap_err();
+        assert_eq!(failure.kind(), ErrorKind::InvalidInput);
+        assert_eq!(failure.message(), "the item has 1001 bytes, more than 1000 (max_batch_bytes)");
+    }
+
+    #[tokio::test]
+    async fn a_part_has_no_more_items_than_a_frame_and_attributes_than_a_head() {
+        let mut node = WaitingNode::start().await;
+        let plain = node.call().await;
+        let small = iter::repeat_with(|| (Arc::clone(&SMALL), plain.clone())).take(MAX_ITEMS + 1).collect::<Vec<_>>();
+        let (parts, _) = divide(small.into_iter(), usize::MAX, 1 << 30);
+        assert_eq!(parts.iter().map(|part| part.indices.len()).collect::<Vec<_>>(), [MAX_ITEMS, 1]);
+        let options = CallOptions::new().with_tag("name", "x".repeat(5000));
+        let tagged = node.call_with(options).await;
+        let of_item = tagged.attribute_bytes() + PAIR_LENGTHS_BYTES;
+        let most = MAX_ATTRIBUTE_BYTES_OF_PART / of_item;
+        assert!(tagged.attribute_bytes() >= 5004 && most > 2);
+        let many = iter::repeat_with(|| (Arc::clone(&SMALL), tagged.clone())).take(2 * most + 1).collect::<Vec<_>>();
+        let (parts, _) = divide(many.into_iter(), usize::MAX, 1 << 30);
+        assert_eq!(parts.iter().map(|part| part.indices.len()).collect::<Vec<_>>(), [most, most, 1]);
+    }
+
+    #[tokio::test]
+    async fn the_head_of_a_call_says_what_its_caller_gave() {
+        let mut node = WaitingNode::start().await;
+        let options = CallOptions::new()
+            .with_request_id("r-1")
+            .with_caller("ada")
+            .with_header("a", "1")
+            .with_header("b", "2")
+            .with_query("q", "3")
+            .with_tag("t", "5")
+            .with_path("/p")
+            .with_session_key(SessionKey::from("s"))
+            .with_deadline(Deadline::after(Instant::now(), Duration::from_secs(1000)));
+        let context = node.call_with(options).await;
+        let head = call_heads(std::slice::from_ref(&context)).remove(0);
+        assert!((900_000..=1_000_000).contains(&head.remaining_ms.unwrap()), "{head:?}");
+        assert_eq!((head.request_id.as_deref(), head.caller.as_deref()), (Some("r-1"), Some("ada")));
+        assert_eq!((head.route.as_deref(), head.path.as_deref()), (Some("/child"), Some("/p")));
+        assert_eq!(head.session, context.session().map(SessionKey::number));
+        let pairs = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!((head.headers, head.tags), (pairs(&[("a", "1"), ("b", "2")]), pairs(&[("t", "5")])));
+        assert_eq!((head.query, head.session.is_some()), (pairs(&[("q", "3")]), true));
+        assert_eq!(by_name([("q", "3"), ("q", "4")].into_iter()), pairs(&[("q", "3")]), "the first of a name");
+    }
+
+    #[tokio::test]
+    async fn an_outcome_is_an_error_or_the_next_part() {
+        let mut node = WaitingNode::start().await;
+        let context = node.call().await;
+        let (parts, limits) =
+            ([SMALL.envelope().clone().into_bytes(), Bytes::from_static(b"no envelope")], DecodeLimits::default());
+        let mut parts = parts.into_iter();
+        let mut outcome = |error| outcome(error, &mut parts, &context, &limits);
+        let error = || Some(ItemError { message: "m".to_owned(), ..ItemError::default() });
+        assert_eq!(outcome(error()).unwrap_err().message(), "m");
+        assert_eq!(outcome(None).unwrap().envelope().len(), 50);
+        for _ in 0..2 {
+            let failure = outcome(None).unwrap_err();
+            assert!(failure.message().starts_with("the worker's output cannot be read: "), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_a_child_keeps_its_parts() {
+        let error = || ItemError { message: "m".to_owned(), ..ItemError::default() };
+        let parts = |error: ItemError| failure(error).into_parts();
+        let plain = parts(error());
+        assert_eq!((plain.kind, &*plain.message, plain.status), (ErrorKind::Failed, "m", None));
+        let invalid = parts(ItemError { invalid: true, ..error() });
+        assert_eq!((invalid.kind, invalid.status), (ErrorKind::InvalidInput, Some(INVALID_STATUS)));
+        let passed_on = |kind: &str| {
+            parts(ItemError { kind: Some(kind.to_owned()), stage: Some("s".to_owned()), invalid: true, ..error() })
+        };
+        let passed = passed_on("overloaded");
+        assert_eq!((passed.kind, passed.stage), (ErrorKind::Overloaded, Some(StageName::new("s"))));
+        assert_eq!(passed_on("no kind").kind, ErrorKind::InvalidInput);
+        let whole = parts(ItemError {
+            status: Some(418),
+            error_type: Some("t".to_owned()),
+            details: Some(Value::from(7)),
+            retry_after_ms: Some(1500),
+            headers: vec![("x-a".to_owned(), "b".to_owned())],
+            trace: Some("line".to_owned()),
+            ..error()
+        });
+        assert_eq!((whole.status, whole.error_type.as_deref()), (Some(418), Some("t")));
+        assert_eq!((whole.details, whole.retry_after), (Some(Value::from(7)), Some(Duration::from_millis(1500))));
+        assert_eq!(whole.headers, [("x-a".to_owned(), "b".to_owned())]);
+        assert_eq!(whole.remote_trace.as_deref(), Some("line"));
     }
 }

@@ -1,5 +1,6 @@
 //! A child and its socket on the runtime: its start, and the frames that it sends until its end.
 
+use std::io;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -87,18 +88,9 @@ impl Connection {
         let (own, fork_server, of_replica) = (config.clone(), Arc::clone(fork_server), replica.clone());
         let child = spawn_blocking(move || ChildProcess::start(&own, &fork_server, &of_replica));
         let child = child.await.map_err(|error| config.not_started(&error.to_string()))??;
-        let socket = child.stream.get_ref().try_clone().and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            UnixStream::from_std(socket)
-        });
-        let socket = Arc::new(socket.map_err(|error| config.cannot_start(&error))?);
-        let mut reader = FrameReader::new(config.max_batch_bytes);
-        let offers_memory = config.shared_memory && shared_memory::IS_SUPPORTED;
-        if offers_memory {
-            reader.set_memories(Incoming::new(ReadMode::Copies));
-        }
-        let mut connection = Self { child, socket: Arc::clone(&socket), reader };
-        let mut writer = FrameWriter::new(socket);
+        let both = Self::of_child(child, config).map_err(|error| config.cannot_start(&error));
+        let (mut connection, mut writer) = both?;
+        let offers_memory = offers_memory(config);
         let calls = config.concurrency();
         let start = Start {
             max_batches: calls.map(NonZeroU32::get),
@@ -123,6 +115,18 @@ impl Connection {
                 Err(ended.await.unwrap_or_else(|error| config.not_started(&error.to_string())))
             }
         }
+    }
+
+    /// Both sides of the socket of a child.
+    pub(crate) fn of_child(child: ChildProcess, config: &ProcessConfig) -> io::Result<(Self, FrameWriter)> {
+        let socket = child.stream.get_ref().try_clone()?;
+        socket.set_nonblocking(true)?;
+        let socket = Arc::new(UnixStream::from_std(socket)?);
+        let mut reader = FrameReader::new(config.max_batch_bytes);
+        if offers_memory(config) {
+            reader.set_memories(Incoming::new(ReadMode::Copies));
+        }
+        Ok((Self { child, socket: Arc::clone(&socket), reader }, FrameWriter::new(socket)))
     }
 
     async fn until_ready(
@@ -208,7 +212,133 @@ impl Connection {
     }
 }
 
+fn offers_memory(config: &ProcessConfig) -> bool {
+    config.shared_memory && shared_memory::IS_SUPPORTED
+}
+
 pub(crate) fn head(frame: &Frame) -> Result<FromChild, LostReason> {
     let decoded = off_the_runtime(frame.head.len(), || FromChild::decode(&frame.head));
     decoded.map_err(|error| LostReason::Broken(format!("it sent a message that is not known: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::config::ProcessMethod;
+    use crate::message::encode;
+    use crate::testing::{CapturedLog, WaitingNode};
+
+    /// A child that sends these messages, and then waits.
+    fn that_sends(messages: &[Json]) -> ProcessConfig {
+        let frame = |message: &Json| {
+            let head = encode(message).unwrap();
+            let counts = [u32::try_from(head.len()).unwrap(), 0].map(u32::to_le_bytes).concat();
+            [counts, head].concat()
+        };
+        let bytes = messages.iter().flat_map(frame).map(|byte| format!("\\{byte:03o}")).collect::<String>();
+        ProcessConfig::new(["sh".to_owned(), "-c".to_owned(), format!("printf '{bytes}' >&0; exec sleep 1000")])
+    }
+
+    async fn start(config: &ProcessConfig, is_streaming: bool) -> Result<AgreedTerms, String> {
+        let node = WaitingNode::start().await;
+        let started = Connection::start(config, &Arc::new(ForkServer::new(config)), &node.replica, is_streaming).await;
+        started.map(|(_, _, agreed)| agreed).map_err(|failure| failure.message().to_owned())
+    }
+
+    fn ready(more: &Json) -> Json {
+        let mut message = json!({ "type": "ready", "protocol": 1, "worker": "a test" });
+        message.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        message
+    }
+
+    #[tokio::test]
+    async fn a_child_gets_what_it_offers_and_its_stage_asks_for() {
+        let no_memory = |agreed: AgreedTerms| (agreed.max_batches, agreed.ahead, agreed.shares_memory);
+        for (concurrency, offer, expected) in [
+            (None, json!({}), (1, 0, false)),
+            (None, json!({ "max_batches": 9, "ahead": 9, "shared_memory": true }), (1, AHEAD, true)),
+            (NonZeroU32::new(4), json!({ "max_batches": 9, "ahead": 9 }), (4, 0, false)),
+            (NonZeroU32::new(4), json!({ "max_batches": 3 }), (3, 0, false)),
+            (NonZeroU32::new(4), json!({ "max_batches": 0 }), (1, 0, false)),
+        ] {
+            let config = ProcessConfig { concurrency, ..that_sends(&[ready(&offer)]) };
+            assert_eq!(start(&config, false).await.map(no_memory), Ok(expected), "{offer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_start_may_be_preceded_by_records_and_phases() {
+        let (log, _capturing) = CapturedLog::start();
+        let record = json!({ "type": "log", "level": "info", "message": "it loads", "request_id": "r" });
+        let phase = json!({ "type": "starting", "phase": "loads" });
+        assert!(start(&that_sends(&[phase, record, ready(&json!({}))]), false).await.is_ok());
+        let text = log.text();
+        assert!(text.contains("it loads") && !text.contains("request_id"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_child_that_cannot_be_used_does_not_start() {
+        let methods = |config: ProcessConfig| {
+            let method = ProcessMethod { name: "other".to_owned(), timeout: None, contract: Default::default() };
+            ProcessConfig { methods: [("other".to_owned(), method)].into(), ..config }
+        };
+        let several = |config: ProcessConfig| ProcessConfig { concurrency: NonZeroU32::new(4), ..config };
+        let (ready, outcomes) = (|| ready(&json!({})), json!({ "type": "outcomes", "id": 0, "items": [] }));
+        let (answered, called) = ("it answered before it was ready", "it called before it was ready");
+        let call = json!({ "type": "call", "id": 0, "batch": 0, "item": null, "route": "/" });
+        for (config, is_streaming, reason) in [
+            (that_sends(&[json!({ "type": "ready", "protocol": 2 })]), false, "it speaks version 2 of the protocol"),
+            (methods(that_sends(&[ready()])), false, "it runs one method, and its stage has 2"),
+            (several(that_sends(&[ready()])), true, "a concurrency of 4, and its worker streams one batch"),
+            (that_sends(&[json!({ "type": "failed", "message": "no weights", "trace": "t" })]), false, ": no weights"),
+            (that_sends(&[outcomes]), false, answered),
+            (that_sends(&[json!({ "type": "pong" })]), false, answered),
+            (that_sends(&[call]), false, called),
+            (that_sends(&[json!({ "type": "cancel_call", "id": 0 })]), false, called),
+            (that_sends(&[json!({ "type": "greeting" })]), false, "it sent a message that is not known"),
+        ] {
+            let error = start(&config, is_streaming).await.unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        assert!(start(&several(that_sends(&[ready()])), false).await.is_ok(), "it has one output");
+        let runs = that_sends(&[self::ready(&json!({ "methods": true }))]);
+        assert!(start(&methods(runs), false).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_child_that_is_silent_is_late() {
+        let config = ProcessConfig { start_timeout: Some(Duration::from_millis(150)), ..that_sends(&[]) };
+        let error = start(&config, false).await.unwrap_err();
+        assert!(error.contains("it was not ready within 150ms (start_timeout)"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_a_child_says_before_its_end_is_read() {
+        let mut config = that_sends(&[json!({ "type": "pong" }), json!({ "type": "starting", "phase": "ends" })]);
+        let last = config.command.last_mut().unwrap();
+        *last = last.to_string_lossy().replace("exec sleep 1000", "exit 3").into();
+        let node = WaitingNode::start().await;
+        let child = ChildProcess::start(&config, &ForkServer::new(&config), &node.replica).unwrap();
+        let (mut connection, _writer) = Connection::of_child(child, &config).unwrap();
+        assert!(connection.child.has_ended_within(Duration::from_secs(10)));
+        let mut heads = Vec::new();
+        let lost = loop {
+            match connection.next().await {
+                Ok(Some(frame)) => heads.push(head(&frame).unwrap()),
+                Ok(None) => {}
+                Err(lost) => break lost,
+            }
+        };
+        assert!(matches!(&heads[..], [FromChild::Pong, FromChild::Starting(_)]) && matches!(lost, LostReason::Ended));
+    }
+
+    #[tokio::test]
+    async fn a_child_that_says_nothing_for_a_moment_is_asked_again() {
+        let node = WaitingNode::start().await;
+        let begin = Instant::now();
+        assert!(matches!(node.silent_child().next().await, Ok(None)));
+        assert!(begin.elapsed() >= LOOK_INTERVAL);
+    }
 }

@@ -161,3 +161,117 @@ impl<'de> Visitor<'de> for Details<'_> {
         Ok(map.map(Value::Map))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Read {
+        #[serde(deserialize_with = "read")]
+        details: Option<Value>,
+        message: String,
+    }
+
+    #[derive(Serialize)]
+    struct Written<D> {
+        details: D,
+        message: &'static str,
+    }
+
+    /// The details as they are read, and how much they cost. What follows them is read in any case.
+    fn read_in_head(details: impl Serialize) -> (Option<Value>, usize) {
+        let before = LEFT_OF_HEAD.get();
+        let written = rmp_serde::to_vec_named(&Written { details, message: "m" }).unwrap();
+        let read: Read = rmp_serde::from_slice(&written).unwrap();
+        assert_eq!(read.message, "m");
+        (read.details, before - LEFT_OF_HEAD.get())
+    }
+
+    fn in_new_head(details: impl Serialize) -> (Option<Value>, usize) {
+        begin_head();
+        assert_eq!(LEFT_OF_HEAD.get(), MAX_BYTES_OF_HEAD);
+        read_in_head(details)
+    }
+
+    #[test]
+    fn a_value_costs_its_text_and_its_place() {
+        let map = |entries: [(&str, Value); 1]| Value::Map(entries.into_iter().collect());
+        for (details, cost) in [
+            (Value::from(true), VALUE_BYTES),
+            (Value::from(-7), VALUE_BYTES),
+            (Value::from(u64::MAX), VALUE_BYTES),
+            (Value::Float(0.5), VALUE_BYTES),
+            (Value::from("abc"), VALUE_BYTES + 3),
+            (Value::Bytes(vec![7; 5].into()), VALUE_BYTES + 5),
+            (Value::List(vec![Value::Null, Value::from("x")]), 3 * VALUE_BYTES + 1),
+            (map([("key", Value::from("x"))]), 6 * VALUE_BYTES + 4),
+        ] {
+            assert_eq!(in_new_head(&details), (Some(details), cost));
+        }
+        assert_eq!(in_new_head(Value::Null), (None, VALUE_BYTES));
+    }
+
+    #[test]
+    fn details_may_cost_their_limit_and_no_byte_more() {
+        let text = |bytes: usize| Value::from("x".repeat(bytes));
+        let (most, of_entry) = (MAX_BYTES - VALUE_BYTES, MAX_BYTES - 6 * VALUE_BYTES);
+        for (bytes, is_kept) in [(most, true), (most + 1, false)] {
+            let (kept, cost) = in_new_head(text(bytes));
+            assert_eq!((kept.is_some(), cost), (is_kept, MAX_BYTES));
+        }
+        for (key, value, is_kept) in [
+            (of_entry, 0, true),
+            (0, of_entry, true),
+            (of_entry + 1, 0, false),
+            (1, of_entry, false),
+            (MAX_BYTES, 0, false),
+        ] {
+            let map = Value::Map([("k".repeat(key), text(value))].into_iter().collect());
+            let (kept, cost) = in_new_head(&map);
+            assert_eq!((kept.is_some(), cost), (is_kept, MAX_BYTES), "{key} {value}");
+        }
+        let first_of_three = Value::List(vec![text(most), Value::Null, Value::Null]);
+        assert_eq!(in_new_head(first_of_three), (None, MAX_BYTES));
+    }
+
+    #[test]
+    fn the_rest_of_a_head_is_the_limit_of_its_last_errors() {
+        begin_head();
+        let text = |bytes: usize| Value::from("x".repeat(bytes));
+        LEFT_OF_HEAD.set(2 * VALUE_BYTES + 10);
+        assert_eq!(read_in_head(text(4)).1, VALUE_BYTES + 4);
+        assert_eq!(LEFT_OF_HEAD.get(), VALUE_BYTES + 6);
+        assert_eq!(read_in_head(text(7)), (None, VALUE_BYTES + 6));
+        assert_eq!((read_in_head(true), LEFT_OF_HEAD.get()), ((None, 0), 0));
+    }
+
+    #[test]
+    fn an_extension_is_left_out_with_all_details() {
+        for details in [&b"\xd4\x05\x00"[..], b"\x93\xc3\xd4\x05\x00\xc3", b"\x81\xa1k\xd4\x05\x00"] {
+            begin_head();
+            let written = [b"\x82\xa7details", details, b"\xa7message\xa1m"].concat();
+            let read: Read = rmp_serde::from_slice(&written).unwrap();
+            assert_eq!((read.details, &*read.message), (None, "m"));
+            assert_eq!(LEFT_OF_HEAD.get(), MAX_BYTES_OF_HEAD - MAX_BYTES);
+        }
+    }
+
+    #[test]
+    fn sixty_four_headers_are_read() {
+        #[derive(Deserialize)]
+        struct Read {
+            #[serde(deserialize_with = "read_headers")]
+            headers: Vec<(String, String)>,
+            message: String,
+        }
+        for (sent, kept) in [(0, 0), (63, 63), (64, 64), (65, 64), (1000, 64)] {
+            let headers = vec![("name", "value"); sent];
+            let written = rmp_serde::to_vec_named(&serde_json::json!({ "headers": headers, "message": "m" })).unwrap();
+            let read: Read = rmp_serde::from_slice(&written).unwrap();
+            assert_eq!((read.headers.len(), &*read.message), (kept, "m"));
+        }
+    }
+}

@@ -45,6 +45,8 @@ mod socket;
 mod spare;
 mod stage;
 mod start_watch;
+#[cfg(test)]
+mod testing;
 mod usage;
 mod worker;
 mod writer;

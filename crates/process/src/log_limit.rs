@@ -71,6 +71,8 @@ pub(crate) fn cut(text: &mut String, max_chars: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -84,6 +86,46 @@ mod tests {
     fn what_is_left_out_is_counted_in_words() {
         let expected = "7 lines left out: more than 1000 lines or 1024 KiB within 1s";
         assert_eq!(words(7), expected);
+    }
+
+    fn limit(bytes: usize, per: Duration) -> ChildLogLimit {
+        ChildLogLimit(SharedLogLimit::new(LogRate { lines: 1, bytes, per }))
+    }
+
+    #[test]
+    fn lines_that_were_left_out_are_told_when_there_is_room_again() {
+        let (limit, begin, mut told) = (limit(10, Duration::from_millis(20)), Instant::now(), Vec::new());
+        while limit.admits(1, |_| panic!("nothing was left out")) {}
+        while told.is_empty() && begin.elapsed() < Duration::from_secs(10) {
+            limit.tell_left_out(|words| told.push(words.to_owned()));
+        }
+        assert_eq!(told, [words(1)]);
+    }
+
+    #[test]
+    fn lines_that_were_left_out_are_told_before_the_next_line() {
+        let (limit, begin, mut told) = (limit(10, Duration::from_millis(20)), Instant::now(), Vec::new());
+        while limit.admits(1, |_| panic!("nothing was left out")) {}
+        while told.is_empty() && begin.elapsed() < Duration::from_secs(10) {
+            limit.admits(1, |words| told.push(words.to_owned()));
+        }
+        assert!(told[0].ends_with(&words(1)[1..]), "{told:?}");
+    }
+
+    #[test]
+    fn lines_that_were_left_out_are_told_once_at_the_end() {
+        let (limit, mut told) = (limit(10, Duration::MAX), Vec::new());
+        assert!(limit.admits(10, |_| panic!("nothing was left out")));
+        assert!(!limit.admits(0, |_| panic!("it is told later")));
+        limit.tell_left_out(|_| panic!("there is no room yet"));
+        limit.tell_at_end(|words| told.push(words.to_owned()));
+        limit.tell_at_end(|_| panic!("it was told"));
+        assert_eq!(told, [words(1)]);
+    }
+
+    #[test]
+    fn a_line_has_at_most_the_bytes_of_the_rate() {
+        assert!(limit(10, Duration::MAX).admits(10, |_| {}) && !limit(10, Duration::MAX).admits(11, |_| {}));
     }
 
     #[test]

@@ -119,6 +119,59 @@ impl From<io::Error> for LostReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fork_server::ForkServer;
+    use crate::memory::MemoryLimit;
+    use crate::testing::{CapturedLog, WaitingNode};
+
+    /// A child that runs this, whose end is waited for unless it stays.
+    fn run(node: &WaitingNode, script: &str) -> (ChildProcess, ProcessConfig) {
+        let config = ProcessConfig { memory_limit: MemoryLimit::Unlimited, ..ProcessConfig::new(["sh", "-c", script]) };
+        let child = ChildProcess::start(&config, &ForkServer::new(&config), &node.replica).unwrap();
+        assert!(script.contains("sleep") || child.has_ended_within(Duration::from_secs(10)));
+        (child, config)
+    }
+
+    #[tokio::test]
+    async fn a_child_ends_as_it_said_or_is_killed_for_the_reason() {
+        let node = WaitingNode::start().await;
+        let end = |lost: LostReason, script: &str| lost.end(&mut run(&node, script).0).reason().to_owned();
+        assert_eq!(end(LostReason::Leaving, "exit 3"), "the process has ended, as it said");
+        let stays = "exec sleep 1000";
+        assert_eq!(end(LostReason::Leaving, stays), "the process was killed: it has not ended, as it said");
+        assert_eq!(end(LostReason::does_not_read(), stays), "the process was killed: it did not read what it was sent");
+        assert_eq!(end(LostReason::Ended, "exit 3"), "the process exited with code 3");
+    }
+
+    #[tokio::test]
+    async fn a_failed_start_is_said_in_one_line() {
+        let (log, _capturing) = CapturedLog::start();
+        let node = WaitingNode::start().await;
+        let not_started = |lost: LostReason, script: &str, of_stage: bool, has_spoken: bool| {
+            let (mut child, mut config) = run(&node, script);
+            config.label = Some("worker".to_owned());
+            if of_stage {
+                config.env.insert(STAGE_VARIABLE.to_owned(), "s".to_owned());
+            }
+            child.has_spoken = has_spoken;
+            lost.not_started(&mut child, &config).message().to_owned()
+        };
+        let said = |trace: &str| LostReason::NotStarted { message: "no weights".to_owned(), trace: trace.to_owned() };
+        assert_eq!(not_started(said(""), "exit 3", false, true), "`worker`: no weights");
+        assert!(!log.text().contains("callboard_process"), "{}", log.text());
+        assert_eq!(not_started(said("a traceback"), "exit 3", false, true), "`worker`: no weights");
+        assert!(log.text().contains("ERROR callboard_process::output: a traceback"), "{}", log.text());
+        let ended = |script: &str, of_stage: bool, has_spoken: bool| {
+            not_started(LostReason::Ended, script, of_stage, has_spoken)
+        };
+        let with_code = "`worker`: the process exited with code 3";
+        assert_eq!(ended("exit 3", false, false), with_code);
+        assert_eq!(ended("echo no licence; exit 3", false, false), format!("{with_code}: no licence"));
+        let words = "echo callboard.worker: no licence; exit 3";
+        assert_eq!(ended(words, false, false), format!("{with_code}: no licence"));
+        let isolated = "it has not come to `isolate` of stage `s`; its last lines: no licence";
+        assert_eq!(ended("echo no licence; exit 3", true, false), format!("{with_code}; {isolated}"));
+        assert_eq!(ended("echo no licence; exit 3", true, true), format!("{with_code}: no licence"));
+    }
 
     #[test]
     fn the_end_of_a_socket_is_that_of_the_child_and_other_errors_are_its_fault() {

@@ -225,9 +225,11 @@ impl OpenBatches {
 
 #[cfg(test)]
 mod tests {
+    use callboard_core::CallOptions;
     use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::testing::WaitingNode;
 
     /// A child with a batch of each of these timeouts, and the ids of its batches.
     fn with_timeouts(is_serial: bool, timeouts: &[Option<u64>]) -> (OpenBatches, Vec<u64>) {
@@ -303,6 +305,56 @@ mod tests {
         assert!(!send(&mut open) && send(&mut open) && send(&mut open));
         drop(written);
         assert!(!send(&mut OpenBatches::new(false)));
+    }
+
+    async fn batch_of(node: &mut WaitingNode, options: Vec<CallOptions>) -> OpenBatch {
+        let mut contexts = Vec::new();
+        for options in options {
+            contexts.push(node.call_with(options).await);
+        }
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        OpenBatch::new(contexts.into(), mpsc::channel(1).0, Turn::default(), None, room)
+    }
+
+    #[tokio::test]
+    async fn a_batch_has_one_caller_if_all_its_calls_have_the_same() {
+        let mut node = WaitingNode::start().await;
+        let by = |name: &str| CallOptions::new().with_caller(name);
+        for (callers, expected) in [
+            (&["ada"][..], true),
+            (&["ada", "ada", "ada"], true),
+            (&["ada", "ada", "bob"], false),
+            (&["bob", "ada"], false),
+        ] {
+            let batch = batch_of(&mut node, callers.iter().map(|name| by(name)).collect()).await;
+            assert_eq!(batch.has_one_caller(), expected, "{callers:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_latest_call_is_the_one_that_waits_longest_of_those_whose_callers_wait() {
+        let mut node = WaitingNode::start().await;
+        let within = |seconds: u64| CallOptions::new().with_timeout(Duration::from_secs(seconds));
+        let batch = batch_of(&mut node, vec![within(100), within(300), within(200)]).await;
+        let latest = |batch: &OpenBatch| batch.latest().map(CallContext::deadline);
+        assert_eq!(latest(&batch), Some(batch.contexts[1].deadline()));
+        for (call, next) in [(1, Some(2)), (2, Some(0)), (0, None)] {
+            node.leave(call);
+            while !batch.contexts[call].is_cancelled() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(latest(&batch), next.map(|next: usize| batch.contexts[next].deadline()));
+        }
+    }
+
+    #[tokio::test]
+    async fn only_the_calls_of_batches_that_began_are_those_of_the_child() {
+        let mut node = WaitingNode::start().await;
+        let named = |id: &str| CallOptions::new().with_request_id(id);
+        let mut open = OpenBatches::new(true);
+        open.add(batch_of(&mut node, vec![CallOptions::new(), named("one")]).await);
+        open.add(batch_of(&mut node, vec![named("two")]).await);
+        assert_eq!(["one", "two", ""].map(|id| open.has_request(id)), [true, false, false]);
     }
 
     #[test]

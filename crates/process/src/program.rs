@@ -303,3 +303,115 @@ pub(crate) mod processors {
 pub(crate) fn wait(pid: Pid) {
     let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT));
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// What is kept and logged of a process that prints this and ends.
+    fn printed(text: &[u8]) -> (LastLines, Vec<String>) {
+        let (lines, (reading, mut writing), mut logged) = (LastLines::default(), io::pipe().unwrap(), Vec::new());
+        writing.write_all(text).unwrap();
+        drop(writing);
+        lines.read(reading, &io::pipe().unwrap().0, |line| logged.push(line.to_owned()));
+        (lines, logged)
+    }
+
+    #[test]
+    fn a_long_line_is_logged_in_pieces() {
+        let line = |bytes: usize| [&vec![b'x'; bytes][..], b"\nend"].concat();
+        let lengths = |bytes: usize| printed(&line(bytes)).1.iter().map(String::len).collect::<Vec<_>>();
+        assert_eq!(lengths(MAX_LINE_BYTES - 1), [MAX_LINE_BYTES - 1, 3]);
+        // The line feed comes with the next read.
+        assert_eq!(lengths(MAX_LINE_BYTES), [MAX_LINE_BYTES, 0, 3]);
+        assert_eq!(printed(b"a\r\n\xff\n\n").1, ["a", "\u{fffd}", ""]);
+        assert_eq!(printed(b"").1, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_last_ten_lines_are_kept_without_stacks() {
+        let text: String = (0..12).map(|number| format!("line {number}\n  3: frame\n    at a.rs:1:2\n")).collect();
+        let (lines, logged) = printed(text.as_bytes());
+        assert_eq!(logged.len(), 36);
+        let kept: Vec<_> = (2..12).map(|number| format!("line {number}")).collect();
+        assert_eq!(lines.all(), format!("its last lines: {}", kept.join(" | ")));
+        assert!(lines.say(&["none", "line 2"]) && !lines.say(&["line 1 ", "frame"]) && !lines.say(&[]));
+        assert_eq!((lines.text().as_deref(), lines.said()), (Some("line 11"), None));
+        assert_eq!(printed(b"").0.all(), "it has printed nothing");
+    }
+
+    #[test]
+    fn a_worker_that_ends_itself_says_why_in_its_last_line() {
+        let said = |text: &str| printed(text.as_bytes()).0.said();
+        assert_eq!(said("callboard.worker: SystemExit: 3\n"), Some("SystemExit: 3".to_owned()));
+        assert_eq!(said("callboard.hooks: no port"), Some("no port".to_owned()));
+        let long = format!("callboard.worker: {}\n", "x".repeat(1000));
+        assert_eq!(said(&long), Some("x".repeat(KEPT_LINE_CHARS)));
+        for other in ["callboard.worker: a\nmore\n", "callboard.worker: a\n\n", "", "other: a\n"] {
+            assert_eq!(said(other), None, "{other}");
+        }
+        assert_eq!(printed(b"a\n\n").0.text(), None);
+    }
+
+    #[test]
+    fn frames_of_a_stack_are_known_by_their_form() {
+        for frame in ["  12: name", "      at file.rs:3:4", " 0: a"] {
+            assert!(is_stack_frame(frame), "{frame}");
+        }
+        for line in ["12: name", "at file.rs:3:4", "  name", "  12 name", "  : name", "", "  "] {
+            assert!(!is_stack_frame(line), "{line}");
+        }
+    }
+
+    /// Its descendants keep the pipe.
+    #[test]
+    fn lines_are_read_until_some_time_after_the_end_of_the_process() {
+        let (lines, (reading, mut writing), (end, at_end)) =
+            (LastLines::default(), io::pipe().unwrap(), io::pipe().unwrap());
+        writing.write_all(b"one\ntwo").unwrap();
+        drop(at_end);
+        let (begin, mut logged) = (Instant::now(), Vec::new());
+        lines.read(reading, &end, |line| logged.push(line.to_owned()));
+        assert!(begin.elapsed() >= LEFT_BEHIND, "a descendant may print");
+        assert_eq!(logged, ["one", "two"]);
+        drop(writing);
+    }
+
+    #[test]
+    fn a_process_is_killed_once_and_keeps_its_status() {
+        let config =
+            ProcessConfig { memory_limit: memory::MemoryLimit::Unlimited, ..ProcessConfig::new(["sleep", "1000"]) };
+        let (input, output) = (io::pipe().unwrap().0, io::pipe().unwrap().1);
+        let of_thread = ("test".to_owned(), None);
+        let (ended, end) = channel();
+        let waits = move |pid: Pid| {
+            wait(pid);
+            ended.send(pid).unwrap();
+        };
+        let mut program = Program::start(&config, &config.command, (input.into(), output), of_thread, waits).unwrap();
+        assert!(!program.has_ended());
+        let status = program.kill();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status.unwrap()), Some(9));
+        assert_eq!(end.recv_timeout(Duration::from_secs(10)), Ok(program.pid()));
+        assert!(program.has_ended() && program.kill() == status);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_core_that_is_not_there_is_named() {
+        assert_eq!((processors::check(&[]), processors::pin(None, &[])), (Ok(()), Ok(())));
+        for core in [100_000, 1023] {
+            let expected = format!("core {core} is not there, or not for this process, which has ");
+            assert!(processors::check(&[core]).unwrap_err().starts_with(&expected));
+        }
+        let own = processors::check(&[1023]).unwrap_err();
+        let own: Vec<usize> =
+            own.rsplit_once("has ").unwrap().1.split(", ").map(|core| core.parse().unwrap()).collect();
+        assert_eq!(processors::check(&own), Ok(()));
+        let pinned = thread::spawn(move || (processors::pin(None, &own[..1]), processors::check(&own), own.len()));
+        let (pinned, checked, count) = pinned.join().unwrap();
+        assert_eq!((pinned, checked.is_ok()), (Ok(()), count == 1), "this thread has one core from then on");
+    }
+}

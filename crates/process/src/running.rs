@@ -41,6 +41,9 @@ const FRAMES_OF_BATCH: usize = 8;
 /// Outputs that nobody has read are counted in units of this many bytes.
 const UNREAD_UNIT: u64 = 1024;
 
+/// A child that reads no frame for this time, and for the stage's timeout, is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
 /// The interval at which a batch of several items checks whether a caller left.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -91,7 +94,7 @@ impl RunningChild {
             is_streaming,
             unread: OutputRoom::new(max_bytes, UNREAD_UNIT),
             last_call: None,
-            timeout: replica.timeout(),
+            stuck_after: replica.timeout().unwrap_or_default().max(STUCK_AFTER),
             silence_timeout: config.silence_timeout,
             stop_timeout: config.stop_timeout,
             exit_port: replica.exit_port(),

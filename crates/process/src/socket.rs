@@ -149,3 +149,98 @@ pub(crate) fn send(stream: impl AsFd, bytes: &[u8], descriptor: Option<&OwnedFd>
         None => Ok(rustix::io::write(stream, bytes)?),
     }
 }
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use std::fs::File;
+    use std::mem::MaybeUninit;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    fn pair() -> (UnixStream, BufReader<Inbox>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (ours, BufReader::with_capacity(1, Inbox::new(theirs)))
+    }
+
+    fn file() -> OwnedFd {
+        File::open("/dev/null").unwrap().into()
+    }
+
+    /// Sends one byte with this many descriptors.
+    fn send_with(stream: &UnixStream, count: usize) {
+        let files: Vec<_> = (0..count).map(|_| file()).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        assert!(count == 0 || control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(stream, &[io::IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+    }
+
+    fn read(inbox: &mut BufReader<Inbox>) -> Result<usize, String> {
+        inbox.get_mut().read(&mut [0; 16]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_descriptor_comes_with_the_first_byte_of_what_is_written() {
+        let (ours, mut inbox) = pair();
+        let outbox = Inbox::new(ours);
+        let mut outbox = outbox.outbox(Some(file()));
+        assert_eq!((outbox.write(b"a").unwrap(), outbox.write(b"b").unwrap()), (1, 1));
+        outbox.flush().unwrap();
+        assert!(inbox.take_descriptor().is_none());
+        assert_eq!(read(&mut inbox), Ok(1), "bytes after a descriptor come with the next read");
+        assert!(inbox.has_stray_descriptor());
+        assert_eq!(read(&mut inbox), Ok(1));
+        assert!(inbox.take_descriptor().is_some() && inbox.take_descriptor().is_none());
+        assert!(!inbox.has_stray_descriptor());
+    }
+
+    #[test]
+    fn a_descriptor_is_stray_when_no_byte_of_its_frame_is_left() {
+        let (ours, mut inbox) = pair();
+        send_with(&ours, 1);
+        assert_eq!(io::BufRead::fill_buf(&mut inbox).unwrap(), b"x");
+        assert!(!inbox.has_stray_descriptor());
+        io::BufRead::consume(&mut inbox, 1);
+        assert!(inbox.has_stray_descriptor());
+    }
+
+    #[test]
+    fn more_than_one_descriptor_with_a_byte_or_two_without_a_frame_are_refused_and_closed() {
+        let refused = TooManyDescriptors.to_string();
+        for count in [2, 3, 8] {
+            let (ours, mut inbox) = pair();
+            send_with(&ours, count);
+            assert_eq!(read(&mut inbox), Err(refused.clone()), "{count}");
+            assert!(inbox.take_descriptor().is_none());
+        }
+        let (ours, mut inbox) = pair();
+        (0..3).for_each(|_| send_with(&ours, 1));
+        assert_eq!((read(&mut inbox), read(&mut inbox), read(&mut inbox)), (Ok(1), Ok(1), Err(refused)));
+        assert!(inbox.take_descriptor().is_none());
+    }
+
+    #[test]
+    fn descriptors_that_are_taken_may_be_followed_by_others() {
+        let (ours, mut inbox) = pair();
+        for _ in 0..10 {
+            send_with(&ours, 1);
+            send_with(&ours, 0);
+            assert_eq!((read(&mut inbox), read(&mut inbox)), (Ok(1), Ok(1)));
+            assert!(inbox.take_descriptor().is_some());
+        }
+    }
+
+    #[test]
+    fn only_a_socket_that_would_block_is_not_ready() {
+        let (ours, mut inbox) = pair();
+        inbox.get_ref().stream.set_nonblocking(true).unwrap();
+        assert!(is_not_ready(&inbox.get_mut().read(&mut [0]).unwrap_err()));
+        drop(ours);
+        assert_eq!(read(&mut inbox), Ok(0));
+        assert!(!is_not_ready(&io::ErrorKind::Interrupted.into()));
+    }
+}

@@ -67,7 +67,7 @@ impl AsyncWorker for ProcessWorker {
     async fn call(&self, mut batch: Batch<Encoded>) -> Vec<Result<Encoded, Failure>> {
         let (child, method) = (self.0.child(), self.0.method(batch.stage()));
         let mut turn = Some(batch.take_turn());
-        let (parts, mut outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
+        let (parts, mut outcomes) = divide(batch.into_shared(), child.max_items, child.limits.max_bytes);
         let parts = join_all(parts.into_iter().map(|part| run_part(child, part, method, turn.take()))).await;
         for (index, outcome) in parts.into_iter().flatten() {
             outcomes[index] = Some(outcome);
@@ -137,7 +137,7 @@ impl AsyncStreamWorker for StreamingProcessWorker {
     fn call(&self, mut batch: Batch<Encoded>) -> impl Stream<Item = Output> + Send {
         let (child, method) = (self.0.child(), self.0.method(batch.stage()));
         let mut turn = Some(batch.take_turn());
-        let (parts, outcomes) = divide(batch, child.max_items, child.limits.max_bytes);
+        let (parts, outcomes) = divide(batch.into_shared(), child.max_items, child.limits.max_bytes);
         let refused = outcomes.into_iter().enumerate().filter_map(|(index, outcome)| Some((index, outcome?)));
         let parts = parts.into_iter().map(move |part| stream_part(child, part, method, turn.take()));
         stream::iter(refused).chain(stream::iter(parts).flatten())

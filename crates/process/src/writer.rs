@@ -40,6 +40,11 @@ impl OutgoingFrame {
         Self { head: message::encode(message).unwrap_or_default(), parts, _room: None }
     }
 
+    #[cfg(test)]
+    pub(crate) fn message(&self) -> ToChild {
+        message::decode(&self.head.clone().into()).unwrap()
+    }
+
     /// The frame, which takes this room until it is written.
     pub(crate) fn in_room(self, room: Option<OwnedSemaphorePermit>) -> Self {
         Self { _room: room, ..self }
@@ -119,5 +124,102 @@ impl FrameWriter {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream as StdStream;
+
+    use super::*;
+
+    fn pair() -> (FrameWriter, StdStream) {
+        let (ours, theirs) = StdStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (FrameWriter::new(Arc::new(UnixStream::from_std(ours).unwrap())), theirs)
+    }
+
+    /// The bytes of a frame before its part.
+    fn before_part() -> usize {
+        let head = message::encode(&ToChild::Ping).unwrap();
+        frame_start(&head, [0].into_iter(), 0).unwrap().len()
+    }
+
+    /// A frame of this many bytes, with one part.
+    fn frame(bytes: usize) -> OutgoingFrame {
+        let part = Envelope::from_bytes(vec![7; bytes - before_part()].into());
+        OutgoingFrame::new(&ToChild::Ping, vec![part])
+    }
+
+    /// The bytes that the child may read by now.
+    fn arrived(socket: &mut StdStream) -> usize {
+        let mut all = Vec::new();
+        assert!(is_not_ready(&socket.read_to_end(&mut all).unwrap_err()));
+        all.len()
+    }
+
+    #[tokio::test]
+    async fn small_frames_wait_for_each_other_up_to_one_piece() {
+        const PIECE: usize = ONE_PIECE_BYTES;
+        let least = before_part();
+        // The bytes of two frames; then those that wait and those that were written, after each frame.
+        for (first, second, after_first, after_second) in [
+            (least, least, (least, 0), (2 * least, 0)),
+            (PIECE, least, (PIECE, 0), (least, PIECE)),
+            (PIECE + 1, least, (0, PIECE + 1), (least, 0)),
+            (least, PIECE - least, (least, 0), (PIECE, 0)),
+            (least, PIECE - least + 1, (least, 0), (PIECE - least + 1, least)),
+            (least, PIECE + 1, (least, 0), (0, least + PIECE + 1)),
+        ] {
+            let ((mut writer, mut socket), mut small) = (pair(), Vec::new());
+            writer.append_or_write(&mut small, &frame(first)).await.unwrap();
+            assert_eq!((small.len(), arrived(&mut socket)), after_first, "{first} {second}");
+            writer.append_or_write(&mut small, &frame(second)).await.unwrap();
+            assert_eq!((small.len(), arrived(&mut socket)), after_second, "{first} {second}");
+        }
+    }
+
+    /// Only the start of a frame goes through the socket when its parts lie in shared memory; a new one is sent at once.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_parts_of_a_large_frame_lie_in_memory() {
+        let ((mut writer, mut socket), mut small) = (pair(), vec![0; 3]);
+        writer.memories = Some(Outgoing::default());
+        let large = frame(1 << 20);
+        writer.append_or_write(&mut small, &large).await.unwrap();
+        assert_eq!((small.len(), arrived(&mut socket)), (0, 3 + before_part()), "with the descriptor");
+        writer.append_or_write(&mut small, &large).await.unwrap();
+        assert_eq!((small.len(), arrived(&mut socket)), (0, before_part()), "the first memory is in use");
+        writer.append_or_write(&mut small, &frame(ONE_PIECE_BYTES)).await.unwrap();
+        assert_eq!((small.len(), arrived(&mut socket)), (ONE_PIECE_BYTES, 0), "it is not large");
+    }
+
+    #[tokio::test]
+    async fn frames_are_written_until_none_can_come() {
+        let (writer, mut socket) = pair();
+        let (frames, queued) = mpsc::channel(2 * MAX_TOGETHER);
+        for _ in 0..=MAX_TOGETHER {
+            frames.try_send(frame(before_part())).unwrap();
+        }
+        drop(frames);
+        writer.run(queued).await.unwrap();
+        let mut all = Vec::new();
+        assert_eq!(socket.read_to_end(&mut all).unwrap(), (MAX_TOGETHER + 1) * before_part());
+    }
+
+    #[tokio::test]
+    async fn a_full_socket_is_waited_for_and_a_closed_one_is_an_error() {
+        let (mut writer, socket) = pair();
+        let reader = std::thread::spawn(move || {
+            socket.set_nonblocking(false).unwrap();
+            let mut all = vec![0; 4 << 20];
+            (&socket).read_exact(&mut all).map(|()| socket)
+        });
+        writer.write(&frame(4 << 20)).await.unwrap();
+        drop(reader.join().unwrap().unwrap());
+        let error = writer.write(&frame(before_part())).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 }

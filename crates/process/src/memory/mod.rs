@@ -105,14 +105,16 @@ pub(crate) fn limit(pid: Pid, limit: MemoryLimit) -> io::Result<Option<MemoryGro
 /// The groups of this process. Asked for before it starts others, which would be in its own.
 pub(crate) fn of_node() -> Option<&'static Arc<Groups>> {
     static GROUPS: OnceLock<Option<Arc<Groups>>> = OnceLock::new();
-    let try_new = || Groups::try_new(Box::new(System), own_group()?, std::process::id(), is_alive);
+    let try_new = || {
+        let own = group_in(&std::fs::read_to_string("/proc/self/cgroup")?)?;
+        Groups::try_new(Box::new(System), own, std::process::id(), is_alive)
+    };
     let log = |error| tracing::info!("memory limits are limits of the address space: no control groups: {error}");
     GROUPS.get_or_init(|| try_new().map(Arc::new).map_err(log).ok()).as_ref()
 }
 
-/// The directory of this process's group.
-fn own_group() -> io::Result<PathBuf> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup")?;
+/// The directory of the group of version 2 among these of a process.
+fn group_in(groups: &str) -> io::Result<PathBuf> {
     let mut own = groups.lines().filter_map(|line| line.strip_prefix("0::/")).filter(|own| !own.contains(".."));
     let own = own.next().ok_or_else(|| io::Error::other("this process has none of version 2"))?;
     Ok(Path::new("/sys/fs/cgroup").join(own))

@@ -73,20 +73,23 @@ impl WatchedMemory {
     }
 
     /// The reason to end the process, if it holds too much. An idle process is measured less often.
-    pub(crate) fn excess(&self, is_idle: bool) -> Option<String> {
-        let (now, mut measured_at) = (Instant::now(), self.measured_at.lock());
+    pub(crate) fn excess(&self, now: Instant, is_idle: bool) -> Option<String> {
+        let mut measured_at = self.measured_at.lock();
         if is_idle && now.duration_since(*measured_at) < IDLE_INTERVAL {
             return None;
         }
         *measured_at = now;
-        let (bytes, limit) = (self.meter.memory_bytes()?, self.limit);
-        (bytes > limit).then(|| {
-            format!(
-                "it holds {bytes} bytes of memory, more than its memory limit of {limit} bytes (memory_limit, by \
-                 default a share of this machine's memory)"
-            )
-        })
+        excess(self.meter.memory_bytes()?, self.limit)
     }
+}
+
+fn excess(bytes: u64, limit: u64) -> Option<String> {
+    (bytes > limit).then(|| {
+        format!(
+            "it holds {bytes} bytes of memory, more than its memory limit of {limit} bytes (memory_limit, by default a \
+             share of this machine's memory)"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -120,6 +123,8 @@ mod tests {
         assert_eq!(least("0::/not/there\n"), u64::MAX);
         assert_eq!(least("4:cpu:/\n3:hugetlb,memory:/of/the/host\n0::/\n"), 5000);
         assert_eq!(least("3:memory:/x\n0::/app\n"), 3000);
+        write("memory/small/memory.limit_in_bytes", "10\n");
+        assert_eq!(least("4:cpu,cpuacct:/small\n3:memory:/\n"), 5000, "the group of another controller");
         assert_eq!(least("no group"), u64::MAX);
         fs::remove_dir_all(&mount).unwrap();
     }
@@ -129,11 +134,24 @@ mod tests {
     fn a_process_that_holds_more_than_its_limit_is_told_so_and_an_idle_one_is_measured_less_often() {
         let meter = Arc::new(UsageMeter::new(rustix::process::getpid(), false, Arc::default()));
         let watched = |limit| WatchedMemory::new(Arc::clone(&meter), limit);
-        assert!(watched(64 << 10).excess(false).unwrap().contains("more than its memory limit of 65536 bytes"));
-        assert_eq!(watched(u64::MAX).excess(false), None);
-        let idle = watched(64 << 10);
-        assert_eq!(idle.excess(true), None, "it was just looked at");
-        *idle.measured_at.lock() -= IDLE_INTERVAL;
-        assert!(idle.excess(true).is_some());
+        let (small, start) = (watched(64 << 10), Instant::now());
+        assert!(small.excess(start, false).unwrap().contains("more than its memory limit of 65536 bytes"));
+        assert_eq!(watched(u64::MAX).excess(start, false), None);
+        let excess = |millis| small.excess(start + Duration::from_millis(millis), true).is_some();
+        assert!(!excess(999), "it was just looked at");
+        assert!(excess(1000) && !excess(1999) && excess(2000));
+    }
+
+    #[test]
+    fn a_process_may_hold_its_limit() {
+        assert_eq!(excess(100, 100), None);
+        assert!(excess(101, 100).unwrap().starts_with("it holds 101 bytes of memory, more than"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_default_limit_is_a_part_of_this_machine_and_less_for_more_replicas() {
+        let (one, many) = (default_memory_limit(1).unwrap(), default_memory_limit(1_000_000).unwrap());
+        assert!(one >= many && many == LEAST, "{one} {many}");
     }
 }

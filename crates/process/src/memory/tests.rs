@@ -13,6 +13,8 @@ struct Directory {
     is_slow: bool,
     /// Another process is in the node's own group.
     is_shared: bool,
+    /// The kernel has no such file.
+    refused: Option<&'static str>,
     tried: Arc<Mutex<Vec<PathBuf>>>,
 }
 
@@ -40,6 +42,9 @@ impl Files for Directory {
         self.note("write", file, text);
         if self.is_shared && file.ends_with("cgroup.subtree_control") {
             return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        if self.refused.is_some_and(|name| file.ends_with(name)) {
+            return Err(io::ErrorKind::NotFound.into());
         }
         System.write(file, text)
     }
@@ -157,4 +162,74 @@ fn a_node_without_the_controller_or_with_others_in_its_group_makes_no_group() {
     assert!(own.below().is_empty(), "it is back in its own group: {:?}", directory.log.lock());
     let no_version_2 = Groups::try_new(Box::new(System), PathBuf::from("/no/such/directory"), 7, |_| false);
     assert!(no_version_2.is_err());
+}
+
+#[test]
+fn a_child_whose_limit_cannot_be_set_does_not_enter_a_group_and_leaves_none() {
+    let own = Own::new("memory");
+    let directory = Directory { refused: Some("memory.max"), ..Directory::default() };
+    let groups = own.groups(&directory).unwrap();
+    assert!(groups.limit(40, 1 << 20).is_err());
+    assert_eq!(own.below(), ["callboard-7-node"]);
+    assert!(!directory.log.lock().iter().any(|line| line.ends_with("cgroup.procs 40")));
+    let (own, directory) = (Own::new("memory"), Directory { refused: Some("memory.swap.max"), ..Directory::default() });
+    assert!(own.groups(&directory).unwrap().limit(40, 1 << 20).is_ok(), "a system may have no swap");
+}
+
+/// The kernel is in the place of the directory of a test.
+#[test]
+fn files_of_groups_are_written_and_never_made() {
+    let own = Own::new("");
+    let (group, file) = (own.0.join("group"), own.0.join("group/memory.max"));
+    System.make(&group).unwrap();
+    assert_eq!(System.make(&group).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(System.write(&file, "7").unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert!(!file.exists());
+    fs::write(&file, "").unwrap();
+    System.write(&file, "7").unwrap();
+    assert_eq!(System.read(&file).unwrap(), "7");
+    assert!(System.remove(&group).is_err(), "it is not empty");
+    fs::remove_file(&file).unwrap();
+    System.remove(&group).unwrap();
+    assert!(!group.exists());
+}
+
+#[test]
+fn the_group_of_a_process_is_that_of_version_2_below_its_own_root() {
+    let group = |groups: &str| group_in(groups).ok();
+    assert_eq!(group("4:memory:/x\n0::/a/b\n"), Some(PathBuf::from("/sys/fs/cgroup/a/b")));
+    assert_eq!(group("0::/"), Some(PathBuf::from("/sys/fs/cgroup/")));
+    for other in ["", "4:memory:/x\n", "0::/../../other\n"] {
+        assert_eq!(group(other), None, "{other}");
+    }
+}
+
+#[test]
+fn a_process_is_alive_until_it_has_ended_and_was_waited_for() {
+    assert!(is_alive(std::process::id()));
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let pid = child.id();
+    child.wait().unwrap();
+    assert!(!is_alive(pid) && !is_alive(0) && !is_alive(u32::MAX));
+}
+
+#[test]
+fn only_a_limit_in_bytes_is_set_and_measured_ones_are_not() {
+    let bytes = [MemoryLimit::Bytes(7), MemoryLimit::Share, MemoryLimit::Unlimited].map(MemoryLimit::bytes);
+    assert_eq!(bytes, [Some(7), None, None]);
+    for unset in [MemoryLimit::Share, MemoryLimit::Unlimited] {
+        assert!(limit(rustix::process::getpid(), unset).unwrap().is_none());
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_address_space_of_another_process_is_limited_for_good() {
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    limit_address_space(Pid::from_child(&child), 1 << 30).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space")).unwrap();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["1073741824", "1073741824", "bytes"]);
 }

@@ -33,9 +33,6 @@ use crate::room::OutputRoom;
 use crate::samples::MetricsMessage;
 use crate::writer::OutgoingFrame;
 
-/// A child that reads no frame for this time, and for the stage's timeout, is stuck.
-const STUCK_AFTER: Duration = Duration::from_secs(60);
-
 /// How long a child with open batches has been silent.
 #[derive(Default)]
 struct SilenceTimer {
@@ -65,8 +62,8 @@ pub(crate) struct Reader {
     pub(crate) unread: OutputRoom,
     /// The id of the child's last call.
     pub(crate) last_call: Option<u64>,
-    /// The timeout of the stage.
-    pub(crate) timeout: Option<Duration>,
+    /// A child that reads no frame for this time is stuck.
+    pub(crate) stuck_after: Duration,
     /// The longest silence with a batch that has no timeout.
     pub(crate) silence_timeout: Option<Duration>,
     pub(crate) stop_timeout: Duration,
@@ -190,9 +187,9 @@ impl Reader {
 
     /// Waits until there is room for the results of as many calls as a child may have.
     async fn until_room(&self, frames: &mpsc::Sender<OutgoingFrame>) -> Result<(), LostReason> {
-        let (since, limit) = (Instant::now(), self.timeout.unwrap_or_default().max(STUCK_AFTER));
+        let since = Instant::now();
         while timeout(LOOK_INTERVAL, frames.reserve_many(MAX_OPEN)).await.is_err() {
-            if since.elapsed() >= limit {
+            if since.elapsed() >= self.stuck_after {
                 return Err(LostReason::does_not_read());
             }
             // Its frames are not read meanwhile.
@@ -379,54 +376,10 @@ impl Reader {
         } else {
             open.begin_next();
         }
-        let is_over = open.is_leaving && (open.is_serial || open.is_empty());
+        let is_over = open.is_leaving && open.is_empty();
         Ok((batch, is_over))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Looks at a child every 10 ms, after a frame or in silence: when it was looked at, and when it is ended.
-    fn run(is_silent: bool, is_lost_at: impl Fn(u64) -> bool) -> (Vec<u64>, Option<u64>) {
-        let start = Instant::now();
-        let (mut looks, mut looked_at) = (PeriodicChecks { last: start, is_suspected: false }, Vec::new());
-        for millis in (0..1000).step_by(10) {
-            let look = || {
-                looked_at.push(millis);
-                if is_lost_at(millis) { Err(LostReason::does_not_read()) } else { Ok(()) }
-            };
-            if looks.at(start + Duration::from_millis(millis), is_silent, look).is_err() {
-                return (looked_at, Some(millis));
-            }
-        }
-        (looked_at, None)
-    }
-
-    #[test]
-    fn a_child_that_is_never_silent_is_looked_at_and_has_one_look_more() {
-        assert_eq!(run(false, |millis| millis >= 150), (vec![100, 200, 300], Some(300)));
-        assert_eq!(run(true, |millis| millis >= 150), (vec![100, 200], Some(200)));
-    }
-
-    #[test]
-    fn a_silent_child_is_pinged_once_after_half_of_its_time() {
-        let pings = std::cell::Cell::new(0);
-        let since = Instant::now().checked_sub(Duration::from_secs(60));
-        let mut silence = SilenceTimer { since, is_pinged: false };
-        let mut is_too_long = |seconds| {
-            let is_too_long = silence.is_too_long(Duration::from_secs(seconds), || pings.set(pings.get() + 1));
-            (is_too_long, pings.get())
-        };
-        assert_eq!([is_too_long(1_000), is_too_long(100), is_too_long(100)], [(false, 0), (false, 1), (false, 1)]);
-        assert_eq!(is_too_long(60), (true, 1));
-        assert!(!SilenceTimer::default().is_too_long(Duration::from_secs(60), || panic!("it was not silent")));
-    }
-
-    #[test]
-    fn a_suspicion_ends_with_the_next_good_look() {
-        let is_lost_at = |millis| millis / 100 % 2 == 0;
-        assert_eq!(run(false, is_lost_at), ((100..1000).step_by(100).collect(), None));
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use callboard_core::{Failure, Replica, StageName, WorkerExit};
 use parking_lot::Mutex;
@@ -112,10 +112,8 @@ impl ChildProcess {
         let stream = BufReader::new(Inbox::new(ours));
         let (pid, is_forked) = group.pid();
         let meter = Arc::new(UsageMeter::new(pid, is_forked, Arc::clone(&has_ended)));
-        let watched = (config.memory_limit == MemoryLimit::Share).then(|| {
-            let children = replica.count() + usize::from(config.spare);
-            Some(WatchedMemory::new(Arc::clone(&meter), default_memory_limit(children)?))
-        });
+        let measured = measured_limit(config, replica.count());
+        let watched = measured.map(|limit| WatchedMemory::new(Arc::clone(&meter), limit));
         Ok(Self {
             group,
             stream,
@@ -126,7 +124,7 @@ impl ChildProcess {
             log,
             memory_limit: config.memory_limit.bytes(),
             meter,
-            watched: watched.flatten(),
+            watched,
             device,
             has_spoken: false,
             cause: None,
@@ -140,7 +138,7 @@ impl ChildProcess {
 
     /// Why the child is to end, if it holds too much memory, or its device is lost.
     pub(crate) fn why_to_end(&self, is_idle: bool) -> Option<String> {
-        let excess = self.watched.as_ref().and_then(|watched| watched.excess(is_idle));
+        let excess = self.watched.as_ref().and_then(|watched| watched.excess(Instant::now(), is_idle));
         excess.or_else(|| why_lost(self.device.as_deref()?))
     }
 
@@ -230,6 +228,12 @@ impl ChildProcess {
     }
 }
 
+/// The memory limit that is measured, of a child of a stage with this number of replicas.
+fn measured_limit(config: &ProcessConfig, replicas: usize) -> Option<u64> {
+    let children = replicas + usize::from(config.spare);
+    if config.memory_limit == MemoryLimit::Share { default_memory_limit(children) } else { None }
+}
+
 /// The lines of a child.
 #[derive(Debug)]
 struct ChildLog {
@@ -317,77 +321,4 @@ impl Group {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// The lines of a child in the log at `info`.
-    fn logged(say: impl FnOnce(&ChildLog)) -> String {
-        let (written, log) =
-            (Written::default(), ChildLog { stage: StageName::new("s"), replica: 3, limit: ChildLogLimit::default() });
-        let to = written.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || {
-            say(&log);
-            drop(log);
-        });
-        String::from_utf8(std::mem::take(&mut written.0.lock())).unwrap()
-    }
-
-    #[test]
-    fn a_record_is_cut_in_all_fields() {
-        let long = || "x".repeat(1 << 20);
-        let record = || LogMessage { level: long(), target: long(), message: long(), request_id: Some(long()) };
-        let text = logged(|log| log.record(record(), |_| true));
-        assert!(text.contains("INFO") && text.contains("replica=3"));
-        assert!(text.len() < MAX_MESSAGE_CHARS + 2 * MAX_NAME_CHARS + 200, "{}", text.len());
-    }
-
-    #[test]
-    fn the_call_of_a_record_is_looked_for_only_within_the_limit() {
-        let asked = std::cell::Cell::new(0_usize);
-        let text = logged(|log| {
-            for _ in 0..3000 {
-                let record = LogMessage { request_id: Some("r".to_owned()), ..LogMessage::default() };
-                log.record(record, |_| {
-                    asked.set(asked.get() + 1);
-                    true
-                });
-            }
-        });
-        assert_eq!(text.matches("request_id=\"r\"").count(), asked.get());
-    }
-
-    #[test]
-    fn a_flood_is_left_out_and_counted_and_what_is_not_shown_does_not_count() {
-        let begin = std::time::Instant::now();
-        let text = logged(|log| {
-            for _ in 0..2000 {
-                log.record(LogMessage { level: "debug".to_owned(), ..LogMessage::default() }, |_| true);
-            }
-            for _ in 0..3000 {
-                log.printed("y");
-            }
-        });
-        let windows = begin.elapsed().as_secs() as usize + 1;
-        let shown = text.lines().filter(|line| line.ends_with(" y stage=\"s\" replica=3")).count();
-        let counts = text.lines().filter_map(|line| line.split_once(" lines left out")?.0.rsplit(' ').next());
-        let left_out: usize = counts.filter_map(|count| count.parse::<usize>().ok()).sum();
-        assert_eq!(shown + left_out, 3000, "{text}");
-        assert!(shown >= 1000 && shown <= 1000 * windows, "{shown}");
-    }
-}
+mod tests;
