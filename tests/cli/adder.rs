@@ -113,8 +113,13 @@ pub(crate) fn allocator() -> Vec<u8> {
     [number(1, 8), field(7, &graph.concat()), field(8, &[field(1, b""), number(2, 13)].concat())].concat()
 }
 
-/// A model that does not come to an end when it runs: a loop of 2^62 rounds.
+/// A model that does not come to an end when it runs.
 pub(crate) fn looper() -> Vec<u8> {
+    slow_adder(1 << 62, 0.0)
+}
+
+/// A model `y = addend` for `x = 0`, after a loop of this many rounds.
+pub(crate) fn slow_adder(rounds: u64, addend: f32) -> Vec<u8> {
     let node = |inputs: &[&str], output: &str, operator: &str, attribute: &[u8]| {
         let mut node: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
         node.extend([&field(2, output.as_bytes()), &field(4, operator.as_bytes()), attribute].concat());
@@ -140,9 +145,11 @@ pub(crate) fn looper() -> Vec<u8> {
     // An attribute of type GRAPH: field 20 has a tag of two bytes.
     let body = field(5, &[field(1, b"body"), field(6, &body.concat()), vec![0xa0, 0x01, 5]].concat());
     let graph = [
-        node(&["rounds", "true", "x"], "y", "Loop", &body),
+        node(&["rounds", "true", "x"], "looped", "Loop", &body),
+        node(&["looped", "addend"], "y", "Add", &[]),
         field(2, b"looper"),
-        weight("rounds", 7, &(1_u64 << 62).to_le_bytes()),
+        weight("rounds", 7, &rounds.to_le_bytes()),
+        weight("addend", 1, &addend.to_le_bytes()),
         weight("true", 9, &[1]),
         field(11, &value_info("x")),
         field(12, &value_info("y")),

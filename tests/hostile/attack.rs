@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::nice;
 
 use crate::honest::{CallStats, Caller, baseline_p99};
-use crate::http1::Request;
+use crate::http1::{self, Request};
 use crate::node::{BINARIES, Node, Served};
 
 /// The default of `max_in_flight_bytes`.
@@ -110,6 +110,19 @@ impl Target {
         self
     }
 
+    /// The answer to an operator's request at the admin listener.
+    pub(crate) fn operator(&self, request: &Request) -> (u16, String) {
+        let answer = http1::exchange(self.admin, HOSTILE, request, Duration::from_secs(10));
+        answer.expect("the admin listener answers its operator")
+    }
+
+    /// The answer to a hostile request, while the attack lasts.
+    pub(crate) fn ask(&self, request: &Request) -> Option<(u16, String)> {
+        let (status, body) = http1::exchange(self.http, HOSTILE, request, self.remaining()).ok()?;
+        self.record(status.to_string());
+        Some((status, body))
+    }
+
     /// Whether the attack continues.
     pub(crate) fn is_running(&self) -> bool {
         Instant::now() < self.end
@@ -161,6 +174,11 @@ impl Attack {
     /// Attacks a directory of models.
     pub(crate) fn on_models(self) -> Self {
         Self { served: Served::Models, ..self }
+    }
+
+    /// Attacks a directory of models with two versions of one.
+    pub(crate) fn on_versions(self) -> Self {
+        Self { served: Served::Versions, ..self }
     }
 
     /// Sets the honest caller's call.

@@ -59,6 +59,7 @@ mod peers;
 mod python;
 mod quic;
 mod refused;
+mod rollouts;
 mod send;
 mod streams;
 mod uploads;

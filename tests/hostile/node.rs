@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::adder::slow_adder;
 use crate::http1::{self, Request};
 
 /// The limit of the private memory of the process, in KiB: allocating more ends the process.
@@ -62,6 +63,8 @@ pub(crate) enum Served {
     Gateway,
     /// The `callboard` binary with a directory of models that takes uploads.
     Models,
+    /// The same beside `/slow`, of which there are two versions: their answers are their numbers.
+    Versions,
     /// The `callboard` binary with `children.toml` of this directory: a child that does what its items say.
     #[cfg(target_os = "linux")]
     Children,
@@ -98,7 +101,8 @@ impl Node {
                 (&BINARIES.callboard, Some(write_config("callboard.toml", include_str!("callboard.toml"))))
             }
             Served::Gateway => (&BINARIES.callboard, Some(write_config("gateway.toml", include_str!("gateway.toml")))),
-            Served::Models => (&BINARIES.callboard, Some(directory_of_models())),
+            Served::Models => (&BINARIES.callboard, Some(directory_of_models(&[]))),
+            Served::Versions => (&BINARIES.callboard, Some(directory_of_models(&[1, 2]))),
             Served::Types => (&BINARIES.typed, None),
             #[cfg(target_os = "linux")]
             Served::Children => {
@@ -223,14 +227,24 @@ fn listen(pipe: ChildStderr) -> Arc<Mutex<Vec<String>>> {
     lines
 }
 
-/// A directory with one model, and the settings beside it.
-fn directory_of_models() -> PathBuf {
+/// The rounds of a slow model: some milliseconds.
+const SLOW_ROUNDS: u64 = 2_000;
+
+/// A directory with one model and these versions of another, and the settings beside them.
+fn directory_of_models(versions: &[u8]) -> PathBuf {
     let path = directory().join("models");
     // What an earlier attack has uploaded.
     let _ = fs::remove_dir_all(&path);
     let model = path.join("digits/1/model.onnx");
     fs::create_dir_all(model.parent().expect("it is in a directory")).expect("a directory for the tests");
     fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits/digits.onnx"), model).expect("a model");
+    for version in versions {
+        let file = path.join(format!("slow/{version}/model.onnx"));
+        fs::create_dir_all(file.parent().expect("it is in a directory")).expect("a directory for the tests");
+        fs::write(file, slow_adder(SLOW_ROUNDS, f32::from(*version))).expect("a model");
+        let settings = "versions = \"all\"\ndefault = 1\nengine = \"rten\"\n";
+        fs::write(path.join("slow/model.toml"), settings).expect("a file for the tests");
+    }
     fs::write(path.join("callboard.toml"), include_str!("models.toml")).expect("a file for the tests");
     path
 }
