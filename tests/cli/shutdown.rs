@@ -86,19 +86,21 @@ fn a_server_finishes_its_running_request_before_it_ends() {
     assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 }
 
-/// A terminal that closes hangs up; tools that rotate logs send the others.
+/// A terminal that closes hangs up, and Ctrl-\ quits; tools that rotate logs send the others.
 #[test]
-fn a_hangup_finishes_the_running_request_and_user_signals_do_nothing() {
-    if ignores_hangups() {
-        return;
+fn a_hangup_and_a_quit_finish_the_running_request_and_user_signals_do_nothing() {
+    for signal in ["HUP", "QUIT"] {
+        if signal == "HUP" && ignores_hangups() {
+            continue;
+        }
+        let mut server = Server::digits(&[]);
+        server.signals(&["USR1", "USR2"]);
+        let half = HalfSent::begin(&server);
+        server.signal(signal);
+        server.wait_for(&format!("SIG{signal}"));
+        assert_eq!(half.finish().status, 200, "{signal}");
+        assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
     }
-    let mut server = Server::digits(&[]);
-    server.signals(&["USR1", "USR2"]);
-    let half = HalfSent::begin(&server);
-    server.signal("HUP");
-    server.wait_for("SIGHUP");
-    assert_eq!(half.finish().status, 200);
-    assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
 }
 
 /// Whether these tests were started to ignore a hangup, as by `nohup`: then a server that they start ignores it too.

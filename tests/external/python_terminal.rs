@@ -50,6 +50,33 @@ fn what_user_code_prints_and_raises_is_in_the_log_by_default() {
     assert_eq!(log.matches("app.py\", line 17, in predict").count(), 1, "{log}");
 }
 
+/// The text of a line without its colours.
+fn without_colours(line: &str) -> String {
+    let mut pieces = line.split("\x1b[");
+    let first = pieces.next().unwrap_or_default();
+    pieces.fold(first.to_owned(), |text, piece| text + piece.split_once('m').map_or(piece, |(_, rest)| rest))
+}
+
+#[cfg(unix)]
+#[test]
+fn a_line_of_user_code_at_a_terminal_is_coloured_and_names_its_stage_and_replica() {
+    let Some(mut serving_talks) = serving(&format!("{HEAD}{TALKS}"), &[]) else { return };
+    serving_talks.env_remove("NO_COLOR");
+    let mut server = Server::start_at_a_terminal(serving_talks);
+    assert_eq!(answer(&server, "/talks", &json!(1)), (200, json!(1)));
+    assert_eq!(answer(&server, "/talks", &json!(0)).0, 500);
+    for (text, level) in
+        [("printed 1", "\x1b[32m INFO\x1b[0m"), ("Traceback (most recent call last)", "\x1b[33m WARN\x1b[0m")]
+    {
+        server.wait_until_printed(text);
+        let line = server.stderr_lines.iter().find(|line| line.contains(text)).unwrap();
+        assert!(line.contains(level), "{line:?}");
+    }
+    let line = server.stderr_lines.iter().find(|line| line.contains("printed 1")).unwrap();
+    let plain = without_colours(line);
+    assert!(!plain.contains('\x1b') && plain.ends_with(r#": printed 1 stage="talks" replica=0"#), "{plain:?}");
+}
+
 #[test]
 fn a_filter_that_is_set_is_obeyed_and_traces_are_for_the_log_if_it_is_said() {
     let quiet = ["--log", "warn", "--error-traces", "log"];
@@ -96,9 +123,14 @@ fn descendants(pid: u32) -> usize {
     children.len() + children.into_iter().map(descendants).sum::<usize>()
 }
 
+/// Far more than there are cores: as many as a file of helpers has.
+const FUNCTIONS: usize = 44;
+
+/// The cost of a start in counts, which no busy machine changes: a second import tells what the file serves, and one
+/// fork server makes all replicas.
 #[test]
 fn the_functions_of_a_file_share_one_import() {
-    let functions: String = (0..12)
+    let functions: String = (0..FUNCTIONS)
         .map(|number| format!("\n\n@cb.function\ndef f{number}(x: int) -> int:\n    return x + {number}\n"))
         .collect();
     let code =
@@ -107,12 +139,12 @@ fn the_functions_of_a_file_share_one_import() {
     fs::write(&app, code).unwrap();
     let Some(python) = python() else { return };
     let server = Server::start(command(&python, &["serve", app.to_str().unwrap(), "--http", "127.0.0.1:0"]));
-    for number in [0, 11] {
+    for number in [0, FUNCTIONS - 1] {
         assert_eq!(answer(&server, &format!("/f{number}"), &json!(1)), (200, json!(1 + number)));
     }
-    // One tells what the file serves.
-    assert_eq!(fs::read_to_string(app.with_file_name("imports")).unwrap(), "xx");
-    assert_eq!(descendants(server.id()), 13);
+    assert_eq!(fs::read_to_string(app.with_file_name("imports")).unwrap(), "xx", "one mark for each import");
+    // The node itself is the second beyond the replicas.
+    assert_eq!(descendants(server.id()), FUNCTIONS + 1);
 }
 
 fn package() -> PathBuf {
