@@ -1,7 +1,8 @@
 //! `callboard cluster status` and `cluster drain`: three nodes in processes, each of which knows all of them.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
@@ -68,10 +69,13 @@ fn every_node_knows_all_and_one_is_drained_from_another_without_a_failed_call() 
         counts.sort_unstable();
         assert_eq!(counts, [0, 1, 1], "the gateway runs none of its own");
         assert!(members.iter().all(|member| member["report"]["version"] == env!("CARGO_PKG_VERSION")), "{members:?}");
+        let loads = |member: &Value| member["load"].as_array().map(Vec::len);
+        wait_for_state(&state, url, |members| members.iter().all(|member| loads(member) == Some(stages(member))));
     }
     let shown = cluster(&state, &["status", &second_admin]);
     let shown = text(&shown.stdout);
-    assert!(shown.starts_with("nodes: 3 up\n") && shown.contains("shared  ") && shown.contains("1 of 1"), "{shown}");
+    assert!(shown.starts_with("nodes: 3 up\n") && shown.contains("shared  "), "{shown}");
+    assert!(shown.contains("1 of 1    0     0/1024\n"), "{shown}");
     let status = callboard(["status", &second_admin]).output().unwrap();
     assert!(text(&status.stdout).contains("\nnodes: 3 up\n"), "{status:?}");
 
@@ -80,6 +84,12 @@ fn every_node_knows_all_and_one_is_drained_from_another_without_a_failed_call() 
     let error = text(&unknown.stderr);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(error.contains("there is no node `nobody` in the cluster: its nodes are development-"), "{error}");
+
+    // One that is told of each change.
+    let watch = ["cluster", "status", "--watch=100ms", &urls[0]];
+    let mut watching = callboard(watch).stdout(Stdio::piped()).spawn().unwrap();
+    let mut shown = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!((0..2).all(|_| shown.any(|line| line == "nodes: 3 up")), "it goes on");
 
     let third = Member::of(third, third_address);
     third.http.wait_for_stage("shared");
@@ -93,6 +103,9 @@ fn every_node_knows_all_and_one_is_drained_from_another_without_a_failed_call() 
             });
         }
     });
+    assert!(shown.any(|line| line.starts_with("nodes: 2 up, 1 left (")), "it goes on");
+    watching.kill().unwrap();
+    watching.wait().unwrap();
     let log = second.stderr_lines.join("\n");
     assert!(log.contains("asked to drain by an operator: "), "{log}");
     let again = cluster(&state, &["drain", &second_address, &quic(&third.quic)]);

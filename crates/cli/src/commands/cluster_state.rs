@@ -12,10 +12,11 @@ use callboard_core::remote::MemberDescription;
 use callboard_http_client::Origin;
 use callboard_net::{Client, ClusterState, QuicUrl};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::admin_client::{self, AdminClient};
 use super::block_on;
+use super::status::{pause, watch};
 use crate::client::args::{timeout, value_of};
 use crate::error::CliError;
 use crate::identity::identity;
@@ -30,6 +31,8 @@ const START_UP_WAIT: Duration = Duration::from_secs(3);
 pub(crate) struct ClusterStatusArgs {
     source: Source,
     is_json: bool,
+    /// The time between two looks, if it is asked again and again.
+    watch: Option<Duration>,
 }
 
 /// Where the state is asked for.
@@ -67,11 +70,14 @@ impl ClusterStatusArgs {
         let url =
             |arg: Arg| arg.value_parser(node_url).help("The node to ask: its admin listener, or quic://HOST:PORT");
         Command::new("status")
-            .about("Show the nodes of a cluster, their links and their stages, as one of them knows it")
+            .about(
+                "Show the nodes of a cluster, their links, and their stages with their load, as one of them knows it",
+            )
             .args(AdminClient::args("10s"))
             .mut_arg("url", url)
             .arg(cluster())
             .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the state as JSON"))
+            .arg(watch("Ask again each time, until it is interrupted"))
     }
 
     /// Reads the matches of clap.
@@ -80,7 +86,20 @@ impl ClusterStatusArgs {
             NodeUrl::Admin(origin) => Source::Admin(AdminClient::to(origin, matches)),
             NodeUrl::Quic(url) => Source::Quic(QuicNode::from_matches(url, matches)),
         };
-        Self { source, is_json: matches.get_flag("json") }
+        let watch = matches.get_one("watch").copied();
+        Self { source, is_json: matches.get_flag("json"), watch }
+    }
+}
+
+impl Source {
+    fn state(&self) -> Result<Value, CliError> {
+        match self {
+            Self::Admin(client) => client.ask("GET", "/v1/cluster".to_owned()),
+            Self::Quic(node) => {
+                let state = block_on(within(node.timeout, node.state()))?;
+                serde_json::to_value(state).map_err(|error| CliError::because("the state has no JSON", &error))
+            }
+        }
     }
 }
 
@@ -176,18 +195,9 @@ impl QuicNode {
     }
 }
 
-/// Shows the state of the cluster.
+/// Shows the state of the cluster, once or again and again.
 pub(crate) fn run_status(args: &ClusterStatusArgs) -> Result<(), CliError> {
-    let state = match &args.source {
-        Source::Admin(client) => {
-            let status = client.ask("GET", "/v1/status".to_owned())?;
-            json!({ "members": status["node"]["members"], "peers": status["node"]["peers"] })
-        }
-        Source::Quic(node) => {
-            let state = block_on(within(node.timeout, node.state()))?;
-            serde_json::to_value(state).map_err(|error| CliError::because("the state has no JSON", &error))?
-        }
-    };
+    let state = args.source.state()?;
     if args.is_json {
         return output::result(state);
     }
@@ -195,8 +205,16 @@ pub(crate) fn run_status(args: &ClusterStatusArgs) -> Result<(), CliError> {
         let message = "this node knows no members: it is in no cluster (--quic, --join), or of an earlier version";
         return Err(CliError::Failed(message.to_owned()));
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    output::result(StateText { state: &state, now })
+    output::result(StateText::new(&state))?;
+    let Some(between) = args.watch else { return Ok(()) };
+    loop {
+        pause(between)?;
+        match args.source.state() {
+            Ok(state) => output::result(format_args!("\n{}", StateText::new(&state)))?,
+            // It may be started again.
+            Err(error) => output::note(output::failure(&error.to_string())),
+        }
+    }
 }
 
 /// Drains a node.
@@ -267,12 +285,18 @@ struct StateText<'a> {
     now: Duration,
 }
 
+impl<'a> StateText<'a> {
+    fn new(state: &'a Value) -> Self {
+        Self { state, now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() }
+    }
+}
+
 impl fmt::Display for StateText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let members = items(&self.state["members"]);
         writeln!(f, "nodes: {}\n", summary(members))?;
         let mut nodes = Table::new(["node", "address", "state", "phase", "for", "version", "generation"]);
-        let mut stages = Table::new(["stage", "node", "revision", "replicas"]);
+        let mut stages = Table::new(["stage", "node", "revision", "replicas", "busy", "queue"]);
         let (mut has_stages, mut left_out) = (false, 0u64);
         for member in members {
             let (name, report) = (text(&member["name"]), &member["report"]);
@@ -297,7 +321,13 @@ impl fmt::Display for StateText<'_> {
             for stage in items(&report["stages"]) {
                 has_stages = true;
                 let replicas = format!("{} of {}", text(&stage["ready"]), text(&stage["wanted"]));
-                stages.row([text(&stage["name"]), name.clone(), text(&stage["revision"]), replicas]);
+                // Unknown of a node that was not reached.
+                let load = items(&member["load"]).iter().find(|load| load["name"] == stage["name"]);
+                let [busy, queue] = load.map_or_else(
+                    || [dash(), dash()],
+                    |load| [text(&load["busy"]), format!("{}/{}", text(&load["queued"]), text(&load["queue_limit"]))],
+                );
+                stages.row([text(&stage["name"]), name.clone(), text(&stage["revision"]), replicas, busy, queue]);
             }
         }
         write!(f, "{nodes}")?;
@@ -327,6 +357,7 @@ impl fmt::Display for StateText<'_> {
 #[cfg(test)]
 mod tests {
     use callboard_core::remote::MemberState;
+    use serde_json::json;
 
     use super::*;
 
@@ -334,9 +365,11 @@ mod tests {
     fn a_cluster_is_shown_as_tables() {
         let stage = |ready| json!({ "name": "digits", "revision": 3, "ready": ready, "wanted": 2 });
         let report = |phase: &str, since: u64, ready: u64| json!({ "version": "1.2.3", "phase": phase, "since": since, "stages": [stage(ready)], "left_out": 0 });
+        let load = json!([{ "name": "digits", "queued": 7, "queue_limit": 1024, "busy": 2, "capacity": 16 }]);
         let member = |name: &str, state: &str, report: Value| {
             json!({ "name": name, "address": format!("{name}:1"), "state": state, "since": 940, "report": report,
-                    "generation": if name == "d" { "" } else { "17" }, "is_this_node": name == "a" })
+                    "generation": if name == "d" { "" } else { "17" }, "is_this_node": name == "a",
+                    "load": if name == "a" { load.clone() } else { Value::Null } })
         };
         let state = json!({
             "members": [
@@ -362,9 +395,9 @@ c          c:1      left       -          1 min   1.2.3    17
 d          d:1      down       -          1 min   -        -
 e          e:1      up         -          1 min   -        17
 
-stage   node  revision  replicas
-digits  a     3         2 of 2
-digits  b     3         1 of 2
+stage   node  revision  replicas  busy  queue
+digits  a     3         2 of 2    2     7/1024
+digits  b     3         1 of 2    -     -
 
 link to  node  state
 b:1      b     silent

@@ -29,15 +29,7 @@ impl StatusArgs {
     /// The grammar.
     pub(crate) fn command() -> Command {
         let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the full status as JSON");
-        let watch = Arg::new("watch")
-            .long("watch")
-            .value_name("DURATION")
-            .num_args(0..=1)
-            .require_equals(true)
-            .default_missing_value("2s")
-            .value_parser(duration)
-            .conflicts_with("json")
-            .help("Ask again each time, with the figures since the last one, until it is interrupted");
+        let watch = watch("Ask again each time, with the figures since the last one, until it is interrupted");
         Command::new("status")
             .about("Show the stages, replicas and queues of a running node")
             .args(AdminClient::args("10s"))
@@ -50,6 +42,27 @@ impl StatusArgs {
         let watch = matches.get_one("watch").copied();
         Self { client: AdminClient::from_matches(matches), is_json: matches.get_flag("json"), watch }
     }
+}
+
+/// The argument of commands that ask again and again.
+pub(super) fn watch(help: &'static str) -> Arg {
+    Arg::new("watch")
+        .long("watch")
+        .value_name("DURATION")
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("2s")
+        .value_parser(duration)
+        .conflicts_with("json")
+        .help(help)
+}
+
+/// Waits until the next look.
+pub(super) fn pause(between: Duration) -> Result<(), CliError> {
+    block_on(async {
+        tokio::time::sleep(between).await;
+        Ok(())
+    })
 }
 
 /// Asks once or again and again, prints the answers.
@@ -65,12 +78,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
     }
     let (mut status, mut last, mut asked) = (ask()?, read()?, Instant::now());
     output::result(StatusText { status: &status, earlier: &Value::Null, figures: &last, interval: None })?;
-    let Some(pause) = args.watch else { return Ok(()) };
+    let Some(between) = args.watch else { return Ok(()) };
     loop {
-        block_on(async {
-            tokio::time::sleep(pause).await;
-            Ok(())
-        })?;
+        pause(between)?;
         let (next, figures) = match ask().and_then(|answer| Ok((answer, read()?))) {
             Ok(answer) => answer,
             // It may be started again.
@@ -81,8 +91,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), CliError> {
         };
         let interval = Some(asked.elapsed());
         asked = Instant::now();
-        let between = figures.clone().since(&last);
-        let text = StatusText { status: &next, earlier: &status, figures: &between, interval };
+        let recent = figures.clone().since(&last);
+        let text = StatusText { status: &next, earlier: &status, figures: &recent, interval };
         output::result(format_args!("\n{text}"))?;
         (status, last) = (next, figures);
     }

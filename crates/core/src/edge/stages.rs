@@ -3,7 +3,7 @@
 //! A call may name several stages in a row. If a later stage has no capacity, the output so far goes back, and the
 //! owner calls another node; no stage runs twice. Only the owner sends calls on and counts outcomes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::error::{CallError, ErrorKind};
 use crate::id::StageName;
 use crate::pipeline::Graph;
 use crate::pool::Pool;
-use crate::remote::{NodeReport, PeerDescription, StageReply};
+use crate::remote::{MemberDescription, NodeReport, PeerDescription, StageLoadReport, StageReply};
 use crate::router::{Admission, HeldRoute};
 use crate::stage::ReadFn;
 use crate::timeline::Micros;
@@ -153,6 +153,35 @@ impl EdgeHandle<'_> {
     #[must_use]
     pub fn peers(self) -> Vec<PeerDescription> {
         self.0.shared.router.cluster.stages().map(|cluster| cluster.peers()).unwrap_or_default()
+    }
+
+    /// The members of its cluster, this node first; none if it is in no cluster.
+    #[must_use]
+    pub fn members(self) -> Vec<MemberDescription> {
+        self.0.shared.router.cluster.stages().map(|cluster| cluster.members()).unwrap_or_default()
+    }
+
+    /// The load of the stages in its report.
+    #[must_use]
+    pub fn stage_loads(self) -> Vec<StageLoadReport> {
+        self.0.shared.stage_loads()
+    }
+
+    /// Adds the load of their stages to these members: the other nodes are asked now, for about a second at most.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future ends the questions.
+    pub async fn add_loads(self, members: &mut [MemberDescription]) {
+        let others = match self.0.shared.router.cluster.stages() {
+            Some(cluster) => cluster.stage_loads().await,
+            None => Vec::new(),
+        };
+        let mut others: HashMap<_, _> = others.into_iter().collect();
+        for member in members {
+            let own = || self.stage_loads();
+            member.load = if member.is_this_node { Some(own()) } else { others.remove(member.name.as_str()) };
+        }
     }
 
     /// The time for a call without a timeout of its caller or its route.

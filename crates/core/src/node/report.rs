@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::client::NodeState;
-use crate::remote::{NodePhase, NodeReport, RouteReport, StageReport};
+use crate::remote::{NodePhase, NodeReport, RouteReport, StageLoadReport, StageReport};
 use crate::router::{DeployedStage, Route};
 
 impl NodeState {
@@ -25,6 +25,12 @@ impl NodeState {
             ..NodeReport::default()
         }
     }
+
+    /// The load of the stages in the report.
+    pub(crate) fn stage_loads(&self) -> Vec<StageLoadReport> {
+        let table = self.router.table();
+        table.serving().iter().filter(|stage| table.is_routed(stage)).map(load_of_stage).collect()
+    }
 }
 
 fn report_stage(stage: &Arc<DeployedStage>) -> StageReport {
@@ -36,4 +42,17 @@ fn report_stage(stage: &Arc<DeployedStage>) -> StageReport {
     };
     let (name, revision) = (stage.name().as_str().to_owned(), pool.settings().revision());
     StageReport { name, revision, ready: count(ready), wanted: count(wanted) }
+}
+
+fn load_of_stage(stage: &Arc<DeployedStage>) -> StageLoadReport {
+    let pool = &stage.pool;
+    let replicas = if pool.host.is_some() { Vec::new() } else { pool.replicas.all() };
+    let busy = replicas.iter().filter(|replica| replica.running() > 0).count();
+    StageLoadReport {
+        name: stage.name().as_str().to_owned(),
+        queued: pool.queued() as u64,
+        queue_limit: pool.settings().queue().get() as u64,
+        busy: u32::try_from(busy).unwrap_or(u32::MAX),
+        capacity: pool.capacity() as u64,
+    }
 }

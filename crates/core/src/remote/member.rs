@@ -25,6 +25,9 @@ pub struct MemberDescription {
     pub is_this_node: bool,
     /// What it has told of itself last; `None` while it is not known, and of nodes of earlier versions.
     pub report: Option<Arc<NodeReport>>,
+    /// The load of its stages, asked for with this description; `None` if it was not asked, or did not answer in time.
+    #[serde(default)]
+    pub load: Option<Vec<StageLoadReport>>,
 }
 
 impl MemberDescription {
@@ -32,7 +35,7 @@ impl MemberDescription {
     #[must_use]
     pub fn new(name: impl Into<String>, address: impl Into<String>, state: MemberState, since: u64) -> Self {
         let (name, address) = (name.into(), address.into());
-        Self { name, address, state, since, generation: String::new(), is_this_node: false, report: None }
+        Self { name, address, state, since, generation: String::new(), is_this_node: false, report: None, load: None }
     }
 
     /// The same of this generation.
@@ -46,6 +49,13 @@ impl MemberDescription {
     #[must_use]
     pub fn with_report(mut self, report: Option<Arc<NodeReport>>) -> Self {
         self.report = report;
+        self
+    }
+
+    /// The same with the load of its stages.
+    #[must_use]
+    pub fn with_load(mut self, load: Option<Vec<StageLoadReport>>) -> Self {
+        self.load = load;
         self
     }
 
@@ -149,4 +159,22 @@ pub struct StageReport {
     pub ready: u32,
     /// The replicas that it should have.
     pub wanted: u32,
+}
+
+/// The load of a stage of a node, at the time of the question: it changes with each call, so it is in no
+/// [report](NodeReport).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct StageLoadReport {
+    /// Its name.
+    pub name: String,
+    /// Entries waiting.
+    pub queued: u64,
+    /// The bound of the queue.
+    pub queue_limit: u64,
+    /// The replicas that run a batch.
+    pub busy: u32,
+    /// The entries that its replicas run at once.
+    pub capacity: u64,
 }

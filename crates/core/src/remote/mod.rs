@@ -14,7 +14,9 @@ use callboard_codec::Payload;
 use serde::{Deserialize, Serialize};
 
 pub use self::actors::{GIVE_AWAY_EVERY, JoinState, KINDS_PREFIX, KeyOwner, Reach, RemoteActors, RemoteQuestion};
-pub use self::member::{MemberDescription, MemberState, NodePhase, NodeReport, RouteReport, StageReport};
+pub use self::member::{
+    MemberDescription, MemberState, NodePhase, NodeReport, RouteReport, StageLoadReport, StageReport,
+};
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::error::CallError;
 use crate::id::StageName;
@@ -23,6 +25,9 @@ pub use crate::splitmix64::splitmix64;
 
 /// The outcome of a call to another node.
 pub type RemoteFuture<T> = Pin<Box<dyn Future<Output = Result<T, CallError>> + Send>>;
+
+/// The loads of the stages of other nodes, by the nodes' names.
+pub type LoadsFuture = Pin<Box<dyn Future<Output = Vec<(Arc<str>, Vec<StageLoadReport>)>> + Send>>;
 
 /// The stages on other nodes, as a pipeline sees them. A node gets its cluster with
 /// [`NodeHandle::join`](crate::NodeHandle::join).
@@ -53,6 +58,12 @@ pub trait RemoteStages: fmt::Debug + Send + Sync + 'static {
     /// The members of the cluster, this node first. A node that is in none returns an empty list.
     fn members(&self) -> Vec<MemberDescription> {
         Vec::new()
+    }
+
+    /// Asks each connected node for the load of its stages now. A node that does not answer within about a second is
+    /// not in the list. A cluster that cannot ask returns an empty list.
+    fn stage_loads(&self) -> LoadsFuture {
+        Box::pin(std::future::ready(Vec::new()))
     }
 
     /// The actors on other nodes. `None` for a cluster without actors.

@@ -115,6 +115,7 @@ const MEMBERS = [
   ['version', '', member => member.version ?? '–'],
   ['routes', 'n', member => shown(member.routes)],
   ['stages', 'n', member => shown(member.stages)],
+  ['replicas', 'wrap', member => member.replicas?.join(', ') || '–'],
 ];
 const DEVICES = [
   ['device', '', device => `${device.index}: ${device.name}`],

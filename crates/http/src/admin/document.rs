@@ -20,6 +20,12 @@ fn document() -> Value {
         "servers": [{ "url": "." }],
         "paths": {
             "/v1/status": { "get": operation("status", "The version, health and running tree of the node", &[], &anything()) },
+            "/v1/cluster": { "get": operation(
+                "cluster",
+                "The nodes of the cluster as this one knows them, with the load of their stages",
+                &[],
+                &anything(),
+            ) },
             "/v1/live": { "get": events() },
             "/v1/stages/{stage}/replicas": { "post": with_replicas(
                 operation("scale_stage", "Scales a stage; answered when the new replicas are warm", &["stage"], &anything()),

@@ -2,7 +2,9 @@
 //!
 //! - `GET /v1/status`: version, age, health and the whole running tree
 //!   ([`Description`](callboard_core::description::Description)).
-//! - `GET /`: the same as a page that is drawn again each second, and `GET /v1/live`, its stream of events ([`live`]).
+//! - `GET /v1/cluster`: the nodes of the cluster as this one knows them, with the load of their stages, for which the
+//!   other nodes are asked.
+//! - `GET /`: the same as `/v1/status` as a page that is drawn again each second, and `GET /v1/live`, its stream of events ([`live`]).
 //! - `GET /metrics`, `/livez`, `/readyz`: as on the edge.
 //! - `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}`: scales a stage. The response comes when the new
 //!   replicas are warm.
@@ -117,6 +119,7 @@ impl Admin {
         let machines = describe::machine_pages(self.0.client.clone(), Arc::clone(&self.0.metrics));
         Router::new()
             .route("/v1/status", get(status))
+            .route("/v1/cluster", get(cluster))
             .route("/v1/stages/{stage}/replicas", post(changes::scale))
             .route("/v1/models/{*path}", any(models::below))
             .route("/openapi.json", get(document::openapi))
@@ -213,4 +216,11 @@ async fn status(State(admin): State<Admin>) -> impl IntoResponse {
         Ok(panic) => resume_unwind(panic),
         Err(_stopping) => Json(Value::Null),
     })
+}
+
+async fn cluster(State(admin): State<Admin>) -> impl IntoResponse {
+    let edge = admin.0.client.edge();
+    let mut members = edge.members();
+    edge.add_loads(&mut members).await;
+    Json(json!({ "members": members, "peers": edge.peers() }))
 }

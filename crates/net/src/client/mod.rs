@@ -42,6 +42,7 @@ use self::connection_pool::ConnectionPool;
 pub use self::encoded::EncodedCall;
 pub use self::error::{CallFailure, ConnectError};
 pub(crate) use self::fault::{CallFault, not_started};
+pub(crate) use self::orders::order;
 pub use self::replies::ResponseStream;
 use crate::wire;
 

@@ -1,13 +1,16 @@
 //! What operators ask of a node: the state of its cluster, and to drain.
 
+use std::sync::Arc;
+
 use callboard_codec::DecodeError;
 use callboard_codec::wire::FrameKind;
 use callboard_core::{CallError, ErrorKind};
 
-use super::call::{CallExchange, RoomPolicy, read_output};
+use super::call::{CallExchange, ReplyLimits, RoomPolicy, read_output};
+use super::connection::NodeConnection;
 use super::fault::{CallFault, unreadable};
 use super::{CallResponse, Client};
-use crate::server::{ClusterState, ORDERS};
+use crate::server::{ClusterState, ORDERS, StatusOrder};
 
 impl Client {
     /// What the node knows of its cluster.
@@ -31,15 +34,22 @@ impl Client {
     /// Not retried: the caller knows whether that is of use.
     async fn order(&self, kind: FrameKind) -> Result<ClusterState, CallError> {
         let node = self.connection().await?;
-        if !node.welcome().features.iter().any(|feature| feature == ORDERS) {
-            let message = format!("the node has version {}, which takes no orders", node.welcome().build);
-            return Err(CallError::new(ErrorKind::Unavailable, message));
-        }
-        let limits = self.inner.reply_limits(false);
-        let answered = async { CallExchange::open(&node, limits, RoomPolicy::Wait).await?.order(kind).await };
-        let CallResponse { body, .. } = answered.await.map_err(CallFault::into_error)?;
-        read_output(body, None, |body| Ok::<_, DecodeError>(body.finish_as::<ClusterState>()))
-            .await?
-            .map_err(unreadable)
+        order(&node, self.inner.reply_limits(false), kind, StatusOrder::default()).await
     }
+}
+
+/// Gives one node an order; the header is that of an order for the state.
+pub(crate) async fn order(
+    node: &Arc<NodeConnection>,
+    limits: ReplyLimits<'_>,
+    kind: FrameKind,
+    header: StatusOrder,
+) -> Result<ClusterState, CallError> {
+    if !node.welcome().features.iter().any(|feature| feature == ORDERS) {
+        let message = format!("the node has version {}, which takes no orders", node.welcome().build);
+        return Err(CallError::new(ErrorKind::Unavailable, message));
+    }
+    let answered = async { CallExchange::open(node, limits, RoomPolicy::Wait).await?.order(kind, &header).await };
+    let CallResponse { body, .. } = answered.await.map_err(CallFault::into_error)?;
+    read_output(body, None, |body| Ok::<_, DecodeError>(body.finish_as::<ClusterState>())).await?.map_err(unreadable)
 }

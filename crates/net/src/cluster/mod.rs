@@ -19,6 +19,7 @@ mod generations;
 mod index;
 mod join;
 mod load_balance;
+mod loads;
 mod member;
 mod outputs;
 mod peer;
@@ -36,8 +37,8 @@ use arc_swap::ArcSwap;
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::FrameLimits;
 use callboard_core::remote::{
-    JoinState, MemberDescription, PeerDescription, RemoteActors, RemoteFuture, RemoteStages, StageCall, StageLoad,
-    StageOutputs, StageReply, StageTarget,
+    JoinState, LoadsFuture, MemberDescription, PeerDescription, RemoteActors, RemoteFuture, RemoteStages, StageCall,
+    StageLoad, StageOutputs, StageReply, StageTarget,
 };
 use callboard_core::{Instant, RetryBudget, SessionKey};
 use parking_lot::Mutex;
@@ -273,6 +274,11 @@ impl RemoteStages for Cluster {
 
     fn members(&self) -> Vec<MemberDescription> {
         self.inner.gossip.as_ref().map(GossipHandle::describe).unwrap_or_default()
+    }
+
+    fn stage_loads(&self) -> LoadsFuture {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(inner.stage_loads())
     }
 
     fn actors(&self) -> Option<&dyn RemoteActors> {

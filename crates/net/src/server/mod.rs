@@ -53,7 +53,7 @@ use self::metrics::ServerMetrics;
 pub(crate) use self::offers::OFFERS_EVERY;
 pub use self::orders::ClusterState;
 use self::orders::ConnectedCaller;
-pub(crate) use self::orders::ORDERS;
+pub(crate) use self::orders::{ORDERS, StatusOrder};
 use self::refusal_log::RefusalLog;
 use crate::counter::CountGuard;
 use crate::endpoint::{BindError, ConnectionWindow, NodeWindows, Transport, Tuning, code};

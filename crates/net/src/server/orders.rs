@@ -35,6 +35,14 @@ pub struct ClusterState {
     pub peers: Vec<PeerDescription>,
 }
 
+/// The header of an order for the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct StatusOrder {
+    /// Only the asked node, which asks no other one: so nodes ask each other.
+    pub(crate) own: bool,
+}
+
 /// The caller of a connection.
 #[derive(Debug)]
 pub(super) struct ConnectedCaller {
@@ -90,11 +98,15 @@ pub(super) fn carry_out(
         tracing::info!(%role, member = %quoted(&caller.name), peer = %caller.peer, "asked to drain");
         server.drain_asked.notify_one();
     }
+    let asked = match kind {
+        FrameKind::Drain => StatusOrder::default(),
+        _ => order.header().map_err(|error| CallError::new(ErrorKind::InvalidInput, error.to_string()))?,
+    };
     let (server, states) = (Arc::clone(server), Arc::clone(&caller.states));
     Ok(Box::pin(async move {
         let outcome = match kind {
             FrameKind::Drain => done(&node),
-            _ => state(&server, &node, states).await,
+            _ => state(&server, &node, states, asked).await,
         };
         EntryOutcome { entry, outcome, queued: 0 }
     }))
@@ -108,14 +120,26 @@ fn done(node: &LocalClient) -> Result<EncodedOutput, CallError> {
 }
 
 /// Waits until the last state was sent on this connection.
-async fn state(server: &ServerState, node: &LocalClient, states: Arc<Semaphore>) -> Result<EncodedOutput, CallError> {
+async fn state(
+    server: &ServerState,
+    node: &LocalClient,
+    states: Arc<Semaphore>,
+    asked: StatusOrder,
+) -> Result<EncodedOutput, CallError> {
     // Nobody closes it.
     let turn = states.acquire_owned().await.ok();
-    let members = match &server.gossip {
-        Some(gossip) => gossip.describe(),
-        None => vec![server.describe_alone()],
+    let state = match &server.gossip {
+        Some(gossip) if !asked.own => {
+            let mut members = gossip.describe();
+            node.edge().add_loads(&mut members).await;
+            ClusterState { members, peers: node.edge().peers() }
+        }
+        _ => {
+            let alone = server.describe_alone().with_load(Some(node.edge().stage_loads()));
+            ClusterState { members: vec![alone], peers: if asked.own { Vec::new() } else { node.edge().peers() } }
+        }
     };
-    let state = Payload::new(ClusterState { members, peers: node.edge().peers() });
+    let state = Payload::new(state);
     let deadline = Deadline::after(Instant::now(), Deadline::DEFAULT_TIMEOUT);
     let (envelope, account) = encode(node, deadline, state).await?;
     Ok(EncodedOutput::of_order(envelope, Arc::new(HeldState { account, _turn: turn })))
@@ -180,7 +204,7 @@ mod tests {
         edge.open(node.client());
         let states = Arc::new(Semaphore::new(1));
         let client = node.client();
-        let ask = || state(&edge.server, &client, Arc::clone(&states));
+        let ask = || state(&edge.server, &client, Arc::clone(&states), StatusOrder::default());
         let first = ask().await.unwrap();
         assert!(node.describe().in_flight_bytes > 100, "its report has a version and names");
         let mut second = Box::pin(ask());

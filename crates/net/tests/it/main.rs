@@ -9,6 +9,7 @@ mod body_bytes;
 mod calls;
 mod common;
 mod forms;
+mod frozen;
 mod generations;
 mod gossip;
 mod hostile;

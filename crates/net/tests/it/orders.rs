@@ -1,16 +1,18 @@
 //! What operators ask of a node: who may, and that a full node answers.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use callboard_codec::Value;
 use callboard_codec::wire::{Fail, FrameKind, frame_head};
 use callboard_core::remote::NodePhase;
-use callboard_core::{App, Caller, ErrorKind, Limits, RetryPolicy, Stage};
-use callboard_net::Role;
+use callboard_core::{App, Caller, ErrorKind, Limits, Pipeline, RetryPolicy, Stage};
 use callboard_net::testing::RawPeer;
+use callboard_net::{Cluster, MembershipProfile, NetConfig, QuicEdge, Role, StaticView};
 use futures_util::FutureExt;
 
-use crate::common::{self, ServingNode, until};
+use crate::common::{self, Member, ServingNode, until};
 use crate::lab::{Lab, builder, hello, url};
 
 #[derive(serde::Serialize)]
@@ -64,6 +66,52 @@ async fn a_full_node_answers_orders() {
     assert_eq!(error.kind(), ErrorKind::Overloaded);
     assert_eq!(impatient.cluster_state().await.unwrap().members.len(), 1);
     calling.abort();
+}
+
+/// A worker whose stage runs one call and has others waiting, asked for by its gateway.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_tells_the_load_of_the_others_and_leaves_out_what_it_cannot_know() {
+    let stuck = Stage::each_async("stuck", |_: Arc<i64>| std::future::pending::<Result<i64, _>>());
+    let stuck = stuck.concurrency(1).queue(9);
+    let start = async |app: App, named: &[SocketAddr]| {
+        let config = NetConfig { membership: Some(MembershipProfile::Near), ..common::patient() };
+        let edge = QuicEdge::bind(common::loopback(), common::IDENTITY.clone(), config).unwrap();
+        let node = app.start().await.unwrap();
+        edge.open(node.client());
+        let cluster = Cluster::start(&edge, edge.view(StaticView::try_new(named.iter().copied()).unwrap()));
+        node.handle().join(cluster.clone()).unwrap();
+        Member { served: ServingNode { node, edge }, cluster }
+    };
+    let worker = start(App::new().route("/stuck", stuck), &[]).await;
+    let gateway = App::new().route("/run", Pipeline::<i64, i64>::remote("stuck"));
+    let gateway = start(gateway, &[worker.served.edge.address()]).await;
+    gateway.until_offered("stuck").await;
+    let calls: Vec<_> = (0..4)
+        .map(|_| {
+            let client = gateway.served.node.client();
+            tokio::spawn(async move { client.call::<_, i64>("/run", 1_i64).await })
+        })
+        .collect();
+    until(|| worker.served.node.describe().in_flight == 4).await;
+    let queued = || worker.served.node.describe().stages[0].queued as u64;
+    until(|| queued() > 1).await;
+
+    let operator = gateway.served.client().await;
+    let address = worker.served.edge.address().to_string();
+    let told = async || {
+        let state = operator.cluster_state().await.unwrap();
+        assert_eq!(state.members[0].load.as_deref(), Some(&[][..]), "the gateway runs no stage");
+        state.members.into_iter().find(|member| member.address == address).expect("a member").load
+    };
+    let load = told().await.expect("it has told its load");
+    let [stuck] = &load[..] else { panic!("one stage: {load:?}") };
+    let figures = (stuck.queued, stuck.queue_limit, stuck.busy, stuck.capacity);
+    assert_eq!((stuck.name.as_str(), figures), ("stuck", (queued(), 9, 1, 1)));
+    // Without an answer nothing is known of it, and the others are told all the same.
+    worker.served.edge.clone().shutdown(Duration::ZERO).await;
+    until(|| gateway.cluster.connected_peers() == 0).await;
+    assert_eq!(told().await, None);
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 //! Keyed actors while their cluster is cut into halves: three nodes in network namespaces, whose states are in a real
-//! PostgreSQL that both halves reach, or one of them.
+//! PostgreSQL that both halves reach, or one of them. `calls.rs` has calls between nodes whose lines are in trouble.
 //!
 //! The nodes are in this process, each with its threads in a namespace of its own, so that one history has the answers
 //! of all. `docs/semantics.md` says what they may be. The tests are skipped with one line unless `CALLBOARD_REQUIRE`
@@ -8,6 +8,11 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the figures of a test, and the line of a skipped one")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod calls;
+#[path = "../it/ledger.rs"]
+#[allow(dead_code, reason = "the tests over loopback use the rest")]
+mod ledger;
+mod members;
 mod network;
 #[path = "../../../state/tests/server/mod.rs"]
 #[allow(dead_code, reason = "the tests of the store use the rest")]
@@ -15,7 +20,6 @@ mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,13 +29,12 @@ use callboard_core::actor::{AskError, Question};
 use callboard_core::keyed::{Answers, KeyContext, Keyed, KeyedRef, KeyedSpec, Stored};
 use callboard_core::testing::{CounterAnswer, CounterOperation, CounterOutcome, check_counter};
 use callboard_core::{App, Failure, Node};
-use callboard_net::{
-    Authority, Cluster, Identity, MembershipProfile, NetConfig, QuicEdge, QuicUrl, StaticView, TokenSpec,
-};
+use callboard_net::{Cluster, MembershipProfile, NetConfig, QuicEdge, StaticView};
 use callboard_state::PostgresStore;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
+use self::members::{Members, name_of};
 use self::network::Network;
 use self::server::Server;
 
@@ -89,43 +92,6 @@ impl Answers<Add> for Counter {
     }
 }
 
-/// The directory with the identities of the nodes. It ends with the test.
-struct Members(PathBuf);
-
-impl Members {
-    fn join(name: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("callboard-{name}-members-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        let members = Self(directory);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(members.issue());
-        members
-    }
-
-    async fn issue(&self) {
-        let authority = Authority::init(&self.0.join("authority"), "lab").unwrap();
-        let node = App::new().start().await.unwrap();
-        let identity = Identity::open(&self.0.join("authority")).unwrap();
-        let edge = QuicEdge::bind("127.0.0.1:0".parse().unwrap(), identity, NetConfig::default()).unwrap();
-        edge.open(node.client());
-        let url: QuicUrl = format!("quic://{}", edge.address()).parse().unwrap();
-        for number in 1..=NODES {
-            let (token, name) = (authority.token(&TokenSpec::default()).unwrap(), name_of(number));
-            callboard_net::join(&token, &url, &self.0.join(&name), Some(&name)).await.unwrap();
-        }
-    }
-}
-
-impl Drop for Members {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn name_of(number: usize) -> String {
-    format!("node-{number}")
-}
-
 /// A node with its threads in the namespace of its number.
 struct Running {
     number: usize,
@@ -154,7 +120,7 @@ impl Running {
         let spec = KeyedSpec::new("counter", Arc::new(store), load).accepts::<Add>().idle_after(2 * LONGEST);
         let node = App::new().keyed(spec).start().await.unwrap();
         let name = name_of(number);
-        let identity = Identity::open(&members.0.join(&name)).unwrap();
+        let identity = members.identity(number);
         let config = NetConfig { node: name, membership: Some(MembershipProfile::Near), ..NetConfig::default() };
         let edge = QuicEdge::bind(address(number), identity, config).unwrap();
         let named: Vec<_> = (1..number).map(address).collect();
@@ -316,7 +282,7 @@ impl Lab {
             runtime.block_on(database.until_up());
             database
         });
-        let members = Members::join(name);
+        let members = Members::join(name, NODES);
         let nodes: Vec<_> = (1..=NODES).map(|number| Running::start(&network, number, &members)).collect();
         nodes.iter().for_each(|node| node.wait_for_members(NODES - 1));
         for node in &nodes {

@@ -52,6 +52,25 @@ impl Network {
         self.nft(number, &format!("table inet cut {{ chain in {{ {chain} }}; }}"));
     }
 
+    /// Drops this share of the packets that come in at a namespace, by chance.
+    pub(crate) fn lose(&self, percent: u8, number: usize) {
+        let chain =
+            format!("type filter hook input priority 0; iifname \"eth0\" numgen random mod 100 < {percent} drop;");
+        self.nft(number, &format!("table inet cut {{ chain in {{ {chain} }}; }}"));
+    }
+
+    /// Lets a namespace send this many kilobits a second. More waits for up to 50 ms, and is dropped then.
+    pub(crate) fn throttle(&self, kilobits: u32, number: usize) {
+        let rate = format!("{kilobits}kbit");
+        let shape =
+            ["qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", "16kb", "latency", "50ms"];
+        run(&[&["tc", "-n", &self.namespace(number)], &shape[..]].concat()).unwrap();
+    }
+
+    pub(crate) fn throttle_nothing(&self, number: usize) {
+        run(&["tc", "-n", &self.namespace(number), "qdisc", "delete", "dev", "eth0", "root"]).unwrap();
+    }
+
     pub(crate) fn drop_nothing(&self, number: usize) {
         self.nft(number, "flush ruleset");
     }

@@ -189,6 +189,9 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
             ("version", Left, &|row| text(&row["version"]).into()),
             ("routes", Right, &|row| text(&row["routes"]).into()),
             ("stages", Right, &|row| text(&row["stages"]).into()),
+            ("replicas", Left, &|row| {
+                or_dash(items(&row["replicas"]).iter().map(text).collect::<Vec<_>>().join(", ")).into()
+            }),
         ],
     );
     add(
@@ -309,7 +312,7 @@ mod tests {
             "members": [
                 {
                     "name": "first", "address": "10.0.0.1:4433", "state": "up", "is_this_node": true, "phase": "ready",
-                    "since": 400, "version": "1.2.3", "routes": 1, "stages": 2,
+                    "since": 400, "version": "1.2.3", "routes": 1, "stages": 2, "replicas": ["digits 1/2", "sharp 1/1"],
                 },
                 {
                     "name": "second", "address": "10.0.0.2:4433", "state": "suspected", "phase": "draining",
@@ -356,9 +359,9 @@ mod tests {
             "digits: one replica is gone",
             "",
             "Cluster",
-            "node               address        state      phase        for  version  routes  stages",
-            "first (this node)  10.0.0.1:4433  up         ready     10 min  1.2.3         1       2",
-            "second             10.0.0.2:4433  suspected  draining    10 s  1.2.3         0       1",
+            "node               address        state      phase        for  version  routes  stages  replicas",
+            "first (this node)  10.0.0.1:4433  up         ready     10 min  1.2.3         1       2  digits 1/2, sharp 1/1",
+            "second             10.0.0.2:4433  suspected  draining    10 s  1.2.3         0       1  -",
             "",
             "Links",
             "peer    address        link      stages",

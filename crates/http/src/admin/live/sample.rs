@@ -14,7 +14,7 @@ use callboard_core::description::{
     ActorDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RouteDescription, StageDescription,
     StageState,
 };
-use callboard_core::remote::{MemberDescription, MemberState, NodePhase, PeerDescription};
+use callboard_core::remote::{MemberDescription, MemberState, NodePhase, NodeReport, PeerDescription, StageReport};
 use serde_json::{Map, Value, json};
 
 use super::super::AdminState;
@@ -25,6 +25,9 @@ const LISTED: usize = 128;
 
 /// The most stages of a peer in its row.
 const STAGES_OF_PEER: usize = 16;
+
+/// The most stages of a member in its row.
+const STAGES_OF_MEMBER: usize = 8;
 
 /// The longest text, in characters: reasons can be longer than a page.
 const SHOWN: usize = 240;
@@ -244,6 +247,8 @@ fn processor_share(replica: &ReplicaDescription, before: &HashMap<u32, Duration>
 fn member_row(member: &MemberDescription) -> Value {
     let report = member.report.as_ref();
     let present = report.filter(|_| !member.state.is_gone());
+    let of_stage = |stage: &StageReport| format!("{} {}/{}", short(&stage.name), stage.ready, stage.wanted);
+    let replicas = |report: &NodeReport| report.stages.iter().take(STAGES_OF_MEMBER).map(of_stage).collect::<Vec<_>>();
     json!({
         "name": short(&member.name),
         "address": member.address,
@@ -254,6 +259,7 @@ fn member_row(member: &MemberDescription) -> Value {
         "since": present.map_or(member.since, |report| report.since),
         "routes": present.map(|report| report.routes.len()),
         "stages": present.map(|report| report.stages.len()),
+        "replicas": present.map(|report| replicas(report)),
     })
 }
 
@@ -289,7 +295,6 @@ fn short(text: &str) -> &str {
 mod tests {
     use std::sync::Arc;
 
-    use callboard_core::remote::{NodeReport, StageReport};
     use callboard_core::{App, Pipeline, RouteName, Stage, StageName};
 
     use super::*;
@@ -353,7 +358,9 @@ mod tests {
     async fn members_that_are_gone_have_no_work_and_hide_no_others() {
         let (mut node, health) = node_with(1).await;
         let mut report = NodeReport::starting();
-        report.stages = vec![StageReport::default(); 3];
+        let mut stage = StageReport::default();
+        (stage.name, stage.ready, stage.wanted) = ("digits".to_owned(), 1, 2);
+        report.stages = vec![stage; 3];
         let report = Arc::new(report);
         let member = |number: usize, state| {
             MemberDescription::new(format!("n{number}"), "a:1", state, 7).with_report(Some(Arc::clone(&report)))
@@ -363,10 +370,11 @@ mod tests {
         let sample = LiveSampler::default().sample(&node, &health, Figures::default(), Instant::now());
         assert_eq!(sample["members"][0]["name"], "n900");
         assert_eq!((&sample["members"][0]["phase"], &sample["members"][0]["stages"]), (&json!("starting"), &json!(3)));
+        assert_eq!(sample["members"][0]["replicas"], json!(["digits 1/2", "digits 1/2", "digits 1/2"]));
         let (down, left) = (&sample["members"][1], &sample["members"][2]);
         assert_eq!((&down["state"], &left["state"], &left["since"]), (&json!("down"), &json!("left"), &json!(7)));
         for gone in [down, left] {
-            assert!(["phase", "routes", "stages"].iter().all(|field| gone[*field].is_null()), "{gone}");
+            assert!(["phase", "routes", "stages", "replicas"].iter().all(|field| gone[*field].is_null()), "{gone}");
         }
         assert_eq!(sample["more"]["members"], 1);
     }
