@@ -1,5 +1,5 @@
 //! Keyed actors while their cluster is cut into halves: three nodes in network namespaces, whose states are in a real
-//! PostgreSQL that both halves reach, or one of them. `calls.rs` has calls between nodes whose lines are in trouble.
+//! PostgreSQL that both halves reach, or one of them. `calls/` has calls between nodes whose lines are in trouble.
 //!
 //! The nodes are in this process, each with its threads in a namespace of its own, so that one history has the answers
 //! of all. `docs/semantics.md` says what they may be. The tests are skipped with one line unless `CALLBOARD_REQUIRE`
