@@ -1,5 +1,7 @@
 //! A member that is stopped for long: it is out, and back soon after it goes on, and nothing stale is done.
 
+#![allow(clippy::print_stdout, reason = "figures are part of the output")]
+
 use std::time::{Duration, Instant};
 
 use callboard_core::Contract;
