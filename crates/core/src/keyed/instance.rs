@@ -9,6 +9,7 @@ use tracing::{Instrument, Span, info_span};
 
 use super::Keyed;
 use super::context::KeyContext;
+use super::fence_check::is_fenced_off;
 use super::kind::{ActivePlace, Kind, ended};
 use super::letter::Delivery;
 use super::shards::{Slot, SlotOrder};
@@ -25,9 +26,6 @@ use crate::metrics::{LoadResult, SaveResult};
 
 /// How long an idle key waits after a save that failed.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
-
-/// How long a message waits for the store to say whether a later instance has claimed its key.
-const FENCE_CHECK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs until the key is passive. While its instance crashes or is fenced off, the next message makes the next one.
 pub(super) async fn run<K: Keyed>(place: ActivePlace<K>) {
@@ -141,7 +139,8 @@ impl<'a, K: Keyed> Live<'a, K> {
     async fn serve(&mut self) -> End {
         loop {
             // Boxed to keep this future small, as the save is.
-            if self.slot.swap_fence_check(false)
+            if self.kind.fence_checks.are_possible()
+                && self.slot.take_fence_check()
                 && Box::pin(is_fenced_off(self.kind, self.slot, self.fence.epoch)).await
             {
                 self.say(&SaveError::Store(StoreError::Conflict));
@@ -353,17 +352,6 @@ async fn put<K: Keyed>(
             }
         }
     }
-}
-
-/// Whether a later instance than that of this epoch has claimed the key. If the store does not say, it is asked again
-/// before the next message.
-async fn is_fenced_off<K: Keyed>(kind: &Kind<K>, slot: &Slot<K>, epoch: u64) -> bool {
-    let loading = kind.store.load(StateKey { kind: &kind.name, key: &slot.key });
-    if let Ok(Ok(record)) = tokio::time::timeout(FENCE_CHECK_WITHIN, loading).await {
-        return record.is_some_and(|record| record.epoch != epoch);
-    }
-    slot.swap_fence_check(true);
-    false
 }
 
 /// Why a state was not saved.

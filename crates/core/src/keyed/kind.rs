@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Keyed;
+use super::fence_check::FenceChecks;
 use super::handover::GivenKeys;
 use super::instance::{self, moved};
 use super::letter::{Delivery, Handler, Letter};
@@ -53,6 +54,7 @@ pub(super) struct Kind<K: Keyed> {
     pub(super) questions: Arc<[&'static str]>,
     shards: Shards<K>,
     pub(super) given: GivenKeys,
+    pub(super) fence_checks: FenceChecks,
     /// The places of active keys.
     active: Arc<Semaphore>,
     /// No search for an idle key before, because the last one found none.
@@ -98,6 +100,7 @@ impl<K: Keyed> Kind<K> {
             status: Arc::new(status),
             shards: Shards::new(),
             given: GivenKeys::default(),
+            fence_checks: FenceChecks::default(),
             runtime: Handle::current(),
             metrics: metrics.keyed(&name),
             log: SharedLogLimit::new(LogRate::FAULTS),
@@ -377,7 +380,7 @@ impl<K: Keyed> AnyKind for Kind<K> {
     }
 
     fn check_fences(&self) {
-        self.shards.for_each(|slot| _ = slot.swap_fence_check(true));
+        self.shards.for_each(|slot| slot.set_fence_check());
     }
 
     fn stop(&self, within: Duration) -> StopFuture<'_> {

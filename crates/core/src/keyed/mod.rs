@@ -17,6 +17,7 @@
 //!   cannot save from then on: it ends, and its asker is told [`Lost`](crate::actor::AskError::Lost).
 
 mod context;
+mod fence_check;
 mod handover;
 mod instance;
 mod kind;

@@ -154,9 +154,14 @@ impl<K> Slot<K> {
         self.wake.notify_one();
     }
 
-    /// Sets whether the fence has to be checked, and returns whether it had to be before.
-    pub(super) fn swap_fence_check(&self, needs_fence_check: bool) -> bool {
-        self.needs_fence_check.swap(needs_fence_check, Ordering::AcqRel)
+    /// The fence has to be checked before the next message.
+    pub(super) fn set_fence_check(&self) {
+        self.needs_fence_check.store(true, Ordering::Release);
+    }
+
+    /// Whether the fence had to be checked.
+    pub(super) fn take_fence_check(&self) -> bool {
+        self.needs_fence_check.load(Ordering::Acquire) && self.needs_fence_check.swap(false, Ordering::AcqRel)
     }
 
     /// Its task has been started.

@@ -3,6 +3,7 @@
 mod joining;
 mod moving;
 mod network;
+mod store;
 mod timers;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
