@@ -54,6 +54,14 @@ class Basket:
     def count_of_calls(self) -> int:
         return self.calls
 
+    def check_out(self, fails: bool) -> list[str]:
+        """Forgets the key."""
+        items = self.state.items
+        del self.state
+        if fails:
+            raise cb.HTTPException(409, "not now")
+        return items
+
     def spoil(self, whole: bool) -> str:
         """Makes a state that does not fit its hint."""
         if whole:

@@ -30,6 +30,7 @@ def test_each_method_is_a_route_with_the_key_in_its_path() -> None:
         "Basket.about": "/basket/{key}/about",
         "Basket.take": "/basket/{key}/{item}/take",
         "Basket.count_of_calls": "/basket/{key}/count_of_calls",
+        "Basket.check_out": "/basket/{key}/check_out",
         "Basket.spoil": "/basket/{key}/spoil",
         "Visits": "/visits/{key}",
         "Line": "/line/{key}",
@@ -63,6 +64,18 @@ def test_a_key_keeps_its_state() -> None:
         }
         with pytest.raises(TargetError, match="needs a key"):
             client.call("tea", method="add")
+
+
+def test_a_key_that_was_forgotten_begins_anew() -> None:
+    with cb.test_client(Basket) as client:
+        assert client.call("tea", method="add", key="ann") == 1
+        with pytest.raises(cb.HTTPException, match="not now"):
+            client.call(True, method="check_out", key="ann")
+        assert client.call(method="show", key="ann") == ["tea"], "a method that raises changes nothing"
+        assert client.call(False, method="check_out", key="ann") == ["tea"]
+        assert client.call(method="show", key="ann") == []
+        assert client.call("jam", method="add", key="ann") == 1
+        assert client.call(False, method="check_out", key="bob") == [], "of a key that was never called"
 
 
 def test_a_client_has_the_key_in_the_path() -> None:
@@ -113,6 +126,8 @@ class Replica:
         (route,) = [each for each in routes_of(Basket, "app.py:Basket") if each.attribute == method]
         call = {"key": key, "state": self.states.get(key), "input": encode(value)}
         answer = self.objects.call(route, call, cb.Context())
+        if answer.get("forgotten"):
+            self.states.pop(key, None)
         if answer["state"] is not None:
             self.states[key] = answer["state"]
         return decode(answer["output"])
@@ -134,6 +149,17 @@ def test_an_object_is_kept_as_long_as_it_has_the_state_of_its_key(replica: Repli
     assert other.call("add", "jam") == 2, "another replica makes its own of the state"
     assert replica.call("count_of_calls", {}) == 0, "its object was older than the state"
     assert replica.call("show", {}) == ["tea", "jam"]
+
+
+def test_a_key_that_was_only_asked_has_no_state_and_one_that_was_forgotten_no_object(replica: Replica) -> None:
+    assert replica.call("show", {}) == []
+    assert replica.call("count_of_calls", {}) == 1, "by the same object"
+    assert replica.states == {}
+    assert replica.call("add", "tea") == 1
+    assert replica.call("count_of_calls", {}) == 2
+    assert replica.call("check_out", False) == ["tea"]
+    assert replica.states == {}
+    assert replica.call("count_of_calls", {}) == 0, "by a new object"
 
 
 def test_an_object_whose_call_was_too_late_is_not_used_again(replica: Replica) -> None:

@@ -124,6 +124,18 @@ def test_a_call_that_kills_its_replica_fails_alone(client: Client) -> None:
     assert client.call("/basket/gil/add", "jam") == 2, "the key goes on with its last state"
 
 
+def test_a_key_that_was_forgotten_or_only_asked_has_no_record(tmp_path: Path) -> None:
+    with served(tmp_path) as (client, server):
+        for basket in ("/basket/ann", "/basket/bob"):
+            assert client.call(f"{basket}/add", "tea") == 1
+        assert client.call("/basket/ann/check_out", False) == ["tea"]
+        assert client.call("/basket/ann") == []
+        server.end()
+    with served(tmp_path) as (client, _):
+        assert client.call("/basket/ann/add", "jam") == 1, "it begins anew"
+        assert client.call("/basket/bob/add", "jam") == 2
+
+
 def test_the_document_has_the_key(client: Client) -> None:
     with urllib.request.urlopen(f"{client_url(client)}/openapi.json") as answer:
         document: dict[str, Any] = json.load(answer)

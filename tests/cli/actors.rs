@@ -97,6 +97,8 @@ async fn keys_are_asked_listed_and_asked_to_end() {
     }
     assert_eq!(shop.succeeds(&[&["ask", "cart", "ann", "add"][..], &tea].concat()).await, "3", "it was saved");
 
+    assert_eq!(shop.succeeds(&["forget", "cart", "ann"]).await, "ann: was forgotten");
+    assert_eq!(shop.succeeds(&[&["ask", "cart", "ann", "add"][..], &tea].concat()).await, "1", "it begins anew");
     let (error, succeeded) = shop.actors(&["release", "basket", "ann"]).await;
     assert!(!succeeded && error.contains("this node has no keyed actors `basket`"), "{error}");
 }

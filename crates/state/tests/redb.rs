@@ -45,6 +45,13 @@ async fn saves_are_there_when_the_file_is_opened_again_and_old_epochs_stay_refus
     assert_eq!((record.epoch, record.version, record.state.unwrap()), (epoch + 1, 1, "tea".into()));
     let late = store.save(key, Fence { epoch, version: 1 }, "late".into()).await;
     assert_eq!(late, Err(StoreError::Conflict));
+    assert_eq!(store.remove(key, Fence { epoch: record.epoch, version: 1 }).await, Ok(()));
+    drop(store);
+
+    let store = RedbStore::open(&file.0).unwrap();
+    assert_eq!(store.load(key).await, Ok(None));
+    let new = store.claim(key, "third").await.unwrap();
+    assert_eq!((new.epoch, new.version, new.state), (epoch + 2, 0, None), "the epochs of a removed record are known");
 }
 
 #[tokio::test(flavor = "multi_thread")]

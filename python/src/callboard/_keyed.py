@@ -100,8 +100,9 @@ def keyed(cls: Any = None, /, **options: Any) -> Any:
 
     `state` is what is kept of a key: its hint may be all that a parameter may be, such as a dataclass. A new key begins
     with a copy of the class attribute `state`, else with what the type makes without arguments. `self.key` is the key.
-    A method that raises changes nothing. Other attributes live as long as their object, which a replica drops at any
-    time: `setup` makes them, and gets by name what `setup` of a service gets, `key` and `state`.
+    A method that raises changes nothing. `del self.state` removes the state of the key from the store, as if it had
+    never been called. Other attributes live as long as their object, which a replica drops at any time: `setup` makes
+    them, and gets by name what `setup` of a service gets, `key` and `state`.
 
     * `durable`: what a call has changed is saved before its answer leaves, by default. `False`: at most every
       `save_every`, `"5s"` by default, and when the key becomes idle. A node that is killed loses what it has not saved.
@@ -177,6 +178,10 @@ class State:
                 f"{self._cls.__name__}.state: a new key begins with `{getattr(self._make, '__name__', self._make)}()`, "
                 f"which fails: {said(error)}: write a default, `state: … = …`"
             ) from error
+
+    def fresh_bytes(self) -> bytes:
+        """The bytes of the state of a new key."""
+        return b"".join(self._form.encode_output(self.fresh()))
 
     def read(self, written: bytes) -> Any:
         """The state that these bytes are. One that does not fit its hint is no fault of the call: `TypeError`."""
@@ -255,9 +260,13 @@ class Objects:
             raise output
         if isinstance(output, ANSWERS):
             raise TypeError(f"{signature.where}: a method of a keyed class returns a value, and no `Response`")
-        encoded, state = b"".join(signature.encode_output(output)), self._state.write(found.state, call["state"])
-        is_same = state == call["state"]
-        self._kept[call["key"]] = (state, found)
+        encoded, before = b"".join(signature.encode_output(output)), call["state"]
+        if "state" not in getattr(found, "__dict__", ("state",)):
+            return {"state": None, "output": encoded, "forgotten": True}
+        state = self._state.write(found.state, before)
+        # A key that was only asked has no state of its own.
+        is_same = state == (self._state.fresh_bytes() if before is None else before)
+        self._kept[call["key"]] = (before if is_same else state, found)
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
         return {"state": None if is_same else state, "output": encoded}

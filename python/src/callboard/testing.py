@@ -378,6 +378,8 @@ class _KeyedInstance(_Instance):
             (found,) = await run_here(runner, [call], [context], lambda index, output: None)
             if isinstance(found, Failure):
                 return [], found
+            if found.get("forgotten"):
+                self._states.pop(key, None)
             if found["state"] is not None:
                 self._states[key] = found["state"]
             return [found["output"]], None

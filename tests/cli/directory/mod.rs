@@ -439,6 +439,7 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
             "/v1/actors",
             "/v1/actors/{kind}",
             "/v1/actors/{kind}/ask",
+            "/v1/actors/{kind}/forget",
             "/v1/actors/{kind}/passivate",
             "/v1/actors/{kind}/release",
             "/v1/drain",

@@ -29,6 +29,10 @@ enum Action {
         question: String,
         value: Value,
     },
+    Forget {
+        kind: String,
+        key: String,
+    },
     /// `passivate` or `release`.
     Order {
         verb: &'static str,
@@ -61,10 +65,14 @@ impl ActorsArgs {
         let release = of_key(Command::new("release").about(
             "Ask a key on this node to save its state and end; its messages follow it to the node that has it now",
         ));
+        let forget = of_key(
+            Command::new("forget").about("Remove the state of a key, on whichever node, as if it had never been asked"),
+        );
         Command::new("actors")
             .about("Show the keyed actors of a running node, ask them questions, and ask them to end on this node")
             .subcommand_required(true)
             .subcommands([with(list, "10s"), with(ask, "30s"), with(passivate, "10s"), with(release, "10s")])
+            .subcommand(with(forget, "30s"))
     }
 
     /// Reads the matches of clap.
@@ -78,6 +86,7 @@ impl ActorsArgs {
                 question: word("question"),
                 value: value_of(matches, "value"),
             },
+            "forget" => Action::Forget { kind: word("kind"), key: word("key") },
             "passivate" => Action::Order { verb: "passivate", kind: word("kind"), key: word("key") },
             "release" => Action::Order { verb: "release", kind: word("kind"), key: word("key") },
             _ => Action::List(matches.get_one::<String>("kind").cloned()),
@@ -99,6 +108,9 @@ pub(crate) fn run(args: &ActorsArgs) -> Result<(), CliError> {
             let (kind, key, question) = (encoded(kind), encoded(key), encoded(question));
             args.client.post(format!("/v1/actors/{kind}/ask?key={key}&question={question}"), value)?
         }
+        Action::Forget { kind, key } => {
+            args.client.ask("POST", format!("/v1/actors/{}/forget?key={}", encoded(kind), encoded(key)))?
+        }
         Action::Order { verb, kind, key } => {
             args.client.ask("POST", format!("/v1/actors/{}/{verb}?key={}", encoded(kind), encoded(key)))?
         }
@@ -110,6 +122,7 @@ pub(crate) fn run(args: &ActorsArgs) -> Result<(), CliError> {
         Action::List(None) => output::result(KindsText(items(&answer["kinds"]))),
         Action::List(Some(_)) => output::result(KeysText(&answer)),
         Action::Ask { .. } => output::result(&answer["answer"]),
+        Action::Forget { key, .. } => output::result(format_args!("{}: was forgotten", plain::line(key))),
         Action::Order { key, .. } if answer["was_active"] == true => {
             output::result(format_args!("{}: was asked to save its state and end", plain::line(key)))
         }

@@ -174,6 +174,10 @@ impl StateStore for NodeStore {
         Box::pin(async move { self.opened()?.save(key, fence, state).await })
     }
 
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.opened()?.remove(key, fence).await })
+    }
+
     fn is_local(&self) -> bool {
         !matches!(self.place, StorePlace::Server(_))
     }

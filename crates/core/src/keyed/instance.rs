@@ -112,12 +112,22 @@ impl<'a, K: Keyed> Live<'a, K> {
                 timers: KeyTimers::new(Arc::clone(&kind.questions), Arc::clone(&slot.wake)),
                 node,
             };
+            let (fence, is_new) = (Fence { epoch: record.epoch, version: record.version }, record.state.is_none());
             let stored = contain(|| stored_of::<K>(record.state)).map_err(|words| words.to_string())??;
             let loading = async { (kind.load)(context.clone(), stored).await };
             let loaded = contain_future(loading.instrument(span(&context))).await;
-            let loaded = loaded.map_err(|words| format!("the load hook panicked: {words}"))?;
-            let instance = loaded.map_err(|failure| format!("the load hook failed: {failure}"))?;
-            Ok::<_, String>((instance, context, Fence { epoch: record.epoch, version: record.version }))
+            let loaded = loaded.map_err(|words| format!("the load hook panicked: {words}"));
+            match loaded.and_then(|loaded| loaded.map_err(|failure| format!("the load hook failed: {failure}"))) {
+                Ok(instance) => Ok::<_, String>((instance, context, fence)),
+                Err(reason) => {
+                    // A key that the hook does not admit leaves no record behind. An error leaves one that a later
+                    // instance claims.
+                    if is_new {
+                        let _ = kind.store.remove(state_key, fence).await;
+                    }
+                    Err(reason)
+                }
+            }
         };
         let loaded = tokio::time::timeout_at(deadline.instant(), loading).await;
         let (instance, context, fence) = loaded
@@ -223,7 +233,7 @@ impl<'a, K: Keyed> Live<'a, K> {
         let end = match (has_changed, self.kind.settings.save) {
             (Some(Err(words)), _) => return Some(self.crashed(delivery, format!("panicked: {words}"))),
             (Some(Ok(true)), SavePolicy::Durable) => match self.save().await {
-                Ok(()) => None,
+                Ok(saved) => saved.end(),
                 Err(error) => {
                     self.say(&error);
                     delivery.refuse(error.for_asker());
@@ -255,31 +265,46 @@ impl<'a, K: Keyed> Live<'a, K> {
         End::Dropped
     }
 
-    /// Saves what has changed.
-    async fn save(&mut self) -> Result<(), SaveError> {
+    /// Saves what has changed, or removes what was forgotten.
+    async fn save(&mut self) -> Result<Saved, SaveError> {
         self.save_at = None;
-        let Some(instance) = &mut self.instance else { return Ok(()) };
-        let encoded = contain(|| instance.stored().has_changed().then(|| encode(instance.stored())).transpose());
-        let encoded = encoded.map_err(|words| SaveError::NotEncoded(format!("panicked: {words}")))?;
-        let Some(state) = encoded.map_err(SaveError::NotEncoded)? else { return Ok(()) };
+        let Some(instance) = &mut self.instance else { return Ok(Saved::Kept) };
+        let write = contain(|| write_of(instance.stored()));
+        let write = write.map_err(|words| SaveError::NotEncoded(format!("panicked: {words}")))?;
+        let Some(write) = write.map_err(SaveError::NotEncoded)? else { return Ok(Saved::Kept) };
         let most = self.kind.settings.max_state_bytes;
-        if state.len() > most {
-            return Err(SaveError::TooLarge { bytes: state.len(), most });
+        match &write {
+            Write::Save(state) if state.len() > most => {
+                return Err(SaveError::TooLarge { bytes: state.len(), most });
+            }
+            Write::Save(_) | Write::Remove => {}
         }
+        let saved = self.write(write).await?;
+        self.kind.metrics.saves[SaveResult::Ok as usize].inc();
+        if saved == Saved::Kept
+            && let Some(instance) = &mut self.instance
+        {
+            contain(|| instance.stored().set_saved()).map_err(|words| SaveError::NotEncoded(words.to_string()))?;
+        }
+        Ok(saved)
+    }
+
+    async fn write(&mut self, write: Write) -> Result<Saved, SaveError> {
         let within = self.kind.settings.save_within;
         // Boxed: the task of an active key is kept small.
-        let saving = Box::pin(put(self.kind, self.slot, &mut self.fence, self.is_unsure, state));
-        let saved = tokio::time::timeout(within, saving).await;
+        let writing = Box::pin(put(self.kind, self.slot, &mut self.fence, self.is_unsure, write));
+        let saved = tokio::time::timeout(within, writing).await;
         let saved = saved.map_err(|_| SaveError::Late { within }).and_then(|saved| saved.map_err(SaveError::Store));
         self.is_unsure = saved.as_ref().is_err_and(SaveError::may_pass);
-        saved?;
-        self.kind.metrics.saves[SaveResult::Ok as usize].inc();
-        contain(|| instance.stored().set_saved()).map_err(|words| SaveError::NotEncoded(words.to_string()))
+        saved
     }
 
     async fn save_relaxed(&mut self) -> Option<End> {
         let SavePolicy::Relaxed { every } = self.kind.settings.save else { return None };
-        let error = self.save().await.err()?;
+        let error = match self.save().await {
+            Ok(saved) => return saved.end(),
+            Err(error) => error,
+        };
         self.say(&error);
         if error.may_pass() {
             self.save_at = Some(clock::now() + every.max(SAVE_AGAIN));
@@ -290,16 +315,25 @@ impl<'a, K: Keyed> Live<'a, K> {
 
     /// Saves and ends, unless a message has arrived.
     async fn passivate(&mut self) -> Option<End> {
-        if let Err(error) = self.save().await {
-            self.say(&error);
-            if !error.may_pass() {
-                return Some(End::Dropped);
+        let mut saved = match self.save().await {
+            Ok(saved) => saved,
+            Err(error) => {
+                self.say(&error);
+                if !error.may_pass() {
+                    return Some(End::Dropped);
+                }
+                self.slot.take_back_passivation();
+                (self.save_at, self.idle_at) = (None, clock::now() + SAVE_AGAIN);
+                return None;
             }
-            self.slot.take_back_passivation();
-            (self.save_at, self.idle_at) = (None, clock::now() + SAVE_AGAIN);
-            return None;
+        };
+        let is_new = self.instance.as_mut().map(|instance| contain(|| instance.stored().is_new()));
+        if matches!(is_new, Some(Ok(true))) {
+            // A key that was only asked leaves no record behind. If that fails, a later instance claims it.
+            let _ = self.write(Write::Remove).await;
+            saved = Saved::Removed;
         }
-        if self.slot.close_if_empty() { Some(End::Passive) } else { None }
+        if self.slot.close_if_empty() { Some(End::Passive) } else { saved.end() }
     }
 
     /// Saves and ends. The messages that wait get `error`.
@@ -326,29 +360,67 @@ impl<'a, K: Keyed> Live<'a, K> {
     }
 }
 
-/// Saves the state. If an earlier save may have been carried out after all, a conflict with it is none: the instance
-/// that still has the epoch goes on from the version of the record.
+/// What the store is asked for.
+enum Write {
+    Save(Bytes),
+    Remove,
+}
+
+/// `None` if nothing has changed.
+fn write_of<S: Data>(state: &Stored<S>) -> Result<Option<Write>, String> {
+    match (state.is_forgotten(), state.has_changed()) {
+        (true, _) => Ok(Some(Write::Remove)),
+        (false, true) => encode(state).map(Write::Save).map(Some),
+        (false, false) => Ok(None),
+    }
+}
+
+/// What became of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Saved {
+    Kept,
+    /// The instance has no claim any more.
+    Removed,
+}
+
+impl Saved {
+    fn end(self) -> Option<End> {
+        (self == Self::Removed).then_some(End::Dropped)
+    }
+}
+
+/// Saves the state, or removes the record. If an earlier write may have been carried out after all, a conflict with it
+/// is none: the instance that still has the epoch goes on from the version of the record.
 async fn put<K: Keyed>(
     kind: &Kind<K>,
     slot: &Slot<K>,
     fence: &mut Fence,
     is_unsure: bool,
-    state: Bytes,
-) -> Result<(), StoreError> {
+    write: Write,
+) -> Result<Saved, StoreError> {
     let key = StateKey { kind: &kind.name, key: &slot.key };
     loop {
         let known = fence.version;
-        match kind.store.save(key, *fence, state.clone()).await {
+        let written = match &write {
+            Write::Save(state) => kind.store.save(key, *fence, state.clone()).await.map(Some),
+            Write::Remove => kind.store.remove(key, *fence).await.map(|()| None),
+        };
+        match written {
             Err(StoreError::Conflict) if is_unsure => {
-                let record = kind.store.load(key).await?.filter(|record| record.epoch == fence.epoch);
-                fence.version = record.ok_or(StoreError::Conflict)?.version;
+                let record = kind.store.load(key).await?;
+                if record.is_none() && matches!(write, Write::Remove) {
+                    return Ok(Saved::Removed);
+                }
+                let record = record.filter(|record| record.epoch == fence.epoch).ok_or(StoreError::Conflict)?;
+                fence.version = record.version;
                 if fence.version == known {
                     return Err(StoreError::Conflict);
                 }
             }
-            saved => {
-                fence.version = saved?;
-                return Ok(());
+            written => {
+                let Some(version) = written? else { return Ok(Saved::Removed) };
+                fence.version = version;
+                return Ok(Saved::Kept);
             }
         }
     }

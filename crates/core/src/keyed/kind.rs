@@ -322,6 +322,10 @@ pub(crate) trait AnyKind: Send + Sync {
 
     /// Ends all keys at once.
     fn abort(&self);
+
+    /// The count of keys of which it still holds something.
+    #[cfg(test)]
+    fn held(&self) -> usize;
 }
 
 impl<K: Keyed> AnyKind for Kind<K> {
@@ -398,5 +402,10 @@ impl<K: Keyed> AnyKind for Kind<K> {
 
     fn abort(&self) {
         self.shards.abort();
+    }
+
+    #[cfg(test)]
+    fn held(&self) -> usize {
+        self.shards.held()
     }
 }

@@ -11,6 +11,7 @@ use super::kinds::KeyedKinds;
 use super::letter::Letter;
 use super::placement;
 use super::shards::SlotOrder;
+use super::spec::ForgetKey;
 use crate::actor::{Question, QuestionForm, QuestionOrder, owned};
 use crate::call::{CallOptions, OuterCall};
 use crate::clock;
@@ -106,6 +107,24 @@ impl KeyedRef {
 
     fn end(&self, key: &str, order: SlotOrder) -> bool {
         self.kinds.get(&self.kind).is_some_and(|running| running.kind.end(key, order))
+    }
+
+    /// Makes `key` as if it had never been asked, wherever it is active or not: after the messages that wait for it now,
+    /// its record is removed from the store, and its instance ends. With a kind that saves
+    /// [relaxed](super::SavePolicy::Relaxed) the answer leaves before that, as all its answers do.
+    ///
+    /// An instance does so itself by [`Stored::forget`](super::Stored::forget).
+    ///
+    /// # Errors
+    ///
+    /// See [`KeyedRef`] and [`AskError`]. A key whose saved state cannot be read, or which the load hook refuses, is not
+    /// forgotten.
+    ///
+    /// # Cancellation
+    ///
+    /// As of [`ask`](Self::ask).
+    pub async fn forget(&self, key: &str, within: impl Into<CallOptions>) -> Result<(), AskError> {
+        self.ask(key, within, ForgetKey).await
     }
 
     /// As [`ask`](Self::ask), by the name of the question, for tools: the question and its answer are values. This node

@@ -291,6 +291,12 @@ impl<K> Shards<K> {
         count
     }
 
+    /// The count of keys of which it still holds something.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock()).map(|shard| shard.slots.len().max(shard.clock.len())).sum()
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use callboard_codec::{Data, Payload};
+use serde::{Deserialize, Serialize};
 
 use super::context::KeyContext;
 use super::handover;
@@ -108,6 +109,15 @@ pub trait Answers<Q: Question>: Keyed {
     fn answer(&mut self, question: Q, context: &KeyContext) -> impl Future<Output = Result<Q::Answer, Failure>> + Send;
 }
 
+/// Forgets the state of its key. Each kind accepts it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ForgetKey;
+
+impl Question for ForgetKey {
+    const NAME: &str = "callboard.forget";
+    type Answer = ();
+}
+
 /// When a changed state is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -192,13 +202,19 @@ impl<K: Keyed> KeyedSpec<K> {
         F: Fn(KeyContext, Stored<K::State>) -> R + Send + Sync + 'static,
         R: Future<Output = Result<K, Failure>> + Send + 'static,
     {
+        let forget: Arc<Handler<K>> = Arc::new(|_, instance, _| {
+            Box::pin(async move {
+                instance.stored().forget();
+                Ok(Payload::new(()))
+            })
+        });
         Self {
             name: name.into(),
             settings: KeyedSettings::default(),
             store,
             load: Box::new(move |context, stored| Box::pin(load(context, stored))),
-            handlers: BTreeMap::new(),
-            accepted: Vec::new(),
+            handlers: BTreeMap::from([(ForgetKey::NAME, forget)]),
+            accepted: vec![|kind| accepted::<K, ForgetKey>(kind, QuestionForm::Ask)],
         }
     }
 
@@ -301,7 +317,7 @@ fn told<K: Answers<Q>, Q: Question>(kind: &Arc<Kind<K>>) -> AcceptedQuestion {
     accepted::<K, Q>(kind, QuestionForm::Tell)
 }
 
-fn accepted<K: Answers<Q>, Q: Question>(kind: &Arc<Kind<K>>, form: QuestionForm) -> AcceptedQuestion {
+fn accepted<K: Keyed, Q: Question>(kind: &Arc<Kind<K>>, form: QuestionForm) -> AcceptedQuestion {
     let kind = Arc::clone(kind);
     AcceptedQuestion::of::<Q>(form, move |question, order| {
         Arc::clone(&kind).send(Q::NAME, Letter::new(question), form, order)

@@ -16,11 +16,13 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// For each kind and key a store has a record of an epoch, a version and a state. All operations on one record appear
 /// in one order to everybody that uses the store.
 ///
-/// * `claim` raises the epoch by one and changes nothing else. A record that does not exist begins with epoch 1,
-///   version 0 and no state.
+/// * `claim` gives the record a new epoch and owner, and changes nothing else. A record that does not exist begins with
+///   version 0 and no state. The epoch is at least 1, higher than each that a claim of this key has returned before,
+///   and no other claim of the key ever gets it: **also if the record was removed meanwhile**.
 /// * `save` replaces the state and raises the version by one, if epoch *and* version are those of the record. Else it
 ///   changes nothing and fails with [`StoreError::Conflict`].
-/// * A `claim` or a `save` that has returned `Ok` survives what the store promises to survive, such as the end of its
+/// * `remove` removes the record under the same condition. A record that does not exist is a conflict, too.
+/// * A `claim`, a `save` or a `remove` that has returned `Ok` survives what the store promises to survive, such as the end of its
 ///   process.
 /// * After any other error the operation may have been carried out or not, and it may be carried out later.
 ///
@@ -33,12 +35,15 @@ pub trait StateStore: fmt::Debug + Send + Sync + 'static {
     /// Takes the key for a new instance of `owner`, a name for people, and returns its record.
     fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState>;
 
-    /// Reads a record and claims nothing. `None` if the key was never claimed. An instance whose last save may or may not
+    /// Reads a record and claims nothing. `None` if the key was never claimed, or was removed. An instance whose last save may or may not
     /// have been carried out asks so which version it has.
     fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>>;
 
     /// Replaces the state, and returns the new version.
     fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: Bytes) -> StoreFuture<'a, u64>;
+
+    /// Removes the record: nothing of it is kept but what the epochs of later claims need.
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()>;
 
     /// Whether it keeps the state on this machine only: it survives the process then, and not the node.
     fn is_local(&self) -> bool;
@@ -53,7 +58,7 @@ pub struct StateKey<'a> {
     pub key: &'a str,
 }
 
-/// What a record must have for a save.
+/// What a record must have for a save or a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The epoch that the instance has claimed.
@@ -65,7 +70,7 @@ pub struct Fence {
 /// A record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredState {
-    /// The number of claims.
+    /// That of the last claim.
     pub epoch: u64,
     /// The number of saves.
     pub version: u64,
@@ -79,7 +84,7 @@ pub struct StoredState {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The record has another epoch or version: another instance has the key. Nothing was saved.
+    /// The record has another epoch or version, or is gone: another instance has the key. Nothing was changed.
     #[error("another instance has claimed the key")]
     Conflict,
     /// The store cannot be reached, or has failed. The operation may have been carried out.

@@ -1,6 +1,6 @@
 //! A store of keyed actors in memory, and the conformance suite of all stores.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,13 +9,15 @@ use parking_lot::Mutex;
 use crate::keyed::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
 
 /// Keeps the state of keyed actors in memory: for tests, and for nodes in one process that share it. Clones are the same
-/// store. It grows with each key.
+/// store. It grows with each key that is not removed.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore(Arc<Mutex<Inner>>);
 
 #[derive(Debug, Default)]
 struct Inner {
     records: BTreeMap<(String, String), StoredState>,
+    /// The highest epoch of a record that was removed: that of a new one is higher.
+    removed: u64,
     is_away: bool,
 }
 
@@ -26,6 +28,12 @@ impl MemoryStore {
         Self::default()
     }
 
+    /// The number of records: of keys that were claimed and not removed.
+    #[must_use]
+    pub fn record_count(&self) -> usize {
+        self.0.lock().records.len()
+    }
+
     /// From now on all operations fail, or none does.
     pub fn set_away(&self, is_away: bool) {
         self.0.lock().is_away = is_away;
@@ -33,14 +41,14 @@ impl MemoryStore {
 
     fn with<'a, T: Send + 'a>(
         &'a self,
-        operation: impl FnOnce(&mut BTreeMap<(String, String), StoredState>) -> Result<T, StoreError> + Send + 'a,
+        operation: impl FnOnce(&mut Inner) -> Result<T, StoreError> + Send + 'a,
     ) -> StoreFuture<'a, T> {
         Box::pin(async move {
             let mut inner = self.0.lock();
             if inner.is_away {
                 return Err(StoreError::Failed("the store is away".to_owned()));
             }
-            operation(&mut inner.records)
+            operation(&mut inner)
         })
     }
 }
@@ -51,8 +59,9 @@ fn owned(key: StateKey<'_>) -> (String, String) {
 
 impl StateStore for MemoryStore {
     fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
-        self.with(move |records| {
-            let record = records.entry(owned(key)).or_default();
+        self.with(move |Inner { records, removed, .. }| {
+            let new = || StoredState { epoch: *removed, ..StoredState::default() };
+            let record = records.entry(owned(key)).or_insert_with(new);
             record.epoch += 1;
             record.owner = owner.to_owned();
             Ok(record.clone())
@@ -60,18 +69,30 @@ impl StateStore for MemoryStore {
     }
 
     fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>> {
-        self.with(move |records| Ok(records.get(&owned(key)).cloned()))
+        self.with(move |inner| Ok(inner.records.get(&owned(key)).cloned()))
     }
 
     fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: Bytes) -> StoreFuture<'a, u64> {
-        self.with(move |records| {
-            let record = records.get_mut(&owned(key)).ok_or(StoreError::Conflict)?;
+        self.with(move |inner| {
+            let record = inner.records.get_mut(&owned(key)).ok_or(StoreError::Conflict)?;
             if (record.epoch, record.version) != (fence.epoch, fence.version) {
                 return Err(StoreError::Conflict);
             }
             record.version += 1;
             record.state = Some(state);
             Ok(record.version)
+        })
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        self.with(move |Inner { records, removed, .. }| {
+            let record = records.get(&owned(key)).ok_or(StoreError::Conflict)?;
+            if (record.epoch, record.version) != (fence.epoch, fence.version) {
+                return Err(StoreError::Conflict);
+            }
+            *removed = record.epoch.max(*removed);
+            records.remove(&owned(key));
+            Ok(())
         })
     }
 
@@ -100,6 +121,8 @@ pub async fn check_state_store(store: &dyn StateStore) {
     a_save_needs_epoch_and_version(store).await;
     names_and_states_are_kept_as_they_are(store).await;
     of_saves_at_once_one_succeeds(store).await;
+    a_removed_record_begins_anew_above_its_epochs(store).await;
+    claims_beside_removals_have_epochs_of_their_own(store).await;
 }
 
 const OWNER: &str = "a node";
@@ -123,12 +146,17 @@ async fn records_begin_empty_and_claims_raise_the_epoch(store: &dyn StateStore) 
     assert_eq!(unclaimed, Err(StoreError::Conflict), "a save without a claim");
     assert_eq!(loaded(store, key).await, None, "a refused save makes no record");
     let first = claimed(store, key).await;
-    assert_eq!(first, StoredState { epoch: 1, version: 0, state: None, owner: OWNER.to_owned() });
+    let epoch = first.epoch;
+    assert!(epoch >= 1, "the first epoch is {epoch}");
+    assert_eq!(first, StoredState { epoch, version: 0, state: None, owner: OWNER.to_owned() });
     let second = store.claim(key, "another node").await.expect("a second claim");
-    assert_eq!(second, StoredState { epoch: 2, version: 0, state: None, owner: "another node".to_owned() });
-    assert_eq!(loaded(store, key).await, Some(second), "a load claims nothing");
-    assert_eq!(claimed(store, of("other")).await.epoch, 1, "keys have epochs of their own");
-    assert_eq!(claimed(store, StateKey { kind: "check-2", key: "empty" }).await.epoch, 1, "and kinds");
+    assert!(second.epoch > epoch, "{} after {epoch}", second.epoch);
+    let expected = StoredState { epoch: second.epoch, version: 0, state: None, owner: "another node".to_owned() };
+    assert_eq!(second, expected);
+    assert_eq!(loaded(store, key).await, Some(second.clone()), "a load claims nothing");
+    let _ = claimed(store, of("other")).await;
+    let _ = claimed(store, StateKey { kind: "check-2", key: "empty" }).await;
+    assert_eq!(loaded(store, key).await, Some(second), "keys and kinds have records of their own");
 }
 
 async fn a_save_needs_epoch_and_version(store: &dyn StateStore) {
@@ -140,11 +168,13 @@ async fn a_save_needs_epoch_and_version(store: &dyn StateStore) {
     for (epoch, version) in [(old.epoch, 1), (old.epoch, 3), (old.epoch + 1, 2), (0, 2)] {
         let refused = store.save(key, fence(epoch, version), state(b"no")).await;
         assert_eq!(refused, Err(StoreError::Conflict), "epoch {epoch}, version {version}");
+        let refused = store.remove(key, fence(epoch, version)).await;
+        assert_eq!(refused, Err(StoreError::Conflict), "a removal of epoch {epoch}, version {version}");
     }
     let new = claimed(store, key).await;
-    let expected =
-        StoredState { epoch: old.epoch + 1, version: 2, state: Some(state(b"two")), owner: OWNER.to_owned() };
-    assert_eq!(new, expected, "a claim changes the epoch only");
+    assert!(new.epoch > old.epoch);
+    let expected = StoredState { epoch: new.epoch, version: 2, state: Some(state(b"two")), owner: OWNER.to_owned() };
+    assert_eq!(new, expected, "a claim changes epoch and owner only");
     assert_eq!(store.save(key, fence(old.epoch, 2), state(b"late")).await, Err(StoreError::Conflict), "an old epoch");
     assert_eq!(store.save(key, fence(new.epoch, 2), state(b"three")).await, Ok(3));
     assert_eq!(loaded(store, key).await.and_then(|record| record.state), Some(state(b"three")));
@@ -155,9 +185,9 @@ async fn names_and_states_are_kept_as_they_are(store: &dyn StateStore) {
     let keys = ["", " ", "ä/ö", "a\u{0}b", "%25", "A", "a", "../x", "'; --", long.as_str()];
     for (position, key) in keys.iter().enumerate() {
         let record = claimed(store, of(key)).await;
-        assert_eq!((record.epoch, record.state), (1, None), "the key {key:?} is a new one");
+        assert_eq!((record.version, record.state), (0, None), "the key {key:?} is a new one");
         let state = Bytes::from(vec![position as u8; position * 1_000]);
-        let fence = Fence { epoch: 1, version: 0 };
+        let fence = Fence { epoch: record.epoch, version: 0 };
         assert_eq!(store.save(of(key), fence, state).await, Ok(1), "the key {key:?}");
     }
     for (position, key) in keys.iter().enumerate() {
@@ -181,7 +211,53 @@ async fn of_saves_at_once_one_succeeds(store: &dyn StateStore) {
         assert_eq!(loaded(store, key).await.and_then(|record| record.state), Some(Bytes::from(winner)));
     }
     let (left, right) = futures_util::future::join(store.claim(key, "left"), store.claim(key, "right")).await;
-    let mut epochs = [left, right].map(|claim| claim.expect("both claims succeed").epoch);
-    epochs.sort_unstable();
-    assert_eq!(epochs, [epoch + 1, epoch + 2], "claims at once have different epochs");
+    let [left, right] = [left, right].map(|claim| claim.expect("both claims succeed").epoch);
+    assert!(left != right && left.min(right) > epoch, "claims at once have different epochs: {left}, {right}");
+}
+
+async fn a_removed_record_begins_anew_above_its_epochs(store: &dyn StateStore) {
+    let (key, fence) = (of("removed"), |epoch, version| Fence { epoch, version });
+    assert_eq!(store.remove(key, fence(0, 0)).await, Err(StoreError::Conflict), "a record that was never claimed");
+    let mut epochs = Vec::new();
+    for round in 0..3 {
+        let old = claimed(store, key).await;
+        let epoch = claimed(store, key).await.epoch;
+        assert_eq!((old.version, old.state), (0, None), "round {round}: of the removed record nothing is left");
+        epochs.extend([old.epoch, epoch]);
+        assert!(epochs.is_sorted_by(|one, next| one < next), "epochs go on rising: {epochs:?}");
+        if round > 0 {
+            assert_eq!(store.save(key, fence(epoch, 0), Bytes::from_static(b"tea")).await, Ok(1));
+        }
+        let version = u64::from(round > 0);
+        assert_eq!(store.remove(key, fence(old.epoch, version)).await, Err(StoreError::Conflict), "an old epoch");
+        assert_eq!(store.remove(key, fence(epoch, version)).await, Ok(()));
+        assert_eq!(loaded(store, key).await, None);
+        assert_eq!(store.remove(key, fence(epoch, version)).await, Err(StoreError::Conflict), "it is gone");
+        let late = store.save(key, fence(epoch, version), Bytes::from_static(b"late")).await;
+        assert_eq!(late, Err(StoreError::Conflict), "a save of the instance that has removed it");
+        let _ = claimed(store, of("beside")).await;
+    }
+    let new = claimed(store, key).await.epoch;
+    for epoch in epochs {
+        assert_eq!(store.save(key, fence(epoch, 0), Bytes::new()).await, Err(StoreError::Conflict), "{epoch} < {new}");
+    }
+    assert_eq!(store.save(key, fence(new, 0), Bytes::from_static(b"jam")).await, Ok(1));
+}
+
+async fn claims_beside_removals_have_epochs_of_their_own(store: &dyn StateStore) {
+    let (key, mut epochs) = (of("raced-removal"), BTreeSet::new());
+    let mut fence = Fence { epoch: claimed(store, key).await.epoch, version: 0 };
+    epochs.insert(fence.epoch);
+    for round in 0..20 {
+        let claims = futures_util::future::join(store.claim(key, "left"), store.claim(key, "right"));
+        let (removed, (left, right)) = futures_util::future::join(store.remove(key, fence), claims).await;
+        assert!(matches!(removed, Ok(()) | Err(StoreError::Conflict)), "round {round}: {removed:?}");
+        for claim in [left, right] {
+            let epoch = claim.expect("both claims succeed").epoch;
+            assert!(epochs.insert(epoch), "round {round}: two claims got the epoch {epoch}");
+        }
+        let record = loaded(store, key).await.expect("a claim came last, or after the removal");
+        fence = Fence { epoch: record.epoch, version: record.version };
+        assert!(epochs.contains(&fence.epoch), "round {round}");
+    }
 }

@@ -5,8 +5,10 @@
 //! - `POST /v1/actors/{kind}/ask?key=K&question=Q` with a value as JSON: the answer, from whichever node has the key.
 //! - `POST /v1/actors/{kind}/passivate?key=K`: asks the key to save its state and end on this node, unless a message waits.
 //! - `POST /v1/actors/{kind}/release?key=K`: the same at once. Its messages follow it to the node that has it now.
+//! - `POST /v1/actors/{kind}/forget?key=K`: removes the state of the key, on whichever node it is; answered when that is
+//!   done, or, of a kind that saves later than it answers, when it will be.
 //!
-//! An order is answered when it is given: `was_active` says whether there was a key to take it.
+//! An order to end is answered when it is given: `was_active` says whether there was a key to take it.
 
 use std::sync::Arc;
 
@@ -97,8 +99,12 @@ pub(super) async fn order(
         }
         "passivate" => json!({ "kind": kind, "key": key, "was_active": keyed.passivate(&key) }),
         "release" => json!({ "kind": kind, "key": key, "was_active": keyed.release(&key) }),
+        "forget" => {
+            keyed.forget(&key, CallOptions::new()).await.map_err(CallError::from)?;
+            json!({ "kind": kind, "key": key, "forgotten": true })
+        }
         _ => {
-            let paths = "there are `ask`, `passivate` and `release`";
+            let paths = "there are `ask`, `passivate`, `release` and `forget`";
             return Err(ApiError::no_such_page(&format!("/v1/actors/{kind}/{verb}"), paths));
         }
     };

@@ -66,6 +66,11 @@ fn document() -> Value {
                  answered at once",
                 &[],
             ) },
+            "/v1/actors/{kind}/forget": { "post": of_key(
+                "forget_actor",
+                "Removes the state of a key, on whichever node it is, as if it had never been asked",
+                &[],
+            ) },
             "/v1/models": { "get": page() },
             "/v1/models/{name}": { "get": operation("model", "A model with its versions", &["name"], &model) },
             "/v1/models/{name}/load": { "post": operation(

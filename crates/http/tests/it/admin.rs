@@ -260,6 +260,10 @@ async fn keyed_actors_are_listed_asked_and_ended() {
     }
     assert_eq!(run.local(add, "1").await.json()["answer"], 9);
 
+    let forgotten = run.local("POST /v1/actors/total/forget?key=a%2Fb", "").await;
+    assert_eq!((forgotten.status, forgotten.json()["forgotten"].as_bool()), (200, Some(true)), "{forgotten:?}");
+    assert_eq!(run.local(add, "1").await.json()["answer"], 1);
+
     let in_form = run.local("POST /v1/actors/total/ask?%6bey=b+c&question=add", "1").await;
     assert_eq!(in_form.status, 200, "{in_form:?}");
     assert_eq!(run.local("POST /v1/actors/total/passivate?key=b%20c", "").await.json()["was_active"], true);
@@ -271,7 +275,8 @@ async fn keyed_actors_are_listed_asked_and_ended() {
         ("POST /v1/actors/total/passivate?key=%ff", "", 400),
         ("GET /v1/actors/none", "", 404),
         ("GET /v1/actors/total?limit=0", "", 400),
-        ("POST /v1/actors/total/forget?key=a", "", 404),
+        ("POST /v1/actors/total/remove?key=a", "", 404),
+        ("POST /v1/actors/total/forget", "", 400),
         ("POST /v1/actors/total/ask?key=a", "1", 400),
         ("POST /v1/actors/total/ask?key=a&question=nothing", "1", 400),
         ("POST /v1/actors/total/ask?key=a&question=add", "{", 400),

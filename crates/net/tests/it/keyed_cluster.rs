@@ -125,6 +125,10 @@ impl StateStore for SlowStore {
         })
     }
 
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        Box::pin(self.slowly(self.records.remove(key, fence)))
+    }
+
     fn is_local(&self) -> bool {
         false
     }

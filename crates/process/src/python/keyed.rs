@@ -7,6 +7,7 @@
 //!
 //! * **In order:** the instance handles one call at a time, so the next one begins with the state of the last one.
 //! * **Crash:** a call whose replica dies, or whose method raises, has no new state: the key goes on with the last one.
+//! * **Forgotten:** a method that deletes its state leaves a key that was never asked.
 //! * **Late:** a call that is late has no new state. One whose caller has left is handled to its end.
 //!
 //! The replica keeps objects with their states, so it seldom reads one. They are a cache: losing one changes no result.
@@ -144,6 +145,9 @@ impl Answers<MethodCall> for Object {
         let options = context.options().clone().with_deadline(context.deadline());
         let answer: Result<Value, CallError> = context.asker_client().call_with(&route, call, options).await;
         let Value::Map(mut answer) = answer? else { return Err(Failure::new("a replica answered without a state")) };
+        if answer.remove("forgotten").is_some() {
+            self.0.forget();
+        }
         if let Some(Value::Bytes(state)) = answer.remove("state") {
             // Also one that is saved later: until then it is in memory.
             if state.len() > MAX_STATE_BYTES {

@@ -39,15 +39,19 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Operations wait for each other on the server, so none waits long there, such as for the lock of a row.
 const LIMITS: &str = "SET lock_timeout = '1s'; SET statement_timeout = '5s'";
 
+/// All epochs are numbers of one sequence, so none comes twice, also if the record of a key was removed meanwhile.
 const CLAIM: &str = "INSERT INTO callboard_keyed_actors AS record (kind, key, epoch, version, owner) \
-     VALUES ($1, $2, 1, 0, $3) \
-     ON CONFLICT (kind, key) DO UPDATE SET epoch = record.epoch + 1, owner = excluded.owner \
+     VALUES ($1, $2, nextval('callboard_keyed_epochs'), 0, $3) \
+     ON CONFLICT (kind, key) DO UPDATE SET owner = excluded.owner, \
+     epoch = greatest(record.epoch + 1, nextval('callboard_keyed_epochs')) \
      RETURNING epoch, version, owner, state";
 
 const LOAD: &str = "SELECT epoch, version, owner, state FROM callboard_keyed_actors WHERE kind = $1 AND key = $2";
 
 const SAVE: &str = "UPDATE callboard_keyed_actors SET version = version + 1, state = $5 \
      WHERE kind = $1 AND key = $2 AND epoch = $3 AND version = $4 RETURNING version";
+
+const REMOVE: &str = "DELETE FROM callboard_keyed_actors WHERE kind = $1 AND key = $2 AND epoch = $3 AND version = $4";
 
 /// Keeps the state of keyed actors in a table of a PostgreSQL server, from version 9.5 on, which all nodes of a cluster
 /// use. Each operation is one statement, and each save is a transaction of its own: it survives what a commit of the
@@ -96,6 +100,7 @@ struct Session {
     claim: Statement,
     load: Statement,
     save: Statement,
+    remove: Statement,
     /// An operation had no answer in time.
     is_silent: AtomicBool,
 }
@@ -138,7 +143,8 @@ impl PostgresStore {
     /// What [`create_table`](Self::create_table) runs. It may run again.
     pub const TABLE: &'static str = "CREATE TABLE IF NOT EXISTS callboard_keyed_actors (\
          kind bytea NOT NULL, key bytea NOT NULL, epoch bigint NOT NULL, version bigint NOT NULL, \
-         owner text NOT NULL, state bytea, PRIMARY KEY (kind, key))";
+         owner text NOT NULL, state bytea, PRIMARY KEY (kind, key)); \
+         CREATE SEQUENCE IF NOT EXISTS callboard_keyed_epochs";
 
     /// A store on the server that `config` names: `host=db user=callboard dbname=carts`, or a URL `postgres://…`.
     /// Nothing is connected before the first operation. The authorities that it trusts are read now.
@@ -164,15 +170,17 @@ impl PostgresStore {
         Ok(Self { settings, makes_table: false, session: Mutex::default() })
     }
 
-    /// Makes the table with each connection, if it does not exist and its user may. By default nodes only read and
-    /// write it; see [`create_table`](Self::create_table).
+    /// Makes the table and the sequence with each connection, if they do not exist and its user may. By default nodes
+    /// only use them; see [`create_table`](Self::create_table).
     #[must_use]
     pub fn making_table(mut self) -> Self {
         self.makes_table = true;
         self
     }
 
-    /// Makes the table, if it does not exist. Once for a database, by a user who may: the nodes only read and write it.
+    /// Makes the table and the sequence of epochs, if they do not exist. Once for a database, by a user who may. The user
+    /// of the nodes needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the table `callboard_keyed_actors`, and `USAGE` on
+    /// the sequence `callboard_keyed_epochs`.
     ///
     /// # Errors
     ///
@@ -202,12 +210,13 @@ impl PostgresStore {
             tracing::debug!(parent: None, reason = text_of(&error), "the table of keyed actors was not made");
         }
         let (claim, load) = (client.prepare(CLAIM).await?, client.prepare(LOAD).await?);
-        let save = client.prepare(SAVE).await?;
+        let (save, remove) = (client.prepare(SAVE).await?, client.prepare(REMOVE).await?);
         Ok(Arc::clone(session.insert(Arc::new(Session {
             client,
             claim,
             load,
             save,
+            remove,
             is_silent: AtomicBool::new(false),
         }))))
     }
@@ -340,6 +349,20 @@ impl StateStore for PostgresStore {
                 };
                 let saved = session.client.query_opt(&session.save, &[&kind, &key, &epoch, &version, &state]).await;
                 number(&saved.map_err(|error| failed(&error))?.ok_or(StoreError::Conflict)?, 0)
+            })
+        })
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        self.within(move |session: Arc<Session>| -> StoreFuture<'a, ()> {
+            Box::pin(async move {
+                let (kind, key) = (key.kind.as_bytes(), key.key.as_bytes());
+                let (Ok(epoch), Ok(version)) = (i64::try_from(fence.epoch), i64::try_from(fence.version)) else {
+                    return Err(StoreError::Conflict);
+                };
+                let removed = session.client.execute(&session.remove, &[&kind, &key, &epoch, &version]).await;
+                let removed = removed.map_err(|error| failed(&error))?;
+                if removed == 1 { Ok(()) } else { Err(StoreError::Conflict) }
             })
         })
     }

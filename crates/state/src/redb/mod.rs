@@ -63,6 +63,7 @@ enum Order {
     Claim { name: Name, owner: String, done: oneshot::Sender<Result<Record, StoreError>> },
     Load { name: Name, done: oneshot::Sender<Result<Option<Record>, StoreError>> },
     Save { name: Name, fence: Fence, state: Bytes, done: oneshot::Sender<Result<u64, StoreError>> },
+    Remove { name: Name, fence: Fence, done: oneshot::Sender<Result<(), StoreError>> },
 }
 
 /// Why a file could not be opened as a store.
@@ -173,6 +174,13 @@ impl StateStore for RedbStore {
         Box::pin(async move {
             let (done, outcome) = oneshot::channel();
             self.order(outcome, Order::Save { name: Name::of(key), fence, state, done }).await
+        })
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            let (done, outcome) = oneshot::channel();
+            self.order(outcome, Order::Remove { name: Name::of(key), fence, done }).await
         })
     }
 

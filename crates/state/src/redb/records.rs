@@ -15,6 +15,9 @@ const EPOCHS: TableDefinition<'static, (&str, &str), (u64, &str)> = TableDefinit
 /// Kind and key to version and state.
 const STATES: TableDefinition<'static, (&str, &str), (u64, &[u8])> = TableDefinition::new("states");
 
+/// Kind to the highest epoch of a record that was removed: a new one begins above it.
+const REMOVED: TableDefinition<'static, &str, u64> = TableDefinition::new("removed");
+
 pub(super) type Record = StoredState;
 
 /// Kind and key.
@@ -40,6 +43,7 @@ pub(super) fn make_tables(database: &Database) -> Result<(), String> {
         let transaction = database.begin_write()?;
         transaction.open_table(EPOCHS)?;
         transaction.open_table(STATES)?;
+        transaction.open_table(REMOVED)?;
         transaction.commit()?;
         Ok::<_, ::redb::Error>(())
     };
@@ -51,6 +55,7 @@ enum Outcome {
     Claimed(oneshot::Sender<Result<Record, StoreError>>, Record),
     Loaded(oneshot::Sender<Result<Option<Record>, StoreError>>, Option<Record>),
     Saved(oneshot::Sender<Result<u64, StoreError>>, Result<u64, StoreError>),
+    Removed(oneshot::Sender<Result<(), StoreError>>, Result<(), StoreError>),
 }
 
 impl Outcome {
@@ -61,6 +66,7 @@ impl Outcome {
             Self::Claimed(done, record) => drop(done.send(failure.map_or(Ok(record), |error| Err(failed(error))))),
             Self::Loaded(done, record) => drop(done.send(failure.map_or(Ok(record), |error| Err(failed(error))))),
             Self::Saved(done, saved) => drop(done.send(failure.map_or(saved, |error| Err(failed(error))))),
+            Self::Removed(done, removed) => drop(done.send(failure.map_or(removed, |error| Err(failed(error))))),
         }
     }
 }
@@ -93,28 +99,35 @@ fn transact(database: &Database, orders: &mut Vec<Order>, outcomes: &mut Vec<Out
 struct Tables<'t> {
     epochs: Table<'t, (&'static str, &'static str), (u64, &'static str)>,
     states: Table<'t, (&'static str, &'static str), (u64, &'static [u8])>,
+    removed: Table<'t, &'static str, u64>,
 }
 
 impl<'t> Tables<'t> {
     fn open(transaction: &'t WriteTransaction) -> Result<Self, ::redb::Error> {
-        Ok(Self { epochs: transaction.open_table(EPOCHS)?, states: transaction.open_table(STATES)? })
+        let (epochs, states) = (transaction.open_table(EPOCHS)?, transaction.open_table(STATES)?);
+        Ok(Self { epochs, states, removed: transaction.open_table(REMOVED)? })
     }
 
     fn apply(&mut self, order: Order) -> Result<Outcome, ::redb::Error> {
         Ok(match order {
             Order::Claim { name, owner, done } => {
-                let epoch = self.epoch(&name)?.unwrap_or(0) + 1;
+                let epoch = self.epoch(&name)?.map_or_else(|| self.removed(&name), Ok)? + 1;
                 self.epochs.insert(name.parts(), (epoch, owner.as_str()))?;
                 let (version, state) = self.state(&name)?;
                 Outcome::Claimed(done, StoredState { epoch, version, state, owner })
             }
             Order::Load { name, done } => Outcome::Loaded(done, self.record(&name)?),
             Order::Save { name, fence, state, done } => Outcome::Saved(done, self.save(&name, fence, &state)?),
+            Order::Remove { name, fence, done } => Outcome::Removed(done, self.remove(&name, fence)?),
         })
     }
 
     fn epoch(&self, name: &Name) -> Result<Option<u64>, ::redb::Error> {
         Ok(self.epochs.get(name.parts())?.map(|found| found.value().0))
+    }
+
+    fn removed(&self, name: &Name) -> Result<u64, ::redb::Error> {
+        Ok(self.removed.get(name.kind.as_str())?.map_or(0, |found| found.value()))
     }
 
     fn state(&self, name: &Name) -> Result<(u64, Option<Bytes>), ::redb::Error> {
@@ -135,11 +148,27 @@ impl<'t> Tables<'t> {
     }
 
     fn save(&mut self, name: &Name, fence: Fence, state: &[u8]) -> Result<Result<u64, StoreError>, ::redb::Error> {
-        let version = self.states.get(name.parts())?.map_or(0, |found| found.value().0);
-        if self.epoch(name)? != Some(fence.epoch) || version != fence.version {
+        if !self.has(name, fence)? {
             return Ok(Err(StoreError::Conflict));
         }
-        self.states.insert(name.parts(), (version + 1, state))?;
-        Ok(Ok(version + 1))
+        self.states.insert(name.parts(), (fence.version + 1, state))?;
+        Ok(Ok(fence.version + 1))
+    }
+
+    fn remove(&mut self, name: &Name, fence: Fence) -> Result<Result<(), StoreError>, ::redb::Error> {
+        if !self.has(name, fence)? {
+            return Ok(Err(StoreError::Conflict));
+        }
+        let removed = self.removed(name)?.max(fence.epoch);
+        self.removed.insert(name.kind.as_str(), removed)?;
+        self.epochs.remove(name.parts())?;
+        self.states.remove(name.parts())?;
+        Ok(Ok(()))
+    }
+
+    /// Whether the record has this epoch and version.
+    fn has(&self, name: &Name, fence: Fence) -> Result<bool, ::redb::Error> {
+        let version = self.states.get(name.parts())?.map_or(0, |found| found.value().0);
+        Ok(self.epoch(name)? == Some(fence.epoch) && version == fence.version)
     }
 }

@@ -10,10 +10,10 @@ mod server;
 mod tls;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use callboard_core::keyed::{Fence, StateKey, StateStore, StoreError};
+use callboard_core::keyed::{Fence, StateKey, StateStore, StoreError, StoreFuture, StoredState};
 use callboard_core::testing::check_state_store;
 use callboard_state::PostgresStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,21 +31,72 @@ fn server(name: &str) -> Option<Server> {
     started.ok()
 }
 
+/// Two connections that take turns, as those of two nodes.
+#[derive(Debug)]
+struct InTurns {
+    stores: [PostgresStore; 2],
+    turn: AtomicUsize,
+}
+
+impl InTurns {
+    fn next(&self) -> &PostgresStore {
+        &self.stores[self.turn.fetch_add(1, Ordering::SeqCst) % 2]
+    }
+}
+
+impl StateStore for InTurns {
+    fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
+        self.next().claim(key, owner)
+    }
+
+    fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>> {
+        self.next().load(key)
+    }
+
+    fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: bytes::Bytes) -> StoreFuture<'a, u64> {
+        self.next().save(key, fence, state)
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        self.next().remove(key, fence)
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_keeps_the_contract_of_stores() {
     let Some(server) = server("contract") else { return };
     server.until_up().await;
-    let store = server.store();
-    store.create_table().await.unwrap();
-    check_state_store(&store).await;
+    check_state_store(&InTurns { stores: [server.store(), server.store()], turn: AtomicUsize::new(0) }).await;
 
     // Two nodes, with a connection each.
-    let (key, other) = (StateKey { kind: "cart", key: "ann" }, server.store());
+    let (key, store, other) = (StateKey { kind: "cart", key: "ann" }, server.store(), server.store());
     let old = store.claim(key, "left").await.unwrap().epoch;
     let new = other.claim(key, "right").await.unwrap().epoch;
     let late = store.save(key, Fence { epoch: old, version: 0 }, "late".into()).await;
     assert_eq!(late, Err(StoreError::Conflict));
     assert_eq!(other.save(key, Fence { epoch: new, version: 0 }, "tea".into()).await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_needs_no_rights_but_those_that_the_page_names() {
+    let Some(server) = server("rights") else { return };
+    server.until_up().await;
+    let text = format!("host={} dbname=postgres", server.directory.display());
+    let (operator, connection) =
+        tokio_postgres::connect(&format!("{text} user=callboard"), tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let rights = "CREATE USER node; REVOKE CREATE ON SCHEMA public FROM public; \
+                  GRANT SELECT, INSERT, UPDATE, DELETE ON callboard_keyed_actors TO node; \
+                  GRANT USAGE ON SEQUENCE callboard_keyed_epochs TO node";
+    operator.batch_execute(rights).await.unwrap();
+    drop(operator);
+    connection.await.unwrap().unwrap();
+    let store = PostgresStore::try_new(&format!("{text} user=node")).unwrap().making_table();
+    check_state_store(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,7 +132,7 @@ async fn a_locked_row_does_not_hold_up_others() {
         tokio::time::timeout(Duration::from_secs(8), store.claim(bob, "a node")),
     );
     assert!(matches!(locked, Err(StoreError::Failed(_))), "{locked:?}");
-    assert_eq!(free.expect("it waits for the lock of another row at most").unwrap().epoch, 1);
+    assert!(free.expect("it waits for the lock of another row at most").is_ok());
     transaction.rollback().await.unwrap();
     assert_eq!(store.save(ann, Fence { epoch, version: 0 }, "tea".into()).await, Ok(1));
 }
@@ -120,10 +171,10 @@ async fn a_connection_that_is_silent_is_replaced_when_an_operation_was_given_up(
     server.until_up().await;
     let is_silent = Arc::<AtomicBool>::default();
     let (store, ann) = (behind_a_proxy(&server, Arc::clone(&is_silent)), StateKey { kind: "cart", key: "ann" });
-    assert_eq!(store.claim(ann, "a node").await.unwrap().epoch, 1);
+    let first = store.claim(ann, "a node").await.unwrap().epoch;
     is_silent.store(true, Ordering::SeqCst);
     let given_up = tokio::time::timeout(Duration::from_millis(1_200), store.claim(ann, "a node")).await;
     assert!(given_up.is_err(), "{given_up:?}");
     let again = tokio::time::timeout(Duration::from_secs(8), store.claim(ann, "a node")).await;
-    assert_eq!(again.expect("over a new connection").unwrap().epoch, 2);
+    assert!(again.expect("over a new connection").unwrap().epoch > first);
 }

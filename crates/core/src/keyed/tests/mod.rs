@@ -75,6 +75,7 @@ question!(Refuse(u64), "refuse", u64);
 question!(WaitAtGate(), "wait", u64);
 question!(Grow(u64), "grow", u64);
 question!(Fill(u64), "fill", u64);
+question!(Forget(), "forget", u64);
 
 impl Answers<Add> for Counter {
     async fn answer(&mut self, Add(by): Add, _: &KeyContext) -> Result<u64, Failure> {
@@ -130,6 +131,14 @@ impl Answers<Fill> for Counter {
     }
 }
 
+impl Answers<Forget> for Counter {
+    async fn answer(&mut self, _: Forget, _: &KeyContext) -> Result<u64, Failure> {
+        let total = self.count.total;
+        self.count.forget();
+        Ok(total)
+    }
+}
+
 /// A kind of counters, and the count of their loads.
 struct Counters {
     store: MemoryStore,
@@ -174,6 +183,7 @@ fn with_questions(spec: KeyedSpec<Counter>) -> KeyedSpec<Counter> {
         .accepts::<WaitAtGate>()
         .accepts::<Grow>()
         .accepts::<Fill>()
+        .accepts::<Forget>()
 }
 
 async fn start(spec: KeyedSpec<Counter>) -> Node {
@@ -307,6 +317,10 @@ impl StateStore for SlowStore {
             tokio::time::sleep(self.1).await;
             self.0.save(key, fence, state).await
         })
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        self.0.remove(key, fence)
     }
 
     fn is_local(&self) -> bool {
@@ -617,6 +631,14 @@ impl StateStore for UnsureStore {
             let saved = self.0.save(key, fence, state).await?;
             let is_unsure = self.1.load(Ordering::SeqCst);
             if is_unsure { Err(StoreError::Failed("no answer".to_owned())) } else { Ok(saved) }
+        })
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        Box::pin(async move {
+            self.0.remove(key, fence).await?;
+            let is_unsure = self.1.load(Ordering::SeqCst);
+            if is_unsure { Err(StoreError::Failed("no answer".to_owned())) } else { Ok(()) }
         })
     }
 

@@ -1,15 +1,20 @@
-//! Stores that hang.
+//! Stores that hang, keys that are forgotten, and keys that leave nothing behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{Add, Counters, Epoch, LONG, Read, SECOND, start};
-use crate::keyed::{Fence, StateKey, StateStore, StoreFuture, StoredState};
-use crate::testing::MemoryStore;
+use super::{
+    Add, Answers, Count, Counter, Counters, Epoch, Forget, KeyContext, LONG, Read, SECOND, UnsureStore, WaitAtGate,
+    start, until_active,
+};
+use crate::actor::{AskError, Question};
+use crate::keyed::{Fence, KeyedSpec, SavePolicy, StateKey, StateStore, StoreFuture, Stored, StoredState};
+use crate::testing::{MemoryStore, env_number};
+use crate::{App, Failure};
 
 /// A store whose loads hang while it is told to, and the count of those that have begun. Claims and saves do not.
 #[derive(Debug)]
@@ -34,6 +39,10 @@ impl StateStore for HangingStore {
 
     fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: Bytes) -> StoreFuture<'a, u64> {
         self.store.save(key, fence, state)
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        self.store.remove(key, fence)
     }
 
     fn is_local(&self) -> bool {
@@ -71,4 +80,158 @@ async fn messages_wait_once_and_not_one_after_the_other_for_a_store_that_hangs()
     assert_eq!(counter.ask("b", SECOND, Epoch()).await, Ok(1), "it was checked");
     assert_eq!((counters.loads(), loads.load(Ordering::SeqCst)), (3, 6));
     assert_eq!(counter.ask("b", SECOND, Read()).await, Ok(100));
+}
+
+async fn record(counters: &Counters, key: &str) -> Option<StoredState> {
+    counters.store.load(StateKey { kind: "counter", key }).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_key_has_no_record_when_its_answer_leaves_and_begins_anew() {
+    let counters = Counters::new();
+    let node = start(counters.spec().idle_after(LONG)).await;
+    let counter = node.keyed("counter");
+    assert_eq!(counter.ask("a", SECOND, Add(5)).await, Ok(5));
+    assert_eq!(counter.ask("a", SECOND, Forget()).await, Ok(5));
+    assert_eq!(record(&counters, "a").await, None);
+    until_active(&node, 0).await;
+    assert_eq!(counter.ask("a", SECOND, Read()).await, Ok(0));
+    assert_eq!(counter.ask("a", SECOND, Epoch()).await, Ok(2), "epochs go on rising");
+    assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(1));
+    assert_eq!(counters.saved("a").await, Some(1));
+
+    // From outside, behind the messages that wait, and before those that come later.
+    let (waits, gate) = (counter.ask("a", LONG, WaitAtGate()), &counters.gate);
+    let behind = async {
+        tokio::task::yield_now().await;
+        let (forgotten, later) = (counter.forget("a", LONG), counter.ask("a", LONG, Add(7)));
+        let open = async {
+            tokio::task::yield_now().await;
+            gate.notify_one();
+        };
+        tokio::join!(forgotten, later, open)
+    };
+    let (waited, (forgotten, later, ())) = tokio::join!(waits, behind);
+    assert_eq!((waited, forgotten, later), (Ok(1), Ok(()), Ok(7)));
+    assert_eq!(counters.saved("a").await, Some(7));
+    assert_eq!(counter.forget("b", SECOND).await, Ok(()), "of a key that was never asked");
+    assert_eq!(record(&counters, "b").await, None);
+    counters.store.set_away(true);
+    assert_eq!(counter.forget("a", SECOND).await, Err(AskError::Lost), "the store does not say whether it is removed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_after_it_was_forgotten_is_saved_as_ever() {
+    /// Forgets the count, and begins a new one.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Restart;
+
+    impl Question for Restart {
+        const NAME: &str = "restart";
+        type Answer = u64;
+    }
+
+    impl Answers<Restart> for Counter {
+        async fn answer(&mut self, _: Restart, _: &KeyContext) -> Result<u64, Failure> {
+            self.count.forget();
+            self.count.total += 1;
+            Ok(self.count.total)
+        }
+    }
+
+    let counters = Counters::new();
+    let node = start(counters.spec().accepts::<Restart>()).await;
+    let counter = node.keyed("counter");
+    assert_eq!(counter.ask("a", SECOND, Add(5)).await, Ok(5));
+    assert_eq!(counter.ask("a", SECOND, Restart).await, Ok(1));
+    assert_eq!((counters.saved("a").await, counters.loads()), (Some(1), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relaxed_kind_removes_a_forgotten_record_when_it_would_save_also_after_an_answer_that_was_lost() {
+    let (counters, is_unsure) = (Counters::new(), Arc::<AtomicBool>::default());
+    let mut spec = counters.spec().save(SavePolicy::Relaxed { every: 5 * SECOND }).idle_after(LONG);
+    spec.store = Arc::new(UnsureStore(counters.store.clone(), Arc::clone(&is_unsure)));
+    let node = start(spec).await;
+    let counter = node.keyed("counter");
+    for is_lost in [false, true] {
+        assert_eq!(counter.ask("a", SECOND, Add(5)).await, Ok(5));
+        tokio::time::sleep(6 * SECOND).await;
+        assert_eq!(counter.ask("a", SECOND, Forget()).await, Ok(5));
+        assert_eq!(counter.ask("a", SECOND, Read()).await, Ok(0), "by the same instance");
+        assert_eq!(counters.saved("a").await, Some(5));
+        is_unsure.store(is_lost, Ordering::SeqCst);
+        tokio::time::sleep(6 * SECOND).await;
+        assert_eq!(record(&counters, "a").await, None);
+        is_unsure.store(false, Ordering::SeqCst);
+        until_active(&node, 0).await;
+    }
+    let page = node.shared().encode_metrics();
+    assert!(!page.contains("keyed_saves_total{kind=\"counter\",result=\"conflict\"} 1"), "{page}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_key_was_removed_elsewhere_is_fenced_off() {
+    let counters = Counters::new();
+    let node = start(counters.spec().idle_after(LONG)).await;
+    let other = start(counters.spec()).await;
+    let (counter, other) = (node.keyed("counter"), other.keyed("counter"));
+    assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(1));
+    assert_eq!(other.forget("a", SECOND).await, Ok(()));
+    node.shared().keyed.get("counter").unwrap().kind.check_fences();
+    assert_eq!(counter.ask("a", SECOND, Read()).await, Ok(0), "it was checked, and is loaded again");
+    assert_eq!(other.forget("a", SECOND).await, Ok(()));
+    assert_eq!(counter.ask("a", SECOND, Add(1)).await, Err(AskError::Lost), "its save is refused");
+    assert_eq!(record(&counters, "a").await, None);
+}
+
+/// Counts the live instances.
+struct Counted(Stored<Count>, Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl crate::keyed::Keyed for Counted {
+    type State = Count;
+
+    fn stored(&mut self) -> &mut Stored<Count> {
+        &mut self.0
+    }
+}
+
+impl Answers<Read> for Counted {
+    async fn answer(&mut self, _: Read, _: &KeyContext) -> Result<u64, Failure> {
+        Ok(self.0.total)
+    }
+}
+
+/// `CALLBOARD_KEYS=1000000` asks a million.
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_asked_once_leave_nothing_behind() {
+    let (store, live) = (MemoryStore::new(), Arc::<AtomicUsize>::default());
+    let counted = Arc::clone(&live);
+    let spec = KeyedSpec::new("counted", Arc::new(store.clone()), move |context: KeyContext, count| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let instance = Counted(count, Arc::clone(&counted));
+        async move {
+            let refused = context.key().ends_with('7').then(|| Failure::new("no such key"));
+            refused.map_or(Ok(instance), Err)
+        }
+    });
+    let spec = spec.accepts::<Read>().idle_after(SECOND).max_active(1_000);
+    let node = App::new().keyed(spec).start().await.unwrap();
+    let (counted, keys) = (node.keyed("counted"), env_number("CALLBOARD_KEYS", 20_000));
+    for key in 0..keys {
+        let key = key.to_string();
+        assert_eq!(counted.ask(&key, LONG, Read()).await.is_ok(), !key.ends_with('7'), "{key}");
+        assert!(live.load(Ordering::SeqCst) <= 1_000);
+    }
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!((counted.active(), live.load(Ordering::SeqCst)), (0, 0));
+    let held = node.shared().keyed.get("counted").unwrap().kind.held();
+    assert!(held <= 64 * 16, "{held} slots are still held");
+    assert_eq!(store.record_count(), 0, "records of keys that were only asked, or not admitted");
 }
