@@ -218,11 +218,10 @@ mod tests {
         let small = iter::repeat_with(|| (Arc::clone(&SMALL), plain.clone())).take(MAX_ITEMS + 1).collect::<Vec<_>>();
         let (parts, _) = divide(small.into_iter(), usize::MAX, 1 << 30);
         assert_eq!(parts.iter().map(|part| part.indices.len()).collect::<Vec<_>>(), [MAX_ITEMS, 1]);
-        let options = CallOptions::new().with_tag("name", "x".repeat(5000));
+        let options = CallOptions::new().with_tag("name", "x".repeat(4096 - PAIR_LENGTHS_BYTES - 4));
         let tagged = node.call_with(options).await;
-        let of_item = tagged.attribute_bytes() + PAIR_LENGTHS_BYTES;
-        let most = MAX_ATTRIBUTE_BYTES_OF_PART / of_item;
-        assert!(tagged.attribute_bytes() >= 5004 && most > 2);
+        assert_eq!(tagged.attribute_bytes() + PAIR_LENGTHS_BYTES, 4096, "as many fill a head exactly");
+        let most = MAX_ATTRIBUTE_BYTES_OF_PART / 4096;
         let many = iter::repeat_with(|| (Arc::clone(&SMALL), tagged.clone())).take(2 * most + 1).collect::<Vec<_>>();
         let (parts, _) = divide(many.into_iter(), usize::MAX, 1 << 30);
         assert_eq!(parts.iter().map(|part| part.indices.len()).collect::<Vec<_>>(), [most, most, 1]);

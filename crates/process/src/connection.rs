@@ -65,7 +65,7 @@ impl Connection {
         is_streaming: bool,
     ) -> Result<(Self, FrameWriter, AgreedTerms), Failure> {
         let start = Self::start_now(config, fork_server, replica, is_streaming);
-        if replica.generation() > 0 {
+        if !has_turn(replica.generation()) {
             return start.await;
         }
         let turn = turns().acquire().await;
@@ -212,6 +212,11 @@ impl Connection {
     }
 }
 
+/// Whether a start waits for its turn.
+fn has_turn(generation: u64) -> bool {
+    generation == 0
+}
+
 fn offers_memory(config: &ProcessConfig) -> bool {
     config.shared_memory && shared_memory::IS_SUPPORTED
 }
@@ -265,6 +270,24 @@ mod tests {
         ] {
             let config = ProcessConfig { concurrency, ..that_sends(&[ready(&offer)]) };
             assert_eq!(start(&config, false).await.map(no_memory), Ok(expected), "{offer}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_life_of_a_replica_has_a_turn() {
+        assert_eq!([has_turn(0), has_turn(1), has_turn(2)], [true, false, false]);
+    }
+
+    #[tokio::test]
+    async fn memory_is_shared_if_both_sides_can() {
+        let node = WaitingNode::start().await;
+        for (of_stage, of_child) in [(true, true), (true, false), (false, true), (false, false)] {
+            let child = that_sends(&[ready(&json!({ "shared_memory": of_child }))]);
+            let config = ProcessConfig { shared_memory: of_stage, ..child };
+            let server = Arc::new(ForkServer::new(&config));
+            let (_, writer, _) = Connection::start(&config, &server, &node.replica, false).await.unwrap();
+            let is_shared = of_stage && of_child && shared_memory::IS_SUPPORTED;
+            assert_eq!(writer.memories.is_some(), is_shared, "{of_stage} {of_child}");
         }
     }
 
@@ -332,6 +355,45 @@ mod tests {
             }
         };
         assert!(matches!(&heads[..], [FromChild::Pong, FromChild::Starting(_)]) && matches!(lost, LostReason::Ended));
+    }
+
+    /// What comes of a child that runs this, within some seconds.
+    async fn next_of(script: &str) -> Result<Frame, LostReason> {
+        let config = ProcessConfig::new(["sh", "-c", script]);
+        let node = WaitingNode::start().await;
+        let child = ChildProcess::start(&config, &ForkServer::new(&config), &node.replica).unwrap();
+        let (mut connection, _writer) = Connection::of_child(child, &config).unwrap();
+        let next = async {
+            loop {
+                if let Some(frame) = connection.next().await? {
+                    return Ok(frame);
+                }
+            }
+        };
+        timeout(Duration::from_secs(5), next).await.expect("it says something")
+    }
+
+    #[tokio::test]
+    async fn a_frame_may_come_in_pieces() {
+        let script =
+            r"printf '\002\000\000\000' >&0; sleep 0.2; printf '\000\000\000\000h' >&0; sleep 0.2; printf 'i' >&0";
+        assert_eq!(next_of(script).await.unwrap().head, "hi");
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_breaks_the_rules_is_the_fault_of_the_child_also_after_a_silence() {
+        for pause in ["", "sleep 0.3; "] {
+            let garbage = format!(r"{pause}printf '\377\377\377\377\000\000\000\000' >&0; exec sleep 1000");
+            let lost = next_of(&garbage).await.unwrap_err();
+            assert!(matches!(&lost, LostReason::Broken(why) if why.contains("4294967295 bytes")), "{lost:?}");
+        }
+    }
+
+    /// The socket stays open in a process that has left the group.
+    #[tokio::test]
+    async fn a_child_has_ended_although_another_process_has_its_socket() {
+        let lost = next_of("exec 3<&0; setsid sleep 2 & exit 3").await.unwrap_err();
+        assert!(matches!(lost, LostReason::Ended), "{lost:?}");
     }
 
     #[tokio::test]

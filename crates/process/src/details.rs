@@ -260,6 +260,15 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_no_message_has_is_refused() {
+        use serde::de::IntoDeserializer;
+        use serde::de::value::{Error, U128Deserializer};
+        let number: U128Deserializer<Error> = 7_u128.into_deserializer();
+        let error = Details(&Cell::new(MAX_BYTES)).deserialize(number).unwrap_err().to_string();
+        assert!(error.ends_with("expected any value"), "{error}");
+    }
+
+    #[test]
     fn sixty_four_headers_are_read() {
         #[derive(Deserialize)]
         struct Read {

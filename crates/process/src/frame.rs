@@ -227,7 +227,7 @@ impl FrameReader {
 
 /// Up to eight bytes, little-endian.
 fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    bytes.iter().rev().fold(0, |number, byte| (number << 8) + u64::from(*byte))
 }
 
 /// The limits of a part's value: those of its frame, as deep as values may be.
@@ -333,6 +333,36 @@ mod tests {
         let mut in_memory = Writes::default();
         write_frame(&mut in_memory, b"head", [(100, &[][..])].into_iter(), 1).unwrap();
         assert_eq!(in_memory.0, [start]);
+    }
+
+    /// In one piece of memory: it has the lengths of all parts.
+    #[test]
+    fn what_comes_before_the_parts_is_written_without_growing() {
+        for (head, lengths) in [(&b""[..], &[][..]), (b"head", &[]), (b"head!", &[1, usize::MAX, 3])] {
+            let start = frame_start(head, lengths.iter().copied(), 0x82).unwrap();
+            let bytes = [&[head.len() as u8, 0, 0, 0, lengths.len() as u8, 0, 0, 0x82][..]];
+            let lengths = lengths.iter().map(|length| (*length as u64).to_le_bytes()).collect::<Vec<_>>().concat();
+            assert_eq!(start, [bytes[0], &lengths, head].concat());
+            assert_eq!(start.capacity(), start.len());
+        }
+    }
+
+    #[test]
+    fn the_value_of_a_part_may_have_the_bytes_of_its_frame() {
+        let (small, large) = (limits(7), limits(u64::MAX));
+        assert_eq!((small.max_bytes, small.max_string_bytes, small.max_depth), (7, 7, MAX_DEPTH));
+        assert_eq!((large.max_bytes, large.max_string_bytes), (usize::MAX, usize::MAX));
+    }
+
+    #[test]
+    fn a_limit_holds_from_the_next_frame_on() {
+        let mut reader = FrameReader::new(0);
+        reader.set_max_bytes(2);
+        let frame =
+            |bytes: u8| [&[0, 0, 0, 0, 1, 0, 0, 0, bytes, 0, 0, 0, 0, 0, 0, 0][..], &vec![7; bytes.into()]].concat();
+        assert_eq!(reader.read(&mut &frame(2)[..]).unwrap().unwrap().parts, [vec![7; 2]]);
+        let error = reader.read(&mut &frame(3)[..]).unwrap_err().to_string();
+        assert_eq!(error, "a frame has 3 bytes, more than the limit of 2 (max_bytes)");
     }
 
     #[test]

@@ -65,6 +65,52 @@ async fn how_a_child_has_ended_is_said() {
     assert_eq!(printed.last_lines().text().as_deref(), Some("a last line"));
 }
 
+/// Of a control group.
+#[tokio::test]
+async fn a_child_that_the_kernel_has_killed_at_its_memory_limit_says_so() {
+    let node = WaitingNode::start().await;
+    let killed = "the process was killed by the kernel at its memory limit of 7 bytes";
+    for (events, expected) in [("oom_kill 1\n", killed), ("oom_kill 0\n", "the process exited with code 3")] {
+        let config =
+            ProcessConfig { memory_limit: MemoryLimit::Unlimited, ..ProcessConfig::new(["sh", "-c", "exit 3"]) };
+        let mut child = ChildProcess::start(&config, &ForkServer::new(&config), &node.replica).unwrap();
+        assert!(child.has_ended_within(Duration::from_secs(10)));
+        let Group::Spawned(program) = &mut child.group else { panic!("it has no fork server") };
+        program.memory = Some(MemoryGroup::with_events(events));
+        child.memory_limit = Some(7);
+        assert_eq!(child.exit().reason(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_holds_more_memory_than_it_may_is_to_end() {
+    let node = WaitingNode::start().await;
+    let mut child = node.silent_child().child;
+    assert_eq!(child.why_to_end(false), None);
+    child.watched = Some(WatchedMemory::new(child.meter(), 1));
+    assert!(child.why_to_end(false).unwrap().contains("more than its memory limit of 1 bytes"));
+    child.watched = Some(WatchedMemory::new(child.meter(), u64::MAX));
+    assert_eq!(child.why_to_end(false), None);
+    child.device = Some("no such device".to_owned());
+    assert_eq!(child.why_to_end(false), None);
+}
+
+#[tokio::test]
+async fn lines_that_were_left_out_are_told_when_the_child_is_looked_at() {
+    let (log, _capturing) = CapturedLog::start();
+    let node = WaitingNode::start().await;
+    let child = node.silent_child().child;
+    for _ in 0..5000 {
+        child.log_note("info", "a note".to_owned());
+    }
+    let begin = Instant::now();
+    while !log.text().lines().last().unwrap().contains("lines left out") && begin.elapsed() < Duration::from_secs(10) {
+        child.log_left_out();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(log.text().contains("lines left out"));
+}
+
 #[tokio::test]
 async fn notes_and_tracebacks_of_a_child_are_records_of_it() {
     let (log, _capturing) = CapturedLog::start();

@@ -95,6 +95,37 @@ impl Drop for Own {
     }
 }
 
+/// A kernel that says this of all groups.
+#[derive(Debug)]
+struct Events(&'static str);
+
+impl Files for Events {
+    fn make(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, _: &Path) -> io::Result<String> {
+        Ok(self.0.to_owned())
+    }
+
+    fn write(&self, _: &Path, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MemoryGroup {
+    /// A group whose `memory.events` are these.
+    pub(crate) fn with_events(events: &'static str) -> Self {
+        let (files, directory, path) = (Box::new(Events(events)), PathBuf::new(), PathBuf::new());
+        let groups = Groups { files, directory, pid: 7, next: AtomicU64::new(0), leftover: Mutex::default() };
+        Self { groups: Arc::new(groups), path }
+    }
+}
+
 #[test]
 fn a_child_is_limited_before_it_enters_its_group_and_the_group_ends_with_it() {
     let (own, directory) = (Own::new("cpu memory pids\n"), Directory::default());
