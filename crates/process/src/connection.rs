@@ -9,7 +9,7 @@ use callboard_core::edge::off_the_runtime;
 use callboard_core::{Failure, Replica};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -36,6 +36,12 @@ const LONGEST_TURN: Duration = Duration::from_secs(10);
 fn turns() -> &'static Semaphore {
     static TURNS: OnceLock<Semaphore> = OnceLock::new();
     TURNS.get_or_init(|| Semaphore::new(std::thread::available_parallelism().map_or(1, NonZeroUsize::get)))
+}
+
+/// Waits for the turn of a start, if it has one.
+async fn turn(generation: u64) -> Option<SemaphorePermit<'static>> {
+    // The semaphore is never closed.
+    if generation > 0 { None } else { turns().acquire().await.ok() }
 }
 
 /// The reading side of a child that is ready.
@@ -65,10 +71,7 @@ impl Connection {
         is_streaming: bool,
     ) -> Result<(Self, FrameWriter, AgreedTerms), Failure> {
         let start = Self::start_now(config, fork_server, replica, is_streaming);
-        if !has_turn(replica.generation()) {
-            return start.await;
-        }
-        let turn = turns().acquire().await;
+        let turn = turn(replica.generation()).await;
         tokio::pin!(start);
         match timeout(LONGEST_TURN, &mut start).await {
             Ok(started) => started,
@@ -212,11 +215,6 @@ impl Connection {
     }
 }
 
-/// Whether a start waits for its turn.
-fn has_turn(generation: u64) -> bool {
-    generation == 0
-}
-
 fn offers_memory(config: &ProcessConfig) -> bool {
     config.shared_memory && shared_memory::IS_SUPPORTED
 }
@@ -273,9 +271,9 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_the_first_life_of_a_replica_has_a_turn() {
-        assert_eq!([has_turn(0), has_turn(1), has_turn(2)], [true, false, false]);
+    #[tokio::test]
+    async fn only_the_first_life_of_a_replica_has_a_turn() {
+        assert!(turn(0).await.is_some() && turn(1).await.is_none() && turn(2).await.is_none());
     }
 
     #[tokio::test]
@@ -357,12 +355,15 @@ mod tests {
         assert!(matches!(&heads[..], [FromChild::Pong, FromChild::Starting(_)]) && matches!(lost, LostReason::Ended));
     }
 
-    /// What comes of a child that runs this, within some seconds.
-    async fn next_of(script: &str) -> Result<Frame, LostReason> {
+    /// What comes of a child that runs this, within some seconds. `is_sent`: it is there when the child is looked at.
+    async fn next_of(script: &str, is_sent: bool) -> Result<Frame, LostReason> {
         let config = ProcessConfig::new(["sh", "-c", script]);
         let node = WaitingNode::start().await;
         let child = ChildProcess::start(&config, &ForkServer::new(&config), &node.replica).unwrap();
         let (mut connection, _writer) = Connection::of_child(child, &config).unwrap();
+        if is_sent {
+            connection.socket.readable().await.unwrap();
+        }
         let next = async {
             loop {
                 if let Some(frame) = connection.next().await? {
@@ -377,14 +378,14 @@ mod tests {
     async fn a_frame_may_come_in_pieces() {
         let script =
             r"printf '\002\000\000\000' >&0; sleep 0.2; printf '\000\000\000\000h' >&0; sleep 0.2; printf 'i' >&0";
-        assert_eq!(next_of(script).await.unwrap().head, "hi");
+        assert_eq!(next_of(script, false).await.unwrap().head, "hi");
     }
 
     #[tokio::test]
     async fn a_frame_that_breaks_the_rules_is_the_fault_of_the_child_also_after_a_silence() {
-        for pause in ["", "sleep 0.3; "] {
+        for (pause, is_sent) in [("", true), ("sleep 0.3; ", false)] {
             let garbage = format!(r"{pause}printf '\377\377\377\377\000\000\000\000' >&0; exec sleep 1000");
-            let lost = next_of(&garbage).await.unwrap_err();
+            let lost = next_of(&garbage, is_sent).await.unwrap_err();
             assert!(matches!(&lost, LostReason::Broken(why) if why.contains("4294967295 bytes")), "{lost:?}");
         }
     }
@@ -392,7 +393,7 @@ mod tests {
     /// The socket stays open in a process that has left the group.
     #[tokio::test]
     async fn a_child_has_ended_although_another_process_has_its_socket() {
-        let lost = next_of("exec 3<&0; setsid sleep 2 & exit 3").await.unwrap_err();
+        let lost = next_of("exec 3<&0; setsid sleep 8 & exit 3", false).await.unwrap_err();
         assert!(matches!(lost, LostReason::Ended), "{lost:?}");
     }
 

@@ -380,6 +380,41 @@ mod tests {
     }
 
     #[test]
+    fn a_line_is_awaited_without_a_limit_until_the_end() {
+        let ((lines, mut writing), (end, at_end), mut last) = (io::pipe().unwrap(), io::pipe().unwrap(), None);
+        writing.write_all(b"x").unwrap();
+        assert!(is_readable(&lines, &end, &mut last) && last.is_none());
+        drop(at_end);
+        assert!(is_readable(&lines, &end, &mut last) && last.is_some(), "what it has printed is read");
+        last = Some(Instant::now());
+        assert!(!is_readable(&lines, &end, &mut last));
+    }
+
+    #[test]
+    fn a_process_has_ended_before_its_status_is_read_and_is_killed_when_it_is_dropped() {
+        let start = |script: &str| {
+            let config = ProcessConfig {
+                memory_limit: memory::MemoryLimit::Unlimited,
+                ..ProcessConfig::new(["sh", "-c", script])
+            };
+            let ((input, output), (ended, end)) = ((io::pipe().unwrap().0, io::pipe().unwrap().1), channel());
+            let waits = move |pid: Pid| {
+                wait(pid);
+                ended.send(()).unwrap();
+            };
+            let of_thread = ("test".to_owned(), None);
+            (Program::start(&config, &config.command, (input.into(), output), of_thread, waits).unwrap(), end)
+        };
+        let (program, end) = start("exit 3");
+        assert_eq!(end.recv_timeout(Duration::from_secs(10)), Ok(()));
+        assert!(program.has_ended());
+        let (program, end) = start("exec sleep 1000");
+        assert!(!program.has_ended());
+        drop(program);
+        assert_eq!(end.recv_timeout(Duration::from_secs(10)), Ok(()));
+    }
+
+    #[test]
     fn a_process_is_killed_once_and_keeps_its_status() {
         let config =
             ProcessConfig { memory_limit: memory::MemoryLimit::Unlimited, ..ProcessConfig::new(["sleep", "1000"]) };
@@ -402,9 +437,11 @@ mod tests {
     #[test]
     fn a_core_that_is_not_there_is_named() {
         assert_eq!((processors::check(&[]), processors::pin(None, &[])), (Ok(()), Ok(())));
-        for core in [100_000, 1023] {
+        for core in [100_000, 1024, 1023] {
             let expected = format!("core {core} is not there, or not for this process, which has ");
             assert!(processors::check(&[core]).unwrap_err().starts_with(&expected));
+            let pinned = thread::spawn(move || processors::pin(None, &[core])).join().unwrap();
+            assert!(pinned.unwrap_err().starts_with(&expected));
         }
         let own = processors::check(&[1023]).unwrap_err();
         let own: Vec<usize> =

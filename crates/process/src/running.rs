@@ -38,6 +38,9 @@ use crate::writer::OutgoingFrame;
 /// nothing gets little credit.
 const FRAMES_OF_BATCH: usize = 8;
 
+/// The answers of a batch that wait for its caller: outputs, and the outcome.
+pub(crate) const ANSWERS: usize = CREDIT + 1;
+
 /// Outputs that nobody has read are counted in units of this many bytes.
 const UNREAD_UNIT: u64 = 1024;
 
@@ -75,7 +78,8 @@ impl RunningChild {
         replica.measure_usage_by(move || meter.measure());
         let AgreedTerms { max_batches, ahead, .. } = agreed;
         let is_serial = config.concurrency().is_none();
-        let (frames, outgoing) = mpsc::channel(FRAMES_OF_BATCH * (max_batches + ahead) + 2 * MAX_OPEN + MAX_UNWRITTEN);
+        let batches = max_batches + ahead;
+        let (frames, outgoing) = mpsc::channel(places_of(batches));
         let (has_ended, ended) = watch::channel(None);
         let open = Arc::new(Mutex::new(OpenBatches::new(is_serial)));
         let max_bytes = config.max_batch_bytes;
@@ -101,7 +105,7 @@ impl RunningChild {
             reporter: replica.sample_reporter(),
         };
         tokio::spawn(reader.run(has_ended));
-        let room = Arc::new(Semaphore::new(max_batches + ahead));
+        let room = Arc::new(Semaphore::new(batches));
         let max_items = if is_serial { usize::MAX } else { 1 };
         let (timeout, stop_timeout) = (replica.timeout(), config.stop_timeout);
         Ok(Self { frames, open, room, limits, max_items, ended, timeout, stop_timeout })
@@ -123,7 +127,7 @@ impl RunningChild {
         let contexts: Arc<[CallContext]> = contexts.into();
         // The semaphore is never closed.
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Err(self.end().await) };
-        let (answers, receiver) = mpsc::channel(CREDIT + 1);
+        let (answers, receiver) = mpsc::channel(ANSWERS);
         let id = {
             let mut open = self.open.lock();
             if open.is_leaving {
@@ -164,6 +168,12 @@ impl RunningChild {
         self.open.lock().send(&self.frames, stop);
         let _ = timeout(self.stop_timeout, self.end()).await;
     }
+}
+
+/// The places of the queue of frames: those of all batches, the results of all open calls and of as many that follow, and
+/// outputs of calls.
+fn places_of(batches: usize) -> usize {
+    FRAMES_OF_BATCH * batches + 2 * MAX_OPEN + MAX_UNWRITTEN
 }
 
 /// A part of a batch in the child. Cancels it when it is dropped before its outcomes.
@@ -260,5 +270,15 @@ impl Drop for RunningPart<'_> {
             self.cancel(|_| true);
             self.child.open.lock().give_up(self.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_batches_calls_and_outputs_of_a_child_have_places() {
+        assert_eq!([places_of(1), places_of(5)], [8 + 2048 + 256, 40 + 2048 + 256]);
     }
 }

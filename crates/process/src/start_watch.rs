@@ -105,12 +105,9 @@ impl StartWatch {
 
 /// The processor time of a process and the processes that it started. `None`: this system does not tell.
 pub(crate) fn processor_time(pid: Pid) -> Option<u64> {
-    let (mut waiting, mut seen, mut total) = (vec![pid.as_raw_pid()], 0, None);
-    while let Some(pid) = waiting.pop() {
-        seen += 1;
-        if seen > MAX_PROCESSES {
-            break;
-        }
+    let (mut waiting, mut total) = (vec![pid.as_raw_pid()], None);
+    for _ in 0..MAX_PROCESSES {
+        let Some(pid) = waiting.pop() else { break };
         for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let read = |name: &str| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
             let used = read("schedstat").split_whitespace().next().and_then(|used| used.parse::<u64>().ok());

@@ -101,6 +101,14 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
+    fn the_time_of_a_process_that_works_is_counted() {
+        let (own, begin) = (rustix::process::getpid(), std::time::Instant::now());
+        while processor_time(own) == Some(Duration::ZERO) && begin.elapsed() < Duration::from_secs(10) {}
+        assert!(processor_time(own).unwrap() > Duration::ZERO);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
     fn a_process_that_has_ended_is_not_measured_by_its_number() {
         let has_ended = Arc::<AtomicBool>::default();
         let meter = UsageMeter::new(rustix::process::getpid(), false, Arc::clone(&has_ended));

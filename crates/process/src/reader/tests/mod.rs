@@ -17,6 +17,7 @@ use crate::calls::MAX_UNWRITTEN;
 use crate::frame::limits;
 use crate::message::{self, MAX_CREDIT};
 use crate::open::OpenBatches;
+use crate::running::ANSWERS;
 use crate::testing::{CapturedLog, WaitingNode};
 
 const MAX_BYTES: u64 = 1 << 20;
@@ -65,7 +66,7 @@ impl Reading {
         for _ in 0..items {
             contexts.push(self.node.call().await);
         }
-        let (answers, receiver) = mpsc::channel(CREDIT + 1);
+        let (answers, receiver) = mpsc::channel(ANSWERS);
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let batch = OpenBatch::new(contexts.into(), answers, Turn::default(), timeout, room);
         (self.reader.open.lock().add(batch), receiver)
