@@ -99,7 +99,7 @@ fn a_worker_that_does_not_hear_its_caller_costs_no_call_that_may_run_again() {
     hold("calls lost: slowest call that may run again", calls.slowest(), Duration::from_millis(3_500));
 }
 
-/// A line carries little more than the calls of its gateway and what of them is sent again.
+/// A line carries a few times as much as its calls, so that bursts wait and what is sent again has room.
 #[test]
 fn five_nodes_lose_no_outcome_on_lossy_narrow_lines() {
     let Some(lab) = Lab::start("lossy", 3, 2) else { return };
@@ -107,12 +107,12 @@ fn five_nodes_lose_no_outcome_on_lossy_narrow_lines() {
     load.wait_for(seconds(1));
     for number in lab.numbers() {
         lab.network.lose(20, number);
-        lab.network.throttle(600, number);
+        lab.network.throttle(2_000, number);
     }
     load.wait_for(seconds(15));
     assert_eq!(lab.deaths(), [0; 5]);
     lab.numbers().for_each(|number| lab.network.throttle_nothing(number));
     lab.heal();
-    let calls = load.end(&lab, "20 % lost at 600 kbit/s");
-    hold("20 % lost at 600 kbit/s: slowest call that may run again", calls.slowest(), seconds(3));
+    let calls = load.end(&lab, "20 % lost at 2 Mbit/s");
+    hold("20 % lost at 2 Mbit/s: slowest call that may run again", calls.slowest(), seconds(3));
 }
