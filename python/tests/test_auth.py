@@ -72,9 +72,9 @@ def who(request):  # type: ignore[no-untyped-def]
 def test_a_test_client_calls_the_function_as_a_node_does() -> None:
     with cb.test_client(who) as client:
         request = cb.Request(path="/x", headers={"authorization": "bearer t"}, query={"page": ["7", "8"]})
-        found = {"name": "ada", "tags": {"path": "/x", "page": "7"}, "priority": None}
+        found = cb.Caller("ada", tags={"path": "/x", "page": "7"})
         assert client.call(request) == client.call(json.loads(json.dumps(cb_to_dict(request)))) == found
-        assert client.call({"headers": {"cookie": "a=1; session=2; a=3"}})["name"] == "ada"
+        assert client.call({"headers": {"cookie": "a=1; session=2; a=3"}}).name == "ada"
         with pytest.raises(cb.HTTPException, match="401: send a token"):
             client.call({})
 

@@ -8,16 +8,18 @@ import inspect
 import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Coroutine
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from urllib.parse import quote, unquote
 
-from callboard._api import SERVICE
-from callboard._asgi import is_asgi
+from callboard._api import AUTH_ROUTE, SERVICE
+from callboard._auth import Caller
 from callboard._awaiting import finish, settled, wait
 from callboard._compose import NodeStage, Step, walk
 from callboard._context import Context, SetupContext
+from callboard._conversion import convert
 from callboard._envelope import Buffer, Decoder, encode
 from callboard._errors import let_go
+from callboard._exceptions import InvalidInput
 from callboard._hooks import NodeHooks, Preparation, clean_up
 from callboard._local import LOCAL, run_here
 from callboard._response import SENT, Response, begun
@@ -28,7 +30,7 @@ from callboard.client.local import AsyncLocalTransport, LocalTransport, Threaded
 from callboard.metrics import REGISTRY
 
 
-def test_client(app: Any, **settings: Any) -> TestClient:
+def test_client(app: Any, *others: NoReturn, **settings: Any) -> TestClient:
     """Runs a class, a function or a pipeline in this process, for tests: no node, no socket, the same conversions.
 
         with cb.test_client(Sentiment) as client:
@@ -51,8 +53,10 @@ def test_client(app: Any, **settings: Any) -> TestClient:
     Raises `TargetError` for anything that cannot be served, for a pipeline without the extension, and for one with a
     step that only a node runs, such as `onnx`; whatever `setup` raises.
     """
-    if is_asgi(app):
-        raise TargetError("an ASGI app is tested by a client of its own, such as starlette.testclient.TestClient(app)")
+    # A worker imports this module, too.
+    from callboard._mistakes import check_app
+
+    check_app(app, others)
     owners = [part for part in walk(app) if not isinstance(part, Step)] if isinstance(app, Step) else [app]
     modules = [sys.modules[each.__module__] for each in owners if each.__module__ in sys.modules]
     if isinstance(app, Step):
@@ -118,15 +122,24 @@ class TestClient:
         return Client.over(transport, ThreadedTransport(transport))
 
     def call(
-        self, value: Any = None, *, method: str | None = None, context: Context | None = None, key: str | None = None
+        self,
+        value: Any = None,
+        *more: NoReturn,
+        method: str | None = None,
+        context: Context | None = None,
+        key: str | None = None,
+        **options: NoReturn,
     ) -> Any:
         """One call, and its output as plain data; for a streaming route the list of its outputs.
 
-        `method` is the name of a method with `@route`, by default `predict`; `context` is what the code gets as its
-        `Context`, whose `response` has the status and headers of the answer afterwards; `key` is that of a keyed class.
+        `method` is the name of a method with `@route`, by default `predict` or the only one; `context` is what the code
+        gets as its `Context`, whose `response` has the status and headers of the answer afterwards; `key` is that of a
+        keyed class. A call with a path, headers or a query is `client().call("GET /items/7", query={"page": 2})`.
         Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and `TargetError` for a
         method that is no route.
         """
+        if more or options:
+            _refuse(more, options)
         return self._wait(self._app.call(value, method, _with_key(_read_back(context), key)))
 
     def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
@@ -162,9 +175,17 @@ class AsyncTestClient:
         return AsyncClient.over(AsyncLocalTransport(self._app))
 
     async def call(
-        self, value: Any = None, *, method: str | None = None, context: Context | None = None, key: str | None = None
+        self,
+        value: Any = None,
+        *more: NoReturn,
+        method: str | None = None,
+        context: Context | None = None,
+        key: str | None = None,
+        **options: NoReturn,
     ) -> Any:
         """As `TestClient.call`."""
+        if more or options:
+            _refuse(more, options)
         return await self._app.call(value, method, _with_key(_read_back(context), key))
 
     async def batch(self, values: list[Any], *, method: str | None = None) -> list[Any]:
@@ -174,6 +195,12 @@ class AsyncTestClient:
     def metrics(self) -> dict[str, float]:
         """As `TestClient.metrics`."""
         return dict(REGISTRY.values())
+
+
+def _refuse(more: tuple[Any, ...], options: dict[str, Any]) -> NoReturn:
+    from callboard._mistakes import wrong_call
+
+    raise wrong_call(more, options)
 
 
 def _read_back(context: Context | None) -> Context | None:
@@ -264,13 +291,20 @@ class _Instance:
 
     async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:
         ((outputs, failure),) = await self._run([value], method, context)
+        route = self._route(method)
         if failure is not None:
+            if not as_client and isinstance(failure.error, InvalidInput):
+                from callboard._mistakes import hint_at_request
+
+                hint_at_request(route, value, failure.error)
             try:
                 raise let_go(failure.error)
             finally:
                 # A frame that has its own error is a cycle.
                 del failure
-        return outputs if self._route(method).signature.streams else outputs[0]
+        if route.path == AUTH_ROUTE and not as_client:
+            return _caller(outputs[0])
+        return outputs if route.signature.streams else outputs[0]
 
     async def batch(self, values: list[Any], method: str | None) -> list[Any]:
         outcomes = await self._run(values, method, None)
@@ -290,13 +324,23 @@ class _Instance:
         return LOCAL.steps(runner.name, runner, [item], context)
 
     @property
+    def _default(self) -> Route:
+        """The route of a call without a method."""
+        try:
+            return self.main
+        except TargetError:
+            from callboard._mistakes import no_default
+
+            raise no_default(self._context.stage, list(self._routes)) from None
+
+    @property
     def main(self) -> Route:
         """The route that a step means."""
         return main_route(list(self._routes.values()), self._context.stage)
 
     def _route(self, method: str | None) -> Route:
         if method is None:
-            return next(iter(self._routes.values()))
+            return self._default
         if method not in self._routes:
             raise TargetError(f"there is no route {method!r}: there are {', '.join(self._routes)}")
         return self._routes[method]
@@ -342,6 +386,14 @@ class _Instance:
     def _decoded(self, envelope: Buffer, *, is_as_sent: bool = True) -> Any:
         self._decoder.is_as_sent = is_as_sent
         return self._decoder.decode(envelope)
+
+
+def _caller(output: Any) -> Caller:
+    """The caller that a function with `@auth` has named."""
+    try:
+        return convert(output, Caller)  # type: ignore[no-any-return]
+    except InvalidInput as error:
+        raise TypeError(f"a function with @auth returns a cb.Caller: {error}") from None
 
 
 class _KeyedInstance(_Instance):
