@@ -149,6 +149,26 @@ def test_code_that_takes_a_client_is_tested_without_a_node() -> None:
             app.client().call("/numbers", 3)
 
 
+@cb.function(route="/public/login")
+def login(name: str, times: int = 1) -> str:
+    return name * times
+
+
+def test_send_names_a_route_without_its_slash() -> None:
+    with cb.test_client(login) as app:
+        client = app.client()
+        assert client.send("public/login", "a", times=2) == client.send("/public/login", "aa") == "aa"
+        with pytest.raises(NotFoundError):
+            client.send("login", "a")
+
+
+def test_another_method_than_those_of_a_path_is_status_405() -> None:
+    with cb.test_client(login) as app, pytest.raises(InvalidInputError) as raised:
+        app.client().call("PUT /public/login", "a")
+    assert raised.value.message == "method PUT is not allowed here; use POST"
+    assert (raised.value.status_code, raised.value.type) == (405, "method_not_allowed")
+
+
 def test_a_transport_of_another_kind_can_carry_the_calls() -> None:
     with pytest.raises(ValueError, match="url="):
         open_transport("carrier-pigeon://a", Settings())

@@ -21,6 +21,8 @@ import callboard as cb
 from callboard import _after
 from callboard._response import output_of
 from callboard._target import TargetError, routes_of
+from callboard.client import InvalidInputError
+from callboard.client._mistakes import redirected
 
 APP = Path(__file__).with_name("response_app.py")
 SECONDS = 20
@@ -60,8 +62,40 @@ def test_a_client_reads_the_outputs_of_such_answers(node: Served) -> None:
         assert client.call("/items/b") == "<b>b</b>"
         assert client.call("/items/batch", 2) == 2
         assert client.call("/items/none") is None
-        with pytest.raises(cb.CallError, match="redirects to /items/new"):
-            client.call("/items/old")
+        _check_redirects(client)
+
+
+def test_a_test_client_tells_of_a_redirect_as_a_node_does() -> None:
+    with cb.test_client(response_app.Items) as test:
+        _check_redirects(test.client())
+        assert test.call(method="item", context=cb.Context(path="/items/old")) is None
+
+
+def _check_redirects(client: cb.Client) -> None:
+    for called, name in (("/items/old", "/items/new"), ("DELETE /items/old", "DELETE /items/new")):
+        with pytest.raises(InvalidInputError) as raised:
+            client.call(called)
+        assert raised.value.message == f"`{called}` redirects to /items/new: call that route: '{name}'"
+        assert (raised.value.status_code, raised.value.retryable) == (308, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "location", "cure"),
+    [
+        (307, "/new?page=2&q=", "call that route: client.call('PUT /new', query={'page': '2', 'q': ''})"),
+        (303, "http://node:8000/a/new", "call that route: 'GET /new'"),
+        (303, "http://node:9000/a/new", "use that address"),
+        (307, "//other/new", "use that address"),
+    ],
+)
+def test_a_redirect_names_the_route_to_call(status: int, location: str, cure: str) -> None:
+    found = redirected("PUT /old", status, location, "http://node:8000/a")
+    assert (found.kind, found.status, found.message) == (
+        "invalid_input",
+        status,
+        f"`PUT /old` redirects to {location}: {cure}",
+    )
+    assert redirected("/x", 304, None).message == "`/x` answers with status 304 and no output"
 
 
 def test_a_status_that_code_chose_is_no_refusal(node: Served, tmp_path: Path) -> None:

@@ -270,14 +270,25 @@ def main_route(routes: list[Route], class_name: str, attribute: str = "") -> Rou
 def find_route(routes: Iterable[Route], name: str) -> Route | None:
     """The route that a name means, as on a node: a path alone is that of `POST`, else of `GET`, else the only one."""
     method, path = split_name(name)
-    fitting = [route for route in routes if route.path == path or takes_path(route.path, path)]
-    first = min(fitting, key=lambda route: [each.startswith("{") for each in route.path.split("/")], default=None)
-    at = [route for route in fitting if first is not None and route.path == first.path]
+    at = _routes_at(routes, path)
     for wanted in ("POST", "GET") if method is None else (method,):
         for route in at:
             if wanted in (route.methods or ("POST",)):
                 return route
     return at[0] if method is None and len(at) == 1 else None
+
+
+def methods_at(routes: Iterable[Route], name: str) -> list[str]:
+    """The methods of the routes at the path of this name, as a node lists them."""
+    found = [method for route in _routes_at(routes, split_name(name)[1]) for method in (route.methods or ("POST",))]
+    return list(dict.fromkeys([*found, *(["HEAD"] if "GET" in found else [])]))
+
+
+def _routes_at(routes: Iterable[Route], path: str) -> list[Route]:
+    """The routes of a path. A literal segment wins over a parameter."""
+    fitting = [route for route in routes if route.path == path or takes_path(route.path, path)]
+    first = min(fitting, key=lambda route: [each.startswith("{") for each in route.path.split("/")], default=None)
+    return [route for route in fitting if first is not None and route.path == first.path]
 
 
 def split(target: str) -> tuple[str, str]:

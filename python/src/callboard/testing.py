@@ -22,9 +22,10 @@ from callboard._errors import let_go
 from callboard._exceptions import InvalidInput
 from callboard._hooks import NodeHooks, Preparation, clean_up
 from callboard._local import LOCAL, run_here
+from callboard._options import split_name
 from callboard._response import SENT, Response, begun
 from callboard._runner import Failure, Runner, setup_arguments
-from callboard._target import Route, TargetError, find_route, main_route, routes_of
+from callboard._target import Route, TargetError, find_route, main_route, methods_at, routes_of
 from callboard.client import AsyncClient, Client
 from callboard.client.local import AsyncLocalTransport, LocalTransport, ThreadedTransport
 from callboard.metrics import REGISTRY
@@ -247,7 +248,8 @@ class App(Protocol):
     async def close(self) -> None: ...
 
     def route_at(self, name: str) -> Route | None:
-        """The route of this name or path; None where every path is the app. Raises `LookupError`."""
+        """The route of this name or path; None where every path is the app. Raises `LookupError`, and the `Failure` of
+        a transport for another method than those of the path."""
 
     async def call(self, value: Any, method: str | None, context: Context | None, *, as_client: bool = False) -> Any:
         """Raises what the code raises; for a client the `Failure` of a transport."""
@@ -286,6 +288,11 @@ class _Instance:
     def route_at(self, name: str) -> Route | None:
         found = find_route(self._routes.values(), name)
         if found is None:
+            allowed = methods_at(self._routes.values(), name)
+            if allowed:
+                from callboard.client._mistakes import not_allowed
+
+                raise not_allowed(split_name(name)[0] or "POST", allowed)
             raise LookupError(f"there is no route `{name}`")
         return found
 

@@ -69,7 +69,8 @@ class Prepared:
 
     @classmethod
     def send(cls, name: str, /, *args: Any, **kwargs: Any) -> Prepared:
-        """A call of a function by its name, with positional and keyword values. `TypeError` as in `call`."""
+        """A call of a route, named without its first slash, with positional and keyword values. `TypeError` as in
+        `call`."""
         pieces = encode_pieces({"args": list(args), "kwargs": kwargs})
         return cls(called_name(name).lstrip("/"), pieces, is_function=True)
 

@@ -100,7 +100,10 @@ class Client(BaseClient):
         return self.call_prepared(Prepared.call(route, value), returns=returns, **options)
 
     def send(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function by its name: all arguments are the function's. For options see `with_options`.
+        """Calls a route with positional and keyword values: all arguments are those of its code.
+
+        `name` is the route without its first slash: `"add"` for `/add`, `"public/login"` for `/public/login`, whatever
+        the function is called. For options see `with_options`.
 
         Raises as `call`.
         """

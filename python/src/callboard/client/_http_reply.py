@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from callboard._envelope import Buffer, EnvelopeError, decode, encode
 from callboard._errors import is_handled
 from callboard.client._http_request import ENVELOPE, SMALL_BYTES, STREAM_TYPE, Endpoint, Sending
+from callboard.client._mistakes import redirected
 from callboard.client.errors import KINDS
 from callboard.client.policy import REPLY_TOO_LARGE
 from callboard.client.transport import Failure
@@ -43,6 +45,11 @@ class Reply:
     def __init__(self, response: httpx.Response, max_bytes: int) -> None:
         self.status = response.status_code
         self.headers = response.headers
+        # The route as its caller has named it: a path, perhaps with a method before it.
+        request = response.request
+        self.method: str | None = request.headers.get("x-callboard-method")
+        path = unquote(request.url.path)
+        self.called = path if self.method is None else f"{self.method} {path}"
         self.media_type = _media_type(response)
         # An answer without a body is a None.
         self._has_no_body = response.status_code in (204, 205)
@@ -103,7 +110,11 @@ def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:
         except (ValueError, RecursionError):
             problem = None
         if isinstance(problem, dict):
-            return failure_of_problem(problem, reply.status, retry_after, request_id)
+            failure = failure_of_problem(problem, reply.status, retry_after, request_id)
+            if reply.method is not None and failure.error_type == "method_not_allowed":
+                # The node names that of the request, which has an envelope in a `POST`.
+                failure.message = failure.message.replace("POST", reply.method, 1)
+            return failure
     shown = reply.media_type or "of no type"
     # What has the id of a node, and is no error of it, was chosen by code, which has run.
     has_run = request_id is not None
@@ -111,8 +122,13 @@ def failure_of_response(reply: Reply, endpoint: Endpoint) -> Failure:
         message = f"{endpoint.name} answered in an unknown format ({shown}): is it a node of Callboard?"
         return Failure("internal", message, request_id=request_id, status=reply.status)
     if 300 <= reply.status < 400:
-        message = f"{endpoint.name} redirects to {reply.headers.get('location', 'nowhere')}: use that address"
-        return Failure("internal", message, request_id=request_id, status=reply.status, was_started=has_run)
+        location = reply.headers.get("location")
+        if has_run:
+            failure = redirected(reply.called, reply.status, location, str(endpoint.base))
+            failure.request_id = request_id
+            return failure
+        message = f"{endpoint.name} redirects to {location or 'nowhere'}: use that address"
+        return Failure("internal", message, status=reply.status, was_started=False)
     kind = _KINDS.get(reply.status, "failed" if reply.status < 500 else "internal")
     text = " ".join(body[:200].decode("utf-8", "replace").split())
     return Failure(

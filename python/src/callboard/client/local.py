@@ -20,6 +20,7 @@ from callboard._options import called_name, path_parameters, split_name
 from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:
+    from callboard._response import Response
     from callboard._target import Route
     from callboard.client._calls import CallsApart
     from callboard.testing import App
@@ -38,7 +39,7 @@ class AsyncLocalTransport:
     async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
         found, method, value, context = self._read(route, pieces, options)
         is_stream = found is not None and found.signature.streams
-        output = None if is_stream else await self._output(found, method, value, context)
+        output = None if is_stream else await self._output(route, found, method, value, context)
         if is_stream or isinstance(output, Outputs):
             raise Failure("invalid_input", f"`{route}` answers with a stream: use `replies`", status=406)
         return encode(output)
@@ -46,7 +47,7 @@ class AsyncLocalTransport:
     async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
         found, method, value, context = self._read(route, pieces, options)
         if found is None or not found.signature.streams:
-            outputs = await self._output(found, method, value, context)
+            outputs = await self._output(route, found, method, value, context)
             for output in outputs if isinstance(outputs, Outputs) else [outputs]:
                 yield encode(output)
             return
@@ -83,7 +84,7 @@ class AsyncLocalTransport:
                 raise _failure(error) from error
         return found, (found.attribute or found.name) if found else None, value, _context(found, route, options)
 
-    async def _output(self, found: Route | None, method: str | None, value: Any, context: Context) -> Any:
+    async def _output(self, called: str, found: Route | None, method: str | None, value: Any, context: Context) -> Any:
         """The output; of a pipeline that streams all `Outputs`."""
         try:
             running = self._app.call(value, method, context, as_client=True)
@@ -92,6 +93,7 @@ class AsyncLocalTransport:
             output = await in_time(running, limit, _late)
             if context.remaining() == 0.0:
                 raise _late()
+            _check_answer(called, context._response)
             return output
         except Failure:
             raise
@@ -153,6 +155,16 @@ class ThreadedTransport:
         """Nothing is open."""
 
 
+def _check_answer(called: str, response: Response | None) -> None:
+    """Refuses an answer that a node's client reads no output from."""
+    status = None if response is None else response.status_code
+    if response is not None and status is not None and 300 <= status < 400:
+        # Mistakes are few, and a worker imports this module.
+        from callboard.client._mistakes import redirected
+
+        raise redirected(called_name(called), status, response.headers.get("location"))
+
+
 def _late() -> Failure:
     return Failure("deadline_exceeded", "the deadline passed before the outcome was there", status=504)
 
@@ -164,7 +176,7 @@ def _context(route: Route | None, called: str, options: Options) -> Context:
     if route is not None:
         headers = {name: headers[name] for name in route.reads("headers") if name in headers}
         query = {name: query[name] for name in route.reads("query") if name in query}
-    return Context(
+    found = Context(
         request_id=options.request_id,
         route=None if route is None else route.public_name,
         traceparent=options.traceparent,
@@ -174,6 +186,10 @@ def _context(route: Route | None, called: str, options: Options) -> Context:
         path=path,
         deadline=None if options.timeout is None else time.monotonic() + options.timeout,
     )
+    if route is not None:
+        # The call runs with a copy of the context, which shares it.
+        found.response  # noqa: B018 - it is made where it is read
+    return found
 
 
 def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[str, Any]) -> Any:
