@@ -18,7 +18,7 @@ use super::rerun_budget::RerunBudget;
 use super::response_cache::ResponseCache;
 use super::sharing::Hosted;
 use crate::clock::{self, Instant};
-use crate::error::{CallError, ErrorKind};
+use crate::error::{CallError, ErrorKind, RETRY_AFTER};
 use crate::id::StageName;
 use crate::log_limit::{LogRate, SharedLogLimit};
 use crate::metrics::{DiscardPlace, DiscardReason, NodeMetrics, StageMetrics};
@@ -27,9 +27,6 @@ use crate::remote::Cluster;
 use crate::stage::{StageSettings, StageSpec};
 use crate::timeline::{BatchFacts, ReleaseReason, RunEnd};
 use crate::worker::NotePort;
-
-/// The retry time of a failed stage that is trying to start just now.
-const RETRY_SOON: Duration = Duration::from_secs(1);
 
 /// One stage on this node.
 #[derive(Debug)]
@@ -324,7 +321,7 @@ impl Pool {
             (state, None) => format!("stage `{name}` is {state}"),
         };
         let error = match self.health.retry_at() {
-            Some(at) => CallError::unavailable(message, at.saturating_duration_since(clock::now()).max(RETRY_SOON)),
+            Some(at) => CallError::unavailable(message, at.saturating_duration_since(clock::now()).max(RETRY_AFTER)),
             None => CallError::new(ErrorKind::Unavailable, message),
         };
         error.at_stage(name)

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use callboard_codec::Value;
 use callboard_core::{App, CallError, ErrorKind, Failure, RouteSpec, Stage, Task};
 use callboard_http::{ApiInfo, ApiKeys, HttpConfig};
-use callboard_server::Server;
+use callboard_server::{Server, own_protocols};
 use serde_json::{Value as Json, json};
 use tokio::net::TcpListener;
 
@@ -51,6 +51,16 @@ fn table() -> Vec<Row> {
         Row { kind, has_run: !more.is_empty(), cells: cells[2..2 + COLUMNS.len()].to_vec() }
     });
     rows.collect()
+}
+
+#[test]
+fn every_door_has_a_column() {
+    let mut doors = own_protocols().doors();
+    doors.sort_unstable();
+    let of_column = |column: &str| if column.starts_with("`/v2`") { "oip".to_owned() } else { column.to_lowercase() };
+    let mut columns: Vec<_> = COLUMNS.into_iter().filter(|column| *column != "HTTP").map(of_column).collect();
+    columns.sort_unstable();
+    assert_eq!(columns, doors);
 }
 
 /// A node whose routes fail as the row says whose number is a text somewhere in their input.
