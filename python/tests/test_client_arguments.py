@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,21 @@ def test_a_wrong_option_is_refused(call: Call, options: dict[str, Any], error: t
 def test_a_wrong_route_is_refused(call: Call, route: Any) -> None:
     error = ValueError if isinstance(route, str) else TypeError
     with pytest.raises(error, match=r"route.*: write a path such as '/classify'"):
+        call(route)
+
+
+@pytest.mark.parametrize(
+    ("route", "cure"),
+    [
+        ("/", "`/` is the index of the node"),
+        ("GET /items?limit=1", "query={…}"),
+        ("get /items", "'GET /classify'"),
+        ("/cart/a b/add", "quote()"),
+        ("/echo/", "without `/` at its end"),
+    ],
+)
+def test_a_wrong_route_comes_with_its_cure(call: Call, route: str, cure: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(cure)):
         call(route)
 
 

@@ -50,7 +50,7 @@ def test_between_slow_items_it_is_seen_that_a_caller_has_left(monkeypatch: pytes
 
 def test_a_value_that_does_not_fit_is_named_by_its_place() -> None:
     assert converter(dict[str, float])({"x": 1}) == {"x": 1.0}
-    with pytest.raises(cb.InvalidInput, match=r"Expected `float`, got `str` - at `\$\[\.\.\.\]`"):
+    with pytest.raises(cb.InvalidInput, match=r"Expected `float`, got `str` - at `\$\[\"x\"\]`"):
         converter(dict[str, float])({"x": "one"})
 
 

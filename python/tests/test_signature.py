@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import callboard as cb
 from callboard._schema import schema
-from callboard._target import routes_of
+from callboard._target import TargetError, routes_of
 
 Pixels: TypeAlias = np.ndarray[tuple[int, Literal[3, 4]], np.dtype[np.float32]]
 Scalar: TypeAlias = np.ndarray[tuple[()], np.dtype[np.float32]]
@@ -103,6 +103,39 @@ def test_a_parameter_called_context_may_be_an_input() -> None:
 
     with cb.test_client(answer) as client:
         assert client.call({"question": "a", "context": "b"}) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("hint", "cure"),
+    [
+        (cb.Request, "context: cb.Context"),
+        (list[cb.Request], "context: cb.Context"),
+        (cb.Request | None, r"cb\.Header"),
+        (cb.Caller, "`caller` is its name"),
+        (type("UploadFile", (), {"__module__": "fastapi.datastructures"}), "a `cb.File`"),
+        (type("Request", (), {"__module__": "starlette.requests"}), "context: cb.Context"),
+    ],
+)
+def test_what_a_node_says_is_never_read_from_a_body(hint: Any, cure: str) -> None:
+    def answer(request: Any) -> None: ...
+
+    answer.__annotations__["request"] = hint
+    with pytest.raises(TargetError, match=f"the parameter `request`: `.*` is not read from the body: .*{cure}"):
+        cb.test_client(cb.function(answer))
+
+
+def test_the_wrong_member_of_a_map_is_named_by_its_key() -> None:
+    prices = {f"p{number}": 1.0 for number in range(200)}
+    nested = {"shops": [{"prices": prices}, {"prices": {**prices, "p 77": "free"}}]}
+    with pytest.raises(cb.InvalidInput) as refused:
+        accepts(dict[str, list[dict[str, dict[str, float]]]], nested)
+    # Of several maps, the outer ones have no names.
+    assert "[...]" in str(refused.value)
+    with pytest.raises(cb.InvalidInput) as refused:
+        accepts(list[dict[str, float]], [prices, {**prices, "p 77": "free"}])
+    assert refused.value.fields == [('$[1]["p 77"]', "Expected `float`, got `str`")]
+    with pytest.raises(cb.InvalidInput, match=r"`\$\[\.\.\.\]`"):
+        accepts(dict[str, float], {str(number): "free" for number in range(10_000)})
 
 
 def test_unknown_and_missing_parameters_are_refused() -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from callboard._auth import Caller, Request
+from callboard._auth import AUTH_ROUTE, Caller, Request
 from callboard._options import (
     Task,
     affinity_of,
@@ -45,8 +45,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The attributes that carry the options of a decorator.
 SERVICE = "__callboard_service__"
 METHOD = "__callboard_method__"
-# The route of the function that names callers. No edge serves it.
-AUTH_ROUTE = "@auth"
 # What the routes of ASGI apps begin with. Their paths come behind it.
 ASGI_ROUTE = "@asgi"
 ON_START = "__callboard_on_start__"

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from callboard._api import AUTH_ROUTE, NOTED, SERVICE
+from callboard._api import NOTED, SERVICE
+from callboard._auth import AUTH_ROUTE
 from callboard._compose import AnyStep, NodeStage, Step, parts, tree, walk
 from callboard._depends import depends_of
 from callboard._fit import Misfit, check

@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+# The route of the function that names callers. No edge serves it.
+AUTH_ROUTE = "@auth"
+
 
 class Request(msgspec.Struct, frozen=True):
     """The head of a request, as the function with `@auth` gets it. The body has not been read."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
+import json
+import operator
 import re
 from collections.abc import Callable
 from typing import Any, get_origin
@@ -40,7 +43,53 @@ def convert(value: Any, hint: Any) -> Any:
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=from_plain)
     except (msgspec.ValidationError, AttributeError, RecursionError):
-        return _convert_in_other_forms(value, hint)
+        try:
+            return _convert_in_other_forms(value, hint)
+        except InvalidInput as error:
+            raise _with_key(error, value, hint) from error.__cause__
+
+
+# The members of a map in which the wrong one is looked for: eight more conversions.
+_SEARCHED = 256
+
+
+def _with_key(error: InvalidInput, value: Any, hint: Any) -> InvalidInput:
+    """The same with the key of the member that is wrong, for which msgspec writes `[...]`."""
+    ((place, message), *others) = error.fields
+    before, is_map, after = place.partition("[...]")
+    steps = [int(index) if index else name for index, name in re.findall(r"\[(\d+)]|\.([^.\[]+)", before)]
+    if not is_map or others or "[...]" in after:
+        return error
+    try:
+        members = functools.reduce(operator.getitem, steps, value)
+    except (LookupError, TypeError):
+        return error
+    if type(members) is not dict or len(members) > _SEARCHED:
+        return error
+    while len(members) > 1:
+        half = dict(list(members.items())[: len(members) // 2])
+        try:
+            _convert_in_other_forms(_replaced(value, steps, half), hint)
+        except InvalidInput:
+            members = half
+        else:
+            members = dict(list(members.items())[len(half) :])
+    (key,) = members
+    place = f"{before}[{json.dumps(str(key)[:_SHOWN_KEY], ensure_ascii=False)}]{after}"
+    return InvalidInput(f"{message} - at `{place}`", [(place, message)])
+
+
+# Characters of a key.
+_SHOWN_KEY = 64
+
+
+def _replaced(value: Any, steps: list[Any], member: Any) -> Any:
+    """The value with another one at a place."""
+    if not steps:
+        return member
+    copied = copy.copy(value)
+    copied[steps[0]] = _replaced(value[steps[0]], steps[1:], member)
+    return copied
 
 
 def from_text(text: str | list[str], hint: Any) -> Any:
@@ -48,7 +97,15 @@ def from_text(text: str | list[str], hint: Any) -> Any:
     try:
         return msgspec.convert(text, hint, strict=False, dec_hook=from_plain)
     except msgspec.ValidationError as error:
-        raise _invalid(error, hint) from error
+        found = _invalid(error, hint)
+        raise InvalidInput(_of_text(str(found)), [(place, _of_text(told)) for place, told in found.fields]) from error
+
+
+def _of_text(message: str) -> str:
+    """What is wrong with a text, which is what all parts of a request are."""
+    return message.replace("Expected `bool`, got `str`", "Expected `true` or `false`").replace(
+        ", got `str`", ", got another text"
+    )
 
 
 def _convert_in_other_forms(value: Any, hint: Any) -> Any:

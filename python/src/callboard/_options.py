@@ -249,12 +249,25 @@ def route_path(route: str) -> str:
         raise TypeError(f"route={route!r}: write a path such as '/classify'")
     path = route if route.startswith("/") else "/" + route
     if path.endswith("/") or not path.isprintable() or any(char in " ?#" for char in path):
-        hint = "; its method is in methods=[…]" if split_name(route)[0] else ""
-        raise ValueError(f"route {route!r}: write a path such as '/classify'{hint}")
+        raise ValueError(f"route {route!r}: write a path such as '/classify'{_route_hint(route, path)}")
     names = path_parameters(path)
     if any(brace in _PARAMETER.sub("", path) for brace in "{}") or len(set(names)) < len(names):
         raise ValueError(f"route {route!r}: a parameter is a whole segment, each of another name: '/items/{{item_id}}'")
     return path
+
+
+def _route_hint(route: str, path: str) -> str:
+    """What to do instead of what such a path was meant to do."""
+    method, _, rest = route.partition(" ")
+    if path == "/":
+        return "; `/` is the index of the node"
+    if method.isalpha() and rest.startswith("/"):
+        return "; a route has its method in methods=[…], and a call has it in capitals: 'GET /classify'"
+    if "?" in path:
+        return "; a call has its query parameters in query={…}"
+    if path.endswith("/"):
+        return ", without `/` at its end"
+    return "; urllib.parse.quote() writes other characters" if " " in path or "#" in path else ""
 
 
 def split_name(name: str) -> tuple[str | None, str]:

@@ -29,6 +29,7 @@ _SCALARS: dict[Any, set[Any]] = {
 }
 # Outputs of these types are never maps or lists, nor objects that become one.
 _PLAIN = frozenset((bool, int, float, str, bytes, type(None)))
+_LISTS = frozenset((list, tuple, set, frozenset))
 
 Encode = Callable[[Any], Sequence[Buffer]]
 
@@ -43,7 +44,7 @@ def encoder(hint: Any, forms: int, convert: Callable[[Any, Any], Any], name: Cal
     if kinds is None:
         return functools.partial(encode_pieces, forms=forms) if forms else encode_pieces
     fitting, is_scalar = kinds
-    looked_at = _PLAIN | {dict} if _has_fields(hint) else _PLAIN
+    looked_at = _looked_at(hint)
 
     def checked(output: Any) -> Sequence[Buffer]:
         kind = type(output)
@@ -69,11 +70,33 @@ def _check(output: Any, hint: Any, convert: Callable[[Any, Any], Any], name: Cal
         raise TypeError(f"a value of type `{kind}` is not what the hint `-> {name(hint)}` says{what}") from None
 
 
-def _has_fields(hint: Any) -> bool:
-    """Whether a map may stand for a class of this hint."""
+def _looked_at(hint: Any) -> frozenset[Any]:
+    """The types of outputs that are looked at where they do not fit: a map may stand for a class, but no list does, nor
+    one of both for the other."""
+    found = _PLAIN
+    if _every(_is_map_or_class, hint):
+        found |= _LISTS
+    if _every(_LISTS.__contains__, hint) or not _every(lambda kind: not _has_fields(kind), hint):
+        found |= {dict}
+    return found
+
+
+def _every(holds: Callable[[Any], bool], hint: Any) -> bool:
+    """Whether this holds for each class of this hint that is no scalar."""
     kind = get_origin(hint) or hint
+    if kind in _SCALARS:
+        return True
     if kind in (Annotated, Union, types.UnionType):
-        return any(map(_has_fields, get_args(hint)[: 1 if kind is Annotated else None]))
+        return all(_every(holds, each) for each in get_args(hint)[: 1 if kind is Annotated else None])
+    return holds(kind)
+
+
+def _is_map_or_class(kind: Any) -> bool:
+    return kind is dict or _has_fields(kind)
+
+
+def _has_fields(kind: Any) -> bool:
+    """Whether a map may stand for it."""
     return (
         typing.is_typeddict(kind)
         or dataclasses.is_dataclass(kind)

@@ -13,12 +13,13 @@ import inspect
 import operator
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
 from callboard import _media
+from callboard._auth import AUTH_ROUTE
 from callboard._context import Context
 from callboard._conversion import convert, converter, from_plain, holder_of
 from callboard._envelope import FRAMES, PACKED, forms_of
@@ -111,6 +112,7 @@ class Signature:
             return
         if isinstance(hint, type) and issubclass(hint, Response):
             raise TypeError(f"{place}: the answer is `context.response`, of a parameter `context: cb.Context`")
+        self._check_place(hint, place)
         part, hint = split(hint)
         if part is None and name in path_parameters(self._path):
             part = PathParameter(self._path)
@@ -133,6 +135,16 @@ class Signature:
             return
         self.hints[name] = hint
         self.defaults.update((name, each) for each in defaults)
+
+    def _check_place(self, hint: Any, place: str) -> None:
+        """Refuses types that code gets from the node, and of other frameworks: an input of them would be the client's
+        word."""
+        if self._path == AUTH_ROUTE:
+            return
+        for kind in _classes_in(hint):
+            cure = _ELSEWHERE.get((kind.__module__.partition(".")[0], kind.__name__))
+            if cure is not None:
+                raise TypeError(f"{place}: `{kind.__name__}` is not read from the body: {cure}")
 
     def _output(self, returned: Any) -> Any:
         if self.streams:
@@ -245,6 +257,29 @@ def _is_context(hint: Any) -> bool:
     """Whether a parameter of this hint gets the call. It may be optional, for code that calls the function itself."""
     kinds = get_args(hint) if is_union(hint) else (hint,)
     return [kind for kind in kinds if kind is not type(None)] in ([Context], [list[Context]])
+
+
+_HEAD = "take `context: cb.Context`, or a header by `Annotated[str, cb.Header()]`"
+# Where to find what other frameworks, and `@auth`, give as a parameter.
+_ELSEWHERE = {
+    ("callboard", "Request"): _HEAD,
+    ("callboard", "Caller"): "take `context: cb.Context`, whose `caller` is its name",
+    ("starlette", "Request"): _HEAD,
+    ("starlette", "UploadFile"): "take a `cb.File`",
+    ("starlette", "Response"): "take `context: cb.Context`, whose `response` is the answer",
+    ("starlette", "BackgroundTasks"): "take `context: cb.Context`, and call `context.after(…)`",
+    ("fastapi", "UploadFile"): "take a `cb.File`",
+    ("fastapi", "BackgroundTasks"): "take `context: cb.Context`, and call `context.after(…)`",
+}
+
+
+def _classes_in(hint: Any) -> Iterator[type]:
+    """The classes that a hint names."""
+    hint = unaliased(hint)
+    if isinstance(hint, type) and get_origin(hint) is None:
+        yield hint
+    for each in get_args(hint):
+        yield from _classes_in(each)
 
 
 def _identity(value: Any) -> Any:

@@ -4,13 +4,14 @@
 //! * **Full:** a route without room for one more call is answered with 503, as is the request.
 //! * **Late:** 503 after the timeout of the route, or of the request.
 //! * **Over its rate:** 429, as for a key. The counts of callers are bounded: see [`MAX_CALLERS`].
-//! * **Failed:** a status that the function chose is passed on with its message; any other failure is 500 or 503, and
-//!   says nothing of it. The log does, at most at [`FAILURES`].
+//! * **Failed:** a status that the function chose is passed on with its message, 401 and 403 in the kinds that they have
+//!   from the edge itself; any other failure is 500 or 503, and says nothing of it. The log does, at most at [`FAILURES`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_core::edge::ErrorParts;
 use callboard_core::log_limit::{LogRate, SharedLogLimit};
 use callboard_core::{CallError, CallOptions, ErrorKind, Instant, LocalClient, Priority};
 use parking_lot::Mutex;
@@ -124,7 +125,7 @@ impl Callers {
 
     fn refusal(&self, error: CallError, id: &RequestId) -> ApiError {
         if error.kind() == ErrorKind::Failed && error.status().is_some() {
-            return error.without_trace().into();
+            return as_refused(error.without_trace()).into();
         }
         let tell = |left_out| {
             tracing::warn!(left_out, "lines about callers that could not be found out were left out");
@@ -139,6 +140,17 @@ impl Callers {
             ApiError::new(ErrorKind::Unavailable, "the caller cannot be checked now").retry_after(error.retry_after())
         }
     }
+}
+
+/// What the app says of a caller. Its 401 and 403 have the kinds of the edge's own.
+fn as_refused(error: CallError) -> CallError {
+    let kind = match error.status() {
+        Some(401) => ErrorKind::Unauthenticated,
+        Some(403) => ErrorKind::PermissionDenied,
+        _ => return error,
+    };
+    let ErrorParts { message, details, headers, .. } = error.into_parts();
+    ErrorParts { details, headers, ..ErrorParts::new(kind, message) }.into()
 }
 
 /// A count for each name.

@@ -11,6 +11,8 @@ use axum::http::header::CONTENT_DISPOSITION;
 pub(super) struct Disposition {
     pub(super) name: Option<String>,
     pub(super) has_file_name: bool,
+    /// The name of the file is empty: a browser writes so where no file was chosen.
+    pub(super) names_no_file: bool,
 }
 
 impl Disposition {
@@ -26,7 +28,10 @@ impl Disposition {
             let (value, after) = value(after.trim_start());
             match name.trim_matches([' ', '\t', ';']).to_ascii_lowercase().as_str() {
                 "name" => disposition.name = disposition.name.or(Some(value)),
-                "filename" | "filename*" => disposition.has_file_name = true,
+                "filename" | "filename*" => {
+                    disposition.has_file_name = true;
+                    disposition.names_no_file = value.is_empty();
+                }
                 _ => {}
             }
             rest = after;
@@ -74,7 +79,8 @@ mod tests {
             ("form-data", None, false),
             ("", None, false),
         ] {
-            let expected = Disposition { name: name.map(str::to_owned), has_file_name };
+            let names_no_file = header.contains("filename=\"\"");
+            let expected = Disposition { name: name.map(str::to_owned), has_file_name, names_no_file };
             assert_eq!(Disposition::parse(header), expected, "{header}");
         }
     }

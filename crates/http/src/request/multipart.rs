@@ -178,6 +178,9 @@ pub(crate) async fn read<A: Arrival + Send, B: RequestBody>(
         let format = content_type.as_deref().and_then(Format::from_media_type);
         let is_text = !disposition.has_file_name && content_type.is_none_or(|essence| essence.starts_with("text/"));
         let bytes = whole(&mut part, &held).await?;
+        if disposition.names_no_file && bytes.is_empty() {
+            continue;
+        }
         fields.entry(name).or_default().push(Part { format, is_text, bytes });
     }
     Err(ApiError::bad_multipart(format!("the form has more than {MAX_PARTS} parts")))

@@ -82,7 +82,10 @@ async fn the_app_names_the_caller_of_a_request_or_refuses_it() {
     let refused = server.post_json("/seen", "1").await;
     assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
     assert_eq!(refused.problem()["message"], "send a token");
-    assert_eq!(call(&server, "forbidden").await.status, 403);
+    assert_eq!(refused.problem()["kind"], "unauthenticated");
+    let forbidden = call(&server, "forbidden").await;
+    assert_eq!(forbidden.status, 403);
+    assert_eq!(forbidden.problem()["kind"], "permission_denied");
     for (token, status) in [("bug", 500), ("long", 500), ("panic", 503)] {
         let answer = call(&server, token).await;
         assert_eq!(answer.status, status, "{token}");

@@ -205,6 +205,22 @@ async fn a_file_in_a_type_may_be_any_part_of_a_form_and_is_base64_in_json() {
     }
 }
 
+/// A browser sends an empty file without a name for a field in which no file was chosen.
+#[tokio::test]
+async fn a_file_that_was_not_chosen_is_no_part() {
+    let server = Server::for_app(uploads(), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let fields = part("title", "", "one") + &part("options", "", "{\"scale\": 1.5}");
+    let file = part("pages", "; filename=\"page.png\"\r\nContent-Type: image/png", "abc");
+    let unchosen = |name: &str| part(name, "; filename=\"\"\r\nContent-Type: application/octet-stream", "");
+    let form = [&*fields, &file, &unchosen("pages"), &unchosen("cover"), "--xyz--\r\n"].concat();
+    let answer = client.post("/upload", &[FORM], form).await;
+    assert_eq!((answer.status, answer.text()), (200, "\"one × 1.5: 3 and 0\""));
+
+    let answer = client.post("/upload", &[FORM], fields + &unchosen("pages") + "--xyz--\r\n").await;
+    assert_eq!((answer.status, answer.text()), (200, "\"one × 1.5:  and 0\""));
+}
+
 /// As clients write parts that no browser sends.
 #[tokio::test]
 async fn a_part_arrives_with_its_own_bytes_in_every_spelling() {

@@ -118,7 +118,9 @@ def _query(query: Any) -> tuple[tuple[str, str], ...]:
         raise TypeError(f"query: a mapping of names to values, and not {type(query).__name__}")
     for name, value in query.items():
         if not isinstance(name, str) or not isinstance(value, (str, int, float)):
-            raise TypeError(f"query[{name!r}]: must be a text, a number or a bool, and not {type(value).__name__}")
+            cure = ': write several as "a,b"' if isinstance(value, (list, tuple, set)) else ""
+            what = f"must be a text, a number or a bool, and not {type(value).__name__}"
+            raise TypeError(f"query[{name!r}]: {what}{cure}")
     texts = ((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in query.items())
     return tuple(texts)
 
