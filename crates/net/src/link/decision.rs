@@ -73,8 +73,9 @@ pub(super) struct LinkLook {
 ///
 /// Any new acknowledgement answers a keep-alive, and nothing else does. A link is lost when keep-alives have had no
 /// answer for long enough, counted from the first one. So the other side may pause for almost as long. While a full
-/// congestion window holds keep-alives back, only QUIC's probes leave, at doubled intervals: when packets arrive again
-/// after a pause, the answer comes after up to twice the time, and is waited for.
+/// congestion window holds keep-alives back, only QUIC's probes leave, at doubled intervals: if the other side was heard
+/// within the time, after a pause or on a line that loses much, the answer comes after up to twice the time, and is
+/// waited for.
 #[derive(Debug)]
 pub(super) struct LinkDecision {
     times: LinkTimes,
@@ -152,7 +153,8 @@ impl LinkDecision {
         let is_due = self.sent_at.is_none_or(|at| now - at >= self.times.keep_alive);
         let is_unanswered = self.unanswered.is_some() && self.takes_keep_alives;
         self.is_held_back = is_unanswered && (self.is_held_back || is_due && heard.left == self.left_before);
-        let is_held_back = self.is_held_back && self.quiet < 3 * self.times.keep_alive;
+        // Something has arrived since: the line loses much, and it is not dead.
+        let is_held_back = self.is_held_back && self.quiet < self.times.lost_after;
         let lost_after = self.times.lost_after * if is_held_back { 2 } else { 1 };
         let is_unanswered_for = |limit| self.unanswered.is_some_and(|unanswered| unanswered >= limit);
         LinkLook {
@@ -310,6 +312,26 @@ mod tests {
             }
             let found = line.lost_at.expect("it is lost");
             assert!(found.abs_diff(millis(lost_at)) <= millis(300), "{found:?}");
+        }
+    }
+
+    /// QUIC's probes are seconds apart after some of them are lost, and nothing else leaves.
+    #[test]
+    fn a_line_that_brings_packets_now_and_then_has_twice_the_time_for_an_answer() {
+        for (heard_until, is_lost) in [(7_000, false), (2_000, true)] {
+            let mut line = Line::dialled();
+            line.until(millis(1_000), true, true);
+            line.holds_back = true;
+            for second in 1..6 {
+                line.until(millis(1_000 * second + 400), true, false);
+                if second * 1_000 < heard_until {
+                    line.hear();
+                }
+            }
+            line.answer();
+            line.holds_back = false;
+            line.until(millis(12_000), true, true);
+            assert_eq!(line.lost_at.is_some(), is_lost, "{line:?}");
         }
     }
 
