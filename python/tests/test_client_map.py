@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from node import ENVIRONMENT, PROGRAM
 from callboard import AsyncClient, CallError, Client
 from callboard._envelope import decode
 from callboard.client import FailedError, Stream, UnavailableError
+from callboard.client.http import AsyncHttpTransport
 
 LENGTH = """
 import callboard as cb
@@ -312,6 +314,49 @@ def test_a_map_over_a_node_that_restarts_has_every_result(how: int, tmp_path: Pa
         for each in nodes:
             each.kill()
             each.wait()
+
+
+@pytest.mark.parametrize("wait", [0, 0.3])
+def test_a_map_over_a_port_where_nothing_listens_connects_a_few_times(
+    wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[float] = []
+    once = AsyncHttpTransport._call_once
+    monkeypatch.setattr(
+        AsyncHttpTransport, "_call_once", lambda *args: attempts.append(time.monotonic()) or once(*args)
+    )
+    with Client(f"http://127.0.0.1:{unused_port()}", start_up_wait=wait) as client:
+        results = list(client.map("/echo", range(500), in_flight=8))
+    assert len(results) == 500 and all(isinstance(each, UnavailableError) for each in results)
+    assert all(f"after {wait:g} s" in str(each) for each in results)
+    # Those of the first window while they wait, and one a second.
+    assert len(attempts) <= 8 * 10 + attempts[-1] - attempts[0]
+
+
+def test_a_map_goes_on_with_a_node_that_came_back() -> None:
+    port = unused_port()
+    with Client(f"http://127.0.0.1:{port}", start_up_wait=0.1) as client:
+        results = client.map("/echo", range(10**9), in_flight=4)
+        assert isinstance(next(results), UnavailableError)
+        with Node(echo, port):
+            found = next(each for each in results if not isinstance(each, UnavailableError))
+            assert [found + 1, found + 2] == [next(results), next(results)]
+            results.close()
+
+
+@pytest.mark.parametrize("has_tqdm", [False, True])
+def test_progress_counts_errors(
+    has_tqdm: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if has_tqdm:
+        pytest.importorskip("tqdm")
+    else:
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    half = Node(lambda each: echo(each) if each.number % 2 else problem(500, "failed"))
+    with half as node, Client(node.url) as client:
+        list(client.map("/echo", range(4), in_flight=1, progress=True))
+    shown = capsys.readouterr().err
+    assert shown.rstrip().endswith("errors=2]" if has_tqdm else ", 2 errors"), shown
 
 
 def test_progress_is_a_line_without_tqdm() -> None:

@@ -125,14 +125,43 @@ def test_calls_of_a_stream_wait_together_for_a_node_that_went_away() -> None:
     absence.answered()
     assert 8 < until_it_fails(attempts(STREAM, absence=absence), gone()) <= 10
     now = 10.0
-    # The next input makes the attempts of a plain call, which never waits.
-    for options in (STREAM, UNUSED):
-        assert now < until_it_fails(attempts(options, absence=absence, now=now), gone(), now) < now + 1
+    # A plain call never waits.
+    assert now < until_it_fails(attempts(absence=absence, now=now), gone(), now) < now + 1
     with pytest.raises(Failure) as last:
         attempts(STREAM, absence=absence, now=now, limit=1).pause(gone(), now)
     assert last.value.message == "gone after 10 s"
     absence.answered()
+    attempts(STREAM, absence=absence, now=now).check(now)
     assert until_it_fails(attempts(STREAM, absence=absence, now=now), gone(), now) > now + 8
+
+
+def test_calls_of_a_stream_fail_at_once_after_the_wait_and_one_a_second_looks_for_the_node() -> None:
+    absence = Absence(10)
+    now = until_it_fails(attempts(STREAM, absence=absence), gone())
+    for at in (now, now + 0.9):
+        assert absence.is_gone(at)
+        with pytest.raises(Failure) as failed:
+            attempts(STREAM, absence=absence, now=at).check(at)
+        assert (failed.value.message, failed.value.is_unsent, failed.value.retryable) == ("gone after 10 s", True, True)
+        # Another object each time: a call may change its own.
+        failed.value.message += "!"
+    attempts(absence=absence, now=now).check(now)
+    look = now + 1.1
+    call = attempts(STREAM, absence=absence, now=look)
+    call.check(look)
+    with pytest.raises(Failure):
+        attempts(STREAM, absence=absence, now=look).check(look)
+    with pytest.raises(Failure):
+        call.pause(gone(), look)
+    assert absence.is_gone(look + 0.9)
+    absence.answered()
+    assert not absence.is_gone(look)
+    attempts(STREAM, absence=absence, now=look).check(look)
+
+
+def test_a_host_that_is_not_known_is_looked_for_once_a_second() -> None:
+    absence, unknown = Absence(10), Failure("unavailable", "not known", is_unsent=True, was_started=False)
+    assert until_it_fails(attempts(STREAM, absence=absence), unknown) == 0.0 and absence.is_gone(0.5)
 
 
 def test_the_wait_of_an_earlier_stream_is_not_that_of_a_later_one() -> None:

@@ -31,6 +31,7 @@ from callboard.client import (
 )
 from callboard.client._http_calls import CallStream
 from callboard.client._http_request import Endpoint
+from callboard.client.policy import Absence
 from callboard.client.transport import Options, Settings
 
 HEAD_END = b"\r\n\r\n"
@@ -349,7 +350,8 @@ def test_an_async_stream_ends_what_is_in_flight() -> None:
 def test_an_event_loop_goes_on_if_the_time_of_all_unsent_calls_is_up() -> None:
     async def main() -> None:
         options = Options(timeout=1)
-        stream = CallStream(Endpoint("http://127.0.0.1:1", Settings()), Settings(), "/a", options, unused, lambda: None)
+        endpoint = Endpoint("http://127.0.0.1:1", Settings())
+        stream = CallStream(endpoint, Settings(), "/a", options, unused, Absence(0))
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         stream.begin([b"a"], options, outcome)
         outcome.cancel()

@@ -191,7 +191,7 @@ class AsyncClient(BaseClient):
                             raise result
                         finally:
                             del result
-                    bar.step()
+                    bar.step(result)
                     yield (value, result) if with_inputs else result
                     since = clock()
                     continue

@@ -256,7 +256,7 @@ class Client(BaseClient):
                         raise result
                     finally:
                         del result
-                bar.step()
+                bar.step(result)
                 yield (value, result) if with_inputs else result
         finally:
             bar.close()

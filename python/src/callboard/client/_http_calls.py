@@ -26,6 +26,7 @@ from callboard.client._calls import CallsApart, Outcome, ended, fail, succeed
 from callboard.client._http_connection import closed, head_of_answer, next_event, opened
 from callboard.client._http_reply import END, ERROR, FRAME, OUTPUT, Frames, failure_of_frame, lost
 from callboard.client._http_request import STREAM_TYPE, Endpoint
+from callboard.client.policy import Absence
 from callboard.client.transport import Failure, Options, Settings
 
 # A larger input is a request of its own, where it holds up no other.
@@ -52,12 +53,12 @@ class CallStream:
         route: str,
         options: Options,
         make: Callable[[Sequence[Buffer], Options], Awaitable[Buffer]],
-        answered: Callable[[], None],
+        absence: Absence,
     ) -> None:
         self._endpoint = endpoint
         self._settings = settings
         self._request = endpoint.head_of_calls(route, options)
-        self._answered = answered
+        self._absence = absence
         self._apart = CallsApart(make)
         # The calls that a stream has not carried, which are made again.
         self._again = 0
@@ -84,8 +85,8 @@ class CallStream:
         # Those whose time is up are first.
         while self._unsent and self._unsent[0].outcome.done():
             self._unsent.popleft()
-        is_large = sum(map(len, pieces)) > _LARGEST_BYTES
-        if is_large or self._again or time.monotonic() < self._endpoint.no_streams_until:
+        is_large, now = sum(map(len, pieces)) > _LARGEST_BYTES, time.monotonic()
+        if is_large or self._again or now < self._endpoint.no_streams_until or self._absence.is_gone(now):
             self._apart.begin(pieces, options, outcome)
             return
         self._unsent.append(_Call(pieces, options, outcome))
@@ -144,7 +145,7 @@ class CallStream:
         try:
             await stream.write(http.send(self._request))
             if await self._is_answered(stream, http):
-                self._answered()
+                self._absence.answered()
                 return await self._exchange_calls(stream, http)
             # A request of its own is told why.
             self._leave_unsent()

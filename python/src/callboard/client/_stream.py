@@ -12,6 +12,7 @@ import time
 from collections.abc import Sized
 from typing import Any
 
+from callboard._exceptions import CallError
 from callboard._options import positive, timeout_ms
 from callboard.client.errors import DeadlineExceededError
 from callboard.client.transport import Options
@@ -54,6 +55,7 @@ class Bar:
 
     def __init__(self, inputs: Any, wanted: bool, route: str) -> None:
         self._bar: Any = None
+        self._errors = 0
         if wanted:
             total = len(inputs) if isinstance(inputs, Sized) else None
             try:
@@ -63,9 +65,14 @@ class Bar:
             else:
                 self._bar = tqdm(total=total, desc=route, unit="call")
 
-    def step(self) -> None:
-        if self._bar is not None:
-            self._bar.update()
+    def step(self, result: Any) -> None:
+        """Counts a result, which may be an error."""
+        if self._bar is None:
+            return
+        if isinstance(result, CallError):
+            self._errors += 1
+            self._bar.set_postfix(errors=self._errors, refresh=False)
+        self._bar.update()
 
     def close(self) -> None:
         if self._bar is not None:
@@ -80,9 +87,13 @@ class _Line:
         self._is_terminal = self._file.isatty()
         self._route = route
         self._of = "" if total is None else f"/{total}"
-        self._count = 0
+        self._count = self._errors = 0
         self._start = time.monotonic()
         self._next = self._start
+
+    def set_postfix(self, errors: int, refresh: bool) -> None:
+        """As that of tqdm."""
+        self._errors = errors
 
     def update(self) -> None:
         self._count += 1
@@ -97,5 +108,6 @@ class _Line:
 
     def _write(self, begin: str, end: str) -> None:
         rate = self._count / max(time.monotonic() - self._start, 1e-3)
-        self._file.write(f"{begin}{self._route}: {self._count}{self._of} calls, {rate:.0f}/s{end}")
+        errors = f", {self._errors} errors" if self._errors else ""
+        self._file.write(f"{begin}{self._route}: {self._count}{self._of} calls, {rate:.0f}/s{errors}{end}")
         self._file.flush()

@@ -106,6 +106,7 @@ class HttpTransport:
     def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
         attempts = Attempts(self._settings, options, self._budget, self._absence, _CLOCK())
+        attempts.check(_CLOCK())
         while True:
             try:
                 return make(attempts)
@@ -209,7 +210,7 @@ class AsyncHttpTransport:
         if self._endpoint.proxy is not None:
             found = CallsApart(make)
         else:
-            found = CallStream(self._endpoint, self._settings, route, options, make, self._absence.answered)
+            found = CallStream(self._endpoint, self._settings, route, options, make, self._absence)
         with self._lock:
             self._streams.add(found)
         return found
@@ -226,6 +227,7 @@ class AsyncHttpTransport:
     async def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
         attempts = Attempts(self._settings, options, self._budget, self._absence, _CLOCK())
+        attempts.check(_CLOCK())
         while True:
             try:
                 with _until(attempts.deadline):

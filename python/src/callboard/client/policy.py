@@ -62,14 +62,20 @@ class Absence:
     """Since when the node has not answered.
 
     All calls wait for a node that has not answered yet, and calls of a stream also for one that went away. The wait
-    is the same for all of them together, so that a long stream does not wait again for each of its inputs.
+    is the same for all of them together, so that a long stream does not wait again for each of its inputs. Once it is
+    used up, calls of a stream fail at once, and one of them a second looks whether the node is there.
     """
+
+    LOOK = 1.0
 
     def __init__(self, wait: float) -> None:
         self._wait = wait
         self._began: float | None = None
         self._last = 0.0
         self.has_answered = False
+        # The failure after the wait, and when a call of a stream is made again.
+        self._gone: Failure | None = None
+        self._look = 0.0
 
     def called(self, now: float) -> None:
         """A call begins. The wait of calls that are long over is not its own."""
@@ -84,9 +90,26 @@ class Absence:
         self._began, self._last = began, now
         return began + self._wait
 
+    def used_up(self, failure: Failure, now: float) -> bool:
+        """A call of a stream has failed after the wait, or would fail whenever it is made. Whether one did before."""
+        was_gone, self._gone, self._look = self._gone is not None, failure.repeated(), now + self.LOOK
+        return was_gone
+
+    def is_gone(self, now: float) -> bool:
+        """Whether calls of a stream fail at once."""
+        return self._gone is not None and now < self._look
+
+    def failure(self, now: float) -> Failure | None:
+        """The failure of a call of a stream that begins now. None: it is made."""
+        gone = self._gone
+        if gone is None or now < self._look:
+            return gone and gone.repeated()
+        self._look = now + self.LOOK
+        return None
+
     def answered(self) -> None:
         """The node is there."""
-        self._began, self.has_answered = None, True
+        self._began, self.has_answered, self._gone = None, True, None
 
 
 class Attempts:
@@ -107,6 +130,16 @@ class Attempts:
     def remaining(self, now: float) -> float | None:
         """Seconds until the caller gives up."""
         return None if self.deadline is None else self.deadline - now
+
+    def check(self, now: float) -> None:
+        """Raises the failure of a call of a stream whose node is gone, before it is made."""
+        failure = self._absence.failure(now) if self._options.is_of_stream else None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # A frame that has its own error is a cycle.
+                del failure
 
     def answered(self) -> None:
         """The node is there."""
@@ -134,11 +167,15 @@ class Attempts:
         if kind is None or not kind.is_retryable:
             return False
         if not (failure.retryable or (failure.is_lost and self._options.idempotent)):
+            if failure.is_unsent and self._options.is_of_stream:
+                self._absence.used_up(failure, now)
             return False
         if self._waits_for_node(failure):
             if then <= self._absence.until(now):
                 return True
             failure.message += f" after {self._settings.start_up_wait:g} s"
+            if self._options.is_of_stream and self._absence.used_up(failure, now):
+                return False
             if not self._absence.has_answered:
                 return False
         if failure.kind == "overloaded" and self._options.is_of_stream:

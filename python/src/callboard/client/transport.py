@@ -128,6 +128,12 @@ class Failure(Exception):
         self.is_lost = is_lost
         self.is_unsent = is_unsent
 
+    def repeated(self) -> Failure:
+        """The same failure, of another call."""
+        found = Failure(self.kind, self.message)
+        found.__dict__.update(self.__dict__)
+        return found
+
     def alone(self) -> Failure:
         """The failure without its frames, which refer to the call."""
         self.__traceback__ = self.__cause__ = self.__context__ = None
