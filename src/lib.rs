@@ -115,6 +115,7 @@
 //! | `onnx` | yes | ONNX models as stages |
 //! | `state` | no | a file for the state of keyed actors: `RedbStore` |
 //! | `postgres` | no | a server for the state of keyed actors: `PostgresStore` |
+//! | `bucket` | no | a bucket, in S3 or the like, for the state of keyed actors: `BucketStore` |
 //! | `process` | yes | stages in child processes: Python services, and any program that speaks the worker protocol |
 //! | `tls` | yes | certificates on the HTTP edge; without it, a configuration that names one is an error at the start |
 //! | `zstd` | yes | zstd as a coding of bodies over HTTP, beside gzip and deflate |
