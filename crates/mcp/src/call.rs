@@ -88,7 +88,7 @@ impl ToolCall<'_> {
         let deadline = Deadline::after(start, edge.timeout_of(route, self.head.timeout));
         let request = (&self.parts.uri, &self.parts.headers, &self.parts.extensions);
         let options = self.context.call_options(route, request, deadline, &self.head)?;
-        let admission = edge.admit(route, 0)?;
+        let admission = edge.admit_session(route, 0, options.session())?;
         let budget = edge.codec_budget(admission.account(), deadline);
         budget.charge(options.attribute_bytes())?;
         let arguments = arguments.unwrap_or_else(|| Bytes::from_static(schema::no_arguments()));

@@ -96,7 +96,7 @@ pub(crate) async fn read_body<'a>(
         layout.check(bytes)?;
     }
     let coding = head.coding;
-    let mut pending = PendingAdmission::new(client, call.route, start);
+    let mut pending = PendingAdmission::new(client, call.route, start, head.session);
     let deadline = pending.deadline(head.timeout);
     let read = (&parts.uri, &parts.headers, &parts.extensions);
     let options = call.context.call_options(call.route, read, deadline, &head)?;

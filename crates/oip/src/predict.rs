@@ -44,7 +44,7 @@ pub(crate) async fn predict(call: ModelCall<'_>, request: ProtocolRequest<'_>) -
     }
     budget.charge(count.saturating_mul(ITEM_BYTES))?;
     let run = |admission, instance| run(call, &budget, admission, options.clone(), instance);
-    let ran = run_all(client, call.route, admission, instances, run).await?;
+    let ran = run_all(client, call.route, admission, options.session(), instances, run).await?;
     let (mut outputs, mut timing, mut cache_use) = (Vec::with_capacity(count), Timing::default(), None);
     for (output, of_call, used) in ran {
         outputs.push(output);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use callboard_codec::{DecodeLimits, Payload, Value};
 use callboard_core::edge::{Admission, Route};
-use callboard_core::{CacheUse, CallOptions, ErrorKind, LocalClient, Timing};
+use callboard_core::{CacheUse, CallOptions, ErrorKind, LocalClient, SessionKey, Timing};
 use callboard_http::protocol::{ApiError, CodecBudget, LARGE_BYTES};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -51,12 +51,13 @@ const ARRAY_BYTES: usize = 256;
 /// The most items of one request that run at a time: several batches, and no queue that others cannot enter.
 const MAX_RUNNING: usize = 256;
 
-/// The outcomes of the calls of all items, in their order. `admission` is that of the body, whose bytes its account
-/// keeps.
+/// The outcomes of the calls of all items, in their order, all of the same session if there is one. `admission` is that
+/// of the body, whose bytes its account keeps.
 pub(crate) async fn run_all<I, T, F>(
     client: &LocalClient,
     route: &Arc<Route>,
     admission: Admission,
+    session: Option<SessionKey>,
     items: Vec<I>,
     run: impl Fn(Admission, I) -> F,
 ) -> Result<Vec<T>, ApiError>
@@ -68,7 +69,7 @@ where
     let most = route.max_in_flight().map_or(MAX_RUNNING, |most| most.get().min(MAX_RUNNING));
     let mut admissions = vec![admission];
     while admissions.len() < calls.min(most) {
-        admissions.push(edge.admit(route, 0)?);
+        admissions.push(edge.admit_session(route, 0, session)?);
     }
     let (admitted, run) = (admissions.into_iter().map(Some).chain(std::iter::repeat_with(|| None)), &run);
     let runs = items.into_iter().zip(admitted).map(|(item, admission)| {
@@ -76,7 +77,7 @@ where
         Box::pin(async move {
             let admission = match admission {
                 Some(admission) => admission,
-                None => edge.admit(route, 0)?,
+                None => edge.admit_session(route, 0, session)?,
             };
             run(admission, item).await
         })
@@ -107,7 +108,7 @@ impl ModelRun<'_> {
         budget.charge(rows.saturating_mul(inputs.len().saturating_mul(ARRAY_BYTES).saturating_add(ITEM_BYTES)))?;
         let items = items_of(inputs, rows);
         let run = |admission, item| self.run_item(budget, admission, options.clone(), item);
-        let ran = run_all(self.client, self.route, admission, items, run).await?;
+        let ran = run_all(self.client, self.route, admission, options.session(), items, run).await?;
         let (mut outcomes, mut timing, mut cache_use) = (Vec::with_capacity(rows), Timing::default(), None);
         for (outputs, of_item, used) in ran {
             outcomes.push(outputs);

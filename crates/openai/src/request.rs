@@ -164,7 +164,7 @@ impl<'a> ModelRequest<'a> {
 
     /// Takes the permit of one call with this input.
     pub(crate) async fn admit(&self, input: Value) -> Result<(Admission, Payload), ApiError> {
-        let admission = self.context.client.edge().admit(&self.route, 0)?;
+        let admission = self.context.client.edge().admit_session(&self.route, 0, self.options.session())?;
         callboard_http::protocol::from_value(&self.budget(), admission, &self.route, input).await
     }
 

@@ -84,7 +84,7 @@ impl<'a> EdgeHandle<'a> {
     ///
     /// `Overloaded` if the node has no permits left, `Unavailable` if it drains, `NotFound` if the route was removed.
     pub fn admit(self, route: &Arc<Route>, bytes: u64) -> Result<Admission, CallError> {
-        self.admit_arrived(route, bytes, clock::now())
+        self.admit_session(route, bytes, None)
     }
 
     /// As [`admit`](Self::admit), for a call of this session: during a rollout, its calls stay on one revision.
@@ -98,16 +98,22 @@ impl<'a> EdgeHandle<'a> {
         bytes: u64,
         session: Option<SessionKey>,
     ) -> Result<Admission, CallError> {
-        self.0.let_in(clock::now(), self.0.hold_route(route, session)?, bytes)
+        self.admit_arrived(route, bytes, clock::now(), session)
     }
 
-    /// Takes the permits for a call that arrived earlier than this: its body began. See [`admit`](Self::admit).
+    /// As [`admit_session`](Self::admit_session), for a call that arrived earlier than this: its body began.
     ///
     /// # Errors
     ///
     /// As [`admit`](Self::admit).
-    pub fn admit_arrived(self, route: &Arc<Route>, bytes: u64, arrived: Instant) -> Result<Admission, CallError> {
-        self.0.let_in(arrived, self.0.hold_route(route, None)?, bytes)
+    pub fn admit_arrived(
+        self,
+        route: &Arc<Route>,
+        bytes: u64,
+        arrived: Instant,
+        session: Option<SessionKey>,
+    ) -> Result<Admission, CallError> {
+        self.0.let_in(arrived, self.0.hold_route(route, session)?, bytes)
     }
 
     /// Whether the node has room for a call of this many bytes now. Takes no permit: for calls whose bodies have not

@@ -103,7 +103,7 @@ impl<'a> Caller<'a> {
         let edge = self.client.edge();
         let deadline = Deadline::after(arrived_at, edge.timeout_of(&of.route, self.head.timeout));
         let options = self.origin.call_options(&of.route, self.request, deadline, self.head)?;
-        let admission = edge.admit_arrived(&of.route, 0, arrived_at)?;
+        let admission = edge.admit_arrived(&of.route, 0, arrived_at, options.session())?;
         let budget = edge.codec_budget(Arc::clone(account) as _, deadline);
         budget.charge(options.attribute_bytes())?;
         let (admission, read) = self.arrays(of, &budget, admission).await?;

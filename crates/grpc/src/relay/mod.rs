@@ -97,7 +97,7 @@ impl GrpcCall<'_> {
         let deadline = Deadline::after(arrived_at, edge.timeout_of(&route, Some(timeout)));
         let parts = (&head.uri, &head.headers, &head.extensions);
         let options = context.call_options(&route, parts, deadline, request)?.with_tag(TAG, "1");
-        let admission = edge.admit_arrived(&route, 0, arrived_at)?;
+        let admission = edge.admit_arrived(&route, 0, arrived_at, options.session())?;
         let budget = edge.codec_budget(account, deadline);
         budget.charge(options.attribute_bytes())?;
 

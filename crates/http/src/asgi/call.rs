@@ -43,7 +43,7 @@ pub(crate) async fn answer<B: RequestBody>(
     let head = RequestHead::of_call_alone(request.headers())?;
     let max_bytes = config.max_body_bytes_of(route.name());
     let announced = announced_length(request.body(), max_bytes)?;
-    let mut arrival = PendingAdmission::new(client, route, start);
+    let mut arrival = PendingAdmission::new(client, route, start, head.session);
     let head_by = arrival.deadline(head.timeout);
     // A client that says how long it waits means the whole answer.
     let deadline = if head.timeout.is_some() { head_by } else { Deadline::never(start) };

@@ -104,7 +104,7 @@ async fn arrive<'a, B: RequestBody, T>(
 
     let max_bytes = config.max_body_bytes_of(route.name());
     let announced = announced_length(request.body(), max_bytes)?;
-    let mut arrival = PendingAdmission::new(client, route, start);
+    let mut arrival = PendingAdmission::new(client, route, start, head.session);
     let deadline = arrival.deadline(head.timeout);
 
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };

@@ -19,7 +19,7 @@ use axum::body::HttpBody;
 use bytes::Bytes;
 use callboard_codec::Account;
 use callboard_core::edge::{Admission, BodyReservation, HeldBytes, Pace, PaceLimits, PendingBody, RequestBytes, Route};
-use callboard_core::{CallError, Deadline, Instant, LocalClient};
+use callboard_core::{CallError, Deadline, Instant, LocalClient, SessionKey};
 use tokio::time::Sleep;
 use tower::BoxError;
 
@@ -34,6 +34,7 @@ pub struct PendingAdmission<'a> {
     route: &'a Arc<Route>,
     /// The time at which the head was read. Timeouts count from here.
     arrived_at: Instant,
+    session: Option<SessionKey>,
     admission: Option<Admission>,
     request: Option<RequestBytes>,
 }
@@ -45,10 +46,15 @@ impl fmt::Debug for PendingAdmission<'_> {
 }
 
 impl<'a> PendingAdmission<'a> {
-    /// A call whose head was read at `arrived_at`.
+    /// A call, perhaps of a session, whose head was read at `arrived_at`.
     #[must_use]
-    pub const fn new(client: &'a LocalClient, route: &'a Arc<Route>, arrived_at: Instant) -> Self {
-        Self { client, route, arrived_at, admission: None, request: None }
+    pub const fn new(
+        client: &'a LocalClient,
+        route: &'a Arc<Route>,
+        arrived_at: Instant,
+        session: Option<SessionKey>,
+    ) -> Self {
+        Self { client, route, arrived_at, session, admission: None, request: None }
     }
 
     /// The deadline of the call.
@@ -65,7 +71,7 @@ impl<'a> PendingAdmission<'a> {
     pub fn into_admission(self) -> Result<Admission, CallError> {
         match self.admission {
             Some(admission) => Ok(admission),
-            None => self.client.edge().admit_arrived(self.route, 0, self.arrived_at),
+            None => self.client.edge().admit_arrived(self.route, 0, self.arrived_at, self.session),
         }
     }
 }
@@ -80,7 +86,7 @@ impl Arrival for PendingAdmission<'_> {
     }
 
     fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
-        let admit = |bytes| self.client.edge().admit_arrived(self.route, bytes, self.arrived_at);
+        let admit = |bytes| self.client.edge().admit_arrived(self.route, bytes, self.arrived_at, self.session);
         match (&self.admission, &self.request) {
             (Some(admission), None) => admission.grow(bytes),
             (Some(admission), Some(request)) => admission.grow_in(request, bytes),

@@ -1,7 +1,7 @@
 //! Calls that succeed: every form a body and an answer can have.
 
 use callboard_codec::{DecodeLimits, Format, Value};
-use callboard_core::{App, CacheSettings, CallContext, RouteSpec, SessionKey, Stage};
+use callboard_core::{App, CacheSettings, CallContext, Rollout, RouteSpec, SessionKey, Stage};
 use callboard_http::HttpConfig;
 use serde_json::json;
 
@@ -176,6 +176,26 @@ async fn only_the_body_limit_bounds_the_length_of_a_body() {
     };
     let server = Server::for_app(app(), config(change)).await;
     assert_eq!(server.post_json("/mirror", r#""longer than ten bytes""#).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_session_stays_on_one_revision_of_a_rollout() {
+    let numbered = |number: u64| RouteSpec::new("/number", Stage::each("number", move |_: &u64| Ok(number)));
+    let server = Server::for_app(App::new().mount(numbered(1)), HttpConfig::default()).await;
+    let rollout = Rollout::canary(0.5).min_calls(u64::MAX);
+    server.node().roll_out(numbered(2), rollout).await.unwrap();
+    let mut client = server.connect().await;
+    let mut seen = [false; 3];
+    for session in 0..20 {
+        let session = format!("session {session}");
+        let headers = [JSON, ("x-callboard-session", &session)];
+        let first = client.post("/number", &headers, "0").await.json();
+        for _ in 0..5 {
+            assert_eq!(client.post("/number", &headers, "0").await.json(), first);
+        }
+        seen[first.as_u64().unwrap() as usize] = true;
+    }
+    assert_eq!(seen, [false, true, true], "both revisions have sessions");
 }
 
 #[tokio::test]
