@@ -200,3 +200,46 @@ fn stream_part<'c>(
     });
     steps.flat_map(stream::iter)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ProcessConfig;
+    use crate::message::ToChild;
+    use crate::running::tests::{Callers, taken};
+
+    fn starting(config: &ProcessConfig, callers: Callers) -> Starting {
+        let Callers { child, node, .. } = callers;
+        let starting = Starting::new(&Arc::new(ChildStarter::new(config, Vec::new())), &node.replica);
+        assert!(starting.child.set(child).is_ok());
+        starting
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_cleaned_up_stops_its_child() {
+        let config = ProcessConfig::new(["worker"]);
+        for is_streaming in [true, false] {
+            let mut callers = Callers::new(true).await;
+            let mut queued = std::mem::replace(&mut callers.queued, tokio::sync::mpsc::channel(1).1);
+            let starting = starting(&config, callers);
+            if is_streaming {
+                StreamingProcessWorker(starting).cleanup().await;
+            } else {
+                ProcessWorker(starting).cleanup().await;
+            }
+            let messages = taken(&mut queued);
+            assert!(matches!(&messages[..], [ToChild::Stop { .. }]), "{messages:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_a_hosted_stage_is_of_its_method() {
+        let mut config = ProcessConfig::new(["worker"]);
+        let method =
+            ProcessMethod { name: "m".to_owned(), timeout: None, contract: callboard_core::Contract::default() };
+        config.methods.insert("hosted".to_owned(), method.clone());
+        let starting = starting(&config, Callers::new(true).await);
+        assert_eq!(starting.method(&StageName::new("hosted")), Some(&method));
+        assert_eq!(starting.method(&StageName::new("child")), None);
+    }
+}

@@ -274,4 +274,4 @@ impl Drop for RunningPart<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

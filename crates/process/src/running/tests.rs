@@ -6,15 +6,15 @@ use super::*;
 use crate::testing::WaitingNode;
 
 /// The callers' side of a child, with its queue of frames, and its end.
-struct Callers {
-    child: RunningChild,
-    queued: mpsc::Receiver<OutgoingFrame>,
+pub(crate) struct Callers {
+    pub(crate) child: RunningChild,
+    pub(crate) queued: mpsc::Receiver<OutgoingFrame>,
     has_ended: watch::Sender<Option<ChildEnd>>,
-    node: WaitingNode,
+    pub(crate) node: WaitingNode,
 }
 
 impl Callers {
-    async fn new(is_serial: bool) -> Self {
+    pub(crate) async fn new(is_serial: bool) -> Self {
         let ((frames, queued), (has_ended, ended)) = (mpsc::channel(64), watch::channel(None));
         let open = Arc::new(Mutex::new(OpenBatches::new(is_serial)));
         let (room, limits) = (Arc::new(Semaphore::new(2)), limits(1 << 20));
@@ -33,7 +33,7 @@ impl Callers {
     }
 }
 
-fn taken(queued: &mut mpsc::Receiver<OutgoingFrame>) -> Vec<ToChild> {
+pub(crate) fn taken(queued: &mut mpsc::Receiver<OutgoingFrame>) -> Vec<ToChild> {
     std::iter::from_fn(|| queued.try_recv().ok()).map(|frame| frame.message()).collect()
 }
 
