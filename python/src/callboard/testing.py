@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, NoReturn, Protocol
 from urllib.parse import quote, unquote
 
-from callboard._api import AUTH_ROUTE, SERVICE
-from callboard._auth import Caller
+from callboard._api import SERVICE
+from callboard._auth import AUTH_ROUTE, Caller
 from callboard._awaiting import finish, settled, wait
 from callboard._compose import NodeStage, Step, walk
 from callboard._context import Context, SetupContext

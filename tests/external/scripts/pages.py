@@ -2,21 +2,22 @@
 
 In the order of the page, in an empty directory:
 
-* A block `python` with a title, or with `# name.py` as its first line, is a file, and is written. Any other block
-  `python` is a program, and runs.
+* A block with a title, or a block `python` with `# name.py` as its first line, is a file, and is written. Any other
+  block `python` is a program, and runs.
 * A block `text` is what the program before it prints.
 * A block `console` has commands after `$`, each with its output; one without must only succeed. `callboard serve`, or a
   program with `cb.run`, runs until the next one starts; its addresses are used wherever the page says `localhost:8000`,
   `localhost:50051` and `localhost:8001`.
 * Blocks in other languages are only shown.
 
-A page with a comment such as `<!-- needs torch -->` is skipped where this module is missing. One that shows no output
+A page with a comment such as `<!-- needs torch -->` is skipped where no module and no program is called so. One that shows no output
 says so: `<!-- only commands -->`.
 """
 
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,7 @@ class Reader:
         for language, title, text in BLOCK.findall(page):
             name = re.match(r"# (\w+\.py)\n", text)
             title = title or (name[1] if name else "")
-            if language == "python" and title:
+            if title:
                 Path(self.directory, title).write_text(self.addressed(text))
             elif language == "python":
                 printed = self.run([sys.executable, "-c", self.addressed(text)])
@@ -142,7 +143,7 @@ def main(callboard: str, page: str) -> None:
     if heading:
         (text,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     needed = re.search(r"^<!-- needs (\w+) -->$", text, re.MULTILINE)
-    if needed and importlib.util.find_spec(needed[1]) is None:
+    if needed and importlib.util.find_spec(needed[1]) is None and shutil.which(needed[1]) is None:
         print(f"skipped {page}: it needs {needed[1]}")
         return
     with tempfile.TemporaryDirectory() as directory:
