@@ -26,6 +26,9 @@ use self::decision::{Heard, LinkDecision, LinkTimes};
 use crate::counter::{CountGuard, GuardCounter};
 use crate::endpoint::{Tuning, code, is_port_closed};
 
+/// What the other side reads as the reason if it has not answered.
+pub(crate) const TIMED_OUT: &[u8] = b"timed_out";
+
 /// The calls in hand of one connection, and whether the other side is silent.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -60,7 +63,7 @@ impl LinkEnd {
     pub(crate) fn close(self, connection: &Connection) {
         let reason: &[u8] = match self {
             Self::Gone => b"port_closed",
-            Self::Lost => b"timed_out",
+            Self::Lost => TIMED_OUT,
         };
         connection.close(code(ResetCode::Done), reason);
     }

@@ -8,6 +8,7 @@ use std::error::Error;
 use callboard_codec::wire::ResetCode;
 use quinn::ConnectionError;
 
+use crate::link::TIMED_OUT;
 use crate::refusal::{RefusalReason, explained};
 
 mod receiver;
@@ -26,6 +27,9 @@ fn cause(lost: &(dyn Error + 'static)) -> String {
 pub(crate) fn close_reason(error: &ConnectionError) -> String {
     let ConnectionError::ApplicationClosed(close) = error else { return error.to_string() };
     match ResetCode::from_number(close.error_code.into_inner()) {
+        Some(ResetCode::Done) if *close.reason == *TIMED_OUT => {
+            "the node has closed it: it had no answer for too long".to_owned()
+        }
         Some(ResetCode::Done) => "the node has ended".to_owned(),
         Some(ResetCode::Draining) => "the node has left".to_owned(),
         Some(code) => match std::str::from_utf8(&close.reason) {
@@ -33,5 +37,24 @@ pub(crate) fn close_reason(error: &ConnectionError) -> String {
             _ => format!("the node closed it ({code:?})"),
         },
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use quinn::ApplicationClose;
+
+    use super::*;
+    use crate::endpoint::code;
+
+    #[test]
+    fn a_node_that_has_given_a_connection_up_has_not_ended() {
+        let closed = |reason| {
+            let (error_code, reason) = (code(ResetCode::Done), Bytes::from_static(reason));
+            close_reason(&ConnectionError::ApplicationClosed(ApplicationClose { error_code, reason }))
+        };
+        assert_eq!(closed(TIMED_OUT), "the node has closed it: it had no answer for too long");
+        assert_eq!(closed(b""), "the node has ended");
     }
 }
