@@ -97,7 +97,8 @@ hostile *args:
 
 # The guarantees of a cluster under load and loss, in full and with figures: a quiet machine, about fifteen minutes.
 promises:
-    CALLBOARD_PROMISES=full RUST_BACKTRACE=0 cargo test --release -p callboard-net --test it promises -- --nocapture --test-threads=1
+    CALLBOARD_PROMISES=full RUST_BACKTRACE=0 cargo test --release -p callboard-net --test it -- promises frozen --nocapture --test-threads=1
+    CALLBOARD_PROMISES=full CALLBOARD_REQUIRE=namespaces RUST_BACKTRACE=0 cargo test --release -p callboard-net --test partition calls -- --nocapture --test-threads=1
 
 # The cost of metrics, access log and request ids, in instructions per call and request; needs valgrind.
 metrics-cost:
