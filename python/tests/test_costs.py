@@ -188,7 +188,12 @@ def test_an_answer_in_small_chunks_takes_no_more_than_four_times_its_bytes() -> 
     from callboard.client._http_reply import FrameReader, Reply
 
     def whole() -> None:
-        reply = Reply(httpx.Response(200, headers={"content-type": "application/vnd.callboard.envelope"}), 1 << 30)
+        response = httpx.Response(
+            200,
+            headers={"content-type": "application/vnd.callboard.envelope"},
+            request=httpx.Request("POST", "http://node/echo"),
+        )
+        reply = Reply(response, 1 << 30)
         for _ in range(1 << 17):
             reply.push(b"ab")
         assert bytes(reply.body()) == b"ab" * (1 << 17)

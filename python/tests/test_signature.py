@@ -125,17 +125,36 @@ def test_what_a_node_says_is_never_read_from_a_body(hint: Any, cure: str) -> Non
 
 
 def test_the_wrong_member_of_a_map_is_named_by_its_key() -> None:
-    prices = {f"p{number}": 1.0 for number in range(200)}
-    nested = {"shops": [{"prices": prices}, {"prices": {**prices, "p 77": "free"}}]}
-    with pytest.raises(cb.InvalidInput) as refused:
-        accepts(dict[str, list[dict[str, dict[str, float]]]], nested)
-    # Of several maps, the outer ones have no names.
-    assert "[...]" in str(refused.value)
-    with pytest.raises(cb.InvalidInput) as refused:
-        accepts(list[dict[str, float]], [prices, {**prices, "p 77": "free"}])
-    assert refused.value.fields == [('$[1]["p 77"]', "Expected `float`, got `str`")]
-    with pytest.raises(cb.InvalidInput, match=r"`\$\[\.\.\.\]`"):
-        accepts(dict[str, float], {str(number): "free" for number in range(10_000)})
+    def place(hint: Any, value: Any) -> str:
+        with pytest.raises(cb.InvalidInput) as refused:
+            accepts(hint, value)
+        ((found, message),) = refused.value.fields
+        assert str(refused.value) == f"{message} - at `{found}`"
+        return found
+
+    wrong = {**{f"p{number}": 1.0 for number in range(10_000)}, "p 77": "free", "q": 1.0}
+    maps = dict[str, list[dict[str, dict[str, float]]]]
+    assert place(list[dict[str, float]], [{}, wrong]) == '$[1]["p 77"]'
+    assert place(maps, {"shops": [{}, {"prices": wrong}]}) == '$["shops"][1]["prices"]["p 77"]'
+    # An envelope may have a tuple.
+    assert place(list[dict[str, float]], ({"a": "z"},)) == '$[0]["a"]'
+    assert place(tuple[int, dict[str, Cup]], [1, {"a": {"name": "tea", "prices": 1}}]) == '$[1]["a"].prices'
+    assert place(dict[str, float] | None, {"x" * 100: "free"}) == f'$["{"x" * 64}"]'
+    # Where it depends on the value which hint a member has, and of many maps, it stays as it was.
+    assert place(dict[str, dict[str, dict[str, dict[str, int]]]], {"a": {"b": {"c": {"d": "e"}}}}) == "$" + "[...]" * 4
+
+
+def test_a_text_of_a_validator_that_looks_like_a_place_is_no_place() -> None:
+    @dataclass
+    class Named:
+        a: dict[str, int]
+
+        def __post_init__(self) -> None:
+            raise ValueError("bad x - at `$.a[...]`")
+
+    for value in ({"a": {}}, {"a": {"b": 1}}):
+        with pytest.raises(cb.InvalidInput, match="bad x"):
+            accepts(Named, value)
 
 
 def test_unknown_and_missing_parameters_are_refused() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import io
 import json
-import operator
 import re
+import typing
 from collections.abc import Callable
-from typing import Any, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -29,8 +28,8 @@ from callboard._envelope.frames import (
 from callboard._exceptions import InvalidInput
 from callboard._records import is_record, made_of, struct_for
 from callboard._schema import schema
-from callboard._type_hints import name_of, normal, with_objects
-from callboard._unions import Misfits, first_fit, is_model, is_stand_in, remembering
+from callboard._type_hints import name_of, normal, unaliased, with_objects
+from callboard._unions import Misfits, first_fit, is_model, is_stand_in, is_union, remembering
 
 # The inputs that need no conversion if they have exactly the type of the hint.
 _EXACT = (str, int, float, bool, bytes)
@@ -49,47 +48,62 @@ def convert(value: Any, hint: Any) -> Any:
             raise _with_key(error, value, hint) from error.__cause__
 
 
-# The members of a map in which the wrong one is looked for: eight more conversions.
-_SEARCHED = 256
-
-
-def _with_key(error: InvalidInput, value: Any, hint: Any) -> InvalidInput:
-    """The same with the key of the member that is wrong, for which msgspec writes `[...]`."""
-    ((place, message), *others) = error.fields
-    before, is_map, after = place.partition("[...]")
-    steps = [int(index) if index else name for index, name in re.findall(r"\[(\d+)]|\.([^.\[]+)", before)]
-    if not is_map or others or "[...]" in after:
-        return error
-    try:
-        members = functools.reduce(operator.getitem, steps, value)
-    except (LookupError, TypeError):
-        return error
-    if type(members) is not dict or len(members) > _SEARCHED:
-        return error
-    while len(members) > 1:
-        half = dict(list(members.items())[: len(members) // 2])
-        try:
-            _convert_in_other_forms(_replaced(value, steps, half), hint)
-        except InvalidInput:
-            members = half
-        else:
-            members = dict(list(members.items())[len(half) :])
-    (key,) = members
-    place = f"{before}[{json.dumps(str(key)[:_SHOWN_KEY], ensure_ascii=False)}]{after}"
-    return InvalidInput(f"{message} - at `{place}`", [(place, message)])
-
-
+# The maps above a wrong value whose keys are looked for: each member of them is converted once more.
+_MAPS = 3
 # Characters of a key.
 _SHOWN_KEY = 64
 
 
-def _replaced(value: Any, steps: list[Any], member: Any) -> Any:
-    """The value with another one at a place."""
-    if not steps:
-        return member
-    copied = copy.copy(value)
-    copied[steps[0]] = _replaced(value[steps[0]], steps[1:], member)
-    return copied
+def _with_key(error: InvalidInput, value: Any, hint: Any) -> InvalidInput:
+    """The same with the keys of maps, for which msgspec writes `[...]`."""
+    ((place, message), *others) = error.fields
+    if others or not 0 < place.count("[...]") <= _MAPS:
+        return error
+    try:
+        place = _named(place, value, hint)
+    except Exception:
+        # The text of a validator may look like a place, and a hint may be none that is walked through.
+        return error
+    return InvalidInput(f"{message} - at `{place}`", [(place, message)])
+
+
+def _named(place: str, value: Any, hint: Any) -> str:
+    named = "$"
+    for step in re.findall(r"\[\.\.\.]|\[\d+]|\.[^.\[]+", place):
+        hint = _hint_at(hint, step)
+        if step == "[...]":
+            key = next(key for key, member in value.items() if not _fits(member, hint))
+            named += f"[{json.dumps(str(key)[:_SHOWN_KEY], ensure_ascii=False)}]"
+        else:
+            key = int(step[1:-1]) if step.startswith("[") else step[1:]
+            named += step
+        value = value[key]
+    return named
+
+
+def _hint_at(hint: Any, step: str) -> Any:
+    """The hint of a member. Raises `LookupError` where it depends on the value."""
+    hint = unaliased(hint)
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if is_union(hint):
+        (hint,) = [each for each in get_args(hint) if each is not type(None)]
+    members = get_args(hint)
+    if step == "[...]":
+        return members[1]
+    if not step.startswith("["):
+        return typing.get_type_hints(hint, include_extras=True)[step[1:]]
+    if get_origin(hint) is tuple and members[-1] is not ...:
+        return members[int(step[1:-1])]
+    return members[0]
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    try:
+        _convert_in_other_forms(value, hint)
+    except InvalidInput:
+        return False
+    return True
 
 
 def from_text(text: str | list[str], hint: Any) -> Any:
