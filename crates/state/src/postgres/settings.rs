@@ -6,7 +6,7 @@ use std::io;
 
 use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
@@ -78,7 +78,6 @@ impl Settings {
         let mut words = Words::default();
         let rest = words.take_from(text);
         let mut config: Config = rest.parse().map_err(|error| rejected(unread(&error)))?;
-        let is_socket = |host: &Host| !matches!(host, Host::Tcp(_));
         if config.get_hosts().is_empty() {
             // The names with which certificates are compared.
             for address in config.get_hostaddrs().to_vec() {
@@ -87,19 +86,32 @@ impl Settings {
         }
         let mode = words.mode()?;
         let roots = words.roots(mode)?;
-        let sockets = config.get_hosts().iter().filter(|host| is_socket(host)).count();
-        if sockets > 0 && sockets < config.get_hosts().len() && mode > TlsMode::Prefer {
-            return Err(rejected(format!("a socket of this machine has no TLS: `{mode}` needs addresses in `host`")));
-        }
-        let is_plain = mode == TlsMode::Disable || sockets > 0;
+        let is_plain = has_sockets(&config, mode)? || mode == TlsMode::Disable;
         config.ssl_mode(match mode {
             _ if is_plain => SslMode::Disable,
             TlsMode::Disable | TlsMode::Prefer => SslMode::Prefer,
             TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
         });
-        let tls = if is_plain { None } else { Some(Tls::try_new(mode, roots).map_err(rejected)?) };
+        let needs_binding = config.get_channel_binding() != ChannelBinding::Disable;
+        let tls = if is_plain { None } else { Some(Tls::try_new(mode, roots, needs_binding).map_err(rejected)?) };
         Ok(Self { config, tls })
     }
+}
+
+/// Whether the connections go over sockets of this machine, which have no TLS. Unless TLS is turned off, a text with
+/// sockets and addresses is refused: one mode cannot fit both.
+fn has_sockets(config: &Config, mode: TlsMode) -> Result<bool, ConnectStoreError> {
+    let hosts = config.get_hosts();
+    let sockets = hosts.iter().filter(|host| !matches!(host, Host::Tcp(_))).count();
+    if sockets > 0 && !config.get_hostaddrs().is_empty() {
+        // The connection would go to the address, not to the socket.
+        return Err(rejected("`host` names a socket of this machine: it cannot be used with `hostaddr`"));
+    }
+    if sockets > 0 && sockets < hosts.len() && mode != TlsMode::Disable {
+        let reason = "a socket of this machine has no TLS";
+        return Err(rejected(format!("{reason}: `{mode}` needs addresses in `host`, or sockets alone")));
+    }
+    Ok(sockets > 0)
 }
 
 fn rejected(reason: impl fmt::Display) -> ConnectStoreError {
@@ -276,6 +288,8 @@ mod tests {
             ("host=db", Some(TlsMode::Prefer)),
             ("host=db sslmode=disable sslrootcert=/none", None),
             ("host=/run/postgresql sslmode=require", None),
+            ("host=/run,db sslmode=disable", None),
+            ("host=db hostaddr=127.0.0.1 sslmode=require", Some(TlsMode::Require)),
             ("postgres://db?sslmode=require", Some(TlsMode::Require)),
             ("hostaddr=127.0.0.1 sslmode=prefer", Some(TlsMode::Prefer)),
         ] {
@@ -292,6 +306,10 @@ mod tests {
             ("host=db sslmode=verify-full sslrootcert=/none", "`sslrootcert`, /none: "),
             ("host=db sslmode=verify-full sslrootcert=/dev/null", "it has no certificate in PEM"),
             ("host=/run,db sslmode=require", "`sslmode=require` needs addresses in `host`"),
+            ("host=/run,db", "`sslmode=prefer` needs addresses in `host`"),
+            ("host=/run hostaddr=10.0.0.1 sslmode=verify-full", "it cannot be used with `hostaddr`"),
+            ("host=db,/run hostaddr=10.0.0.1,10.0.0.2", "it cannot be used with `hostaddr`"),
+            ("postgres://%2Frun/carts?hostaddr=10.0.0.1&sslmode=disable", "it cannot be used with `hostaddr`"),
             ("host=db sslcert=a", "`sslcert` is not supported"),
             ("host=db port=x", "invalid value for option `port`"),
         ] {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use ring::digest::{self, digest};
@@ -40,11 +41,14 @@ pub(super) enum Roots {
 pub(super) struct Tls {
     config: Arc<ClientConfig>,
     mode: TlsMode,
+    /// Whether a password is only proven with a binding to the connection: the certificate is not verified, and the
+    /// text does not turn channel binding off.
+    needs_binding: bool,
 }
 
 impl Tls {
-    /// It may read the authorities of the system.
-    pub(super) fn try_new(mode: TlsMode, roots: Roots) -> Result<Self, String> {
+    /// It may read the authorities of the system. `needs_binding`: channel binding is not turned off.
+    pub(super) fn try_new(mode: TlsMode, roots: Roots, needs_binding: bool) -> Result<Self, String> {
         let trusted = match roots {
             Roots::Any => None,
             Roots::Of(certificates) => Some(store_of(certificates).ok_or("`sslrootcert` has no usable certificate")?),
@@ -56,13 +60,14 @@ impl Tls {
             }
         };
         let algorithms = provider::default_provider().signature_verification_algorithms;
+        let needs_binding = needs_binding && trusted.is_none();
         let verifier = Verifier { trusted, has_name: mode == TlsMode::VerifyFull, algorithms };
         let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
         let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = builder.with_no_client_auth();
         config.alpn_protocols = vec![ALPN.to_vec()];
-        Ok(Self { config: Arc::new(config), mode })
+        Ok(Self { config: Arc::new(config), mode, needs_binding })
     }
 
     pub(super) fn mode(&self) -> TlsMode {
@@ -195,23 +200,49 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Hands
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
-            let Self { tls: Tls { config, mode }, host } = self;
+            let Self { tls: Tls { config, mode, needs_binding }, host } = self;
             let name = ServerName::try_from(host.clone());
             let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error));
             let connecting = async { tokio_rustls::TlsConnector::from(config).connect(name?, stream).await };
-            connecting.await.map(Secured).map_err(|source| HandshakeError { host, mode, source })
+            match connecting.await {
+                Ok(stream) => Ok(Secured::new(stream, needs_binding)),
+                Err(source) => Err(HandshakeError { host, mode, source }),
+            }
         })
     }
 }
 
+/// Why a password is not proven.
+const UNBOUND: &str = "the password is not proven to this server: its certificate is not verified, and has a signature \
+                       (such as Ed25519) that cannot bind the proof to the connection. Set `sslmode` to verify-full or \
+                       verify-ca, or, in a network that you trust, set `channel_binding=disable`";
+
 /// A connection with TLS.
-pub(super) struct Secured<S>(client::TlsStream<S>);
+pub(super) struct Secured<S> {
+    stream: client::TlsStream<S>,
+    /// The hash of the certificate, if it can bind a proof of a password to this connection.
+    binding: Option<Vec<u8>>,
+    needs_binding: bool,
+    /// A password is to be proven without the binding that it needs: nothing more is written.
+    is_refused: AtomicBool,
+}
+
+impl<S> Secured<S> {
+    fn new(stream: client::TlsStream<S>, needs_binding: bool) -> Self {
+        let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        let binding = certificate.and_then(|certificate| hash_of(certificate));
+        Self { stream, binding, needs_binding, is_refused: AtomicBool::new(false) }
+    }
+}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
+    /// It is asked for before the first message of SCRAM, and only then. Without a binding that message would say that
+    /// this side knows none, and a relay with a certificate of its choice could pass the proof on to the true server.
     fn channel_binding(&self) -> ChannelBinding {
-        let certificate = self.0.get_ref().1.peer_certificates().and_then(<[_]>::first);
-        let hash = certificate.and_then(|certificate| hash_of(certificate));
-        hash.map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
+        if self.binding.is_none() && self.needs_binding {
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+        self.binding.clone().map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
     }
 }
 
@@ -226,7 +257,7 @@ fn hash_of(certificate: &[u8]) -> Option<Vec<u8>> {
         }
         "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" => &digest::SHA384,
         "1.2.840.113549.1.1.13" | "1.2.840.10045.4.3.4" => &digest::SHA512,
-        // Ed25519 and others have no hash of their own: there is no binding then.
+        // Ed25519 has no hash of its own, and that of RSA-PSS is in its parameters: there is no binding then.
         _ => return None,
     };
     Some(digest(algorithm, certificate).as_ref().to_vec())
@@ -234,20 +265,23 @@ fn hash_of(certificate: &[u8]) -> Option<Vec<u8>> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, out)
+        Pin::new(&mut self.stream).poll_read(cx, out)
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        if self.is_refused.load(Ordering::Relaxed) {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::PermissionDenied, UNBOUND)));
+        }
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

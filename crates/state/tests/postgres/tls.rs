@@ -7,13 +7,14 @@ use std::time::Duration;
 use callboard_core::keyed::{StateKey, StateStore, StoreError};
 use callboard_state::PostgresStore;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SignatureAlgorithm};
 use tokio_postgres::{Client, NoTls};
 
 use super::server::Server;
 
-/// An authority of this name, in this file.
-fn authority(name: &str, file: &str) -> Issuer<'static, KeyPair> {
-    let (mut params, key) = (CertificateParams::new([]).unwrap(), KeyPair::generate().unwrap());
+/// An authority of this name, in this file, which signs so.
+fn authority(name: &str, file: &str, signature: &'static SignatureAlgorithm) -> Issuer<'static, KeyPair> {
+    let (mut params, key) = (CertificateParams::new([]).unwrap(), KeyPair::generate_for(signature).unwrap());
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     fs::write(file, params.self_signed(&key).unwrap().pem()).unwrap();
@@ -40,14 +41,14 @@ struct Lab {
 }
 
 impl Lab {
-    /// `None` if the programs are not here.
-    async fn start() -> Option<Self> {
-        let mut server = super::server("tls")?;
+    /// With this signature in the certificate. `None` if the programs are not here.
+    async fn start(name: &str, signature: &'static SignatureAlgorithm) -> Option<Self> {
+        let mut server = super::server(name)?;
         let file = |name: &str| format!("{}/{name}.pem", server.directory.display());
         let (right, wrong, namesake) = (file("right"), file("wrong"), file("namesake"));
-        let (issuer, key) = (authority("ours", &right), KeyPair::generate().unwrap());
-        authority("theirs", &wrong);
-        authority("ours", &namesake);
+        let (issuer, key) = (authority("ours", &right, signature), KeyPair::generate().unwrap());
+        authority("theirs", &wrong, signature);
+        authority("ours", &namesake, signature);
         let certificate = CertificateParams::new(["db.internal".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
         server.until_up().await;
         server.stop();
@@ -104,7 +105,7 @@ const OTHER: &str = "other.internal";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_is_as_secure_as_its_sslmode_says() {
-    let Some(mut lab) = Lab::start().await else { return };
+    let Some(mut lab) = Lab::start("tls", &PKCS_ECDSA_P256_SHA256).await else { return };
     let [right, wrong, namesake] = [&lab.right, &lab.wrong, &lab.namesake].map(|file| format!("sslrootcert={file}"));
     for (host, words, is_secured) in [
         (NAME, "", true),
@@ -140,4 +141,25 @@ async fn a_connection_is_as_secure_as_its_sslmode_says() {
         assert!(error.starts_with("the server has no TLS, which `sslmode` asks for"), "{error}");
     }
     assert_eq!(lab.secured(NAME, "user=plain").await, Ok(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_is_not_proven_to_an_unverified_server_whose_certificate_cannot_bind_the_proof() {
+    let Some(lab) = Lab::start("unbound", &PKCS_ED25519).await else { return };
+    let (right, secret) = (format!("sslrootcert={}", lab.right), "user=secret password=hunter2");
+    for words in [format!("{secret} sslmode=require"), format!("{secret} sslmode=prefer")] {
+        let error = lab.secured(NAME, &words).await.unwrap_err();
+        assert!(error.contains("cannot bind the proof to the connection"), "{words}: {error}");
+    }
+    for words in [
+        format!("{secret} sslmode=require channel_binding=disable"),
+        format!("{secret} sslmode=require {right}"),
+        format!("{secret} sslmode=verify-full {right}"),
+        "sslmode=require".to_owned(),
+    ] {
+        assert_eq!(lab.secured(NAME, &words).await, Ok(true), "{words}");
+    }
+    let bound = format!("{secret} sslmode=verify-full {right} channel_binding=require");
+    let error = lab.secured(NAME, &bound).await.unwrap_err();
+    assert!(error.contains("server did not use channel binding"), "{error}");
 }
