@@ -84,7 +84,8 @@ const REMOVE: &str = "DELETE FROM callboard_keyed_actors WHERE kind = $1 AND key
 /// | `verify-full` | always | the same, else of an authority of the system; and for the name in `host` |
 ///
 /// Only `verify-full` keeps out everybody who can read and change the traffic, and `verify-ca` with an authority that
-/// issues certificates for this server alone. The file is read by [`try_new`](Self::try_new). Certificates of clients
+/// issues certificates for this server alone. With less, `channel_binding=require` keeps a password from being used for
+/// more than a proof that is bound to the connection. The file is read by [`try_new`](Self::try_new). Certificates of clients
 /// (`sslcert`) are not supported.
 #[derive(Debug)]
 pub struct PostgresStore {
@@ -140,11 +141,19 @@ pub enum ConnectStoreError {
 }
 
 impl PostgresStore {
-    /// What [`create_table`](Self::create_table) runs. It may run again.
+    /// What [`create_table`](Self::create_table) runs. It may run again. A table can have records from before the
+    /// sequence: the sequence then goes on from their greatest epoch. The lock keeps claims out between reading the
+    /// sequence and setting it, so it never goes back.
     pub const TABLE: &'static str = "CREATE TABLE IF NOT EXISTS callboard_keyed_actors (\
          kind bytea NOT NULL, key bytea NOT NULL, epoch bigint NOT NULL, version bigint NOT NULL, \
          owner text NOT NULL, state bytea, PRIMARY KEY (kind, key)); \
-         CREATE SEQUENCE IF NOT EXISTS callboard_keyed_epochs";
+         CREATE SEQUENCE IF NOT EXISTS callboard_keyed_epochs; \
+         DO $$ BEGIN \
+         IF (SELECT max(epoch) FROM callboard_keyed_actors) > (SELECT last_value FROM callboard_keyed_epochs) THEN \
+         LOCK TABLE callboard_keyed_actors IN SHARE ROW EXCLUSIVE MODE; \
+         PERFORM setval('callboard_keyed_epochs', max(epoch)) FROM callboard_keyed_actors \
+         HAVING max(epoch) > (SELECT last_value FROM callboard_keyed_epochs); \
+         END IF; END $$";
 
     /// A store on the server that `config` names: `host=db user=callboard dbname=carts`, or a URL `postgres://…`.
     /// Nothing is connected before the first operation. The authorities that it trusts are read now.
@@ -178,8 +187,8 @@ impl PostgresStore {
         self
     }
 
-    /// Makes the table and the sequence of epochs, if they do not exist. Once for a database, by a user who may. The user
-    /// of the nodes needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the table `callboard_keyed_actors`, and `USAGE` on
+    /// Makes the table and the sequence of epochs, if they do not exist, and lets the sequence go on from the greatest
+    /// epoch of the table. Once for a database, by the user who owns both. The user of the nodes needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the table `callboard_keyed_actors`, and `USAGE` on
     /// the sequence `callboard_keyed_epochs`.
     ///
     /// # Errors

@@ -100,6 +100,30 @@ async fn a_node_needs_no_rights_but_those_that_the_page_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn epochs_go_on_from_the_records_of_a_table_that_is_older_than_the_sequence() {
+    let Some(server) = server("older") else { return };
+    server.until_up().await;
+    let text = format!("host={} user=callboard dbname=postgres", server.directory.display());
+    let (operator, connection) = tokio_postgres::connect(&text, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let older = "DROP SEQUENCE callboard_keyed_epochs; \
+                 INSERT INTO callboard_keyed_actors VALUES ('cart', 'ann', 50, 0, 'a node')";
+    operator.batch_execute(older).await.unwrap();
+    let store = server.store();
+    let claimed = async |key| store.claim(StateKey { kind: "cart", key }, "a node").await.unwrap().epoch;
+    store.create_table().await.unwrap();
+    assert_eq!(claimed("bob").await, 51);
+    // A sequence that was made anew is behind, too.
+    operator.batch_execute("SELECT setval('callboard_keyed_epochs', 7)").await.unwrap();
+    store.create_table().await.unwrap();
+    assert_eq!(claimed("eve").await, 52);
+    // It does not go back when the records have gone.
+    operator.batch_execute("DELETE FROM callboard_keyed_actors").await.unwrap();
+    store.create_table().await.unwrap();
+    assert_eq!(claimed("ann").await, 53);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_killed_has_what_was_saved_and_is_connected_again() {
     let Some(mut server) = server("killed") else { return };
     server.until_up().await;
