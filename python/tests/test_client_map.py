@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import gc
+import itertools
 import json
 import signal
 import subprocess
@@ -337,11 +338,57 @@ def test_a_map_goes_on_with_a_node_that_came_back() -> None:
     port = unused_port()
     with Client(f"http://127.0.0.1:{port}", start_up_wait=0.1) as client:
         results = client.map("/echo", range(10**9), in_flight=4)
-        assert isinstance(next(results), UnavailableError)
+        # Those of the first window may still be waiting for the node.
+        assert all(isinstance(next(results), UnavailableError) for _ in range(8))
         with Node(echo, port):
             found = next(each for each in results if not isinstance(each, UnavailableError))
             assert [found + 1, found + 2] == [next(results), next(results)]
             results.close()
+
+
+def _streamed(kind: Any, client: Any, inputs: Any, **options: Any) -> Iterator[Any]:
+    """The results of a stream of either client. The asynchronous one has an event loop for all of them."""
+    if kind is Client:
+        yield from client.stream("/length", inputs, **options)
+        return
+    loop = asyncio.new_event_loop()
+    results = client.stream("/length", inputs, **options)
+    try:
+        while True:
+            try:
+                yield loop.run_until_complete(anext(results))
+            except StopAsyncIteration:
+                return
+    finally:
+        loop.run_until_complete(results.aclose())
+        loop.run_until_complete(client.aclose())
+        loop.close()
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("pause", [0.0, 1.1])
+def test_a_stream_after_one_whose_node_was_away_has_no_error(kind: Any, pause: float) -> None:
+    """Its inputs are requests of their own, all of them at the same time."""
+    port, inputs = unused_port(), ["a" * (300 << 10)] * 64
+    client = kind(f"http://127.0.0.1:{port}", start_up_wait=0.3)
+    assert all(isinstance(each, UnavailableError) for each in _streamed(kind, client, inputs))
+    with Node(_length, port):
+        # With and without a look of the old stream being due.
+        time.sleep(pause)
+        assert list(_streamed(kind, client, inputs)) == [300 << 10] * 64
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_calls_of_a_stream_wait_while_one_looks_whether_the_node_is_back(kind: Any) -> None:
+    port = unused_port()
+    client = kind(f"http://127.0.0.1:{port}", start_up_wait=0.1)
+    results = _streamed(kind, client, itertools.repeat("a" * (300 << 10)), look_ahead=16)
+    # Those of the first window may still be waiting for the node.
+    assert all(isinstance(next(results), UnavailableError) for _ in range(32))
+    with Node(_length, port):
+        found = next(each for each in results if not isinstance(each, UnavailableError))
+        assert [found, *(next(results) for _ in range(32))] == [300 << 10] * 33
+        results.close()
 
 
 @pytest.mark.parametrize("has_tqdm", [False, True])

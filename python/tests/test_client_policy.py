@@ -147,16 +147,85 @@ def test_calls_of_a_stream_fail_at_once_after_the_wait_and_one_a_second_looks_fo
         failed.value.message += "!"
     attempts(absence=absence, now=now).check(now)
     look = now + 1.1
-    call = attempts(STREAM, absence=absence, now=look)
-    call.check(look)
-    with pytest.raises(Failure):
-        attempts(STREAM, absence=absence, now=look).check(look)
+    call, other = (attempts(STREAM, absence=absence, now=look) for _ in range(2))
+    assert call.check(look) is None and other.check(look) is not None
     with pytest.raises(Failure):
         call.pause(gone(), look)
     assert absence.is_gone(look + 0.9)
+    with pytest.raises(Failure):
+        other.check(look)
     absence.answered()
     assert not absence.is_gone(look)
-    attempts(STREAM, absence=absence, now=look).check(look)
+    assert attempts(STREAM, absence=absence, now=look).check(look) is None
+
+
+def looking() -> tuple[Absence, Attempts, float]:
+    """A node that is gone, the call that looks for it, and when."""
+    absence = Absence(10)
+    now = until_it_fails(attempts(STREAM, absence=absence), gone()) + 1.1
+    call = attempts(STREAM, absence=absence, now=now)
+    assert call.check(now) is None
+    return absence, call, now
+
+
+def test_calls_wait_for_the_one_that_looks_for_the_node_until_it_has_failed_or_is_answered() -> None:
+    for is_there in (True, False):
+        absence, call, now = looking()
+        told: list[bool] = []
+        absence.when_known(lambda: told.append(True))  # noqa: B023 - in this round
+        others = [attempts(STREAM, absence=absence, now=now) for _ in range(63)]
+        assert all(other.check(now) == 3 for other in others) and absence.is_gone(now) and not told
+        # Up to their own deadline.
+        assert attempts(Options(timeout=0.5, is_of_stream=True), absence=absence, now=now).check(now) == 0.5
+        if is_there:
+            call.answered()
+            assert all(other.check(now) is None for other in others)
+        else:
+            with pytest.raises(Failure):
+                call.pause(gone(), now)
+            for other in others:
+                with pytest.raises(Failure, match="gone after 10 s"):
+                    other.check(now)
+        call.over()
+        assert told == [True] and absence.is_gone(now) is not is_there
+
+
+def test_another_call_looks_for_the_node_if_the_one_that_did_ends_without_an_outcome() -> None:
+    absence, call, now = looking()
+    other, third = (attempts(STREAM, absence=absence, now=now) for _ in range(2))
+    other.over()
+    assert other.check(now) == 3
+    told: list[bool] = []
+    absence.when_known(lambda: told.append(True))
+    call.over()
+    assert told and other.check(now) is None and third.check(now) == 3
+
+
+def test_calls_do_not_wait_for_the_answer_of_the_one_that_looks_for_the_node_but_for_its_connection() -> None:
+    absence, _, now = looking()
+    others = [attempts(STREAM, absence=absence, now=now) for _ in range(2)]
+    assert all(other.check(now + 3) is None for other in others)
+
+
+def test_an_hour_later_or_for_a_new_stream_nothing_is_known_of_a_node_that_was_gone() -> None:
+    for is_new, later in ((False, 3600.0), (False, 11.0), (True, 0.1), (True, 1.5)):
+        absence = Absence(10)
+        absence.answered()
+        now = until_it_fails(attempts(STREAM, absence=absence), gone()) + later
+        if is_new:
+            absence.stream_begins()
+        calls = [attempts(STREAM, absence=absence, now=now) for _ in range(64)]
+        assert not absence.is_gone(now) and all(call.check(now) is None for call in calls)
+
+
+def test_calls_of_one_stream_keep_what_they_know_although_there_is_no_wait() -> None:
+    absence, now = Absence(0), 5.0
+    until_it_fails(attempts(STREAM, absence=absence, now=now), gone(), now)
+    for _ in range(5):
+        now += 1.1
+        call, other = (attempts(STREAM, absence=absence, now=now) for _ in range(2))
+        assert call.check(now) is None and other.check(now) is not None
+        until_it_fails(call, gone(), now)
 
 
 def test_a_host_that_is_not_known_is_looked_for_once_a_second() -> None:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import ssl
@@ -106,7 +107,6 @@ class HttpTransport:
     def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
         attempts = Attempts(self._settings, options, self._budget, self._absence, _CLOCK())
-        attempts.check(_CLOCK())
         while True:
             try:
                 return make(attempts)
@@ -205,6 +205,7 @@ class AsyncHttpTransport:
             await response.aclose()
 
     def calls(self, route: str, options: Options) -> Calls:
+        self._absence.stream_begins()
         make = functools.partial(self.call, route)
         found: CallsApart | CallStream
         if self._endpoint.proxy is not None:
@@ -227,17 +228,36 @@ class AsyncHttpTransport:
     async def _attempts(self, options: Options, make: Any) -> Any:
         self._client()
         attempts = Attempts(self._settings, options, self._budget, self._absence, _CLOCK())
-        attempts.check(_CLOCK())
-        while True:
-            try:
-                with _until(attempts.deadline):
-                    return await make(attempts)
-            except TimeoutError as error:
-                forget(error)
-                raise late(was_started=True) from None
-            except Failure as failure:
-                pause = attempts.pause(failure, _CLOCK())
-            await asyncio.sleep(pause)
+        try:
+            await self._look(attempts)
+            while True:
+                try:
+                    with _until(attempts.deadline):
+                        return await make(attempts)
+                except TimeoutError as error:
+                    forget(error)
+                    raise late(was_started=True) from None
+                except Failure as failure:
+                    pause = attempts.pause(failure, _CLOCK())
+                await asyncio.sleep(pause)
+        finally:
+            attempts.over()
+
+    async def _look(self, attempts: Attempts) -> None:
+        """Waits while another call of a stream looks for the node."""
+        while (wait := attempts.check(_CLOCK())) is not None:
+            if wait <= 0:
+                raise late(was_started=False)
+            known, loop = asyncio.Event(), asyncio.get_running_loop()
+
+            def tell(known: asyncio.Event = known, loop: asyncio.AbstractEventLoop = loop) -> None:
+                with contextlib.suppress(RuntimeError):
+                    # That event loop may be closed.
+                    loop.call_soon_threadsafe(known.set)
+
+            self._absence.when_known(tell)
+            with anyio.move_on_after(wait):
+                await known.wait()
 
     async def _send(
         self, route: str, body: Body, options: Options, attempts: Attempts, accept: bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 
 from callboard.client.errors import KINDS
 from callboard.client.transport import Failure, Options, Settings
@@ -63,7 +64,8 @@ class Absence:
 
     All calls wait for a node that has not answered yet, and calls of a stream also for one that went away. The wait
     is the same for all of them together, so that a long stream does not wait again for each of its inputs. Once it is
-    used up, calls of a stream fail at once, and one of them a second looks whether the node is there.
+    used up, calls of a stream fail at once. One of them a second looks whether the node is there, and the calls that
+    begin meanwhile wait for its outcome. A new stream begins with nothing known.
     """
 
     LOOK = 1.0
@@ -73,16 +75,26 @@ class Absence:
         self._began: float | None = None
         self._last = 0.0
         self.has_answered = False
-        # The failure after the wait, and when a call of a stream is made again.
+        # The failure after the wait.
         self._gone: Failure | None = None
+        # The call that looks for the node. `_look` is the end of the others' wait for it; without one, its begin.
+        self._looker: object | None = None
         self._look = 0.0
+        self._waiting: list[Callable[[], object]] = []
 
     def called(self, now: float) -> None:
-        """A call begins. The wait of calls that are long over is not its own."""
-        if now > self._last + self._wait:
+        """A call begins. The wait of calls that are long over is not its own, and neither is their failure."""
+        # With a short wait there are still looks.
+        kept = self._wait if self._gone is None else max(self._wait, 2 * self.LOOK)
+        if now > max(self._last + kept, self._look):
             self._began = None
+            self._settle(None)
         if not self.has_answered:
             self.until(now)
+
+    def stream_begins(self) -> None:
+        """The calls of a new stream are made, whatever those of an earlier one have found."""
+        self._settle(None)
 
     def until(self, now: float) -> float:
         """The end of the wait, which begins now if there was none."""
@@ -92,24 +104,52 @@ class Absence:
 
     def used_up(self, failure: Failure, now: float) -> bool:
         """A call of a stream has failed after the wait, or would fail whenever it is made. Whether one did before."""
-        was_gone, self._gone, self._look = self._gone is not None, failure.repeated(), now + self.LOOK
+        was_gone, self._last = self._gone is not None, now
+        self._settle(failure.repeated(), now + self.LOOK)
         return was_gone
 
     def is_gone(self, now: float) -> bool:
-        """Whether calls of a stream fail at once."""
+        """Whether calls of a stream fail at once, or wait for one that looks for the node."""
         return self._gone is not None and now < self._look
 
-    def failure(self, now: float) -> Failure | None:
-        """The failure of a call of a stream that begins now. None: it is made."""
-        gone = self._gone
-        if gone is None or now < self._look:
-            return gone and gone.repeated()
-        self._look = now + self.LOOK
+    def look(self, call: object, longest: float, now: float) -> float | None:
+        """How long this call of a stream waits for one that looks for the node, which is `longest` at most.
+
+        None: the call is made. Raises the failure of a call that is not.
+        """
+        if self._gone is None:
+            return None
+        if self._looker is not None and now < self._look:
+            return self._look - now
+        if self._looker is not None:
+            # It has a connection: else it had failed by now. Its answer may take as long as it likes.
+            self._settle(None)
+            return None
+        if now < self._look:
+            raise self._gone.repeated()
+        self._looker, self._look = call, now + longest
         return None
+
+    def when_known(self, tell: Callable[[], object]) -> None:
+        """`tell` is called once the look is over. It may be in another thread, and it raises nothing."""
+        self._waiting.append(tell)
+
+    def over(self, call: object) -> None:
+        """A call has ended. If it has looked for the node and not found out, another one looks."""
+        if self._looker is call:
+            self._settle(self._gone)
 
     def answered(self) -> None:
         """The node is there."""
-        self._began, self.has_answered, self._gone = None, True, None
+        self._began, self.has_answered = None, True
+        self._settle(None)
+
+    def _settle(self, gone: Failure | None, look: float = 0.0) -> None:
+        """What is known now, and when the next look begins. No call looks any more."""
+        self._gone, self._looker, self._look = gone, None, look
+        waiting, self._waiting = self._waiting, []
+        for tell in waiting:
+            tell()
 
 
 class Attempts:
@@ -131,15 +171,19 @@ class Attempts:
         """Seconds until the caller gives up."""
         return None if self.deadline is None else self.deadline - now
 
-    def check(self, now: float) -> None:
-        """Raises the failure of a call of a stream whose node is gone, before it is made."""
-        failure = self._absence.failure(now) if self._options.is_of_stream else None
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                # A frame that has its own error is a cycle.
-                del failure
+    def check(self, now: float) -> float | None:
+        """The seconds that a call of a stream waits for one that looks for the node, up to its deadline.
+
+        None: it is made now. Raises its failure if the node is gone.
+        """
+        if not self._options.is_of_stream:
+            return None
+        wait = self._absence.look(self, self._settings.connect_timeout + Absence.LOOK, now)
+        return wait if wait is None or self.deadline is None else min(wait, self.deadline - now)
+
+    def over(self) -> None:
+        """The call has ended, in whichever way."""
+        self._absence.over(self)
 
     def answered(self) -> None:
         """The node is there."""
