@@ -391,6 +391,18 @@ def test_calls_of_a_stream_wait_while_one_looks_whether_the_node_is_back(kind: A
         results.close()
 
 
+def test_another_call_of_a_stream_looks_for_the_node_when_the_one_that_did_is_lost() -> None:
+    port = unused_port()
+    # So long do the others wait for it at most.
+    with Client(f"http://127.0.0.1:{port}", start_up_wait=0.1, connect_timeout=LIMIT) as client:
+        results = client.stream("/length", itertools.repeat("a" * (300 << 10)), look_ahead=16, timeout=5)
+        assert all(isinstance(next(results), UnavailableError) for _ in range(32))
+        with Node(lambda request: _length(request) if request.number else None, port):
+            found = next(each for each in results if not isinstance(each, UnavailableError))
+            assert [found, *(next(results) for _ in range(32))] == [300 << 10] * 33
+            results.close()
+
+
 @pytest.mark.parametrize("has_tqdm", [False, True])
 def test_progress_counts_errors(
     has_tqdm: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
