@@ -442,6 +442,7 @@ fn the_admin_listener_pages_its_models_and_documents_itself() {
             "/v1/actors/{kind}/forget",
             "/v1/actors/{kind}/passivate",
             "/v1/actors/{kind}/release",
+            "/v1/cluster",
             "/v1/drain",
             "/v1/live",
             "/v1/models",
