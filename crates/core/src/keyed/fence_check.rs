@@ -12,6 +12,7 @@ use super::Keyed;
 use super::kind::Kind;
 use super::shards::Slot;
 use super::store::{StateKey, StateStore};
+use super::write::Doubt;
 
 /// How long a message waits for the store.
 const CHECK_WITHIN: Duration = Duration::from_secs(1);
@@ -61,11 +62,11 @@ impl FenceChecks {
 
 /// Whether a later instance than that of this epoch has claimed the key. If the store does not say, the key is checked
 /// before a later message.
-pub(super) async fn is_fenced_off<K: Keyed>(kind: &Kind<K>, slot: &Slot<K>, epoch: u64) -> bool {
+pub(super) async fn is_fenced_off<K: Keyed>(kind: &Kind<K>, slot: &Slot<K>, epoch: u64, doubt: Doubt) -> bool {
     let loading = kind.store.load(StateKey { kind: &kind.name, key: &slot.key });
     if let Ok(Ok(record)) = tokio::time::timeout(CHECK_WITHIN, loading).await {
-        // It is gone if a later instance has removed it.
-        return record.is_none_or(|record| record.epoch != epoch);
+        // It is gone if a later instance has removed it, or this one.
+        return !doubt.explains(record.as_ref(), &kind.owner()) && record.is_none_or(|record| record.epoch != epoch);
     }
     slot.set_fence_check();
     kind.fence_checks.wait_for(&kind.store, &kind.name, &slot.key);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::{Data, DecodeLimits, Envelope, EnvelopeDecoder};
+use callboard_codec::{DecodeLimits, EnvelopeDecoder};
 use tracing::{Instrument, Span, info_span};
 
 use super::Keyed;
@@ -17,11 +17,12 @@ use super::spec::SavePolicy;
 use super::store::{Fence, StateKey, StoreError};
 use super::stored::Stored;
 use super::timers::KeyTimers;
+use super::write::{Doubt, SaveError, Saved, Write, put, write_of};
 use crate::call::CallOptions;
 use crate::clock::{self, Instant};
 use crate::containment::{contain, contain_future, drop_contained};
 use crate::deadline::Deadline;
-use crate::error::{AskError, Failure};
+use crate::error::AskError;
 use crate::metrics::{LoadResult, SaveResult};
 
 /// How long an idle key waits after a save that failed.
@@ -68,6 +69,12 @@ enum End {
     Dropped,
 }
 
+impl Saved {
+    fn end(self) -> Option<End> {
+        (self == Self::Removed).then_some(End::Dropped)
+    }
+}
+
 /// A loaded instance.
 struct Live<'a, K: Keyed> {
     kind: &'a Kind<K>,
@@ -76,8 +83,8 @@ struct Live<'a, K: Keyed> {
     instance: Option<K>,
     context: KeyContext,
     fence: Fence,
-    /// A save may have been carried out whose outcome is not known: the record may have a later version.
-    is_unsure: bool,
+    /// What a write may have done whose outcome is not known.
+    doubt: Doubt,
     /// When its relaxed changes are saved.
     save_at: Option<Instant>,
     idle_at: Instant,
@@ -139,7 +146,7 @@ impl<'a, K: Keyed> Live<'a, K> {
             instance: Some(instance),
             context,
             fence,
-            is_unsure: false,
+            doubt: Doubt::None,
             save_at: None,
             idle_at,
             was_timer: false,
@@ -151,7 +158,7 @@ impl<'a, K: Keyed> Live<'a, K> {
             // Boxed to keep this future small, as the save is.
             if self.kind.fence_checks.are_possible()
                 && self.slot.take_fence_check()
-                && Box::pin(is_fenced_off(self.kind, self.slot, self.fence.epoch)).await
+                && Box::pin(is_fenced_off(self.kind, self.slot, self.fence.epoch, self.doubt)).await
             {
                 self.say(&SaveError::Store(StoreError::Conflict));
                 return End::Dropped;
@@ -291,11 +298,14 @@ impl<'a, K: Keyed> Live<'a, K> {
 
     async fn write(&mut self, write: Write) -> Result<Saved, SaveError> {
         let within = self.kind.settings.save_within;
+        let doubt = write.doubt();
         // Boxed: the task of an active key is kept small.
-        let writing = Box::pin(put(self.kind, self.slot, &mut self.fence, self.is_unsure, write));
+        let writing = Box::pin(put(self.kind, self.slot, &mut self.fence, &mut self.doubt, write));
         let saved = tokio::time::timeout(within, writing).await;
         let saved = saved.map_err(|_| SaveError::Late { within }).and_then(|saved| saved.map_err(SaveError::Store));
-        self.is_unsure = saved.as_ref().is_err_and(SaveError::may_pass);
+        // An earlier doubt stays until an outcome is known.
+        self.doubt = if saved.as_ref().is_err_and(SaveError::may_pass) { self.doubt.max(doubt) } else { Doubt::None };
+        self.context.epoch = self.fence.epoch;
         saved
     }
 
@@ -327,10 +337,7 @@ impl<'a, K: Keyed> Live<'a, K> {
                 return None;
             }
         };
-        let is_new = self.instance.as_mut().map(|instance| contain(|| instance.stored().is_new()));
-        if matches!(is_new, Some(Ok(true))) {
-            // A key that was only asked leaves no record behind. If that fails, a later instance claims it.
-            let _ = self.write(Write::Remove).await;
+        if saved == Saved::Kept && self.remove_if_new().await {
             saved = Saved::Removed;
         }
         if self.slot.close_if_empty() { Some(End::Passive) } else { saved.end() }
@@ -338,11 +345,24 @@ impl<'a, K: Keyed> Live<'a, K> {
 
     /// Saves and ends. The messages that wait get `error`.
     async fn leave(&mut self, error: &AskError) -> End {
-        if let Err(error) = self.save().await {
-            self.say(&error);
+        match self.save().await {
+            Ok(Saved::Kept) => _ = self.remove_if_new().await,
+            Ok(Saved::Removed) => {}
+            Err(error) => self.say(&error),
         }
         self.slot.close(error);
         End::Passive
+    }
+
+    /// A key that was only asked leaves no record behind. Whether it was one; if its removal fails, a later instance
+    /// claims the record.
+    async fn remove_if_new(&mut self) -> bool {
+        let is_new = self.instance.as_mut().map(|instance| contain(|| instance.stored().is_new()));
+        if !matches!(is_new, Some(Ok(true))) {
+            return false;
+        }
+        let _ = self.write(Write::Remove).await;
+        true
     }
 
     /// Counts and logs a failed save.
@@ -357,100 +377,6 @@ impl<'a, K: Keyed> Live<'a, K> {
             }
             error => tracing::warn!(parent: None, kind, key, %error, "the state of a key was not saved"),
         });
-    }
-}
-
-/// What the store is asked for.
-enum Write {
-    Save(Bytes),
-    Remove,
-}
-
-/// `None` if nothing has changed.
-fn write_of<S: Data>(state: &Stored<S>) -> Result<Option<Write>, String> {
-    match (state.is_forgotten(), state.has_changed()) {
-        (true, _) => Ok(Some(Write::Remove)),
-        (false, true) => encode(state).map(Write::Save).map(Some),
-        (false, false) => Ok(None),
-    }
-}
-
-/// What became of the record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Saved {
-    Kept,
-    /// The instance has no claim any more.
-    Removed,
-}
-
-impl Saved {
-    fn end(self) -> Option<End> {
-        (self == Self::Removed).then_some(End::Dropped)
-    }
-}
-
-/// Saves the state, or removes the record. If an earlier write may have been carried out after all, a conflict with it
-/// is none: the instance that still has the epoch goes on from the version of the record.
-async fn put<K: Keyed>(
-    kind: &Kind<K>,
-    slot: &Slot<K>,
-    fence: &mut Fence,
-    is_unsure: bool,
-    write: Write,
-) -> Result<Saved, StoreError> {
-    let key = StateKey { kind: &kind.name, key: &slot.key };
-    loop {
-        let known = fence.version;
-        let written = match &write {
-            Write::Save(state) => kind.store.save(key, *fence, state.clone()).await.map(Some),
-            Write::Remove => kind.store.remove(key, *fence).await.map(|()| None),
-        };
-        match written {
-            Err(StoreError::Conflict) if is_unsure => {
-                let record = kind.store.load(key).await?;
-                if record.is_none() && matches!(write, Write::Remove) {
-                    return Ok(Saved::Removed);
-                }
-                let record = record.filter(|record| record.epoch == fence.epoch).ok_or(StoreError::Conflict)?;
-                fence.version = record.version;
-                if fence.version == known {
-                    return Err(StoreError::Conflict);
-                }
-            }
-            written => {
-                let Some(version) = written? else { return Ok(Saved::Removed) };
-                fence.version = version;
-                return Ok(Saved::Kept);
-            }
-        }
-    }
-}
-
-/// Why a state was not saved.
-#[derive(Debug, thiserror::Error)]
-enum SaveError {
-    #[error("the state cannot be encoded: {0}")]
-    NotEncoded(String),
-    #[error("the state has {bytes} bytes, more than {most} (max_state_bytes)")]
-    TooLarge { bytes: usize, most: usize },
-    /// Nobody knows whether the store has it: the next save might be told that it conflicts.
-    #[error("the save took longer than {within:?} (save_within)")]
-    Late { within: Duration },
-    #[error(transparent)]
-    Store(StoreError),
-}
-
-impl SaveError {
-    /// Whether the same save may succeed later.
-    fn may_pass(&self) -> bool {
-        matches!(self, Self::Late { .. } | Self::Store(StoreError::Failed(_)))
-    }
-
-    fn for_asker(&self) -> AskError {
-        match self {
-            Self::NotEncoded(_) | Self::TooLarge { .. } => AskError::Failed(Failure::new(self.to_string())),
-            Self::Late { .. } | Self::Store(_) => AskError::Lost,
-        }
     }
 }
 
@@ -469,8 +395,4 @@ fn stored_of<K: Keyed>(state: Option<Bytes>) -> Result<Stored<K::State>, String>
     let mut decoder = EnvelopeDecoder::new(&limits);
     let read = decoder.push(state).and_then(|()| decoder.finish_as::<K::State>());
     read.map(Stored::loaded).map_err(|error| format!("the saved state cannot be read: {error}"))
-}
-
-fn encode<S: Data>(state: &Stored<S>) -> Result<Bytes, String> {
-    Envelope::of(&**state).map(Envelope::into_bytes).map_err(|error| error.to_string())
 }

@@ -32,6 +32,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod write;
 
 pub use context::KeyContext;
 pub use reference::KeyedRef;

@@ -14,7 +14,7 @@ use super::{
 use crate::actor::{AskError, Question};
 use crate::keyed::{Fence, KeyedSpec, SavePolicy, StateKey, StateStore, StoreFuture, Stored, StoredState};
 use crate::testing::{MemoryStore, env_number};
-use crate::{App, Failure};
+use crate::{App, Failure, Node};
 
 /// A store whose loads hang while it is told to, and the count of those that have begun. Claims and saves do not.
 #[derive(Debug)]
@@ -183,6 +183,149 @@ async fn an_instance_whose_key_was_removed_elsewhere_is_fenced_off() {
     assert_eq!(other.forget("a", SECOND).await, Ok(()));
     assert_eq!(counter.ask("a", SECOND, Add(1)).await, Err(AskError::Lost), "its save is refused");
     assert_eq!(record(&counters, "a").await, None);
+}
+
+/// A store that carries out all at once, and keeps the answers to removals or to claims while it is told to.
+#[derive(Debug)]
+struct MuteStore {
+    store: MemoryStore,
+    keeps: Arc<Keeps>,
+}
+
+#[derive(Debug, Default)]
+struct Keeps {
+    removals: AtomicBool,
+    claims: AtomicBool,
+}
+
+/// The outcome, unless its answer is kept.
+async fn told<T>(outcome: T, is_kept: &AtomicBool) -> T {
+    if is_kept.load(Ordering::SeqCst) {
+        std::future::pending::<()>().await;
+    }
+    outcome
+}
+
+impl StateStore for MuteStore {
+    fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState> {
+        Box::pin(async move { told(self.store.claim(key, owner).await, &self.keeps.claims).await })
+    }
+
+    fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>> {
+        self.store.load(key)
+    }
+
+    fn save<'a>(&'a self, key: StateKey<'a>, fence: Fence, state: Bytes) -> StoreFuture<'a, u64> {
+        self.store.save(key, fence, state)
+    }
+
+    fn remove<'a>(&'a self, key: StateKey<'a>, fence: Fence) -> StoreFuture<'a, ()> {
+        Box::pin(async move { told(self.store.remove(key, fence).await, &self.keeps.removals).await })
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+}
+
+/// A relaxed kind on a node, whose key `a` was forgotten and removed without an answer, and then raised to 3.
+async fn raised_after_a_late_removal(counters: &Counters) -> (Node, Arc<Keeps>) {
+    let keeps = Arc::<Keeps>::default();
+    let mut spec = counters.spec().save(SavePolicy::Relaxed { every: 5 * SECOND }).save_within(SECOND).idle_after(LONG);
+    spec.store = Arc::new(MuteStore { store: counters.store.clone(), keeps: Arc::clone(&keeps) });
+    let node = start(spec).await;
+    let counter = node.keyed("counter");
+    assert_eq!(counter.ask("a", SECOND, Add(5)).await, Ok(5));
+    tokio::time::sleep(6 * SECOND).await;
+    assert_eq!(counters.saved("a").await, Some(5));
+    keeps.removals.store(true, Ordering::SeqCst);
+    assert_eq!(counter.ask("a", SECOND, Forget()).await, Ok(5));
+    tokio::time::sleep(7 * SECOND).await;
+    assert_eq!(record(counters, "a").await, None);
+    keeps.removals.store(false, Ordering::SeqCst);
+    assert_eq!(counter.ask("a", SECOND, Add(3)).await, Ok(3), "by the same instance");
+    (node, keeps)
+}
+
+fn conflicts(node: &Node) -> bool {
+    node.shared().encode_metrics().contains("keyed_saves_total{kind=\"counter\",result=\"conflict\"} 1")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_after_a_removal_that_was_carried_out_late_is_saved_under_a_new_claim() {
+    let counters = Counters::new();
+    let (node, _) = raised_after_a_late_removal(&counters).await;
+    let counter = node.keyed("counter");
+    node.shared().keyed.get("counter").unwrap().kind.check_fences();
+    assert_eq!(counter.ask("a", SECOND, Read()).await, Ok(3), "no other instance has removed it");
+    tokio::time::sleep(6 * SECOND).await;
+    assert_eq!((counters.saved("a").await, counters.loads()), (Some(3), 1));
+    assert_eq!(counter.ask("a", SECOND, Epoch()).await, Ok(2), "that of the new claim");
+    assert!(!conflicts(&node));
+    // The fence holds as ever.
+    counters.store.claim(StateKey { kind: "counter", key: "a" }, "another node").await.unwrap();
+    assert_eq!(counter.ask("a", SECOND, Add(1)).await, Ok(4));
+    tokio::time::sleep(6 * SECOND).await;
+    assert_eq!(counters.saved("a").await, Some(3));
+    assert!(conflicts(&node));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_after_a_late_removal_is_saved_also_if_the_answer_to_its_claim_is_lost() {
+    let counters = Counters::new();
+    let (node, keeps) = raised_after_a_late_removal(&counters).await;
+    keeps.claims.store(true, Ordering::SeqCst);
+    until_epoch(&counters, 2).await;
+    node.shared().keyed.get("counter").unwrap().kind.check_fences();
+    assert_eq!(node.keyed("counter").ask("a", 3 * SECOND, Read()).await, Ok(3), "the claim was its own");
+    keeps.claims.store(false, Ordering::SeqCst);
+    tokio::time::sleep(7 * SECOND).await;
+    assert_eq!((counters.saved("a").await, counters.loads()), (Some(3), 1));
+    assert_eq!(node.keyed("counter").ask("a", SECOND, Epoch()).await, Ok(3));
+    assert!(!conflicts(&node));
+}
+
+/// Waits until the key `a` was claimed so often.
+async fn until_epoch(counters: &Counters, epoch: u64) {
+    while record(counters, "a").await.is_none_or(|record| record.epoch < epoch) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_is_fenced_off_by_one_that_came_after_its_late_removal() {
+    let key = StateKey { kind: "counter", key: "a" };
+    for has_saved in [false, true] {
+        let counters = Counters::new();
+        let (node, _) = raised_after_a_late_removal(&counters).await;
+        let StoredState { epoch, version, .. } = counters.store.claim(key, "another node").await.unwrap();
+        if has_saved {
+            let state = Bytes::from_static(b"its state");
+            counters.store.save(key, Fence { epoch, version }, state).await.unwrap();
+        }
+        let theirs = record(&counters, "a").await;
+        tokio::time::sleep(6 * SECOND).await;
+        assert_eq!(record(&counters, "a").await, theirs);
+        assert!(conflicts(&node));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_was_only_asked_leaves_no_record_when_it_moves_or_its_node_stops() {
+    for save in [SavePolicy::Durable, SavePolicy::Relaxed { every: LONG }] {
+        let counters = Counters::new();
+        let node = start(counters.spec().save(save).idle_after(LONG)).await;
+        let counter = node.keyed("counter");
+        for key in ["a", "b"] {
+            assert_eq!(counter.ask(key, SECOND, Read()).await, Ok(0));
+        }
+        assert_eq!(counter.ask("c", SECOND, Add(1)).await, Ok(1));
+        assert!(counter.release("a"));
+        until_active(&node, 2).await;
+        assert_eq!(counters.store.record_count(), 2, "{save:?}");
+        let _ = node.shutdown(SECOND).await;
+        assert_eq!((record(&counters, "b").await, counters.saved("c").await), (None, Some(1)), "{save:?}");
+    }
 }
 
 /// Counts the live instances.
