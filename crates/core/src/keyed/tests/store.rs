@@ -287,9 +287,12 @@ async fn a_change_after_a_late_removal_is_saved_also_if_the_answer_to_its_claim_
 
 /// Waits until the key `a` was claimed so often.
 async fn until_epoch(counters: &Counters, epoch: u64) {
-    while record(counters, "a").await.is_none_or(|record| record.epoch < epoch) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let claimed = async {
+        while record(counters, "a").await.is_none_or(|record| record.epoch < epoch) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(LONG, claimed).await.expect("the key is claimed again");
 }
 
 #[tokio::test(start_paused = true)]
