@@ -188,7 +188,7 @@ pub trait Arrival {
     /// Gives back bytes that were charged.
     fn refund(&self, bytes: u64);
 
-    /// The sum of this and [other accounts](IncomingBody::held_bytes) of the request. Asked before the body begins.
+    /// The sum of this and other accounts of the request. Asked before the body begins.
     fn request(&mut self) -> &RequestBytes;
 
     /// Whether it holds anything of the node.
