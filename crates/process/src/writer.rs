@@ -181,7 +181,8 @@ mod tests {
         }
     }
 
-    /// Only the start of a frame goes through the socket when its parts lie in shared memory; a new one is sent at once.
+    /// Only the start of a frame goes through the socket when its parts lie in shared memory; a new one is sent at
+    /// once.
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn the_parts_of_a_large_frame_lie_in_memory() {

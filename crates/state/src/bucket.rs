@@ -1,7 +1,7 @@
 //! A store that nodes share: the objects of a bucket, in S3 or what speaks as S3 does, by conditional writes.
 //!
-//! A record is one object. Each write names the object that it replaces by its tag, so of two writers one is told that it
-//! is late. A removed record leaves an object of some bytes: nothing else could keep the epochs of its key rising.
+//! A record is one object. Each write names the object that it replaces by its tag, so of two writers one is told that
+//! it is late. A removed record leaves an object of some bytes: nothing else could keep the epochs of its key rising.
 
 use std::fmt;
 use std::sync::Arc;
@@ -61,8 +61,8 @@ struct Object {
 }
 
 impl BucketStore {
-    /// A store in `directory` of the bucket, such as `production/carts`. The names of its objects have at most 840 bytes
-    /// beside that.
+    /// A store in `directory` of the bucket, such as `production/carts`. The names of its objects have at most 840
+    /// bytes beside that.
     #[must_use]
     pub fn new(bucket: Arc<dyn ObjectStore>, directory: &str) -> Self {
         Self { bucket, directory: Path::from(directory) }
@@ -97,8 +97,8 @@ impl BucketStore {
         }
     }
 
-    /// Writes what `change` makes of the record, again until no other write comes first. `is_fenced`: nobody else writes
-    /// the same, so what is there already is its own: the client was not answered, and has tried again.
+    /// Writes what `change` makes of the record, again until no other write comes first. `is_fenced`: nobody else
+    /// writes the same, so what is there already is its own: the client was not answered, and has tried again.
     async fn update(
         &self,
         key: StateKey<'_>,

@@ -280,11 +280,10 @@ impl<'a, K: Keyed> Live<'a, K> {
         let write = write.map_err(|words| SaveError::NotEncoded(format!("panicked: {words}")))?;
         let Some(write) = write.map_err(SaveError::NotEncoded)? else { return Ok(Saved::Kept) };
         let most = self.kind.settings.max_state_bytes;
-        match &write {
-            Write::Save(state) if state.len() > most => {
-                return Err(SaveError::TooLarge { bytes: state.len(), most });
-            }
-            Write::Save(_) | Write::Remove => {}
+        if let Write::Save(state) = &write
+            && state.len() > most
+        {
+            return Err(SaveError::TooLarge { bytes: state.len(), most });
         }
         let saved = self.write(write).await?;
         self.kind.metrics.saves[SaveResult::Ok as usize].inc();

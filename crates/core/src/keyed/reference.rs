@@ -109,16 +109,16 @@ impl KeyedRef {
         self.kinds.get(&self.kind).is_some_and(|running| running.kind.end(key, order))
     }
 
-    /// Makes `key` as if it had never been asked, wherever it is active or not: after the messages that wait for it now,
-    /// its record is removed from the store, and its instance ends. With a kind that saves
+    /// Makes `key` as if it had never been asked, wherever it is active or not: after the messages that wait for it
+    /// now, its record is removed from the store, and its instance ends. With a kind that saves
     /// [relaxed](super::SavePolicy::Relaxed) the answer leaves before that, as all its answers do.
     ///
     /// An instance does so itself by [`Stored::forget`](super::Stored::forget).
     ///
     /// # Errors
     ///
-    /// See [`KeyedRef`] and [`AskError`]. A key whose saved state cannot be read, or which the load hook refuses, is not
-    /// forgotten.
+    /// See [`KeyedRef`] and [`AskError`]. A key whose saved state cannot be read, or which the load hook refuses, is
+    /// not forgotten.
     ///
     /// # Cancellation
     ///

@@ -22,8 +22,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// * `save` replaces the state and raises the version by one, if epoch *and* version are those of the record. Else it
 ///   changes nothing and fails with [`StoreError::Conflict`].
 /// * `remove` removes the record under the same condition. A record that does not exist is a conflict, too.
-/// * A `claim`, a `save` or a `remove` that has returned `Ok` survives what the store promises to survive, such as the end of its
-///   process.
+/// * A `claim`, a `save` or a `remove` that has returned `Ok` survives what the store promises to survive, such as the
+///   end of its process.
 /// * After any other error the operation may have been carried out or not, and it may be carried out later.
 ///
 /// [`testing::check_state_store`](crate::testing::check_state_store) checks an implementation against it.
@@ -35,8 +35,8 @@ pub trait StateStore: fmt::Debug + Send + Sync + 'static {
     /// Takes the key for a new instance of `owner`, a name for people, and returns its record.
     fn claim<'a>(&'a self, key: StateKey<'a>, owner: &'a str) -> StoreFuture<'a, StoredState>;
 
-    /// Reads a record and claims nothing. `None` if the key was never claimed, or was removed. An instance whose last save may or may not
-    /// have been carried out asks so which version it has.
+    /// Reads a record and claims nothing. `None` if the key was never claimed, or was removed. An instance whose last
+    /// save may or may not have been carried out asks so which version it has.
     fn load<'a>(&'a self, key: StateKey<'a>) -> StoreFuture<'a, Option<StoredState>>;
 
     /// Replaces the state, and returns the new version.

@@ -5,8 +5,8 @@
 //! - `POST /v1/actors/{kind}/ask?key=K&question=Q` with a value as JSON: the answer, from whichever node has the key.
 //! - `POST /v1/actors/{kind}/passivate?key=K`: asks the key to save its state and end on this node, unless a message waits.
 //! - `POST /v1/actors/{kind}/release?key=K`: the same at once. Its messages follow it to the node that has it now.
-//! - `POST /v1/actors/{kind}/forget?key=K`: removes the state of the key, on whichever node it is; answered when that is
-//!   done, or, of a kind that saves later than it answers, when it will be.
+//! - `POST /v1/actors/{kind}/forget?key=K`: removes the state of the key, on whichever node it is; answered when that
+//!   is done, or, of a kind that saves later than it answers, when it will be.
 //!
 //! An order to end is answered when it is given: `was_active` says whether there was a key to take it.
 

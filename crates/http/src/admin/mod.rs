@@ -4,7 +4,8 @@
 //!   ([`Description`](callboard_core::description::Description)).
 //! - `GET /v1/cluster`: the nodes of the cluster as this one knows them, with the load of their stages, for which the
 //!   other nodes are asked.
-//! - `GET /`: the same as `/v1/status` as a page that is drawn again each second, and `GET /v1/live`, its stream of events ([`live`]).
+//! - `GET /`: the same as `/v1/status` as a page that is drawn again each second, and `GET /v1/live`, its stream of
+//!   events ([`live`]).
 //! - `GET /metrics`, `/livez`, `/readyz`: as on the edge.
 //! - `POST /v1/stages/{stage}/replicas` with `{"replicas": 3}`: scales a stage. The response comes when the new
 //!   replicas are warm.

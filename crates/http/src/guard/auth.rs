@@ -4,8 +4,9 @@
 //! * **Full:** a route without room for one more call is answered with 503, as is the request.
 //! * **Late:** 503 after the timeout of the route, or of the request.
 //! * **Over its rate:** 429, as for a key. The counts of callers are bounded: see [`MAX_CALLERS`].
-//! * **Failed:** a status that the function chose is passed on with its message, 401 and 403 in the kinds that they have
-//!   from the edge itself; any other failure is 500 or 503, and says nothing of it. The log does, at most at [`FAILURES`].
+//! * **Failed:** a status that the function chose is passed on with its message, 401 and 403 in the kinds that they
+//!   have from the edge itself; any other failure is 500 or 503, and says nothing of it. The log does, at most at
+//!   [`FAILURES`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -9,12 +9,12 @@ use callboard_codec::wire::{Call, Done, Fail, FrameHead, FrameKind, FrameLimits,
 use callboard_codec::{Data, DecodeError, DecodeLimits, Envelope, EnvelopeDecoder};
 use callboard_core::edge::CodecBudget;
 use callboard_core::{CallError, ErrorKind};
+use serde::Serialize;
 
 use super::coalesce::ROOM_WAIT;
 use super::connection::NodeConnection;
 use super::fault::{CallFault, early, read_fault, unreadable, unreadable_as};
 use crate::counter::CountGuard;
-use crate::server::StatusOrder;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault, WriteFault};
 use crate::{offload, wire};
 
@@ -143,11 +143,8 @@ impl CallExchange {
     }
 
     /// Sends an order, and waits for its outcome.
-    pub(super) async fn order(mut self, kind: FrameKind, header: &StatusOrder) -> Result<CallResponse, CallFault> {
-        let head = match kind {
-            FrameKind::Status => frame_head(kind, 0, header, 0),
-            _ => frame_head(kind, 0, &wire::EmptyHeader {}, 0),
-        };
+    pub(super) async fn order(mut self, kind: FrameKind, header: &impl Serialize) -> Result<CallResponse, CallFault> {
+        let head = frame_head(kind, 0, header, 0);
         let head = head.map_err(|error| CallError::new(ErrorKind::InvalidInput, error.to_string()))?;
         self.outgoing.write(&mut [head]).await.map_err(CallFault::not_started)?;
         self.outgoing.finish();

@@ -62,7 +62,7 @@ impl Inner {
     async fn stage_loads_of(&self, node: &Arc<NodeConnection>) -> Option<Vec<StageLoadReport>> {
         let frames = FrameLimits { max_body_bytes: MAX_ANSWER_BYTES, ..self.frames.clone() };
         let limits = ReplyLimits { frames: &frames, decode: &ANSWER_LIMITS, is_encoded: false };
-        own_loads(order(node, limits, FrameKind::Status, StatusOrder { own: true }).await.ok()?)
+        own_loads(order(node, limits, FrameKind::Status, &StatusOrder { own: true }).await.ok()?)
     }
 }
 

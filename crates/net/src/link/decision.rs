@@ -73,9 +73,9 @@ pub(super) struct LinkLook {
 ///
 /// Any new acknowledgement answers a keep-alive, and nothing else does. A link is lost when keep-alives have had no
 /// answer for long enough, counted from the first one. So the other side may pause for almost as long. While a full
-/// congestion window holds keep-alives back, only QUIC's probes leave, at doubled intervals: if the other side was heard
-/// within the time, after a pause or on a line that loses much, the answer comes after up to twice the time, and is
-/// waited for.
+/// congestion window holds keep-alives back, only QUIC's probes leave, at doubled intervals: if the other side was
+/// heard within the time, after a pause or on a line that loses much, the answer comes after up to twice the time, and
+/// is waited for.
 #[derive(Debug)]
 pub(super) struct LinkDecision {
     times: LinkTimes,

@@ -170,8 +170,8 @@ impl RunningChild {
     }
 }
 
-/// The places of the queue of frames: those of all batches, the results of all open calls and of as many that follow, and
-/// outputs of calls.
+/// The places of the queue of frames: those of all batches, the results of all open calls and of as many that follow,
+/// and outputs of calls.
 fn places_of(batches: usize) -> usize {
     FRAMES_OF_BATCH * batches + 2 * MAX_OPEN + MAX_UNWRITTEN
 }

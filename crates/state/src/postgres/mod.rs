@@ -85,8 +85,8 @@ const REMOVE: &str = "DELETE FROM callboard_keyed_actors WHERE kind = $1 AND key
 ///
 /// Only `verify-full` keeps out everybody who can read and change the traffic, and `verify-ca` with an authority that
 /// issues certificates for this server alone. With less, `channel_binding=require` keeps a password from being used for
-/// more than a proof that is bound to the connection. The file is read by [`try_new`](Self::try_new). Certificates of clients
-/// (`sslcert`) are not supported.
+/// more than a proof that is bound to the connection. The file is read by [`try_new`](Self::try_new). Certificates of
+/// clients (`sslcert`) are not supported.
 #[derive(Debug)]
 pub struct PostgresStore {
     settings: Settings,
@@ -179,7 +179,7 @@ impl PostgresStore {
         Ok(Self { settings, makes_table: false, session: Mutex::default() })
     }
 
-    /// Makes the table and the sequence with each connection, if they do not exist and its user may. By default nodes
+    /// A connection that finds no table or sequence makes them, if its user may. By default nodes
     /// only use them; see [`create_table`](Self::create_table).
     #[must_use]
     pub fn making_table(mut self) -> Self {
@@ -188,8 +188,9 @@ impl PostgresStore {
     }
 
     /// Makes the table and the sequence of epochs, if they do not exist, and lets the sequence go on from the greatest
-    /// epoch of the table. Once for a database, by the user who owns both. The user of the nodes needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on the table `callboard_keyed_actors`, and `USAGE` on
-    /// the sequence `callboard_keyed_epochs`.
+    /// epoch of the table. Once for a database, by the user who owns both. The user of the nodes needs `SELECT`,
+    /// `INSERT`, `UPDATE` and `DELETE` on the table `callboard_keyed_actors`, and `USAGE` on the sequence
+    /// `callboard_keyed_epochs`.
     ///
     /// # Errors
     ///
@@ -212,13 +213,17 @@ impl PostgresStore {
         }
         let client = connect(&self.settings).await?;
         client.batch_execute(LIMITS).await?;
-        if self.makes_table
-            && let Err(error) = client.batch_execute(Self::TABLE).await
-        {
-            // It may be there, made by another user.
-            tracing::debug!(parent: None, reason = text_of(&error), "the table of keyed actors was not made");
-        }
-        let (claim, load) = (client.prepare(CLAIM).await?, client.prepare(LOAD).await?);
+        let claim = match client.prepare(CLAIM).await {
+            Err(error) if self.makes_table && error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+                if let Err(error) = client.batch_execute(Self::TABLE).await {
+                    // It may be there now, made by another user.
+                    tracing::debug!(parent: None, reason = text_of(&error), "the table of keyed actors was not made");
+                }
+                client.prepare(CLAIM).await?
+            }
+            claim => claim?,
+        };
+        let load = client.prepare(LOAD).await?;
         let (save, remove) = (client.prepare(SAVE).await?, client.prepare(REMOVE).await?);
         Ok(Arc::clone(session.insert(Arc::new(Session {
             client,

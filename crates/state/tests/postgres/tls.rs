@@ -30,8 +30,8 @@ hostssl all secret 127.0.0.1/32 scram-sha-256
 
 const USERS: &str = "CREATE USER plain SUPERUSER; CREATE USER secret SUPERUSER PASSWORD 'hunter2'";
 
-/// A server for `db.internal` at a port of this machine, with the authority that has issued its certificate, another one,
-/// and another one of the same name.
+/// A server for `db.internal` at a port of this machine, with the authority that has issued its certificate, another
+/// one, and another one of the same name.
 struct Lab {
     server: Server,
     port: u16,

@@ -51,8 +51,8 @@ pub(super) fn for_route(
     operation
 }
 
-/// The parameters of all routes, and what this one reads of a request beside its body. A person who tries a route has no
-/// session.
+/// The parameters of all routes, and what this one reads of a request beside its body. A person who tries a route has
+/// no session.
 fn parameters_of(route: &Route, audience: Audience) -> Vec<Value> {
     let arguments = route.request_arguments();
     let own = arguments.iter().map(|argument| {

@@ -96,8 +96,7 @@ fn a_worker_that_does_not_hear_its_caller_costs_no_call_that_may_run_again() {
     assert_eq!(lab.deaths(), [0; 4], "the others speak for it");
     lab.heal();
     let calls = load.end(&lab, "calls lost");
-    // `quic.idle_timeout` without an acknowledgement.
-    hold("calls lost: slowest call that may run again", calls.slowest(), Duration::from_millis(3_500));
+    hold("calls lost: slowest call that may run again", calls.slowest(), Duration::from_millis(1_500));
 }
 
 /// A line carries a few times as much as its calls, so that bursts wait and what is sent again has room.

@@ -1,5 +1,5 @@
-//! What the reader takes from a child, and when it ends it. The child of these tests is a process that neither reads nor
-//! writes: its frames are given to the reader as if they had arrived.
+//! What the reader takes from a child, and when it ends it. The child of these tests is a process that neither reads
+//! nor writes: its frames are given to the reader as if they had arrived.
 
 mod answers;
 mod calls;
