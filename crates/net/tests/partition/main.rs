@@ -14,12 +14,14 @@ mod calls;
 mod ledger;
 mod members;
 mod network;
+mod placed;
 #[path = "../../../state/tests/server/mod.rs"]
 #[allow(dead_code, reason = "the tests of the store use the rest")]
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,14 +30,13 @@ use std::time::{Duration, Instant};
 use callboard_core::actor::{AskError, Question};
 use callboard_core::keyed::{Answers, KeyContext, Keyed, KeyedRef, KeyedSpec, Stored};
 use callboard_core::testing::{CounterAnswer, CounterOperation, CounterOutcome, check_counter};
-use callboard_core::{App, Failure, Node};
-use callboard_net::{Cluster, MembershipProfile, NetConfig, QuicEdge, StaticView};
+use callboard_core::{App, Failure};
 use callboard_state::PostgresStore;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Runtime;
 
-use self::members::{Members, name_of};
+use self::members::Members;
 use self::network::Network;
+use self::placed::Placed;
 use self::server::Server;
 
 const NODES: usize = 3;
@@ -92,46 +93,23 @@ impl Answers<Add> for Counter {
     }
 }
 
-/// A node with its threads in the namespace of its number.
+/// A node of the counters.
 struct Running {
-    number: usize,
-    runtime: Runtime,
-    parts: Option<(Node, QuicEdge, Cluster)>,
+    placed: Placed,
     counter: KeyedRef,
 }
 
 impl Running {
     fn start(network: &Network, number: usize, members: &Members) -> Self {
-        let starting = || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            let parts = runtime.block_on(Self::parts(number, members));
-            let counter = parts.0.keyed("counter");
-            Self { number, runtime, parts: Some(parts), counter }
-        };
-        network.inside(number, starting)
-    }
-
-    async fn parts(number: usize, members: &Members) -> (Node, QuicEdge, Cluster) {
         static INSTANCES: AtomicU64 = AtomicU64::new(0);
         let store = PostgresStore::try_new(&format!("host=10.0.0.{DATABASE} user=callboard dbname=postgres")).unwrap();
         let load = |_: KeyContext, count| async move {
             Ok(Counter { count, instance: INSTANCES.fetch_add(1, Ordering::SeqCst) })
         };
         let spec = KeyedSpec::new("counter", Arc::new(store), load).accepts::<Add>().idle_after(2 * LONGEST);
-        let node = App::new().keyed(spec).start().await.unwrap();
-        let name = name_of(number);
-        let identity = members.identity(number);
-        let config = NetConfig { node: name, membership: Some(MembershipProfile::Near), ..NetConfig::default() };
-        let edge = QuicEdge::bind(address(number), identity, config).unwrap();
-        let named: Vec<_> = (1..number).map(address).collect();
-        let cluster = Cluster::start(&edge, edge.view(StaticView::try_new(named).unwrap()));
-        node.join(cluster.clone()).unwrap();
-        edge.open(node.client());
-        (node, edge, cluster)
-    }
-
-    fn node(&self) -> &Node {
-        &self.parts.as_ref().unwrap().0
+        let placed = Placed::start(network, number, App::new().keyed(spec), members);
+        let counter = placed.node().keyed("counter");
+        Self { placed, counter }
     }
 
     fn ask(&self, key: &str, by: u64) -> Result<Answer, AskError> {
@@ -141,28 +119,13 @@ impl Running {
     fn ask_within(&self, within: Duration, key: &str, by: u64) -> Result<Answer, AskError> {
         self.runtime.block_on(self.counter.ask(key, within, Add(by)))
     }
-
-    /// Waits until it knows as many of the others as up.
-    fn wait_for_members(&self, up: usize) {
-        wait_until(|| {
-            let described = self.node().describe();
-            let of_members = described.members.iter().filter(|member| !member.is_this_node && !member.state.is_gone());
-            let connected = described.peers.iter().filter(|peer| peer.connected_for.is_some() && !peer.silent);
-            match (of_members.count(), connected.count()) {
-                known if known == (up, up) => Ok(()),
-                known => Err(format!("node {} knows {known:?}, not {up}", self.number)),
-            }
-        });
-    }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some((node, edge, cluster)) = self.parts.take() {
-            let _inside = self.runtime.enter();
-            node.abort();
-            drop((cluster, edge));
-        }
+impl Deref for Running {
+    type Target = Placed;
+
+    fn deref(&self) -> &Placed {
+        &self.placed
     }
 }
 

@@ -3,35 +3,27 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use callboard_core::{App, Node, Pipeline, Stage};
-use callboard_net::{Cluster, MembershipProfile, NetConfig, QuicEdge, StaticView};
-use tokio::runtime::Runtime;
+use callboard_core::{App, Pipeline, Stage};
 
 use crate::ledger::{ExecutionLog, Work};
-use crate::members::{Members, name_of};
+use crate::members::Members;
 use crate::network::Network;
-use crate::{address, wait_until};
+use crate::placed::Placed;
+use crate::wait_until;
 
 /// The stages of a worker: calls of the first may run again, those of the second may not.
 pub(super) const STAGES: [&str; 2] = ["again", "once"];
 
 /// The nodes and their network. They end in this order.
 pub(super) struct Lab {
-    nodes: Vec<CallNode>,
+    nodes: Vec<Placed>,
+    workers: usize,
     /// The executions of each stage.
     pub(super) logs: [ExecutionLog; 2],
     _members: Members,
     pub(super) network: Network,
     /// The next one waits: the figures of one depend on the load of the other.
     _only: MutexGuard<'static, ()>,
-}
-
-/// A node with its threads in the namespace of its number.
-pub(super) struct CallNode {
-    pub(super) number: usize,
-    pub(super) is_gateway: bool,
-    pub(super) runtime: Runtime,
-    parts: Option<(Node, QuicEdge, Cluster)>,
 }
 
 impl Lab {
@@ -48,9 +40,12 @@ impl Lab {
         let network = Network::try_new(name, nodes).expect("CALLBOARD_REQUIRE names namespaces");
         let members = Members::join(name, nodes);
         let logs = [ExecutionLog::in_memory(), ExecutionLog::in_memory()];
-        let start = |number| CallNode::start(&network, number, number > workers, &members, &logs);
+        let start = |number| {
+            let app = if number > workers { gateway() } else { worker(number, &logs) };
+            Placed::start(&network, number, app, &members)
+        };
         let nodes: Vec<_> = (1..=nodes).map(start).collect();
-        let lab = Self { nodes, logs, _members: members, network, _only: only };
+        let lab = Self { nodes, workers, logs, _members: members, network, _only: only };
         lab.wait_for_one_view();
         for gateway in lab.gateways() {
             wait_until(|| {
@@ -64,17 +59,17 @@ impl Lab {
         1..=self.nodes.len()
     }
 
-    pub(super) fn gateways(&self) -> impl Iterator<Item = &CallNode> {
-        self.nodes.iter().filter(|node| node.is_gateway)
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &Placed> {
+        self.nodes[self.workers..].iter()
     }
 
-    pub(super) fn others(&self, number: usize) -> impl Iterator<Item = &CallNode> {
+    pub(super) fn others(&self, number: usize) -> impl Iterator<Item = &Placed> {
         self.nodes.iter().filter(move |node| node.number != number)
     }
 
     /// How many members each node has seen go down.
     pub(super) fn deaths(&self) -> Vec<u64> {
-        self.nodes.iter().map(|node| node.metric("members_down_total")).collect()
+        self.nodes.iter().map(|node| metric(node, "members_down_total")).collect()
     }
 
     /// No packet passes between this node and the others. Addresses are still resolved, and no interface is down, so
@@ -100,61 +95,10 @@ impl Lab {
     }
 }
 
-impl CallNode {
-    fn start(network: &Network, number: usize, is_gateway: bool, members: &Members, logs: &[ExecutionLog; 2]) -> Self {
-        let starting = || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-            let app = if is_gateway { gateway() } else { worker(number, logs) };
-            let parts = runtime.block_on(Self::parts(number, app, members));
-            Self { number, is_gateway, runtime, parts: Some(parts) }
-        };
-        network.inside(number, starting)
-    }
-
-    async fn parts(number: usize, app: App, members: &Members) -> (Node, QuicEdge, Cluster) {
-        let node = app.start().await.unwrap();
-        let config =
-            NetConfig { node: name_of(number), membership: Some(MembershipProfile::Near), ..NetConfig::default() };
-        let edge = QuicEdge::bind(address(number), members.identity(number), config).unwrap();
-        let named: Vec<_> = (1..number).map(address).collect();
-        let cluster = Cluster::start(&edge, edge.view(StaticView::try_new(named).unwrap()));
-        node.join(cluster.clone()).unwrap();
-        edge.open(node.client());
-        (node, edge, cluster)
-    }
-
-    pub(super) fn node(&self) -> &Node {
-        &self.parts.as_ref().unwrap().0
-    }
-
-    fn metric(&self, name: &str) -> u64 {
-        let metrics = self.parts.as_ref().unwrap().1.metrics();
-        let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("callboard_net_{name} ")));
-        line.unwrap_or_else(|| panic!("{name} in {metrics}")).parse().unwrap()
-    }
-
-    /// Waits until it knows this number of the others as up, and is connected to each.
-    pub(super) fn wait_for_members(&self, up: usize) {
-        wait_until(|| {
-            let described = self.node().describe();
-            let of_members = described.members.iter().filter(|member| !member.is_this_node && !member.state.is_gone());
-            let connected = described.peers.iter().filter(|peer| peer.connected_for.is_some() && !peer.silent);
-            match (of_members.count(), connected.count()) {
-                known if known == (up, up) => Ok(()),
-                known => Err(format!("node {} knows {known:?}, not {up}", self.number)),
-            }
-        });
-    }
-}
-
-impl Drop for CallNode {
-    fn drop(&mut self) {
-        if let Some((node, edge, cluster)) = self.parts.take() {
-            let _inside = self.runtime.enter();
-            node.abort();
-            drop((cluster, edge));
-        }
-    }
+fn metric(node: &Placed, name: &str) -> u64 {
+    let metrics = node.edge().metrics();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("callboard_net_{name} ")));
+    line.unwrap_or_else(|| panic!("{name} in {metrics}")).parse().unwrap()
 }
 
 fn worker(number: usize, logs: &[ExecutionLog; 2]) -> App {
