@@ -34,11 +34,15 @@ const TEXT: [&str; 2] = ["content", "text"];
 const TOOL_CALLS: &str = "tool_calls";
 
 impl Reply {
+    pub(crate) fn of_text(content: String) -> Self {
+        Self { content, ..Self::default() }
+    }
+
     pub(crate) fn read(route: &str, answer: Value) -> Result<Self, ApiError> {
         let expected = "a text or an object with a text `content`";
         let mut map = match answer {
             Value::Null => return Ok(Self::default()),
-            Value::Str(content) => return Ok(Self { content, ..Self::default() }),
+            Value::Str(content) => return Ok(Self::of_text(content)),
             Value::Map(map) => map,
             other => return Err(bad_answer(route, other.kind(), expected)),
         };
@@ -115,6 +119,11 @@ impl Reply {
 
     pub(crate) fn has_tool_calls(&self) -> bool {
         matches!(self.more.get(TOOL_CALLS), Some(Value::List(calls)) if !calls.is_empty())
+    }
+
+    /// Whether it has a text and nothing to be sent beside it.
+    pub(crate) fn is_text(&self) -> bool {
+        !self.content.is_empty() && self.more.is_empty() && self.logprobs.is_none()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -33,6 +33,12 @@ pub trait EventSource: Send + 'static {
     /// off the runtime, and events that were ready before it are sent first.
     fn bytes(item: &Self::Item) -> usize;
 
+    /// Writes the event of an item that is so short that it needs no account, at most some kilobytes, to `out`. False,
+    /// with nothing written, has [`event`](Self::event) make it.
+    fn short_event(&mut self, _item: &Self::Item, _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
     /// The bytes of an item's [event](event_bytes).
     fn event(&mut self, item: Self::Item) -> impl Future<Output = Result<Bytes, ApiError>> + Send;
 
@@ -101,7 +107,9 @@ impl<S: EventSource> StreamSource for Events<S> {
     }
 
     async fn write(&mut self, item: S::Item, out: &mut SendBuffer) -> Result<(), ApiError> {
-        out.push(self.source.event(item).await?);
+        if !self.source.short_event(&item, out.last()) {
+            out.push(self.source.event(item).await?);
+        }
         Ok(())
     }
 

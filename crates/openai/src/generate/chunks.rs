@@ -1,5 +1,6 @@
 //! Choices as server-sent events: chunks as they come, then the end of each choice, the usage and `[DONE]`.
 
+use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -12,11 +13,14 @@ use futures_util::stream::{SelectAll, select_all};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 
-use super::{AnswerHead, Choice, Ending, Piece};
+use super::{AnswerHead, Choice, ChoicePieces, Ending, Piece};
 use crate::error;
 use crate::reply::Usage;
 use crate::request::ModelRequest;
 use crate::respond::{self, UsageJson};
+
+/// The chunk of a text of at most this length is short, also where each letter is escaped.
+const SHORT_TEXT_BYTES: usize = 512;
 
 /// What all chunks of an answer begin with, before their choices.
 #[derive(Serialize)]
@@ -46,9 +50,31 @@ struct Delta<'a> {
 
 type Pieces = Pin<Box<dyn Stream<Item = Result<Piece, ApiError>> + Send>>;
 
+/// The choices, in the order of their pieces.
+enum Choices {
+    One(Box<ChoicePieces>),
+    Several(SelectAll<Pieces>),
+}
+
+impl Choices {
+    fn new(mut choices: Vec<Choice>) -> Self {
+        match choices.pop() {
+            Some(only) if choices.is_empty() => Self::One(Box::new(only.pieces())),
+            last => Self::Several(select_all(choices.into_iter().chain(last).map(pieces_of))),
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
+        match self {
+            Self::One(pieces) => pieces.next().await,
+            Self::Several(pieces) => pieces.next().await,
+        }
+    }
+}
+
 /// The chunks of the choices.
 struct Chunks {
-    pieces: SelectAll<Pieces>,
+    choices: Choices,
     writer: Arc<ChunkWriter>,
     /// Whether the role of each choice was sent.
     has_role: Vec<bool>,
@@ -65,7 +91,7 @@ pub(super) async fn respond(
 ) -> Result<Response, ApiError> {
     let count = choices.len();
     let chunks = Chunks {
-        pieces: select_all(choices.into_iter().map(pieces_of)),
+        choices: Choices::new(choices),
         writer: Arc::new(ChunkWriter::try_new(&head, wants_usage)?),
         has_role: vec![false; count],
         usage: vec![Usage::default(); count],
@@ -84,11 +110,24 @@ impl EventSource for Chunks {
     type Item = Piece;
 
     async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
-        self.pieces.next().await
+        self.choices.next().await
     }
 
     fn bytes(piece: &Piece) -> usize {
         piece.reply.bytes()
+    }
+
+    /// A token, as most pieces are.
+    fn short_event(&mut self, piece: &Piece, out: &mut Vec<u8>) -> bool {
+        let Piece { index, reply, end } = piece;
+        let has_begun = self.has_role[*index] || !self.writer.is_chat;
+        if !(has_begun && end.is_none() && reply.is_text() && reply.content.len() <= SHORT_TEXT_BYTES) {
+            return false;
+        }
+        let usage = &mut self.usage[*index];
+        *usage = reply.usage.or(*usage);
+        self.writer.text(out, *index, &reply.content);
+        true
     }
 
     /// The chunks of a piece, at the expense of an account of their own until they are sent. Large ones are written off
@@ -173,6 +212,18 @@ impl ChunkWriter {
         Ok(out)
     }
 
+    /// The chunk of a text that goes on: the same bytes as [`chunk`](Self::chunk) writes, in a sixth of the instructions.
+    fn text(&self, out: &mut Vec<u8>, index: usize, text: &str) {
+        let (before, after) = if self.is_chat { ("\"delta\":{\"content\":", "}") } else { ("\"text\":", "") };
+        let usage = if self.wants_usage { ",\"usage\":null" } else { "" };
+        out.extend_from_slice(&self.begin);
+        // Writing to memory does not fail.
+        let _ = write!(out, "[{{\"index\":{index},{before}");
+        let _ = serde_json::to_writer(&mut *out, text);
+        let end = "\"logprobs\":null,\"finish_reason\":null}]";
+        [after, ",", end, usage, "}\n\n"].iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+    }
+
     fn chunk(&self, out: &mut Vec<u8>, choices: &[ChunkChoice<'_>], usage: Option<UsageJson>) -> Result<(), ApiError> {
         out.extend_from_slice(&self.begin);
         respond::write(out, choices)?;
@@ -182,5 +233,31 @@ impl ChunkWriter {
         }
         out.extend_from_slice(b"}\n\n");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::reply::Reply;
+
+    proptest! {
+        /// A text that goes on has two ways to be written, and clients see one.
+        #[test]
+        fn a_text_is_written_as_any_piece(
+            text in ".{1,40}",
+            index in 0_usize..200,
+            is_chat: bool,
+            wants_usage: bool,
+        ) {
+            let (id, model) = ("chatcmpl-1".to_owned(), "a \"model\"".to_owned());
+            let writer = ChunkWriter::try_new(&AnswerHead { is_chat, id, created: 7, model }, wants_usage).unwrap();
+            let mut short = Vec::new();
+            writer.text(&mut short, index, &text);
+            let piece = Piece { index, reply: Reply::of_text(text), end: None };
+            prop_assert_eq!(String::from_utf8(short), String::from_utf8(writer.chunks_of(&piece, false).unwrap()));
+        }
     }
 }

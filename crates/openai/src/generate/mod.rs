@@ -19,7 +19,8 @@ use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
     ApiError, CodecBudget, EdgeLife, HeldBytes, SERVER_TIMING, caught_within, next_reply, total,
 };
-use futures_util::future::try_join_all;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, try_join_all};
 use prometheus_client::metrics::counter::Counter;
 use serde::Serialize;
 
@@ -91,12 +92,12 @@ pub(crate) async fn choices(request: &mut ModelRequest<'_>) -> Result<Vec<Choice
     request.take_calls(usize::try_from(count).unwrap_or(usize::MAX))?;
     let (form, budget) = (InputForm::of(request.task, request.route.input().schema()), request.budget());
     let edge = request.context.client.edge();
-    let reader = ReplyReader {
+    let reader = Arc::new(ReplyReader {
         client: request.context.client.clone(),
         route: request.route.name().into(),
         deadline: request.deadline,
         panics: request.context.metrics.requests.panics.clone(),
-    };
+    });
     // Other APIs allow no other letters in the id of a call.
     let id: String = request.context.id.as_str().chars().filter(char::is_ascii_alphanumeric).take(32).collect();
     let mut choices = Vec::new();
@@ -111,7 +112,8 @@ pub(crate) async fn choices(request: &mut ModelRequest<'_>) -> Result<Vec<Choice
                 index: choices.len(),
                 replies: edge.submit_streaming(admission, payload, request.options.clone()),
                 life: Arc::clone(request.context.life),
-                reader: reader.clone(),
+                reader: Arc::clone(&reader),
+                reading: None,
                 filter: StopFilter::new(Arc::clone(&stops)),
                 finish_reason: None,
                 tool_calls: BTreeSet::new(),
@@ -160,7 +162,9 @@ pub(crate) struct Choice {
     index: usize,
     replies: PayloadReplies,
     life: Arc<EdgeLife>,
-    reader: ReplyReader,
+    reader: Arc<ReplyReader>,
+    /// An answer that is being read.
+    reading: Option<BoxFuture<'static, Result<Reply, ApiError>>>,
     filter: StopFilter,
     finish_reason: Option<String>,
     /// The indexes of its tool calls until now.
@@ -208,15 +212,15 @@ impl Choice {
         ChoicePieces(Some(self))
     }
 
+    /// The next piece. Nothing is lost if the future is dropped before it is ready.
     async fn next(&mut self) -> Result<Piece, ApiError> {
         loop {
-            let Some(payload) = next_reply(&mut self.replies, &self.life).await else {
+            let Some(mut reply) = self.next_answer().await? else {
                 let reply = Reply { content: self.filter.finish(), ..Reply::default() };
                 let natural = if self.tool_calls.is_empty() { "stop" } else { "tool_calls" };
                 let reason = self.finish_reason.take().unwrap_or_else(|| natural.to_owned());
                 return Ok(Piece { index: self.index, reply, end: Some(Ending { reason, stop: None }) });
             };
-            let mut reply = self.reader.read(payload?).await?;
             if !self.counts_prompt {
                 reply.usage.prompt_tokens = None;
             }
@@ -234,6 +238,20 @@ impl Choice {
         }
     }
 
+    async fn next_answer(&mut self) -> Result<Option<Reply>, ApiError> {
+        if self.reading.is_none() {
+            let Some(payload) = next_reply(&mut self.replies, &self.life).await else { return Ok(None) };
+            match self.reader.read_at_once(payload?) {
+                Ok(reply) => return reply.map(Some),
+                Err(payload) => self.reading = Some(Arc::clone(&self.reader).read(payload).boxed()),
+            }
+        }
+        let Some(reading) = &mut self.reading else { return Ok(None) };
+        let reply = reading.as_mut().await;
+        self.reading = None;
+        reply.map(Some)
+    }
+
     /// The whole of it, at the expense of this budget.
     pub(crate) async fn collect(mut self, budget: &CodecBudget<'_>) -> Result<(Reply, Ending), ApiError> {
         let mut whole = Reply::default();
@@ -249,7 +267,6 @@ impl Choice {
 }
 
 /// Reads the answers of a route.
-#[derive(Clone)]
 struct ReplyReader {
     client: LocalClient,
     route: Arc<str>,
@@ -259,9 +276,23 @@ struct ReplyReader {
 }
 
 impl ReplyReader {
+    /// An answer that is read without new memory: a text, or a small value, that nothing else shares. Any other
+    /// payload is given back.
+    fn read_at_once(&self, payload: Payload) -> Result<Result<Reply, ApiError>, Payload> {
+        let payload = match payload.downcast::<String>() {
+            Ok(text) => return Arc::try_unwrap(text).map(|text| Ok(Reply::of_text(text))).map_err(Payload::from_arc),
+            Err(payload) => payload,
+        };
+        if payload.size_up_to(LARGE_BYTES) == LARGE_BYTES {
+            return Err(payload);
+        }
+        let value = Arc::try_unwrap(payload.downcast::<Value>()?).map_err(Payload::from_arc)?;
+        Ok(Reply::read(&self.route, value))
+    }
+
     /// One answer, at the expense of an account of its own; a large one is read off the runtime. A panic of user code
     /// is its error.
-    async fn read(&self, payload: Payload) -> Result<Reply, ApiError> {
+    async fn read(self: Arc<Self>, payload: Payload) -> Result<Reply, ApiError> {
         let edge = self.client.edge();
         let budget = edge.codec_budget(Arc::new(edge.held_bytes()), self.deadline);
         let bytes = payload.size_up_to(LARGE_BYTES);

@@ -1,6 +1,7 @@
 //! Chat and completions, whole and streamed.
 
 use callboard_codec::Value as Input;
+use callboard_core::edge::LARGE_BYTES;
 use callboard_core::{App, Failure, RouteSpec, Stage, StreamStage, Task};
 use futures_util::stream;
 use schemars::JsonSchema;
@@ -171,6 +172,24 @@ async fn an_error_inside_of_a_stream_is_its_last_event() {
     let answer = served.post("/v1/chat/completions", &ask("breaking", "go", json!({}))).await;
     assert_eq!(answer.refused(500, "failed"), "the model is broken");
     assert_eq!(answer.headers["x-should-retry"], "false");
+}
+
+/// It is read on another thread, while the piece before it leaves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_piece_behind_a_small_one_is_not_lost() {
+    let large = "large ".repeat(LARGE_BYTES / 4);
+    let said = [json!("first"), json!({ "content": large, "usage": { "completion_tokens": 3 } }), json!("last")];
+    let pieces = StreamStage::each("pieces", move |_: &Input| {
+        let pieces = said.iter().map(|piece| Ok::<_, Failure>(Input::from_serialize(piece).unwrap()));
+        stream::iter(pieces.collect::<Vec<_>>())
+    });
+    let served = Served::start(App::new().mount(RouteSpec::streaming("/pieces", pieces).task(Task::Chat))).await;
+    let body = ask("pieces", "go", json!({ "max_tokens": 9, "stream": true, "input": "go" }));
+    for path in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
+        let text = served.post(path, &body).await.text;
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{path}: {} bytes", text.len()));
+        assert!(at("\"first\"") < at(&large) && at(&large) < at("\"last\""), "{path}");
+    }
 }
 
 #[tokio::test]

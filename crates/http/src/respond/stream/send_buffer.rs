@@ -17,13 +17,19 @@ pub(crate) struct SendBuffer {
     pieces: VecDeque<Bytes>,
     /// The piece that is being joined.
     last: Vec<u8>,
+    /// The length of the joined piece before it: the next one is about as long.
+    usual: usize,
 }
 
 impl SendBuffer {
     /// The buffer for small pieces.
     pub(crate) fn last(&mut self) -> &mut Vec<u8> {
         if self.last.len() >= MOST_JOINED_BYTES {
-            self.pieces.push_back(std::mem::take(&mut self.last).into());
+            let joined = self.take_joined();
+            self.pieces.push_back(joined);
+        }
+        if self.last.capacity() == 0 {
+            self.last.reserve(self.usual);
         }
         &mut self.last
     }
@@ -34,7 +40,8 @@ impl SendBuffer {
             return self.last().extend_from_slice(&piece);
         }
         if !self.last.is_empty() {
-            self.pieces.push_back(std::mem::take(&mut self.last).into());
+            let joined = self.take_joined();
+            self.pieces.push_back(joined);
         }
         self.pieces.push_back(piece);
     }
@@ -51,7 +58,12 @@ impl SendBuffer {
     /// The next piece, if there is one.
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
         let next = self.pieces.pop_front();
-        next.or_else(|| (!self.last.is_empty()).then(|| std::mem::take(&mut self.last).into()))
+        next.or_else(|| (!self.last.is_empty()).then(|| self.take_joined()))
+    }
+
+    fn take_joined(&mut self) -> Bytes {
+        self.usual = self.last.len();
+        std::mem::take(&mut self.last).into()
     }
 }
 
