@@ -11,6 +11,8 @@ use callboard_http::axum::response::Response;
 use callboard_http::protocol::ApiError;
 use serde::Serialize;
 
+use crate::rate::add_rate;
+
 /// The time to wait, which they read before `retry-after`.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
@@ -64,7 +66,9 @@ fn type_and_code(error: &ApiError) -> (&'static str, Option<&str>) {
 
 /// The response that a client of the API reads.
 pub(crate) fn response(error: &ApiError) -> Response {
-    response_with(error, body(error))
+    let mut response = response_with(error, body(error));
+    add_rate(response.headers_mut(), error.rate_left());
+    response
 }
 
 /// The same with another body: the libraries of both APIs retry by the same headers.

@@ -41,6 +41,7 @@ mod models;
 mod parts;
 mod path;
 mod rank;
+mod rate;
 mod reply;
 mod request;
 mod respond;
@@ -58,7 +59,7 @@ use callboard_http::axum::Json;
 use callboard_http::axum::http::Method;
 use callboard_http::axum::response::{IntoResponse, Response};
 use callboard_http::protocol::{
-    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
+    ApiError, Claims, KeyHolder, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
 };
 use serde_json::Value;
 
@@ -66,6 +67,7 @@ pub use self::cohere::CohereProtocol;
 pub use self::example::request_fields;
 pub use self::messages::MessagesProtocol;
 use self::path::{Endpoint, PATHS, RERANK};
+use self::rate::add_rate;
 use self::request::ModelRequest;
 use self::transcribe::Purpose;
 
@@ -154,7 +156,11 @@ impl Protocol for OpenAiProtocol {
     }
 
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
-        Box::pin(self.answer(context, request))
+        Box::pin(async move {
+            let mut response = self.answer(context, request).await?;
+            add_rate(response.headers_mut(), context.key_holder.and_then(KeyHolder::left));
+            Ok(response)
+        })
     }
 
     fn error_response(&self, error: ApiError) -> Response {

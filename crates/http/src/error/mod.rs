@@ -10,6 +10,7 @@ mod log;
 mod mapping;
 pub(crate) mod mismatches;
 mod problem;
+mod rate_left;
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -24,6 +25,7 @@ use callboard_core::{CallError, ChangeError, ErrorKind, Failure, LocalClient, Ti
 
 use self::mapping::{header_of_call, status_of, status_of_call};
 use self::mismatches::SchemaMismatch;
+pub use self::rate_left::RateLeft;
 
 pub use self::answer::{Problem, http_status};
 pub(crate) use self::mapping::header_of_response;
@@ -47,6 +49,8 @@ struct ErrorFields {
     message: Cow<'static, str>,
     error_type: Option<Cow<'static, str>>,
     retry_after: Option<Duration>,
+    /// What its key may send, if that is the reason.
+    rate_left: Option<RateLeft>,
     /// Whether the same request may be sent again.
     is_retryable: bool,
     /// Whether something may have been done for it.
@@ -95,6 +99,7 @@ impl ApiError {
             message,
             error_type: None,
             retry_after: None,
+            rate_left: None,
             is_retryable: kind.is_retryable(),
             may_have_run: kind.comes_after_start(),
             remote_trace: None,
@@ -109,6 +114,17 @@ impl ApiError {
     fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers.insert(name, value);
         self
+    }
+
+    pub(crate) fn with_rate_left(mut self, left: RateLeft) -> Self {
+        self.0.rate_left = Some(left);
+        self
+    }
+
+    /// How far the key of the request is from its limit, if that refuses it.
+    #[must_use]
+    pub fn rate_left(&self) -> Option<RateLeft> {
+        self.0.rate_left
     }
 
     /// The same error, with the time after which the request may be sent again.

@@ -16,7 +16,7 @@ use callboard_core::CallOptions;
 use super::api_keys::{ApiKeys, ApiKeysError};
 use super::auth::AuthCaller;
 use super::rate_limit::{Limiter, RateLimit};
-use crate::error::ApiError;
+use crate::error::{ApiError, RateLeft};
 use crate::runtime::file_watch;
 
 /// The keys of an edge. Clones share them.
@@ -129,6 +129,12 @@ impl KeyHolder {
         }
     }
 
+    /// How far it is from its limit, if it has one.
+    #[must_use]
+    pub fn left(&self) -> Option<RateLeft> {
+        self.limiter().map(Limiter::left)
+    }
+
     /// Counts these calls, all or none.
     ///
     /// # Errors
@@ -138,13 +144,12 @@ impl KeyHolder {
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
         let Some((limiter, count)) = self.limiter().zip(NonZeroU32::new(calls)) else { return Ok(()) };
         let (name, limit) = (self.name(), limiter.limit());
-        match limiter.take(count) {
-            None => Err(OverLimit { wait: None, error: ApiError::beyond_rate(name, limit, calls) }),
-            Some(outcome) => outcome.map_err(|wait| {
-                let error = ApiError::rate_limited(name, limit, wait);
-                OverLimit { wait: Some(wait), error }
-            }),
-        }
+        let (wait, error) = match limiter.take(count) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(wait)) => (Some(wait), ApiError::rate_limited(name, limit, wait)),
+            None => (None, ApiError::beyond_rate(name, limit, calls)),
+        };
+        Err(OverLimit { wait, error: error.with_rate_left(limiter.left()) })
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use thiserror::Error;
 
+use crate::error::RateLeft;
+
 /// A number of requests per time: a burst of as many, then evenly. Written `20/s`, `600/m` or `5000/h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RateLimit {
@@ -81,6 +83,18 @@ impl Limiter {
         Some(if wait.is_zero() { Ok(()) } else { Err(wait) })
     }
 
+    pub(super) fn left(&self) -> RateLeft {
+        self.left_at(Instant::now())
+    }
+
+    fn left_at(&self, now: Instant) -> RateLeft {
+        let RateLimit { requests, period } = self.limit;
+        let reset = self.settled.lock().saturating_duration_since(now);
+        let share = (period / requests.get()).as_nanos().max(1);
+        let remaining = u32::try_from(period.saturating_sub(reset).as_nanos() / share).unwrap_or(u32::MAX);
+        RateLeft { limit: requests.get(), remaining: remaining.min(requests.get()), reset }
+    }
+
     pub(super) fn limit(&self) -> RateLimit {
         self.limit
     }
@@ -123,6 +137,24 @@ mod tests {
         assert_eq!(burst(now + wait), 1);
         now += Duration::from_secs(100 * 3600);
         assert_eq!(burst(now), 3);
+    }
+
+    #[test]
+    fn what_is_left_is_what_may_be_taken() {
+        let limiter = Limiter::new(RateLimit::parse("7/s").unwrap());
+        let mut now = Instant::now();
+        for millis in [0, 0, 0, 1, 140, 150, 0, 0, 0, 0, 0, 0, 900, 2000] {
+            now += Duration::from_millis(millis);
+            let RateLeft { limit, remaining, reset } = limiter.left_at(now);
+            assert!(limit == 7 && reset <= Duration::from_secs(1));
+            let fits = |count| {
+                let limiter = Limiter { limit: limiter.limit, settled: Mutex::new(*limiter.settled.lock()) };
+                NonZeroU32::new(count).is_none_or(|count| limiter.take_at(now, count) == Some(Ok(())))
+            };
+            assert!(fits(remaining) && !fits(remaining + 1), "{remaining} after {millis} ms");
+            assert_eq!(limiter.left_at(now + reset).remaining, 7);
+            let _ = limiter.take_at(now, NonZeroU32::MIN);
+        }
     }
 
     #[test]

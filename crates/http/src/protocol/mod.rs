@@ -84,7 +84,7 @@ pub use crate::call::events::{EventSource, event_bytes, events};
 
 pub use crate::call::{CallOrigin, RequestContext, RouteOutputs};
 pub use crate::error::catch_panic::caught_within;
-pub use crate::error::{ApiError, X_SHOULD_RETRY};
+pub use crate::error::{ApiError, RateLeft, X_SHOULD_RETRY};
 pub use crate::file_type::file_type_of;
 pub use crate::guard::{KeyHolder, OverLimit};
 pub use crate::observe::cache_status::insert_cache_status;

@@ -73,9 +73,19 @@ impl Served {
         self.request("POST", path, "multipart/form-data; boundary=b", body.into()).await
     }
 
+    /// Posts JSON with further headers.
+    pub(crate) async fn post_with(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Answer {
+        let request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        self.answer(request.body(body.to_string().into()).unwrap()).await
+    }
+
     async fn request(&self, method: &str, path: &str, content_type: &str, body: Body) -> Answer {
         let request = Request::builder().method(method).uri(path).header("host", "localhost");
-        let request = request.header("content-type", content_type).body(body).unwrap();
+        self.answer(request.header("content-type", content_type).body(body).unwrap()).await
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Answer {
         let response = self.edge.clone().call(request).await.unwrap();
         let (head, body) = response.into_parts();
         let text = String::from_utf8(to_bytes(body, 1 << 24).await.unwrap().to_vec()).unwrap();

@@ -1,10 +1,10 @@
 //! What is refused, in the form that clients of the API read.
 
 use callboard_core::{App, ErrorKind, Failure, RouteSpec, Stage, Task};
-use callboard_http::HttpConfig;
+use callboard_http::{ApiKeys, HttpConfig};
 use serde_json::json;
 
-use crate::edge::Served;
+use crate::edge::{Answer, Served};
 
 fn app() -> App {
     let echo = Stage::each("echo", |text: &String| Ok(text.clone()));
@@ -50,6 +50,27 @@ async fn a_wrong_model_is_explained() {
         let refused = served.post(path, &json!({ "model": model, "prompt": "a", "input": "a" })).await;
         assert_eq!(refused.refused(404, "model_not_found"), message);
     }
+}
+
+#[tokio::test]
+async fn an_answer_tells_what_is_left_of_the_limit_of_its_key() {
+    let keys = ApiKeys::parse("ann a-key-that-nobody-guesses 3/h\nbob another-key-nobody-guesses").unwrap();
+    let served = Served::with(app(), HttpConfig { api_keys: Some(keys), ..HttpConfig::default() }).await;
+    let body = json!({ "model": "echo", "prompt": ["a", "b"] });
+    let ask = async |key: &str| served.post_with("/v1/completions", &body, &[("x-api-key", key)]).await;
+    let left = |answer: &Answer| {
+        let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}-requests"));
+        names.map(|name| answer.headers.get(name).map(|value| value.to_str().unwrap().to_owned()))
+    };
+    // Two prompts are two calls, and one is left, which is too few for the next.
+    for status in [200, 429] {
+        let answer = ask("a-key-that-nobody-guesses").await;
+        let [limit, remaining, reset] = left(&answer).map(Option::unwrap);
+        assert_eq!((answer.status, &*limit, &*remaining), (status, "3", if status == 200 { "1" } else { "0" }));
+        let about = if status == 200 { ["39m59", "40m0s"] } else { ["59m59", "1h0m0s"] };
+        assert!(about.iter().any(|time| reset.starts_with(time)), "{status}: {reset}");
+    }
+    assert_eq!(left(&ask("another-key-nobody-guesses").await), [None, None, None]);
 }
 
 #[tokio::test]
