@@ -17,6 +17,10 @@ use object_store::{Error, GetOptions, ObjectStore, PutMode, PutOptions, PutPaylo
 /// How long an operation may take: as the load of a key. The client may try again within it.
 const WITHIN: Duration = Duration::from_secs(10);
 
+/// The largest object that is read: no store keeps a larger state, and PostgreSQL none of this size. Threat: an object of
+/// others that fills the memory.
+const MAX_OBJECT_BYTES: u64 = 1 << 30;
+
 /// The most writes of one operation. A further one fails: others write the same key all the time.
 const ATTEMPTS: usize = 16;
 
@@ -81,6 +85,7 @@ impl BucketStore {
             }
             Err(error) => return Err(failed(&error)),
         };
+        check_size(path, found.meta.size)?;
         let (e_tag, version) = (found.meta.e_tag.clone(), found.meta.version.clone());
         let bytes = found.bytes().await.map_err(|error| failed(&error))?;
         let object = Object::read(&bytes).ok_or_else(|| StoreError::Failed(format!("{path} is no record")))?;
@@ -171,6 +176,19 @@ fn failed(error: &Error) -> StoreError {
     StoreError::Failed(error.to_string())
 }
 
+/// The number that follows one in an object, which others can write.
+fn after(number: u64) -> Result<u64, StoreError> {
+    number.checked_add(1).ok_or_else(|| StoreError::Failed(format!("no number follows {number}")))
+}
+
+/// Refuses an object that no store here has written, before it is read.
+fn check_size(path: &Path, bytes: u64) -> Result<(), StoreError> {
+    if bytes <= MAX_OBJECT_BYTES {
+        return Ok(());
+    }
+    Err(StoreError::Failed(format!("{path} has {bytes} bytes, more than {MAX_OBJECT_BYTES}: it is no record")))
+}
+
 async fn within<T>(operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let late = |_| StoreError::Failed(format!("no answer within {WITHIN:?}"));
     tokio::time::timeout(WITHIN, operation).await.map_err(late)?
@@ -184,7 +202,7 @@ impl StateStore for BucketStore {
             } else {
                 record.clone()
             };
-            let record = StoredState { epoch: record.epoch + 1, owner: owner.to_owned(), ..record };
+            let record = StoredState { epoch: after(record.epoch)?, owner: owner.to_owned(), ..record };
             Ok(Object { record, is_removed: false })
         })))
     }
@@ -200,7 +218,7 @@ impl StateStore for BucketStore {
         Box::pin(within(async move {
             let saved = self.update(key, true, |object| {
                 let record = StoredState {
-                    version: fence.version + 1,
+                    version: after(fence.version)?,
                     state: Some(state.clone()),
                     ..object.fenced(fence)?.clone()
                 };
@@ -254,6 +272,28 @@ mod tests {
         for other in ["", "{}", "\u{1}234567890123456789\u{7f}\u{7f}", "\u{2}234567890123456789"] {
             assert_eq!(Object::read(&Bytes::from_static(other.as_bytes())), None, "{other}");
         }
+    }
+
+    #[tokio::test]
+    async fn numbers_and_sizes_that_no_store_writes_are_errors() {
+        let bucket = Arc::new(object_store::memory::InMemory::new());
+        let store = BucketStore::new(bucket, "states");
+        let key = StateKey { kind: "cart", key: "ann" };
+        let put = async |epoch, version| {
+            let record = StoredState { epoch, version, ..StoredState::default() };
+            let payload = PutPayload::from(Object { record, is_removed: false }.write());
+            store.bucket.put_opts(&store.path_of(key), payload, PutOptions::default()).await.unwrap();
+        };
+        let reason = |error: StoreError| error.to_string();
+        put(u64::MAX, 0).await;
+        assert!(reason(store.claim(key, "a").await.unwrap_err()).contains("no number follows"));
+        put(7, u64::MAX).await;
+        let fence = Fence { epoch: 7, version: u64::MAX };
+        let saved = store.save(key, fence, Bytes::new()).await;
+        assert!(reason(saved.unwrap_err()).contains("no number follows"));
+        let path = store.path_of(key);
+        assert_eq!(check_size(&path, MAX_OBJECT_BYTES), Ok(()));
+        assert!(reason(check_size(&path, MAX_OBJECT_BYTES + 1).unwrap_err()).contains("no record"));
     }
 
     #[test]
