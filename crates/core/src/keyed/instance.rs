@@ -389,8 +389,9 @@ fn span(context: &KeyContext) -> Span {
 
 fn stored_of<K: Keyed>(state: Option<Bytes>) -> Result<Stored<K::State>, String> {
     let Some(state) = state else { return Ok(Stored::fresh(K::State::default())) };
-    // The store has it from here: what was saved must be readable, whatever its shape.
-    let limits = DecodeLimits { max_bytes: state.len(), ..DecodeLimits::UNLIMITED };
+    // What was saved must be readable, whatever its shape. Nothing in it is compressed; a store that others can write
+    // might have a part that is, and that unpacks to gigabytes.
+    let limits = DecodeLimits { max_bytes: state.len(), max_decompressed_bytes: 0, ..DecodeLimits::UNLIMITED };
     let mut decoder = EnvelopeDecoder::new(&limits);
     let read = decoder.push(state).and_then(|()| decoder.finish_as::<K::State>());
     read.map(Stored::loaded).map_err(|error| format!("the saved state cannot be read: {error}"))

@@ -35,7 +35,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::{Data, Payload};
+use callboard_codec::{Data, Encoded, Payload, Value};
 
 use crate::actor::{ActorRef, AskFn, ReplyPort, ask_step};
 use crate::error::Failure;
@@ -93,6 +93,30 @@ impl<In: Data> Pipeline<In, In> {
         let parts = branches.into_iter().map(|branch| branch.into_pipeline().graph).collect();
         let combinator = Combinator::Switch { name: name.into(), choose };
         Pipeline::from_graph(Graph::Nested { combinator, parts, labels: graph::Labels::default() })
+    }
+}
+
+impl<In: Data> Pipeline<In, Encoded> {
+    /// The same pipeline, whose outputs count as values: a reader decodes them, and other processes get their bytes.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use callboard_codec::{DecodeLimits, Encoded, Format, Value};
+    /// use callboard_core::{App, Pipeline, Stage};
+    ///
+    /// let stored = Value::from("tea").encode(Format::Envelope)?;
+    /// let read = move |_: &u64| Ok(Encoded::read(&stored, &DecodeLimits::default())?);
+    /// let first: Pipeline<u64, Value> = Pipeline::<u64, u64>::pass_through().map("stored", read).of_values();
+    /// let shout = Stage::each("shout", |text: &Value| Ok(text.as_str().unwrap_or_default().to_uppercase()));
+    /// let node = App::new().route("/stored", first.then(shout)).start().await?;
+    /// assert_eq!(node.client().call::<u64, String>("/stored", 1).await?, "TEA");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn of_values(self) -> Pipeline<In, Value> {
+        Pipeline::from_graph(self.graph)
     }
 }
 

@@ -15,12 +15,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use callboard_codec::{DecodeLimits, Format, Map, Value};
+use callboard_codec::{Encoded, Format, Map, Value};
 use callboard_core::actor::Question;
+use callboard_core::edge::off_the_runtime;
 use callboard_core::keyed::{Answers, KeyContext, Keyed, KeyedSpec, SavePolicy, StateStore, Stored};
 use callboard_core::{App, CallContext, CallError, Deadline, Failure, Pipeline, split_route_name};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
+
+use crate::frame::limits;
 
 /// What a class with `@keyed` says of its objects.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -75,15 +78,22 @@ impl PythonKeyed {
         let (route, stage) = (route.to_owned(), stage.to_owned());
         let asked = Pipeline::ask_key_with(&self.kind, move |input: &Value, context: &CallContext| {
             let key = key_in(&route, context.path().unwrap_or_default())?;
-            let input = Value::Bytes(input.encode(Format::Envelope)?);
+            let input = Value::Bytes(context.convert(|| input.encode(Format::Envelope))??);
             Ok((key, MethodCall { stage: stage.clone(), input }))
         });
-        asked.map("output", |output: &Value| match output {
-            // A replica of this cluster has written it.
-            Value::Bytes(output) => Ok(Value::decode(Format::Envelope, output, &DecodeLimits::UNLIMITED)?),
-            other => Err(Failure::new(format!("a replica answered with a value of type {}", other.kind()))),
-        })
+        asked.map("output", checked).of_values()
     }
+}
+
+/// The output of a replica is written by other people's code, also on another node: it is checked as the output of any
+/// child is, and decoded where it is read, at the expense of the call.
+fn checked(output: &Value) -> Result<Encoded, Failure> {
+    let Value::Bytes(output) = output else {
+        return Err(Failure::new(format!("a replica answered with a value of type {}", output.kind())));
+    };
+    let limits = limits(output.len() as u64);
+    let encoded = off_the_runtime(output.len(), || Encoded::read(output, &limits));
+    encoded.map_err(|error| Failure::new(format!("the output of a replica cannot be read: {error}")))
 }
 
 /// The key in a path that this route takes. There may be more segments before it, such as the prefix of a proxy. A door
@@ -184,5 +194,18 @@ mod tests {
             );
         }
         assert_eq!(key("/cart/{key}", "/cart/%ff").unwrap_err(), "the key is no text in UTF-8");
+    }
+
+    #[test]
+    fn the_output_of_a_replica_is_checked_before_anything_decodes_it() {
+        let written = |value: Value| Value::Bytes(value.encode(Format::Envelope).unwrap());
+        let refused = |output: &Value| checked(output).unwrap_err().to_string();
+        assert_eq!(**checked(&written("tea".into())).unwrap().value().unwrap(), Value::from("tea"));
+        assert_eq!(refused(&Value::from(7)), "a replica answered with a value of type int");
+        // A megabyte that becomes 44 MB of values.
+        let long = refused(&written(Value::List(vec![Value::Null; 1_100_000])));
+        assert!(long.contains("cannot be read") && long.contains("max_elements"), "{long}");
+        let cut = refused(&Value::Bytes(vec![0; 3].into()));
+        assert!(cut.contains("cannot be read"), "{cut}");
     }
 }

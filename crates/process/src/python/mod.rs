@@ -13,10 +13,10 @@ pub use keyed::PythonKeyed;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -42,6 +42,12 @@ pub struct PythonConfig {
 
 /// An import that takes longer does not end.
 const IMPORT_LIMIT: Duration = Duration::from_secs(120);
+
+/// The longest description: schemas of thousands of services.
+const MAX_DESCRIPTION_BYTES: u64 = 16 << 20;
+
+/// What is kept of the output of an import that fails: a traceback, and the message after it.
+const LAST_BYTES: usize = 256 * 1024;
 
 /// Keeps files beside the app from taking the place of Python's own modules. The package removes it for the app.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
@@ -280,7 +286,7 @@ fn describe(python: &Path, file: &str, base: &Path) -> Result<PythonApp, PythonE
     let mut command = child_command(python);
     command.args(["-m", "callboard.describe", file]).env(SAFE_PATH.0, SAFE_PATH.1).current_dir(directory(base));
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn();
-    let child = child.map_err(failed)?;
+    let mut child = child.map_err(failed)?;
     // An import that does not end, or that leaves a process with these pipes.
     let group = Pid::from_child(&child);
     let (done, is_done) = channel::<()>();
@@ -288,15 +294,21 @@ fn describe(python: &Path, file: &str, base: &Path) -> Result<PythonApp, PythonE
         let is_late = is_done.recv_timeout(IMPORT_LIMIT) == Err(RecvTimeoutError::Timeout);
         is_late.then(|| kill_process_group(group, Signal::KILL)).is_some()
     });
-    let output = child.wait_with_output();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let printed = thread::spawn(move || stderr.map(last_bytes).unwrap_or_default());
+    let described = stdout.map_or_else(|| Ok(Vec::new()), |stdout| bounded(stdout, MAX_DESCRIPTION_BYTES));
+    if described.is_err() {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let (printed, status) = (printed.join().unwrap_or_default(), child.wait());
     drop(done);
     if limit.join().unwrap_or_default() {
         return Err(PythonError::Refused { message: format!("{file} was not imported within {IMPORT_LIMIT:?}") });
     }
-    let Output { status, stdout, stderr } = output.map_err(failed)?;
-    if !status.success() {
+    let described = described.map_err(|reason| PythonError::Refused { message: format!("{file}: {reason}") })?;
+    if !status.map_err(failed)?.success() {
         // The lines before it are the traceback.
-        let printed = String::from_utf8_lossy(&stderr);
+        let printed = String::from_utf8_lossy(&printed);
         let printed = printed.trim_end();
         let last = || printed.lines().last().unwrap_or_default();
         let message = printed.rsplit_once("callboard.describe: ").map_or_else(last, |(_, message)| message).to_owned();
@@ -307,9 +319,33 @@ fn describe(python: &Path, file: &str, base: &Path) -> Result<PythonApp, PythonE
             PythonError::Refused { message }
         });
     }
-    serde_json::from_slice(&stdout).map_err(|error| PythonError::Refused {
+    serde_json::from_slice(&described).map_err(|error| PythonError::Refused {
         message: format!("`{}` described {file} as something that is not known: {error}", python.display()),
     })
+}
+
+/// All bytes of a pipe. An import may print without end.
+fn bounded(pipe: impl Read, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    pipe.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > most {
+        return Err(format!("its import prints more than {most} bytes to the standard output"));
+    }
+    Ok(bytes)
+}
+
+/// The last bytes of a pipe, to its end.
+fn last_bytes(mut pipe: impl Read) -> Vec<u8> {
+    let (mut last, mut piece) = (Vec::new(), vec![0; LAST_BYTES]);
+    loop {
+        let bytes = match pipe.read(&mut piece) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(0) | Err(_) => return last,
+            Ok(bytes) => bytes,
+        };
+        last.drain(..(last.len() + bytes).saturating_sub(LAST_BYTES));
+        last.extend_from_slice(&piece[..bytes]);
+    }
 }
 
 /// A path that a process can change to.

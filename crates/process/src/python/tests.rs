@@ -186,6 +186,15 @@ fn an_interpreter_is_asked_again_when_a_file_has_changed() {
         assert!(matches!(&error, PythonError::Refused { message } if message.contains(expected)), "{error}");
         assert!(!error.to_string().contains("first"), "{error}");
     }
+    // Much output is not kept, and output without end ends the import.
+    let loud = scratch.interpreter("yes | head -c 3000000 >&2; echo 'callboard.describe: no name' >&2; exit 1");
+    assert_eq!(describe(&loud, "app.py", &scratch.0).unwrap_err().to_string(), "no name");
+    let endless = describe(&scratch.interpreter("yes"), "app.py", &scratch.0).unwrap_err().to_string();
+    assert_eq!(endless, "app.py: its import prints more than 16777216 bytes to the standard output");
+    for length in [LAST_BYTES - 1, LAST_BYTES, LAST_BYTES + 1, 3 * LAST_BYTES] {
+        let bytes: Vec<u8> = (0..length).map(|number| (number % 251) as u8).collect();
+        assert_eq!(last_bytes(&*bytes), bytes[length.saturating_sub(LAST_BYTES)..]);
+    }
     for line in ["No module named callboard.describe", "ModuleNotFoundError: No module named 'callboard'"] {
         let python = scratch.interpreter(&format!("echo \"{line}\" >&2; exit 1"));
         let error = describe(&python, "app.py", &scratch.0).unwrap_err();
