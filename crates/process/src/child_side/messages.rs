@@ -76,22 +76,27 @@ pub(super) fn connect() -> Result<(Messages, Node), ServeWorkerError> {
     // Also while nothing is read, because the worker computes.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(io::Error::from)?;
-    let node = Node::new(socket.try_clone()?);
-    let messages = Messages {
-        stream: BufReader::new(Inbox::new(socket)),
-        reader: FrameReader::new(START_BYTES),
-        node: node.clone(),
-        has_started: false,
-        waiting: VecDeque::new(),
-        open: HashMap::new(),
-        credit: CREDIT,
-        client: None,
-        end: None,
-    };
-    Ok((messages, node))
+    Ok(Messages::over(socket)?)
 }
 
 impl Messages {
+    /// Both sides of this socket.
+    pub(super) fn over(socket: UnixStream) -> io::Result<(Self, Node)> {
+        let node = Node::new(socket.try_clone()?);
+        let messages = Self {
+            stream: BufReader::new(Inbox::new(socket)),
+            reader: FrameReader::new(START_BYTES),
+            node: node.clone(),
+            has_started: false,
+            waiting: VecDeque::new(),
+            open: HashMap::new(),
+            credit: CREDIT,
+            client: None,
+            end: None,
+        };
+        Ok((messages, node))
+    }
+
     /// The socket, to wait for what comes.
     pub(super) fn socket(&self) -> io::Result<UnixStream> {
         self.stream.get_ref().try_clone()

@@ -52,3 +52,6 @@ pub(crate) fn take_socket() -> io::Result<UnixStream> {
     dup2_stdin(OwnedFd::from(File::open("/dev/null")?))?;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,13 +6,13 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use callboard_codec::{Local, Value};
+use callboard_codec::{Local, Payload, Value};
 use callboard_core::{
-    App, Batch, CallError, CallOptions, ErrorKind, Failure, IntoPipeline, NotEmitted, Outputs, Replica, Stage,
-    StreamStage, StreamWorker, Worker,
+    App, Batch, CallContext, CallError, CallOptions, ErrorKind, Failure, IntoPipeline, NotEmitted, Outputs, Replica,
+    ResponseFields, Stage, StreamStage, StreamWorker, Worker,
 };
 use callboard_process::{Isolate, ProcessConfig, isolated_stage};
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt as _, stream};
 use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -387,6 +387,58 @@ async fn an_asynchronous_function_streams() {
         Box::pin(stream::iter(numbers.chain(end))) as Pin<Box<dyn Stream<Item = Result<u32, Failure>> + Send>>
     };
     streams(StreamStage::each("counting", count)).await;
+}
+
+/// Chooses the status 200 + `n`, and a header.
+fn chosen(n: u16) -> ResponseFields {
+    ResponseFields::new().with_status(200 + n).with_header("x-n", n.to_string())
+}
+
+/// What the code of an item chooses of the response reaches its own call, also from a batch.
+#[tokio::test]
+async fn what_the_code_of_an_item_chooses_of_the_response_reaches_its_call() {
+    let choosing = Stage::batch("choosing", |batch: Batch<u16>| {
+        let choose = |(index, n): (usize, &u16)| {
+            // Not for the second one.
+            if *n != 1 {
+                batch.context(index).set_response(chosen(*n));
+            }
+            Ok(*n)
+        };
+        batch.iter().enumerate().map(choose).collect()
+    });
+    let choosing = choosing.max_batch_size(3).max_delay(Duration::from_secs(60)).isolate_with(only_this_test);
+    let node = App::new().route("/stage", choosing).start().await.unwrap();
+    let calls = (0..3).map(async |n: u16| {
+        let client = node.client();
+        let admission = client.edge().admit(&client.route("/stage").unwrap(), 0).unwrap();
+        let submitted = client.edge().submit_unwritten(admission, Payload::new(n), CallOptions::new());
+        let (_, unwritten) = submitted.await.unwrap();
+        let response = unwritten.response();
+        unwritten.end(Ok(()));
+        response
+    });
+    let responses = futures_util::future::join_all(calls).await;
+    assert_eq!(responses, [Some(chosen(0)), None, Some(chosen(2))]);
+}
+
+#[tokio::test]
+async fn what_a_stream_chooses_of_the_response_comes_with_its_first_output_or_its_end() {
+    let choosing = StreamStage::each_with_context("choosing", |n: &u16, context: &CallContext| {
+        context.set_response(chosen(*n));
+        stream::iter((0..*n).map(Ok::<u16, Failure>).collect::<Vec<_>>())
+    });
+    let choosing = choosing.isolate_with(only_this_test);
+    let node = App::new().route_streaming("/stage", choosing).start().await.unwrap();
+    for n in [0, 1, 5] {
+        let client = node.client();
+        let admission = client.edge().admit(&client.route("/stage").unwrap(), 0).unwrap();
+        let mut replies = client.edge().submit_streaming(admission, Payload::new(n), CallOptions::new());
+        while let Some(reply) = replies.next().await {
+            assert_eq!(replies.response(), Some(&chosen(n)), "{reply:?}");
+        }
+        assert_eq!(replies.response(), Some(&chosen(n)));
+    }
 }
 
 /// Never ready; says that it was dropped.
