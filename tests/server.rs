@@ -10,7 +10,7 @@ use std::time::Duration;
 use callboard::call::Instant;
 use callboard::edge::{Edge, EdgeDescription, EdgeError, EdgeFuture, EdgeServer};
 use callboard::http::{ApiInfo, HttpConfig};
-use callboard::{App, Drained, Failure, NodeHandle, Replica, Server, Stage, StreamStage};
+use callboard::{App, Drained, Failure, NodeHandle, Replica, RouteSpec, Server, Stage, StreamStage, Task};
 use futures_util::stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -65,6 +65,64 @@ async fn an_address_that_is_in_use_is_named_with_the_reason() {
     let address = taken.local_addr().unwrap();
     let error = callboard::serve(App::new(), address).await.unwrap_err().to_string();
     assert!(error.starts_with(&format!("could not listen on {address}: ")) && error.contains("in use"), "{error}");
+}
+
+/// The next answer on a connection: its status, and whether the connection ends with it. Refusals have a length.
+async fn answer(stream: &mut TcpStream) -> (String, bool) {
+    let mut received = Vec::new();
+    let reading = async {
+        loop {
+            let text = String::from_utf8_lossy(&received);
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                let head = head.to_ascii_lowercase();
+                let field = |name: &str| Some(head.split_once(&format!("\r\n{name}: "))?.1.lines().next()?.to_owned());
+                let length = field("content-length").map_or(0, |length| length.parse().unwrap());
+                if body.len() >= length {
+                    let status = head.split(' ').nth(1).unwrap_or_default().to_owned();
+                    return (status, field("connection").as_deref() == Some("close"));
+                }
+            }
+            assert!(stream.read_buf(&mut received).await.unwrap() > 0, "{}", String::from_utf8_lossy(&received));
+        }
+    };
+    tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("an answer in time")
+}
+
+/// One listener has all doors, and each refuses early in its own form.
+#[tokio::test]
+async fn a_refusal_at_any_door_never_costs_the_next_request_on_its_connection() {
+    let echo = RouteSpec::new("/echo", Stage::each("echo", |text: &String| Ok(text.clone()))).task(Task::Complete);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = App::new().mount(echo);
+    let server = Server::start_on(listener, app, HttpConfig::default(), ApiInfo::default()).await.unwrap();
+    for (line, fields, expected) in [
+        ("POST /nowhere", "content-type: application/json", "404"),
+        ("POST /v1/call/nothing", "content-type: application/json", "404"),
+        ("PUT /v1/completions", "content-type: application/json", "405"),
+        ("POST /v1/completions", "content-type: image/png", "415"),
+        ("POST /v2/models/nothing/infer", "content-type: application/json", "404"),
+        ("PUT /mcp", "content-type: application/json", "405"),
+        ("POST /mcp", "content-type: image/png", "415"),
+        ("POST /inference.GRPCInferenceService/ModelInfer", "content-type: application/grpc", "505"),
+    ] {
+        for body in [1_000, 0] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let length = format!("content-length: {body}");
+            send(&mut stream, &format!("{line} HTTP/1.1\r\nhost: test\r\n{fields}\r\n{length}\r\n\r\n")).await;
+            let (status, ends) = answer(&mut stream).await;
+            assert_eq!(status, expected, "{line}");
+            if ends {
+                stream.shutdown().await.unwrap();
+                assert_eq!(until_closed(&mut stream).await, "", "{line}");
+                continue;
+            }
+            send(&mut stream, &"x".repeat(body)).await;
+            send(&mut stream, "GET /livez HTTP/1.1\r\nhost: test\r\n\r\n").await;
+            assert_eq!(answer(&mut stream).await.0, "200", "{line}");
+        }
+    }
+    assert_eq!(server.shutdown(TEST_TIMEOUT).await, Drained::Completely);
 }
 
 /// A caller of such a listener may be anybody, also where its address is that of this machine: it may be a proxy.

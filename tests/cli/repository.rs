@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::support::{Server, callboard, directory_with, run};
+use crate::adder::looper;
+use crate::support::{Server, TEST_TIMEOUT, callboard, directory_with, run};
 
 const ONE: &str = "[[stage]]\nname = \"one\"\nkind = \"labels\"\nnames = [\"a\", \"b\"]\n\
                    [[route]]\npath = \"/one\"\nstages = \"one\"\n";
@@ -60,6 +63,30 @@ fn the_admin_listener_loads_models_from_the_current_file() {
     let (is_ok, message) = call_post(&admin, "/v2/repository/models/one/load");
     assert!(!is_ok && message.contains("failed to load 'one'") && message.contains("callboard.toml"), "{message}");
     assert_eq!(server.request("GET /v2/models/two/ready HTTP/1.1", b"").status, 200);
+}
+
+#[test]
+fn a_route_that_is_being_loaded_is_listed_and_in_the_status() {
+    let directory = directory_with(ONE);
+    let mut server = serve(&directory, &["--admin", "127.0.0.1:0"]);
+    let admin = server.wait_for("admin on ");
+    let loops = "[[stage]]\nname = \"loops\"\nkind = \"onnx\"\nmodel = \"loops.onnx\"\n\
+                 [[route]]\npath = \"/loops\"\nstages = \"loops\"\n";
+    fs::write(directory.join("loops.onnx"), looper()).unwrap();
+    fs::write(directory.join("callboard.toml"), [ONE, loops].concat()).unwrap();
+    let status = || String::from_utf8(run(&["status", &admin]).stdout).unwrap();
+    thread::scope(|scope| {
+        let load = scope.spawn(|| call_post(&admin, "/v2/repository/models/loops/load"));
+        let (end, row) = (Instant::now() + TEST_TIMEOUT, ("loops".to_owned(), None, "LOADING".to_owned()));
+        while !index(&admin).contains(&row) {
+            assert!(Instant::now() < end && !load.is_finished(), "{:?}", index(&admin));
+        }
+        assert!(status().contains("\nloading: loops (for "), "{}", status());
+        call_post(&admin, "/v2/repository/models/loops/unload");
+        let (is_ok, message) = load.join().unwrap();
+        assert!(!is_ok && message.contains("unloaded or removed while it was loaded"), "{message}");
+    });
+    assert!(!status().contains("loading:"), "{}", status());
 }
 
 /// A client that requests version 1 finds it after every reload, until the owner changes the version.

@@ -8,7 +8,7 @@
 //!   the loads before it.
 //! * **Cancelled:** the new stages end, and nothing has changed. An unload ends a load of its route.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use callboard_config::{Plan, assemble, chain};
 use callboard_core::{ChangeError, NodeHandle, Rollout, RouteChange, RouteSpec};
-use callboard_http::{ModelRepository, RepositoryChange, RepositoryError};
+use callboard_http::{ModelRepository, RepositoryChange, RepositoryError, RepositoryModel};
 use callboard_server::own_protocols;
 use tokio::sync::RwLock;
 use tokio::task::spawn_blocking;
@@ -149,6 +149,19 @@ impl ModelRepository for ConfiguredRoutes {
     fn routes(&self) -> Vec<String> {
         // A private route is no model.
         self.loaded().routes.1.iter().filter(|route| !route.starts_with('@')).cloned().collect()
+    }
+
+    fn models(&self) -> Vec<RepositoryModel> {
+        let loading = self.turns.loading();
+        // A route in its first load may not be known yet.
+        let names: BTreeSet<String> = self.routes().into_iter().chain(loading.keys().cloned()).collect();
+        let described = |route: &String| RepositoryModel {
+            loading: loading.get(route).copied(),
+            ..RepositoryModel::without_versions(route)
+        };
+        let mut models: Vec<_> = names.iter().map(described).collect();
+        models.sort_by(|one, other| one.name.cmp(&other.name));
+        models
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {

@@ -279,6 +279,17 @@ fn a_model_that_loops_holds_up_no_other_and_an_unload_ends_its_load() {
     while !node.models(&["list"]).1.contains("loading for") {
         assert!(Instant::now() < end, "{:?}", node.models(&["list"]));
     }
+    // Wherever an operator or a client looks.
+    let status = run(&["status", &node.admin]);
+    let status = String::from_utf8_lossy(&status.stdout);
+    assert!(status.contains("\nloading: loops (for "), "{status}");
+    let listed = run(&["call", &node.admin, "/v1/models/loops", "--method", "GET"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert!(listed["loading_seconds"].is_number() && listed["served"] == false, "{listed}");
+    let index = node.server.request("POST /v2/repository/index HTTP/1.1", b"");
+    let index: Vec<Value> = serde_json::from_str(&index.body).unwrap();
+    let row = index.iter().find(|row| row["name"] == "loops").unwrap();
+    assert_eq!((&row["state"], &row["reason"]), (&json!("LOADING"), &json!("it is being loaded")), "{row}");
     models.add("b", 1, 2.0);
     node.wait_until_adds("/b", Ok(2.0));
     models.add("a", 2, 3.0);
@@ -288,6 +299,8 @@ fn a_model_that_loops_holds_up_no_other_and_an_unload_ends_its_load() {
     assert!(node.models(&["list"]).1.contains("loading for"), "it still loops");
     assert_eq!(node.models(&["unload", "loops"]).0, Some(0));
     assert!(!node.models(&["list"]).1.contains("loading for"));
+    let status = run(&["status", &node.admin]);
+    assert!(!String::from_utf8_lossy(&status.stdout).contains("loading:"), "it was unloaded");
 
     // Each run of a warm-up has the time of the stage, in the child and in the node.
     models.write("loops/model.toml", b"timeout = \"300ms\"\n");

@@ -130,6 +130,13 @@ impl fmt::Display for StatusText<'_> {
         if !doors.is_empty() {
             writeln!(f, "doors: {}", doors.iter().map(text).collect::<Vec<_>>().join(", "))?;
         }
+        let loading = items(&self.status["loading"]);
+        if !loading.is_empty() {
+            let model = |model: &Value| {
+                format!("{} (for {:.0} s)", text(&model["name"]), model["seconds"].as_f64().unwrap_or_default())
+            };
+            writeln!(f, "loading: {}", loading.iter().map(model).collect::<Vec<_>>().join(", "))?;
+        }
         let members = items(&node["members"]);
         if !members.is_empty() {
             writeln!(f, "nodes: {}", summary(members))?;
@@ -357,6 +364,7 @@ mod tests {
             "version": "1.2.3",
             "uptime_seconds": 3725,
             "doors": ["http", "grpc"],
+            "loading": [{ "name": "large", "seconds": 12.3 }, { "name": "small", "seconds": 0.0 }],
             "health": { "ready": false, "draining": false },
             "node": {
                 "in_flight": 3, "admitted": 10, "refused": 1,
@@ -384,6 +392,7 @@ callboard 1.2.3, not ready, up 1 h 2 min
 calls: 3 in flight, 10 admitted and 1 refused since the start
 load: for 1.4 nodes, because there is a queue
 doors: http, grpc
+loading: large (for 12 s), small (for 0 s)
 nodes: 1 up, 1 suspected (second)
 
 route    revision  calls  calls/s  failed  p50     p99     pipeline

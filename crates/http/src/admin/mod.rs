@@ -1,6 +1,6 @@
 //! The admin listener, for operators.
 //!
-//! - `GET /v1/status`: version, age, health and the whole running tree
+//! - `GET /v1/status`: version, age, health, the models that are being loaded, and the whole running tree
 //!   ([`Description`](callboard_core::description::Description)).
 //! - `GET /v1/cluster`: the nodes of the cluster as this one knows them, with the load of their stages, for which the
 //!   other nodes are asked.
@@ -203,12 +203,13 @@ async fn layers(State((admin, guard)): State<(Admin, Arc<AdminGuard>)>, request:
 async fn status(State(admin): State<Admin>) -> impl IntoResponse {
     // Processes of replicas are measured for it.
     let tree = spawn_blocking(move || {
-        let AdminState { node, protocols, started_at, .. } = &*admin.0;
+        let AdminState { node, protocols, started_at, models, .. } = &*admin.0;
         let doors: Vec<&str> = std::iter::once(ROUTES).chain(protocols.doors()).collect();
         Json(json!({
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_seconds": started_at.elapsed().as_secs_f64(),
             "doors": doors,
+            "loading": models.get().map_or_else(Vec::new, |models| models::loading(&**models)),
             "health": node.health(),
             "node": node.describe(),
         }))

@@ -20,6 +20,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -31,6 +32,7 @@ use callboard_core::edge::{Pace, PaceLimits};
 use callboard_core::{Deadline, ErrorKind, Rollout};
 use hyper::body::Body as _;
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -265,8 +267,21 @@ fn described(admin: &Admin, name: &str) -> Result<ListedModel, ApiError> {
 fn listed(admin: &Admin, model: RepositoryModel) -> ListedModel {
     let RepositoryModel { name, default_version, versions, reason, loading } = model;
     let served = admin.0.client.route(&format!("/{name}")).is_some();
-    let loading_seconds = loading.map(|loading| (loading.as_secs_f64() * 10.0).round() / 10.0);
-    ListedModel { name, served, default_version, reason, loading_seconds, versions }
+    ListedModel { name, served, default_version, reason, loading_seconds: loading.map(seconds), versions }
+}
+
+/// In tenths.
+fn seconds(loading: Duration) -> f64 {
+    (loading.as_secs_f64() * 10.0).round() / 10.0
+}
+
+/// The models that are being loaded, for the status of the node.
+pub(super) fn loading(models: &dyn ModelRepository) -> Vec<Value> {
+    let models = models.models().into_iter();
+    let loading = |model: RepositoryModel| {
+        model.loading.map(|loading| json!({ "name": model.name, "seconds": seconds(loading) }))
+    };
+    models.filter_map(loading).collect()
 }
 
 fn refused(name: &str, verb: &str, error: RepositoryError) -> ApiError {
