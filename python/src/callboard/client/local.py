@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from callboard._response import Response
     from callboard._target import Route
     from callboard.client._calls import CallsApart
-    from callboard.testing import App
+    from callboard._instance import App
 
 
 class Outputs(list[Any]):
