@@ -28,6 +28,9 @@ pub(super) fn whole<const DIGITS: bool>(
     decoder.finish().map(|()| value)
 }
 
+/// The most characters that an error quotes.
+const MAX_SHOWN_CHARS: usize = 16;
+
 /// The most bytes of an escaped character.
 const MAX_CHAR_BYTES: usize = 4;
 
@@ -84,11 +87,16 @@ impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
             Some(b't') => self.word("true", Value::Bool(true)),
             Some(b'f') => self.word("false", Value::Bool(false)),
             Some(b'n') => self.word("null", Value::Null),
-            Some(b'N' | b'I') => Err(self.malformed("NaN and Infinity are not JSON: send null or a string")),
+            Some(b'N' | b'I') if ["NaN", "Infinity"].iter().any(|word| self.text[self.at..].starts_with(word)) => {
+                Err(self.malformed("NaN and Infinity are not JSON: send null or a string"))
+            }
             Some(_) if self.at == 0 && self.text.starts_with('\u{feff}') => {
                 Err(self.malformed("a byte order mark is not JSON: send UTF-8 without one"))
             }
-            Some(_) => Err(self.malformed("expected a value")),
+            Some(_) => Err(self.no_value()),
+            None if self.text.trim_ascii().is_empty() => {
+                Err(self.malformed("the input is empty: expected a JSON value"))
+            }
             None => Err(self.malformed("the input ends where a value is expected")),
         }
     }
@@ -155,7 +163,10 @@ impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
         }
         match self.take(bracket) {
             true => Ok(true),
-            false if self.at == self.bytes.len() => Err(self.malformed("the input ends inside a list or map")),
+            false if self.is_over() => {
+                let outer = if bracket == b']' { "list" } else { "map" };
+                Err(self.malformed(&format!("the input ends inside a {outer}: {expected}")))
+            }
             false => Err(self.malformed(expected)),
         }
     }
@@ -173,12 +184,17 @@ impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
     pub(super) fn begin_key(&mut self) -> Result<usize, DecodeError> {
         match self.peek() {
             Some(b'"') => Ok(self.at),
-            _ => Err(self.malformed("expected a key in double quotes")),
+            Some(_) => Err(self.malformed("expected a key in double quotes")),
+            None => Err(self.malformed("the input ends inside a map: expected a key in double quotes")),
         }
     }
 
     pub(super) fn end_key(&mut self) -> Result<(), DecodeError> {
-        if self.take(b':') { Ok(()) } else { Err(self.malformed("expected : after a key")) }
+        match self.take(b':') {
+            true => Ok(()),
+            false if self.is_over() => Err(self.malformed("the input ends after a key: expected : and a value")),
+            false => Err(self.malformed("expected : after a key")),
+        }
     }
 
     /// Reads a text without escapes. `None`: it has some, or is malformed, and is still to be read.
@@ -338,9 +354,33 @@ impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
         if self.bytes[self.at..].starts_with(word.as_bytes()) {
             self.at += word.len();
             Ok(value)
+        } else if word.as_bytes().starts_with(&self.bytes[self.at..]) {
+            Err(self.malformed(&format!("the input ends inside `{word}`")))
         } else {
-            Err(self.malformed("expected a value"))
+            Err(self.no_value())
         }
+    }
+
+    /// What stands in the place of a value, and what may have been meant.
+    fn no_value(&self) -> DecodeError {
+        let rest = &self.text[self.at..];
+        let word: String = rest.chars().take_while(|char| char.is_alphanumeric()).take(MAX_SHOWN_CHARS).collect();
+        let hint = match (word.as_str(), rest.as_bytes()) {
+            ("True" | "False" | "None", _) => ": JSON has true, false and null",
+            (_, [b'\'', ..]) => ": JSON has texts in double quotes",
+            ("", _) => "",
+            _ => ": a text stands in double quotes",
+        };
+        let found = match rest.chars().next() {
+            Some('\'') => "'".to_owned(),
+            Some(other) if word.is_empty() => other.escape_debug().to_string(),
+            _ => word,
+        };
+        self.malformed(&format!("expected a JSON value, found `{found}`{hint}"))
+    }
+
+    fn is_over(&self) -> bool {
+        self.at == self.bytes.len()
     }
 
     /// Skips white space and returns the next byte.
@@ -407,12 +447,24 @@ mod tests {
     #[test]
     fn an_error_names_its_cause() {
         for (input, cause) in [
-            ("[1", "the input ends inside a list or map (byte 2)"),
+            ("[1", "the input ends inside a list: expected , or ] after a list item (byte 2)"),
+            (r#"{"a":1 "#, "the input ends inside a map: expected , or } after a map entry (byte 7)"),
+            (r#"{"a":1,"#, "the input ends inside a map: expected a key in double quotes (byte 7)"),
+            ("{1", "expected a key in double quotes (byte 1)"),
+            (r#"{"a" "#, "the input ends after a key: expected : and a value (byte 5)"),
+            (r#"{"a" 1"#, "expected : after a key (byte 5)"),
+            ("[1,", "the input ends where a value is expected at $[1] (byte 3)"),
+            ("tru", "the input ends inside `true` (byte 0)"),
             ("[1 2]", "expected , or ] after a list item (byte 3)"),
             (r#"{"a":1 2}"#, "expected , or } after a map entry (byte 7)"),
-            ("", "the input ends where a value is expected (byte 0)"),
-            ("x", "expected a value (byte 0)"),
-            (" \u{feff}1", "expected a value (byte 1)"),
+            ("", "the input is empty: expected a JSON value (byte 0)"),
+            (" \n", "the input is empty: expected a JSON value (byte 2)"),
+            ("hello you", "expected a JSON value, found `hello`: a text stands in double quotes (byte 0)"),
+            ("[None]", "expected a JSON value, found `None`: JSON has true, false and null at $[0] (byte 1)"),
+            ("{\"a\": 'b'}", "expected a JSON value, found `'`: JSON has texts in double quotes at $.a (byte 6)"),
+            ("\u{1}", "expected a JSON value, found `\\u{1}` (byte 0)"),
+            ("[}", "expected a JSON value, found `}` at $[0] (byte 1)"),
+            (" \u{feff}1", "expected a JSON value, found `\\u{feff}` (byte 1)"),
             ("-", "a number without digits (byte 0)"),
             ("01", "a number with a leading zero (byte 0)"),
             ("1.", "a number that ends in its point (byte 0)"),
