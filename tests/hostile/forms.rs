@@ -28,6 +28,26 @@ fn a_hundred_thousand_parts() {
 }
 
 #[test]
+fn a_million_fields_of_texts() {
+    let media_type = "application/x-www-form-urlencoded";
+    let bodies = [
+        "n=1&".repeat(MIB).into_bytes(),
+        "&".repeat(4 * MIB).into_bytes(),
+        [b"n=", "%41".repeat(MIB).as_bytes()].concat(),
+        [b"n=", "+".repeat(4 * MIB).as_bytes()].concat(),
+        (0..1024).map(|index| format!("{}{index:04}=&", "n".repeat(15_000))).collect::<String>().into_bytes(),
+    ];
+    let requests = bodies.map(|body| Request::post("/digits", media_type, body));
+    Attack::new("form: a million fields, escapes and spaces").run(|target| {
+        target.run_clients(4, |index| {
+            let request = &requests[index % requests.len()];
+            target.repeat(request, 1);
+            target.repeat(&request.clone().gzip(), 1);
+        });
+    });
+}
+
+#[test]
 fn long_similar_names() {
     // The difference is at the end, so that every comparison reads the whole name.
     let name = |index: usize| format!("{}{index:05}", "n".repeat(15_000));

@@ -21,7 +21,7 @@ EXAMPLES = os.environ.get("CALLBOARD_OPENAPI_EXAMPLES", "25")
 
 # What these take is more than their schema says. A form has only texts, and one part of a list looks like a single one, so that
 # much that does not fit becomes what does. In MessagePack the number of an enum's variant is as good as its name.
-LENIENT = ("multipart/form-data", "application/msgpack")
+LENIENT = ("multipart/form-data", "application/x-www-form-urlencoded", "application/msgpack")
 
 
 def main(address, own_rules, key=None):

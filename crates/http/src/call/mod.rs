@@ -28,10 +28,12 @@ use crate::observe::cache_status::insert_cache_status;
 use crate::observe::server_timing::{SERVER_TIMING, first, server_timing};
 use crate::request::arguments;
 use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody, announced_length};
+use crate::request::form::ReceivedForm;
 use crate::request::head::RequestHead;
-use crate::request::media::{BodyForm, is_file, is_open_file};
-use crate::request::multipart::{self, MultipartForm};
+use crate::request::media::{BodyForm, is_file, is_open_file, needs_nothing};
+use crate::request::multipart;
 use crate::request::payload;
+use crate::request::urlencoded::UrlEncodedForm;
 use crate::respond::stream::{self, StreamForm};
 use crate::respond::{self, AcceptedForms, ResponseCompression};
 
@@ -127,7 +129,8 @@ async fn arrive<'a, B: RequestBody, T>(
     Ok((decided, ArrivedCall { admission, payload, options, deadline, budget }))
 }
 
-/// Answers a request to a route whose paths or methods are declared. Without a body its input is null.
+/// Answers a request to a route whose paths or methods are declared, or that needs no input. Without a body its input is
+/// null, or the object without fields.
 pub(crate) async fn declared<B: RequestBody>(
     context: RequestContext<'_>,
     route: &Arc<Route>,
@@ -140,7 +143,7 @@ pub(crate) async fn declared<B: RequestBody>(
     if has_body && *method != Method::GET && *method != Method::HEAD {
         return call(context, route, CallStyle::Declared, request).await;
     }
-    let mut null = Request::new(Body::from("null"));
+    let mut null = Request::new(Body::from(if needs_nothing(route.input()) { "{}" } else { "null" }));
     *null.uri_mut() = request.uri().clone();
     *null.headers_mut() = headers.clone();
     *null.extensions_mut() = request.extensions().clone();
@@ -197,7 +200,7 @@ fn may_choose(route: &Route, accept: Option<&Cow<'_, HeaderValue>>) -> bool {
 /// A body that was read.
 enum BodyContent {
     Encoded(Format, Bytes),
-    MultipartForm(MultipartForm),
+    Form(ReceivedForm),
     Text(Bytes),
     Value(Value),
 }
@@ -208,9 +211,20 @@ async fn read_body<B: RequestBody>(
     body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
 ) -> Result<BodyContent, ApiError> {
     Ok(match form {
-        BodyForm::Encoded(format) => BodyContent::Encoded(format, body.collect().await?),
+        BodyForm::Encoded(format) => match body.collect().await? {
+            // No format writes a value without bytes.
+            bytes if bytes.is_empty() => return Err(ApiError::empty_body(format)),
+            bytes => BodyContent::Encoded(format, bytes),
+        },
         // Boxed, because it is large and rare: this future moves with each request.
-        BodyForm::Multipart(boundary) => BodyContent::MultipartForm(Box::pin(multipart::read(body, boundary)).await?),
+        BodyForm::Multipart(boundary) => {
+            let form = Box::pin(multipart::read(body, boundary)).await?;
+            BodyContent::Form(ReceivedForm::Multipart(form))
+        }
+        BodyForm::UrlEncoded => {
+            let form = UrlEncodedForm::try_new(body.collect().await?)?;
+            BodyContent::Form(ReceivedForm::UrlEncoded(form))
+        }
         BodyForm::Raw(field) => BodyContent::Value(raw_value(field, body.collect().await?)),
         BodyForm::Text => BodyContent::Text(body.collect().await?),
         BodyForm::Bytes => BodyContent::Value(Value::Bytes(body.collect().await?)),
@@ -228,8 +242,8 @@ async fn read_payload(
         BodyContent::Encoded(format, bytes) => {
             payload::decode(budget, admission, route, format, bytes, &config.decode).await
         }
-        BodyContent::MultipartForm(form) => {
-            let read = |route: &Arc<Route>, fields| payload::payload_of_form(route.input(), Value::Map(fields));
+        BodyContent::Form(form) => {
+            let read = |route: &Arc<Route>, fields| payload::of_fields(route.input(), fields);
             Box::pin(payload::decode_form(budget, admission, route, form, &config.decode, read)).await
         }
         BodyContent::Text(bytes) => payload::from_text(budget, admission, route, bytes).await,
@@ -248,10 +262,10 @@ async fn read_arguments(
         BodyContent::Encoded(format, bytes) => {
             payload::decode_call(budget, admission, route, format, bytes, &config.decode).await
         }
-        BodyContent::MultipartForm(form) => {
+        BodyContent::Form(form) => {
             payload::decode_form(budget, admission, route, form, &config.decode, arguments::from_form).await
         }
-        BodyContent::Text(_) | BodyContent::Value(_) => Err(ApiError::bad_multipart("arguments need names")),
+        BodyContent::Text(_) | BodyContent::Value(_) => Err(ApiError::bad_form("arguments need names")),
     }
 }
 

@@ -13,6 +13,7 @@ use super::{EdgeState, ServedNode};
 use crate::asgi::app_of;
 use crate::call::functions::{self, CallStyle};
 use crate::protocol::{Protocol, Protocols};
+use crate::request::media::needs_nothing;
 
 /// The target of a path. Known before any check, so that a refusal is logged and counted as well.
 #[derive(Debug)]
@@ -122,7 +123,10 @@ impl ServedNode {
         let is_free = |route: &Arc<Route>| !protocols.is_reserved(route.path());
         // A route that was added later hides no page of the edge or of a protocol.
         if let Some(route) = edge.direct_route(path).filter(is_free) {
-            return Some(FoundRoute { route, style: CallStyle::Route, is_called: is_posted });
+            // Nearly every request has the header.
+            let may_be_empty = !request.headers().contains_key(CONTENT_TYPE) && needs_nothing(route.input());
+            let style = if may_be_empty { CallStyle::Declared } else { CallStyle::Route };
+            return Some(FoundRoute { route, style, is_called: is_posted });
         }
         if let Some(route) = functions::name_of(path).and_then(|name| self.client.route(&name)).filter(is_free) {
             return Some(FoundRoute { route, style: CallStyle::Function, is_called: is_posted });

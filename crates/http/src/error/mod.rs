@@ -19,7 +19,7 @@ use std::time::Duration;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, Map, Value};
+use callboard_codec::{ChargeError, DataType, DecodeError, DecodeErrorKind, EncodeError, Format, Map, Value};
 use callboard_core::edge::{ErrorParts, RETRY_AFTER, Route, TooSlow, limit_error_text};
 use callboard_core::{CallError, ChangeError, ErrorKind, Failure, LocalClient, Timing};
 
@@ -234,6 +234,18 @@ impl ApiError {
         Self::edge(StatusCode::BAD_REQUEST, "bad_multipart", what)
     }
 
+    /// 400: an unusable field of a form.
+    pub(crate) fn bad_form(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::edge(StatusCode::BAD_REQUEST, "bad_form", what)
+    }
+
+    /// 415: a body without a form, of the type that curl's `-d` sends by default.
+    pub(crate) fn no_form() -> Self {
+        let message = "the content-type says a form, `name=value&…`, and the body is none; for JSON add -H \
+                       'content-type: application/json'";
+        Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
+    }
+
     /// 400: a stream of calls that is not a sequence of frames.
     pub(crate) fn bad_frame(what: impl Into<Cow<'static, str>>) -> Self {
         Self::edge(StatusCode::BAD_REQUEST, "bad_frame", what)
@@ -243,6 +255,14 @@ impl ApiError {
     pub(crate) fn no_calls_of_streams(route: &str) -> Self {
         let message = format!("`{route}` answers one call with a stream; send one call per request");
         Self::edge(StatusCode::BAD_REQUEST, "streaming_route", message)
+    }
+
+    /// 400: no body where this format says that there is a value.
+    pub(crate) fn empty_body(format: Format) -> Self {
+        let media_type = format.media_type();
+        let nothing = if format == Format::Json { "; nothing is `null`" } else { "" };
+        let message = format!("the body is empty: expected a value as `{media_type}`{nothing}");
+        Self::edge(StatusCode::BAD_REQUEST, "malformed_body", message)
     }
 
     /// 400: a text that is not UTF-8.

@@ -3,7 +3,9 @@
 //! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
 //! a field allows no text, the text is read as JSON. If it wants a file, the text is the file, byte for byte: base64 is
 //! for JSON, which has no bytes; a URL names it. If it requires a list, a single value becomes a list of one, and a
-//! missing list becomes empty. A value that does not fit stays unchanged, so that the error names the original.
+//! missing list becomes empty. Pages write a box that is ticked as `on`, and a field that nobody has filled in as an
+//! empty text: where only something else fits, it is true, and missing or null. A value that does not fit stays
+//! unchanged, so that the error names the original.
 
 use std::sync::LazyLock;
 
@@ -26,17 +28,35 @@ static ANY_VALUE: LazyLock<DataType> = LazyLock::new(DataType::value);
 pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
     let schema = input.schema();
     let FormFields { values: fields, remaining_limits } = fields;
-    let Some((object, properties)) = object_of(schema) else { return fields };
     let mut fitting = SchemaFit { root: schema, remaining_limits, has_decimals: input.has_decimals() };
-    let fitted = fields.into_iter().map(|(name, value)| match properties.get(&name) {
+    let Some((object, properties)) = object_of(schema) else {
+        // The value of the only parameter, by its name.
+        let only = input.parameters().filter(|parameters| parameters.is_value).and_then(|all| all.names.first());
+        let fitted = fields.into_iter().map(|(name, value)| {
+            let value = if only == Some(&name) { fitting.field(value, schema) } else { value };
+            (name, value)
+        });
+        return fitted.collect();
+    };
+    let required = || object["required"].as_array().into_iter().flatten().filter_map(Schema::as_str);
+    let fitted = fields.into_iter().filter_map(|(name, value)| match properties.get(&name) {
+        Some(property) if is_not_filled_in(&value, property, schema) => {
+            let allowed = AllowedTypes::new(property, schema);
+            let is_required = required().any(|required| required == name);
+            match (allowed.has("null"), is_required) {
+                (true, _) => Some((name, Value::Null)),
+                (false, false) => None,
+                (false, true) => Some((name, value)),
+            }
+        }
         Some(property) => {
             let fitted = fitting.field(value, property);
-            (name, fitted)
+            Some((name, fitted))
         }
-        None => (name, value),
+        None => Some((name, value)),
     });
     let mut fields: Map = fitted.collect();
-    for name in object["required"].as_array().into_iter().flatten().filter_map(Schema::as_str) {
+    for name in required() {
         let is_list =
             properties.get(name).is_some_and(|property| AllowedTypes::new(property, schema).types == ["array"]);
         if is_list && fields.get(name).is_none() {
@@ -44,6 +64,21 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
         }
     }
     fields
+}
+
+/// The value of the only parameter, if the fields have it and nothing else, and the value itself is no such map.
+pub(crate) fn only_argument(fields: &mut Map, input: &DataType) -> Option<Value> {
+    let parameters = input.parameters().filter(|parameters| parameters.is_value)?;
+    let allowed = AllowedTypes::new(input.schema(), input.schema());
+    let is_meant = fields.len() == 1 && !allowed.says_nothing() && !allowed.has("object");
+    if is_meant { fields.remove(parameters.names.first()?) } else { None }
+}
+
+/// Whether a value is the empty text of a field that takes no text.
+fn is_not_filled_in(value: &Value, property: &Schema, root: &Schema) -> bool {
+    let allowed = AllowedTypes::new(property, root);
+    let takes_it = allowed.says_nothing() || allowed.has("string") || allowed.has("array") || allowed.has_file;
+    matches!(value, Value::Str(text) if text.is_empty()) && !takes_it
 }
 
 /// The type of a part of this name that is JSON, if the schema has decimals. A name that comes more than once has
@@ -73,7 +108,7 @@ impl<'a> SchemaFit<'a> {
             Value::List(items) if allowed.has("array") => {
                 Value::List(items.into_iter().map(|item| self.item(item, &allowed)).collect())
             }
-            Value::Str(text) => match self.as_json(&text, schema, &allowed) {
+            Value::Str(text) => match self.as_json(&text, schema, &allowed).or_else(|| as_bool(&text, &allowed)) {
                 Some(read) => read,
                 None => self.listed(as_file(text, &allowed), &allowed),
             },
@@ -91,7 +126,8 @@ impl<'a> SchemaFit<'a> {
         match (value, list.items) {
             (Value::Str(text), Some(items)) => {
                 let allowed = AllowedTypes::new(items, self.root);
-                self.as_json(&text, items, &allowed).unwrap_or_else(|| as_file(text, &allowed))
+                let read = self.as_json(&text, items, &allowed).or_else(|| as_bool(&text, &allowed));
+                read.unwrap_or_else(|| as_file(text, &allowed))
             }
             (value, _) => value,
         }
@@ -124,6 +160,19 @@ impl<'a> SchemaFit<'a> {
         }
         self.remaining_limits = self.remaining_limits.left_after(&read);
         Some(read)
+    }
+}
+
+/// The words of forms for true and false, such as that of a box that is ticked.
+fn as_bool(text: &str, allowed: &AllowedTypes<'_>) -> Option<Value> {
+    let is_any = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    if !allowed.has("boolean") || allowed.has("string") {
+        return None;
+    }
+    match (is_any(&["true", "on", "yes", "1"]), is_any(&["false", "off", "no", "0"])) {
+        (true, _) => Some(Value::Bool(true)),
+        (_, true) => Some(Value::Bool(false)),
+        _ => None,
     }
 }
 
@@ -222,6 +271,7 @@ fn type_of(constant: &Schema) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use callboard_codec::Parameters;
     use serde_json::json;
 
     use super::*;
@@ -289,7 +339,49 @@ mod tests {
         ] {
             assert_eq!(fitted(name, text), json!(text), "{name}");
         }
-        assert_eq!(fitted("on", "1"), json!("1"));
+        assert_eq!(fitted("on", "maybe"), json!("maybe"));
+    }
+
+    #[test]
+    fn a_ticked_box_is_true() {
+        for (text, value) in [("on", true), ("Yes", true), ("1", true), ("off", false), ("no", false), ("0", false)] {
+            assert_eq!(fitted("on", text), json!(value), "{text}");
+        }
+        assert_eq!(fitted("name", "on"), json!("on"));
+    }
+
+    #[test]
+    fn a_field_that_is_not_filled_in_is_null_or_missing() {
+        assert_eq!(fitted("times", ""), json!(null));
+        assert_eq!(fitted("name", ""), json!(""));
+        assert_eq!(fitted("any", ""), json!(""));
+        let of = |schema: Schema| fit(form([("n", "".into())]), &typed(schema)).get("n").cloned();
+        let number = json!({ "n": { "type": "number" } });
+        assert_eq!(of(json!({ "properties": number })), None);
+        // The error names it.
+        assert_eq!(of(json!({ "properties": number, "required": ["n"] })), Some("".into()));
+    }
+
+    #[test]
+    fn the_only_parameter_may_be_a_field_of_its_name() {
+        let of = |schema: Schema, name: &str| {
+            let parameters = Parameters { names: vec!["n".to_owned()], is_value: true };
+            let input = typed(schema).with_parameters(parameters);
+            let mut fields = fit(form([(name, "3".into())]), &input);
+            only_argument(&mut fields, &input)
+        };
+        assert_eq!(of(json!({ "type": "integer" }), "n"), Some(Value::Int(3)));
+        assert_eq!(
+            of(json!({ "type": "array", "items": { "type": "integer" } }), "n"),
+            Some(Value::List(vec![Value::Int(3)]))
+        );
+        // The form itself is the map, or whatever is taken.
+        for schema in
+            [json!({ "type": "object" }), json!({}), json!({ "anyOf": [{ "type": "object" }, { "type": "null" }] })]
+        {
+            assert_eq!(of(schema, "n"), None);
+        }
+        assert_eq!(of(json!({ "type": "integer" }), "other"), None);
     }
 
     #[test]

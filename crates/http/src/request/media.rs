@@ -12,6 +12,8 @@ pub(crate) enum BodyForm<'a> {
     Encoded(Format),
     /// `multipart/form-data` with this boundary.
     Multipart(String),
+    /// `application/x-www-form-urlencoded`.
+    UrlEncoded,
     /// The bytes are the one field of this name.
     Raw(&'a str),
     /// The body is a text value.
@@ -37,8 +39,8 @@ impl<'a> BodyForm<'a> {
         };
         let essence = MediaType::without_parameters(text.unwrap_or(OCTET_STREAM)).to_ascii_lowercase();
         if let Some(charset) = text.and_then(charset).filter(|charset| !charset.eq_ignore_ascii_case("utf-8")) {
-            // Only JSON and texts have a charset here.
-            if essence == Format::Json.media_type() || essence.starts_with("text/") {
+            // Only JSON, texts and forms of texts have a charset here.
+            if [Format::Json.media_type(), URL_ENCODED].contains(&&*essence) || essence.starts_with("text/") {
                 return Err(ApiError::unsupported_charset(charset));
             }
         }
@@ -47,6 +49,9 @@ impl<'a> BodyForm<'a> {
         }
         if essence == MULTIPART {
             return boundary(text.unwrap_or_default()).map(Self::Multipart);
+        }
+        if essence == URL_ENCODED {
+            return Ok(Self::UrlEncoded);
         }
         match input.raw_body() {
             Some(raw) if raw.media_types.iter().any(|pattern| MediaType::range_includes(pattern, &essence)) => {
@@ -85,7 +90,7 @@ fn formats(input: &DataType) -> Vec<Format> {
 /// The media types that a route takes.
 pub(crate) fn accepted(input: &DataType) -> Vec<&str> {
     let mut accepted: Vec<&str> = formats(input).into_iter().map(Format::media_type).collect();
-    accepted.push(MULTIPART);
+    accepted.extend([MULTIPART, URL_ENCODED]);
     accepted.extend(input.raw_body().into_iter().flat_map(|raw| &raw.media_types).map(String::as_str));
     accepted.extend(plain_types(input).filter(|plain| !accepted.contains(plain)).collect::<Vec<_>>());
     accepted
@@ -106,6 +111,16 @@ fn is_text(data_type: &DataType) -> bool {
 /// Whether the type is a byte string or allows one.
 fn is_bytes(data_type: &DataType) -> bool {
     is_anything(data_type) || is_file(data_type.schema())
+}
+
+/// Whether the object without fields is an input, as of a function without parameters.
+pub(crate) fn needs_nothing(input: &DataType) -> bool {
+    let schema = input.schema();
+    let is_required = |required: &serde_json::Value| required.as_array().is_none_or(|names| !names.is_empty());
+    schema["type"] == "object"
+        && schema["properties"].is_object()
+        && !schema.get("required").is_some_and(is_required)
+        && schema.get("minProperties").is_none()
 }
 
 /// Whether a text of this schema stands for bytes.
@@ -131,6 +146,7 @@ fn says_nothing(schema: &serde_json::Value) -> bool {
 }
 
 pub(crate) const MULTIPART: &str = "multipart/form-data";
+pub(crate) const URL_ENCODED: &str = "application/x-www-form-urlencoded";
 pub(crate) const OCTET_STREAM: &str = "application/octet-stream";
 pub(crate) const TEXT_PLAIN: &str = "text/plain";
 
@@ -170,7 +186,9 @@ mod tests {
         assert_eq!(form(Some("text/plain; charset=UTF-8")).unwrap(), "Text");
         assert_eq!(form(Some("application/octet-stream")).unwrap(), "Bytes");
         assert_eq!(form(Some("application/json; charset=utf-16")), Err(415));
-        for refused in [None, Some(""), Some("text/html"), Some("image"), Some("application/x-www-form-urlencoded")] {
+        assert_eq!(form(Some("application/x-www-form-urlencoded; charset=UTF-8")).unwrap(), "UrlEncoded");
+        assert_eq!(form(Some("application/x-www-form-urlencoded; charset=iso-8859-1")), Err(415));
+        for refused in [None, Some(""), Some("text/html"), Some("image")] {
             assert_eq!(form(refused), Err(415), "{refused:?}");
         }
     }
@@ -194,6 +212,23 @@ mod tests {
         assert!(takes(arrow, &DataType::value()) && !takes(arrow, &DataType::value().with_tensors(tensors)));
         let fields = DataType::value().with_schema(serde_json::json!({ "type": "object" }));
         assert!(!takes("application/x-npy", &fields) && takes("application/x-npz", &fields));
+    }
+
+    #[test]
+    fn an_input_whose_fields_may_all_be_missing_needs_nothing() {
+        let needs_nothing = |schema: serde_json::Value| needs_nothing(&DataType::value().with_schema(schema));
+        let property = serde_json::json!({ "a": { "type": "string" } });
+        assert!(needs_nothing(serde_json::json!({ "type": "object", "properties": {}, "required": [] })));
+        assert!(needs_nothing(serde_json::json!({ "type": "object", "properties": property })));
+        for other in [
+            serde_json::json!({ "type": "object", "properties": property, "required": ["a"] }),
+            serde_json::json!({ "type": "object", "properties": property, "minProperties": 1 }),
+            serde_json::json!({ "type": "object" }),
+            serde_json::json!({ "type": "string" }),
+            serde_json::json!({}),
+        ] {
+            assert!(!needs_nothing(other.clone()), "{other}");
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use callboard_core::edge::{Admission, CodecBudget, Route};
 
 use super::arguments;
 use crate::error::ApiError;
+use crate::request::form::ReceivedForm;
 use crate::request::form_fields;
-use crate::request::multipart::MultipartForm;
 
 /// Larger values are not read again to name every mismatch; only the first is named.
 pub(crate) const EXPLAINED_BYTES: usize = 1024 * 1024;
@@ -69,6 +69,14 @@ pub(crate) fn payload_of_form(input: &DataType, value: Value) -> Result<Payload,
     payload_from(input, value, || copy)
 }
 
+/// The payload of the fields of a form: they are the input, or the only one is its value.
+pub(crate) fn of_fields(input: &DataType, mut fields: Map) -> Result<Payload, ApiError> {
+    match form_fields::only_argument(&mut fields, input) {
+        Some(value) => payload_of_form(input, value),
+        None => payload_of_form(input, Value::Map(fields)),
+    }
+}
+
 /// Decodes the arguments of a call of `route`.
 pub(crate) fn decode_call(
     budget: &CodecBudget<'_>,
@@ -87,7 +95,7 @@ pub(crate) async fn decode_form(
     budget: &CodecBudget<'_>,
     admission: Admission,
     route: &Arc<Route>,
-    form: MultipartForm,
+    form: ReceivedForm,
     limits: &DecodeLimits,
     read: fn(&Arc<Route>, Map) -> Result<Payload, ApiError>,
 ) -> Result<(Admission, Payload), ApiError> {

@@ -3,6 +3,8 @@
 use callboard_codec::{DecodeLimits, Format, Value};
 use callboard_core::{App, CacheSettings, CallContext, Rollout, RouteSpec, SessionKey, Stage};
 use callboard_http::HttpConfig;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::support::app::app;
@@ -20,6 +22,29 @@ async fn json_in_json_out() {
     assert_eq!(answer.status, 200);
     assert_eq!(answer.header("content-type"), Some("application/json"));
     assert_eq!(answer.json(), json!({ "text": "hello Ada and Ada" }));
+}
+
+/// As `curl -X POST` asks.
+#[tokio::test]
+async fn a_route_that_needs_no_input_needs_no_body() {
+    #[derive(Clone, Serialize, Deserialize, JsonSchema)]
+    struct Page {
+        size: Option<u8>,
+    }
+    let page = Stage::each("page", |page: &Page| Ok(page.size.unwrap_or(10)));
+    let server = Server::for_app(app().route("/page", page), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    for (headers, body, status, text) in [
+        (&[][..], "", 200, Some("10")),
+        (&[JSON][..], r#"{"size": 7}"#, 200, Some("7")),
+        (&[JSON][..], "", 400, None),
+        (&[][..], r#"{"size": 7}"#, 415, None),
+    ] {
+        let answer = client.post("/page", headers, body).await;
+        assert_eq!(answer.status, status, "{headers:?} {body} {}", answer.text());
+        assert!(text.is_none_or(|text| text == answer.text()), "{}", answer.text());
+    }
+    assert_eq!(client.post("/greet", &[], "").await.status, 415, "it has a field that is required");
 }
 
 #[tokio::test]

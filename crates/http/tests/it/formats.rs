@@ -261,7 +261,19 @@ async fn a_malformed_body_is_400_in_every_format() {
             let answer = client.post("/mirror", &[("content-type", format.media_type())], &body).await;
             assert_eq!(answer.status, 400, "{format} {} bytes: {answer:?}", body.len());
             assert_eq!(answer.problem()["kind"], "invalid_input");
+            let message = answer.problem()["message"].to_string();
+            assert_eq!(message.contains("the body is empty: expected a value as"), body.is_empty(), "{message}");
         }
+    }
+    for (path, body, message) in [
+        ("/mirror", "", "the body is empty: expected a value as `application/json`; nothing is `null`"),
+        ("/v1/call/mirror", "", "the body is empty: expected a value as `application/json`; nothing is `null`"),
+        ("/mirror", " ", "the input is empty: expected a JSON value (byte 1)"),
+        ("/greet", r#"{"name": "#, "the input ends where a value is expected at $.name (byte 9)"),
+        ("/greet", "Ada", "expected a JSON value, found `Ada`: a text stands in double quotes (byte 0)"),
+    ] {
+        let answer = client.post(path, &[("content-type", "application/json")], body).await;
+        assert_eq!((answer.status, answer.problem()["message"].as_str()), (400, Some(message)), "{path} {body}");
     }
     server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }

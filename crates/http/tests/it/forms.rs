@@ -1,7 +1,7 @@
 //! The parts of a form as a type, the limit on their sum, and the required start of a form.
 
-use callboard_codec::{DataType, Format, Map, Media, Value};
-use callboard_core::{App, Limits, Stage};
+use callboard_codec::{DataType, Format, Map, Media, Parameters, Value};
+use callboard_core::{App, Failure, Limits, RouteSpec, Stage};
 use callboard_http::HttpConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -135,6 +135,62 @@ async fn a_thousand_names_keep_their_order_and_equal_ones_become_a_list() {
     assert_eq!(answer.status, 200, "{answer:?}");
     let expected: Vec<String> = (0..500).map(|n| format!("\"{}\":[\"{n}\",\"{n}\"]", name(n))).collect();
     assert_eq!(answer.text(), format!("{{{}}}", expected.join(",")));
+}
+
+const URL_ENCODED: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+
+/// As pages and curl's `-d` send forms.
+#[tokio::test]
+async fn a_form_of_texts_is_a_map_by_every_way_to_call() {
+    let double = Stage::each("double", |number: &Value| match number {
+        Value::Float(number) => Ok(Value::Float(number * 2.0)),
+        other => Err(Failure::invalid_input(format!("{other:?}"))),
+    });
+    let number = DataType::value().with_schema(json!({ "type": "number" }));
+    let number = number.with_parameters(Parameters { names: vec!["n".to_owned()], is_value: true });
+    let double = RouteSpec::described("/double", double, number, DataType::value());
+    let server = Server::for_app(app().mount(double), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    for (path, body, expected) in [
+        ("/size", "a=1&b=x+y%21&a=2&c=%ff", r#"{"a":["1","2"],"b":"x y!","c":"1 bytes"}"#),
+        ("/size", "", "{}"),
+        ("/greet", "name=Ada&times=2", r#"{"text":"hello Ada and Ada"}"#),
+        ("/greet", "name=Ada&times=", r#"{"text":"hello Ada"}"#),
+        ("/v1/call/greet", "times=2&name=Ada", r#"{"text":"hello Ada and Ada"}"#),
+        // The value of the only parameter.
+        ("/double", "n=1.5", "3.0"),
+        ("/v1/call/double", "n=1.5", "3.0"),
+    ] {
+        let answer = client.post(path, &[URL_ENCODED], body).await;
+        assert_eq!((answer.status, answer.text()), (200, expected), "{path} {body}");
+    }
+    let multipart = client.post("/double", &[FORM], part("n", "", "1.5") + "--xyz--\r\n").await;
+    assert_eq!((multipart.status, multipart.text()), (200, "3.0"));
+
+    let wrong = client.post("/greet", &[URL_ENCODED], "name=Ada&times=many").await;
+    assert_eq!((wrong.status, wrong.problem()["details"]["fields"][0]["path"].as_str()), (422, Some("$.times")));
+    let (status, error_type, message) = refused(&client.post("/greet", &[URL_ENCODED], "=Ada").await);
+    assert_eq!((status, error_type.as_str(), message.as_str()), (400, "bad_form", "field 0 has no name"));
+    let (status, error_type, _) = refused(&client.post("/size", &[URL_ENCODED], "a=1&".repeat(1_025)).await);
+    assert_eq!((status, error_type.as_str()), (400, "bad_form"));
+}
+
+/// Their names and texts are copied, and fields cost more than their bytes.
+#[tokio::test]
+async fn the_fields_of_a_form_are_charged_to_the_node() {
+    let limits = Limits { max_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let server = Server::for_app(app().limits(limits), HttpConfig::default()).await;
+    let mut client = server.connect().await;
+    let text = |bytes: usize| format!("a={}", "x".repeat(bytes));
+    assert_eq!(client.post("/size", &[URL_ENCODED], text(100 << 10)).await.status, 200);
+    assert_eq!(client.post("/size", &[URL_ENCODED], text(600 << 10)).await.status, 413);
+    let others = server.node().client().edge().held_bytes();
+    others.grow(768 << 10).unwrap();
+    let fields = "a=&".repeat(1_024);
+    assert_eq!(client.post("/size", &[URL_ENCODED], &*fields).await.status, 429);
+    drop(others);
+    assert_eq!(client.post("/size", &[URL_ENCODED], &*fields).await.status, 200);
+    server.metric_becomes("callboard_in_flight_bytes", 0.0).await;
 }
 
 /// A type with files and fields.

@@ -101,23 +101,31 @@ async fn status_406_when_nothing_fits() {
 async fn status_415_lists_the_accepted_types() {
     let server = server().await;
     let mut client = server.connect().await;
-    let form = client.post("/greet", &[("content-type", "application/x-www-form-urlencoded")], "name=Ada").await;
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    // The default of curl's `-d`.
+    for body in [r#"{"name": "Ada=Bob"}"#, "Ada"] {
+        let answer = client.post("/greet", &form, body).await;
+        let message = answer.problem()["message"].to_string();
+        assert_eq!(answer.status, 415);
+        assert!(message.ends_with("the body is none; for JSON add -H 'content-type: application/json'\""), "{message}");
+    }
+    let charset = [("content-type", "application/x-www-form-urlencoded; charset=latin1")];
+    let latin = client.post("/greet", &charset, "name=Ada").await;
+    assert_eq!(
+        (latin.status, latin.problem()["message"].as_str()),
+        (415, Some("charset `latin1` is not supported; send UTF-8"))
+    );
     let untyped = client.post("/greet", &[], "{}").await;
     let csv = client.post("/greet", &[("content-type", "text/csv")], "name").await;
     for (answer, reason) in [
-        (
-            form,
-            "content-type `application/x-www-form-urlencoded` is not supported here; for JSON add -H 'content-type: \
-             application/json'; ",
-        ),
         (untyped, "the request has no content-type; for JSON add -H 'content-type: application/json'; "),
         (csv, "content-type `text/csv` is not supported here; accepted: "),
     ] {
         assert_eq!(answer.status, 415);
         let message = answer.problem()["message"].to_string();
         assert!(message.contains(reason), "{message}");
-        let accepted =
-            "accepted: application/json, application/msgpack, application/vnd.callboard.envelope, multipart/form-data";
+        let accepted = "accepted: application/json, application/msgpack, application/vnd.callboard.envelope, multipart/form-data, \
+             application/x-www-form-urlencoded";
         assert!(message.contains(accepted), "{message}");
     }
     let compressed = client.post("/greet", &[JSON, ("content-encoding", "br")], "{}").await;

@@ -293,7 +293,12 @@ async fn the_document_has_each_form_of_a_stream_and_of_a_call() {
     );
     assert_eq!(
         forms("/paths/~1count/post/requestBody/content", "application/json"),
-        ["application/msgpack", "application/vnd.callboard.envelope", "multipart/form-data"]
+        [
+            "application/msgpack",
+            "application/vnd.callboard.envelope",
+            "multipart/form-data",
+            "application/x-www-form-urlencoded"
+        ]
     );
     let calls = forms("/paths/~1v1~1call~1{name}/post/requestBody/content", "application/json");
     assert!(calls.contains(&"application/vnd.callboard.envelope-stream".to_owned()), "{calls:?}");

@@ -21,7 +21,8 @@ pub(crate) enum CallStyle {
     Route,
     /// As a function: the body holds arguments.
     Function,
-    /// By a path or method that the route declares: without a body the input is null.
+    /// By a path or method that the route declares, or without a type of the body: without a body the input is null, or
+    /// the object without fields.
     Declared,
     /// By a path of a mounted app: the request is given to it whole.
     Asgi,

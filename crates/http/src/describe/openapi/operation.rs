@@ -17,7 +17,7 @@ use super::schema::Components;
 use crate::error::PROBLEM_JSON;
 use crate::request::arguments::arguments;
 use crate::request::head::{MAX_SESSION_BYTES, X_CALLBOARD_SESSION};
-use crate::request::media::{MULTIPART, accepted, is_file};
+use crate::request::media::{MULTIPART, URL_ENCODED, accepted, is_file};
 use crate::respond::stream::StreamForm;
 use crate::respond::{ReplyForm, offers};
 
@@ -88,7 +88,7 @@ fn parameter(place: RequestPlace, name: &str, is_required: bool, schema: Value) 
 pub(super) fn for_calls(components: &mut Components) -> Value {
     let reference = components.insert("FunctionCall", function_call());
     let formats = arguments().formats().into_iter().map(Format::media_type);
-    let also = others(formats.chain([MULTIPART, StreamForm::Envelopes.media_type()]));
+    let also = others(formats.chain([MULTIPART, URL_ENCODED, StreamForm::Envelopes.media_type()]));
     let name = json!({
         "name": "name", "in": "path", "required": true, "schema": { "type": "string" },
         "description": "A route, without its first `/`.",
