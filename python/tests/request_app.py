@@ -98,6 +98,34 @@ class Reader:
         return [self.shelf.every(), self.shelf(text), self.by_path(text)]
 
 
+@cb.function(route="/head/{part}", methods=["GET"], headers=["x-user", "authorization", "cookie"], query=["page"])
+def head(part: str, context: cb.Context) -> list[Any]:
+    asked = context.request
+    return [asked.method, asked.path, asked.query, asked.headers["x-user"], asked.cookies, asked.bearer, asked.client]
+
+
+@cb.function
+def nothing(context: cb.Context) -> list[Any]:
+    asked = context.request
+    return [asked.method, asked.path, asked.query, asked.headers]
+
+
+@cb.function
+def sign_up(name: str, age: int | None = None, news: bool = False, tags: list[str] = ()) -> list[Any]:  # type: ignore[assignment]
+    return [name, age, news, list(tags)]
+
+
+@cb.function
+def subscribe(mail: Annotated[str, cb.Form(), cb.Field(min_length=3)]) -> str:
+    return mail
+
+
+@cb.function
+@cb.batched
+def shout(texts: list[str]) -> list[str]:
+    return [text.upper() for text in texts]
+
+
 @cb.service(headers=["x-user"])
 class Outer:
     greet = cb.depends(Greet)

@@ -126,6 +126,59 @@ def test_a_service_that_is_called_by_another_one_gets_what_the_outer_route_lists
         assert local.client().call("/outer", "a", headers=USER) == expected
 
 
+def test_code_sees_the_head_of_its_request_as_far_as_its_route_lists_it(node: Served) -> None:
+    headers = {**USER, "authorization": "Bearer t", "cookie": "a=1; b=2", "x-other": "no"}
+    query = {"page": "2", "other": "no"}
+    seen = ["GET", "/head/a%20b", {"page": ["2"]}, "ada", {"a": "1", "b": "2"}, "t", None]
+    assert httpx.get(f"{node.http}/head/a%20b", headers=headers, params=query).json() == seen
+    with cb.test_client(request_app.head) as local:
+        assert local.client().call("GET /head/a%20b", headers=headers, query=query) == seen
+    unread = ["POST", "", {}, {}]
+    null = {"content-type": "application/json", **headers}
+    assert httpx.post(f"{node.http}/nothing", headers=null, params=query, content=b"null").json() == unread
+    with cb.test_client(request_app.nothing) as local:
+        assert local.client().call("/nothing", headers=headers, query=query) == local.call() == unread
+
+
+@pytest.mark.parametrize(
+    ("route", "form", "expected"),
+    [
+        (
+            "sign-up",
+            {"name": "Ada Lovelace", "age": "36", "news": "on", "tags": ["a", "b"]},
+            ["Ada Lovelace", 36, True, ["a", "b"]],
+        ),
+        # As a page sends what nobody has filled in.
+        ("sign_up", {"name": "", "age": "", "tags": "a"}, ["", None, False, ["a"]]),
+        ("subscribe", {"mail": "a+b@c.example"}, "a+b@c.example"),
+        ("shout", {"texts": "ä&b"}, "Ä&B"),
+    ],
+)
+def test_a_form_of_a_page_has_the_arguments(node: Served, route: str, form: dict[str, Any], expected: Any) -> None:
+    assert httpx.post(f"{node.http}/{route}", data=form).json() == expected
+    assert httpx.post(f"{node.http}/v1/call/{route}", data=form).json() == expected
+
+
+def test_an_argument_by_form_is_a_field_by_every_way(node: Served) -> None:
+    assert httpx.post(f"{node.http}/subscribe", json={"mail": "a@b"}).json() == "a@b"
+    with cb.Client(node.http) as client:
+        assert client.call("/subscribe", {"mail": "a@b"}) == client.send("subscribe", "a@b") == "a@b"
+    with cb.test_client(request_app.subscribe) as local:
+        assert local.call({"mail": "a@b"}) == "a@b"
+        for wrong in ({"mail": "a"}, "a@b", {}):
+            with pytest.raises(cb.InvalidInput):
+                local.call(wrong)
+    refused = httpx.post(f"{node.http}/subscribe", data={"mail": "a"}).json()
+    assert (refused["status"], refused["details"]["fields"][0]["path"]) == (422, "$.mail")
+
+
+def test_a_get_has_no_form() -> None:
+    def f(x: Annotated[str, cb.Form()]) -> None: ...
+
+    with pytest.raises(TargetError, match="f: the parameter `x`: a GET has no form: it is a query parameter without"):
+        routes_of(cb.function(route="/f", methods=["GET"])(f), "f")
+
+
 def test_a_test_gives_the_parts_of_a_request_by_the_context() -> None:
     with cb.test_client(request_app.Greet) as local:
         context = cb.Context(headers={"x-user": "ada"}, query={"limit": "7"})
@@ -145,6 +198,7 @@ def test_a_test_gives_the_parts_of_a_request_by_the_context() -> None:
         (str, cb.Header("x-user"), r"write `x: Annotated\[str, cb.Header"),
         (Annotated[list[str] | None, cb.Cookie()], None, "a cookie has one value"),
         (list[Annotated[str, cb.Query()]], ..., "write `x: Annotated"),
+        (str, cb.Form(), r"write `x: Annotated\[str, cb.Form"),
     ],
 )
 def test_an_argument_that_no_request_has_is_refused_with_its_cure(hint: Any, default: Any, message: str) -> None:

@@ -28,7 +28,7 @@ from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._keyed import keyed
 from callboard._media import Audio, File, Image
 from callboard._options import nearest_name
-from callboard._request import Cookie, Header, Query
+from callboard._request import Cookie, Form, Header, Query
 from callboard._response import Redirect, Response
 from callboard._run import run, start
 from callboard._version import __version__
@@ -46,6 +46,7 @@ __all__ = [
     "Cookie",
     "Field",
     "File",
+    "Form",
     "HTTPException",
     "Header",
     "Image",

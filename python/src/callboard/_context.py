@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from callboard._auth import Request
+from callboard._options import split_name
 from callboard._response import SENT, Response, check_open
 
 
@@ -66,6 +68,14 @@ class Context(msgspec.Struct):
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def request(self) -> Request:
+        """The head of the request: the headers and query parameters that the route lists, with their `cookies` and
+        `bearer`, and the path, which is empty where the route reads nothing of the request. `method` is that of the
+        route, the first one of several; `client` is None."""
+        method = split_name(self.route or "")[0] or "POST"
+        return Request(method, self.path or "", {name: [text] for name, text in self.query.items()}, self.headers)
 
     @property
     def response(self) -> Response:

@@ -121,6 +121,19 @@ class PathParameter(Part):
             raise InvalidInput(f"the path parameter `{key}` is no text in UTF-8") from None
 
 
+class Form(Part):
+    """The argument is a field of the body, also if it is the only one: `name: Annotated[str, cb.Form()]`.
+
+    Any route with several parameters takes them as the fields of a form, `application/x-www-form-urlencoded` or
+    `multipart/form-data`, or of a JSON object. This says so where there is one parameter, whose value is else the body.
+    """
+
+    place, words = "form", "field of the form"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
 class Argument:
     """One argument of the code that comes from a part of the request. `TypeError` and `ValueError` say what is wrong
     with its hint or name."""

@@ -27,7 +27,7 @@ from callboard._exceptions import InvalidInput
 from callboard._options import path_parameters
 from callboard._outputs import Encode, encoder
 from callboard._records import is_pydantic_field
-from callboard._request import Argument, Part, PathParameter, Query, has_part, is_json, split
+from callboard._request import Argument, Form, Part, PathParameter, Query, has_part, is_json, split
 from callboard._response import Response
 from callboard._schema import schema
 from callboard._type_hints import name_of, normal, unaliased, with_objects
@@ -62,6 +62,8 @@ class Signature:
         # What is a part of the request, and what is in the body.
         self.request: list[Argument] = []
         self._path, self._is_get = path, "GET" in methods
+        # Whether an argument is named as a field of the body.
+        self._has_fields = False
         self.hints: dict[str, Any] = {}
         self.defaults: dict[str, Any] = {}
         for parameter in parameters:
@@ -93,7 +95,8 @@ class Signature:
         # Encodes the outputs, with the types of keys and sets in the hints.
         self.encode_output = encoder(self.output, forms_of(self.output), convert, name_of)
         # The body is one value, or an object of all parameters. A form has fields, so a file has a name, too.
-        self.is_value = len(self.hints) == 1 and not any(map(_media.has_file, self.hints.values()))
+        has_names = self._has_fields or any(map(_media.has_file, self.hints.values()))
+        self.is_value = len(self.hints) == 1 and not has_names
         self._struct = None if self.is_value else self._arguments_struct()
         self._convert = [(name, converter(hint)) for name, hint in self.hints.items()] if self.is_value else []
         lists = [(name, types.GenericAlias(list, hint)) for name, hint in self.hints.items() if self.is_value]
@@ -114,7 +117,11 @@ class Signature:
             raise TypeError(f"{place}: the answer is `context.response`, of a parameter `context: cb.Context`")
         self._check_place(hint, place)
         part, hint = split(hint)
-        if part is None and name in path_parameters(self._path):
+        if isinstance(part, Form):
+            if self._is_get:
+                raise TypeError(f"{place}: a GET has no form: it is a query parameter without `cb.Form()`")
+            self._has_fields, part = True, None
+        elif part is None and name in path_parameters(self._path):
             part = PathParameter(self._path)
         elif part is None and self._is_get:
             part = Query()
@@ -259,7 +266,7 @@ def _is_context(hint: Any) -> bool:
     return [kind for kind in kinds if kind is not type(None)] in ([Context], [list[Context]])
 
 
-_HEAD = "take `context: cb.Context`, or a header by `Annotated[str, cb.Header()]`"
+_HEAD = "take `context: cb.Context`, whose `request` is its head, or a header by `Annotated[str, cb.Header()]`"
 # Where to find what other frameworks, and `@auth`, give as a parameter.
 _ELSEWHERE = {
     ("callboard", "Request"): _HEAD,
