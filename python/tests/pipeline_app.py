@@ -59,6 +59,20 @@ class Named:
         return -x
 
 
+@cb.function(status_code=202)
+def accept(x: int, context: cb.Context) -> int:
+    context.response.headers["x-first"] = context.response.headers["x-both"] = "accept"
+    if x == 1:
+        context.response.status_code = 201
+    return x
+
+
+@cb.function
+def lead(x: int, context: cb.Context) -> Any:
+    context.response.headers["x-both"] = "lead"
+    return cb.Redirect(f"/items/{x}?page=2", 303) if x > 1 else x
+
+
 chain = cb.pipeline(half, Double, same)
 both = cb.ensemble(half=half, twice=Double)
 failing = cb.ensemble(half=same, key=key)
@@ -69,3 +83,4 @@ fallback = cb.switch("want", default=cb.pick("want"), half=[cb.pick("x"), half])
 nested = cb.pipeline(cb.ensemble(a=cb.ensemble(b=half, c=[]), d=[same, same]), cb.pick("a"), cb.rename(b="z"))
 named = cb.pipeline(Named, half)
 stream = cb.pipeline(half, same, upto, square)
+answering = cb.pipeline(accept, lead)

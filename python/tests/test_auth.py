@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
+import importlib
 import json
 import os
 import socket
@@ -21,6 +23,7 @@ from node import ENVIRONMENT, PROGRAM
 import callboard as cb
 from callboard._app import load_app
 from callboard._target import TargetError
+from callboard.client.errors import UnauthenticatedError
 
 LIMIT = 60
 
@@ -77,6 +80,59 @@ def test_a_test_client_calls_the_function_as_a_node_does() -> None:
         assert client.call({"headers": {"cookie": "a=1; session=2; a=3"}}).name == "ada"
         with pytest.raises(cb.HTTPException, match="401: send a token"):
             client.call({})
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The service that a node serves below, with the function in its module."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "guarded_app", raising=False)
+    write(tmp_path, name="guarded_app.py")
+    return importlib.import_module("guarded_app")
+
+
+def token(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}"}
+
+
+def test_the_client_of_a_test_is_asked_about_as_on_a_node(guarded: Any) -> None:
+    with cb.test_client(guarded.seen) as test:
+        client = test.client()
+        assert client.call("/seen", 1, headers=token("gold")) == "ada {'tier': 'gold'}"
+        head = client.call("/seen", 1, headers={**token("head"), "cookie": "c=3"}, query={"a": "1"})
+        assert head == "POST /seen {'a': ['1']} {'c': '3'} 127.0.0.1 {}"
+        assert client.with_options(headers=token("head")).send("seen", 1).startswith("POST /v1/call/seen {} ")
+        # Before the route, the input and the code are looked at.
+        for route, value in (("/seen", 1), ("/seen", "no number"), ("/other", 1)):
+            with pytest.raises(UnauthenticatedError, match="send a token") as refused:
+                client.call(route, value)
+            assert (refused.value.status_code, refused.value.kind) == (401, "unauthenticated")
+        for wrong in ("bug", "wrong"):
+            with pytest.raises(cb.CallError, match="the check of the caller has failed") as failed:
+                client.call("/seen", 1, headers=token(wrong))
+            assert (failed.value.status_code, failed.value.kind) == (500, "internal")
+        with pytest.raises(cb.CallError, match="the caller cannot be checked now") as late:
+            client.call("/seen", 1, headers=token("hangs"), timeout=0.05)
+        assert (late.value.status_code, late.value.kind) == (503, "unavailable")
+        # Its own call is one of the code, without a request.
+        assert test.call(1) == "None {}"
+        assert test.call(1, context=cb.Context(caller="bob")) == "bob {}"
+
+
+def test_an_asynchronous_client_is_asked_about(guarded: Any) -> None:
+    async def calls() -> None:
+        async with cb.test_client(guarded.seen) as test:
+            assert await test.client().call("/seen", 1, headers=token("gold")) == "ada {'tier': 'gold'}"
+            with pytest.raises(UnauthenticatedError):
+                await test.client().call("/seen", 1)
+
+    asyncio.run(calls())
+
+
+def test_of_several_functions_in_a_file_of_tests_none_is_asked(guarded: Any) -> None:
+    guarded.other = cb.auth(lambda request: None)
+    with cb.test_client(guarded.seen) as test:
+        assert test.client().call("/seen", 1) == "None {}"
 
 
 def cb_to_dict(request: cb.Request) -> dict[str, Any]:

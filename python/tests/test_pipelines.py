@@ -18,7 +18,9 @@ import pytest
 pytest.importorskip("callboard._native")
 
 import composed
+import httpx
 import pipeline_app
+from conftest import serving
 
 import callboard as cb
 from callboard._target import TargetError
@@ -114,6 +116,23 @@ def test_a_pipeline_has_the_outcomes_of_a_node(node: Client, name: str, values: 
     with cb.test_client(getattr(pipeline_app, name)) as tested:
         for value in values:
             assert outcome(tested.client(), f"/{name}", value) == outcome(node, f"/{name}", value), value
+
+
+def test_steps_choose_the_answer_as_on_a_node(tmp_path: Path) -> None:
+    names = ("x-first", "x-both", "location")
+    with serving(APP, tmp_path) as node, cb.test_client(pipeline_app.answering) as tested:
+        for value in (0, 1, 2):
+            context = cb.Context()
+            tested.call(value, context=context)
+            answer, chosen = httpx.post(f"{node.http}/answering", json=value), context.response
+            assert chosen.status_code == answer.status_code
+            assert [chosen.headers.get(name) for name in names] == [answer.headers.get(name) for name in names]
+            assert chosen.headers["x-both"] == "lead"
+        with cb.Client(node.http) as client:
+            for each in (tested.client(), client):
+                with pytest.raises(cb.CallError, match=r"redirects to /items/2\?page=2: call that route") as led:
+                    each.call("/answering", 2)
+                assert led.value.status_code == 303
 
 
 # ---- What runs when --------------------------------------------------------------------------------------------------

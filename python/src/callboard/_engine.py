@@ -10,6 +10,7 @@ import asyncio
 import collections
 import copy
 import dataclasses
+import functools
 import itertools
 import select
 import threading
@@ -22,6 +23,7 @@ from callboard._context import Context
 from callboard._envelope import decode, encode
 from callboard._errors import call_error, let_go
 from callboard._exceptions import InvalidInput
+from callboard._response import Declared, Response
 from callboard._runner import Failure as ItemFailure
 from callboard._target import Route, TargetError
 from callboard.client.errors import to_error
@@ -78,6 +80,9 @@ class Steps:
             if self._stages.setdefault(stage.main.stage, stage) is not stage:
                 raise TargetError(f"two steps are both called `{stage.main.stage}`: give one a route")
         self._plan = encode(tree(app, lambda owner: stages[owner].main.stage))
+        said = [stage.main.response for stage in stages.values()]
+        declared = [each for each in said if each is not None]
+        self._declared = functools.reduce(Declared.followed_by, declared) if declared else None
         self._streams = any(stage.main.signature.streams for stage in stages.values())
         self.waits = any(stage.waits for stage in stages.values())
         self._calls: dict[int, _Call] = {}
@@ -146,6 +151,8 @@ class Steps:
         try:
             if error is not None:
                 raise error
+            if call.context._response is not None:
+                call.context._response._completed(self._declared, output if self._streams else [output])
             return output
         finally:
             # A frame that has its own error is a cycle.
@@ -238,8 +245,8 @@ class Steps:
 
     async def _run_batch(self, batch: int, name: str, items: list[tuple[int, bytes]]) -> None:
         calls = [self._calls.get(number) for number, _ in items]
-        # The caller of a call that is over has left.
-        contexts = [copy.copy(call.context) if call else Context(_cancelled=True) for call in calls]
+        contexts = [_context_of_step(call) for call in calls]
+        chosen = [context._response for context in contexts]
         stage = self._stages[name]
         method = stage.main.attribute or stage.main.name
         try:
@@ -250,6 +257,10 @@ class Steps:
             # It leaves this thread, and the calls may be those of others.
             self._answer(batch, calls, [([], ItemFailure(error)) for _ in items])
             raise
+        for call, response, (_, failure) in zip(calls, chosen, answers, strict=True):
+            if call is not None and response is not None and failure is None and call.context._response is not None:
+                # A later step replaces what an earlier one has chosen.
+                call.context._response._replace_by(response)
         self._answer(batch, calls, answers)
 
     def _answer(
@@ -262,6 +273,16 @@ class Steps:
         # A step may outlive the client: it has handled its cancellation.
         if self._engine is not None:
             self._engine.answer(batch, told)
+
+
+def _context_of_step(call: _Call | None) -> Context:
+    """The context of one item. It chooses an answer for itself, if somebody wants to know that of the call."""
+    # The caller of a call that is over has left.
+    if call is None:
+        return Context(_cancelled=True)
+    context = copy.copy(call.context)
+    context._response = None if context._response is None else Response()
+    return context
 
 
 def _told(call: _Call | None, error: BaseException) -> tuple[str, str, int]:

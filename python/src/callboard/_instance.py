@@ -20,7 +20,7 @@ from callboard._exceptions import InvalidInput
 from callboard._hooks import Preparation, clean_up
 from callboard._local import LOCAL, run_here
 from callboard._options import split_name
-from callboard._response import SENT, begun
+from callboard._response import begun
 from callboard._runner import Failure, Runner, setup_arguments
 from callboard._target import Route, TargetError, find_route, main_route, methods_at, routes_of
 
@@ -149,22 +149,24 @@ class Instance:
         """As `run`, for values."""
         contexts = [copy.copy(context) if context else Context() for _ in values]
         outcomes = await self.run(list(map(encode, values)), method, contexts)
-        return [(list(map(self._decoded, outputs)), failure) for outputs, failure in outcomes]
+        found = [(list(map(self._decoded, outputs)), failure) for outputs, failure in outcomes]
+        if context is not None and context._response is not None:
+            for outputs, _ in found:
+                context._response._completed(self._route(method).response, outputs)
+        return found
 
     async def run(
         self, items: list[bytes], method: str | None, contexts: list[Context]
     ) -> list[tuple[list[bytes], Failure | None]]:
         """For each item its outputs, as the other side sees them, and what ended it."""
         route = self._route(method)
-        runner, declared = Runner(route, self._instance), route.response
+        runner = Runner(route, self._instance)
         is_as_sent = runner.signature.takes_frames_as_sent
         outputs: list[list[bytes]] = [[] for _ in items]
 
         def emit(index: int, output: Any) -> None:
             context = contexts[index]
             outputs[index].append(b"".join(runner.encoded(output, context)))
-            if context._response is not None and context._response is not SENT and declared is not None:
-                context._response._complete(declared, has_output=output is not None)
             begun(context)
 
         def outcome(index: int, found: Any) -> Failure | None:

@@ -181,6 +181,12 @@ class Response:
         if has_output and declared.media_type is not None and self.media_type is None:
             self.headers._pairs.append(("content-type", declared.media_type))
 
+    def _completed(self, declared: Declared | None, outputs: list[Any]) -> None:
+        """Ends the choice of a call that was made without a node. One without an output has no answer."""
+        if outputs and declared is not None:
+            self._complete(declared, has_output=outputs[0] is not None)
+        self._head()
+
     def _head(self) -> dict[str, Any] | None:
         """The answer as the worker protocol has it; None if nothing is chosen. It cannot be changed any more."""
         self._is_sent = self.headers._is_sent = True
@@ -211,6 +217,16 @@ class Declared:
     description: str | None = None
     # Whether its code chooses the media type.
     chooses_media_type: bool = False
+
+    def followed_by(self, later: Declared) -> Declared:
+        """What two steps of a pipeline say, one after the other."""
+        media_type = None if later.chooses_media_type else self.media_type
+        return Declared(
+            later.status or self.status,
+            later.media_type or media_type,
+            later.description or self.description,
+            later.chooses_media_type or self.chooses_media_type,
+        )
 
 
 def declared(status_code: int | None, media_type: str | None, description: str | None) -> Declared | None:

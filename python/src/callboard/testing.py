@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 from callboard._api import SERVICE
@@ -13,13 +13,16 @@ from callboard._awaiting import finish, wait
 from callboard._compose import NodeStage, Step, walk
 from callboard._context import Context
 from callboard._hooks import NodeHooks
-from callboard._instance import KEY, App, Instance, KeyedInstance
 from callboard._local import LOCAL
 from callboard._response import Response
 from callboard._target import TargetError
 from callboard.client import AsyncClient, Client
 from callboard.client.local import AsyncLocalTransport, LocalTransport, ThreadedTransport
 from callboard.metrics import REGISTRY
+
+if TYPE_CHECKING:
+    from callboard._guard import Guard
+    from callboard._instance import App
 
 
 def test_client(app: Any, *others: NoReturn, **settings: Any) -> TestClient:
@@ -46,16 +49,18 @@ def test_client(app: Any, *others: NoReturn, **settings: Any) -> TestClient:
     step that only a node runs, such as `onnx`; whatever `setup` raises.
     """
     # A worker imports this module, too.
+    from callboard._guard import guard_of
+    from callboard._instance import Instance, KeyedInstance
     from callboard._mistakes import check_app
 
     check_app(app, others)
     owners = [part for part in walk(app) if not isinstance(part, Step)] if isinstance(app, Step) else [app]
     modules = [sys.modules[each.__module__] for each in owners if each.__module__ in sys.modules]
     if isinstance(app, Step):
-        return TestClient(_steps(app, settings), NodeHooks(modules))
+        return TestClient(_steps(app, settings), NodeHooks(modules), guard_of(modules, app))
     is_keyed = getattr(getattr(app, SERVICE, None), "keyed", None) is not None
     found = KeyedInstance(app, settings) if is_keyed else Instance(app, settings)
-    return TestClient(found, NodeHooks(modules))
+    return TestClient(found, NodeHooks(modules), guard_of(modules, app))
 
 
 # Not a test, whatever its name says to a collector of tests.
@@ -67,9 +72,10 @@ class TestClient:
 
     __test__ = False
 
-    def __init__(self, app: App, hooks: NodeHooks) -> None:
+    def __init__(self, app: App, hooks: NodeHooks, guard: Guard | None) -> None:
         self._app = app
         self._hooks = hooks
+        self._guard = guard
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> TestClient:
@@ -95,7 +101,7 @@ class TestClient:
         self._loop.close()
         REGISTRY.reset()
         await self._open()
-        return AsyncTestClient(self._app)
+        return AsyncTestClient(self._app, self._guard)
 
     async def __aexit__(self, *_: object) -> None:
         try:
@@ -109,8 +115,11 @@ class TestClient:
         await self._app.open()
 
     def client(self) -> Client:
-        """A `Client` whose calls run here, for code that takes one: `client.call("/sentiment", "good")`."""
-        transport = LocalTransport(self._app, self._wait)
+        """A `Client` whose calls run here, for code that takes one: `client.call("/sentiment", "good")`.
+
+        The one function with `@auth` in the module of the app is asked about each of them, as a node asks it.
+        """
+        transport = LocalTransport(self._app, self._guard, self._wait)
         return Client.over(transport, ThreadedTransport(transport))
 
     def call(
@@ -125,8 +134,9 @@ class TestClient:
         """One call, and its output as plain data; for a streaming route the list of its outputs.
 
         `method` is the name of a method with `@route`, by default `predict` or the only one; `context` is what the code
-        gets as its `Context`, whose `response` has the status and headers of the answer afterwards; `key` is that of a
-        keyed class. A call with a path, headers or a query is `client().call("GET /items/7", query={"page": 2})`.
+        gets as its `Context`, whose `response` has the status and headers of the answer afterwards, and about whose
+        `caller` no function with `@auth` is asked; `key` is that of a keyed class. A call with a path, headers or a
+        query is `client().call("GET /items/7", query={"page": 2})`.
         Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and `TargetError` for a
         method that is no route.
         """
@@ -150,7 +160,7 @@ class TestClient:
         return dict(REGISTRY.values())
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any], hooks_wait: bool = False) -> Any:
-        if self._app.waits or hooks_wait:
+        if self._app.waits or hooks_wait or (self._guard is not None and self._guard.waits):
             return wait(self._loop.run_until_complete, coroutine)
         # A test of synchronous code may run an event loop of its own.
         return finish(coroutine)
@@ -159,12 +169,13 @@ class TestClient:
 class AsyncTestClient:
     """The result of `async with test_client(app)`: a client for the event loop of a test."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, guard: Guard | None) -> None:
         self._app = app
+        self._guard = guard
 
     def client(self) -> AsyncClient:
         """As `TestClient.client`."""
-        return AsyncClient.over(AsyncLocalTransport(self._app))
+        return AsyncClient.over(AsyncLocalTransport(self._app, self._guard))
 
     async def call(
         self,
@@ -207,12 +218,15 @@ def _with_key(context: Context | None, key: str | None) -> Context | None:
     if key is None:
         return context
     context = context or Context()
+    from callboard._instance import KEY
+
     context.path = f"{KEY}{quote(key, safe='')}"
     return context
 
 
 def _steps(app: Step, settings: dict[str, Any]) -> App:
     from callboard._engine import Steps
+    from callboard._instance import Instance
 
     for part in walk(app):
         if isinstance(part, NodeStage):

@@ -10,7 +10,9 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from callboard._auth import Request
 from callboard._awaiting import in_time
 from callboard._context import Context
 from callboard._envelope import Buffer, decode, encode
@@ -20,10 +22,11 @@ from callboard._options import called_name, path_parameters, split_name
 from callboard.client.transport import Failure, Options
 
 if TYPE_CHECKING:
+    from callboard._guard import Guard
+    from callboard._instance import App
     from callboard._response import Response
     from callboard._target import Route
     from callboard.client._calls import CallsApart
-    from callboard._instance import App
 
 
 class Outputs(list[Any]):
@@ -33,11 +36,12 @@ class Outputs(list[Any]):
 class AsyncLocalTransport:
     """Runs the calls in the event loop of their tasks."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, guard: Guard | None) -> None:
         self._app = app
+        self._guard = guard
 
     async def call(self, route: str, pieces: Sequence[Buffer], options: Options) -> Buffer:
-        found, method, value, context = self._read(route, pieces, options)
+        found, method, value, context = await self._read(route, pieces, options)
         is_stream = found is not None and found.signature.streams
         output = None if is_stream else await self._output(route, found, method, value, context)
         if is_stream or isinstance(output, Outputs):
@@ -45,7 +49,7 @@ class AsyncLocalTransport:
         return encode(output)
 
     async def replies(self, route: str, pieces: Sequence[Buffer], options: Options) -> AsyncIterator[Buffer]:
-        found, method, value, context = self._read(route, pieces, options)
+        found, method, value, context = await self._read(route, pieces, options)
         if found is None or not found.signature.streams:
             outputs = await self._output(route, found, method, value, context)
             for output in outputs if isinstance(outputs, Outputs) else [outputs]:
@@ -67,10 +71,12 @@ class AsyncLocalTransport:
     async def aclose(self) -> None:
         """Nothing is open."""
 
-    def _read(
+    async def _read(
         self, route: str, pieces: Sequence[Buffer], options: Options
     ) -> tuple[Route | None, str | None, Any, Context]:
         """The route of a call, its method, its input and its context."""
+        # Before all else of the request.
+        caller = None if self._guard is None else await self._guard.ask(_request(route, options), options.timeout)
         # The app encodes it again.
         value = decode(b"".join(pieces), is_as_sent=True)
         try:
@@ -82,7 +88,10 @@ class AsyncLocalTransport:
                 value = _input(route, list(found.signature.hints) if found else None, **value)
             except InvalidInput as error:
                 raise _failure(error) from error
-        return found, (found.attribute or found.name) if found else None, value, _context(found, route, options)
+        context = _context(found, route, options)
+        if caller is not None:
+            context.caller, context.tags = caller.name, caller.tags
+        return found, (found.attribute or found.name) if found else None, value, context
 
     async def _output(self, called: str, found: Route | None, method: str | None, value: Any, context: Context) -> Any:
         """The output; of a pipeline that streams all `Outputs`."""
@@ -104,8 +113,8 @@ class AsyncLocalTransport:
 class LocalTransport:
     """Runs one call after the other, from any thread. `wait` gives the result of a coroutine."""
 
-    def __init__(self, app: App, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._inner = AsyncLocalTransport(app)
+    def __init__(self, app: App, guard: Guard | None, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._inner = AsyncLocalTransport(app, guard)
         self._wait = wait
         self._lock = threading.Lock()
 
@@ -171,9 +180,11 @@ def _late() -> Failure:
 
 def _context(route: Route | None, called: str, options: Options) -> Context:
     """The context of a call: its name and time, and the parts of the request that the route lists."""
-    path = split_name(called_name(called))[1] if route is not None and path_parameters(route.path) else None
+    path = None
     headers, query = dict(options.headers), dict(options.query)
     if route is not None:
+        if path_parameters(route.path) or route.reads("headers") or route.reads("query"):
+            path = split_name(called_name(called))[1]
         headers = {name: headers[name] for name in route.reads("headers") if name in headers}
         query = {name: query[name] for name in route.reads("query") if name in query}
     found = Context(
@@ -186,10 +197,33 @@ def _context(route: Route | None, called: str, options: Options) -> Context:
         path=path,
         deadline=None if options.timeout is None else time.monotonic() + options.timeout,
     )
-    if route is not None:
-        # The call runs with a copy of the context, which shares it.
-        found.response  # noqa: B018 - it is made where it is read
+    # The call runs with a copy of the context, which shares it.
+    found.response  # noqa: B018 - it is made where it is read
     return found
+
+
+def _request(called: str, options: Options) -> Request:
+    """The head of the request that a client sends to a node for this call."""
+    method, path = split_name(called_name(called))
+    path = f"/v1/call/{called_name(called).lstrip('/')}" if options.function else path
+    own = {
+        "content-type": "application/vnd.callboard.envelope",
+        "user-agent": "callboard-python",
+        "x-callboard-method": None if options.function else method,
+        "x-request-id": options.request_id,
+        "x-request-priority": options.priority,
+        "x-callboard-session": options.session,
+        "traceparent": options.traceparent,
+    }
+    headers = {name: value for name, value in own.items() if value is not None}
+    given: dict[str, list[str]] = {}
+    query: dict[str, list[str]] = {}
+    for name, value in options.headers:
+        given.setdefault(name.lower(), []).append(value)
+    for name, value in options.query:
+        query.setdefault(name, []).append(value)
+    headers |= {name: ", ".join(values) for name, values in given.items()}
+    return Request("POST", quote(path, safe="/%"), query, headers, "127.0.0.1")
 
 
 def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[str, Any]) -> Any:
