@@ -144,7 +144,7 @@ def test_code_sees_the_head_of_its_request_as_far_as_its_route_lists_it(node: Se
     ("route", "form", "expected"),
     [
         (
-            "sign-up",
+            "sign_up",
             {"name": "Ada Lovelace", "age": "36", "news": "on", "tags": ["a", "b"]},
             ["Ada Lovelace", 36, True, ["a", "b"]],
         ),
