@@ -38,7 +38,7 @@ use crate::call::{CallContext, CallOptions, Flight, OuterCall, Reply, SessionKey
 use crate::clock::{self, Instant};
 use crate::containment::CaughtPanic;
 use crate::deadline::Deadline;
-use crate::error::{CallError, ErrorKind};
+use crate::error::{CallError, ErrorKind, ErrorOrigin};
 use crate::keyed::KeyedRef;
 use crate::metrics::COUNTING;
 use crate::retry::RetryPolicy;
@@ -392,7 +392,8 @@ impl AdmittedCall {
 
     fn end(&mut self, outcome: Result<(), ErrorKind>, status: Option<u16>) {
         // After a deadline or a cancellation, user code may still run; its bytes stay charged until it returns.
-        if !matches!(outcome, Err(ErrorKind::DeadlineExceeded | ErrorKind::Cancelled)) {
+        let may_run_on = |kind: ErrorKind| matches!(kind.row().origin, ErrorOrigin::Time | ErrorOrigin::Caller);
+        if !outcome.is_err_and(may_run_on) {
             self.settle();
         }
         if std::mem::take(&mut self.is_open) && COUNTING {

@@ -192,7 +192,7 @@ impl Ledger {
     }
 
     /// Charges more bytes to a call: its body was longer than announced, or was decoded.
-    /// `own` are those of its request, if that has several accounts.
+    /// `own` are those of its request, if that has several accounts; else 0.
     pub(crate) fn grow(&mut self, key: usize, own: u64, bytes: u64) -> Result<(), Refusal> {
         self.take(self.lines[key].bytes.max(own), bytes)?;
         self.lines[key].bytes += bytes;
@@ -200,11 +200,18 @@ impl Ledger {
     }
 
     /// Gives back bytes that were charged to a call, at most the charged bytes that are left.
-    pub(crate) fn shrink(&mut self, key: usize, bytes: u64) {
+    /// Returns how many.
+    pub(crate) fn shrink(&mut self, key: usize, bytes: u64) -> u64 {
         let line = &mut self.lines[key];
         let bytes = bytes.min(line.bytes);
         line.bytes -= bytes;
         self.bytes -= bytes;
+        bytes
+    }
+
+    /// The bytes that are charged to a call.
+    pub(crate) fn bytes_of(&self, key: usize) -> u64 {
+        self.lines[key].bytes
     }
 
     /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is

@@ -57,7 +57,7 @@ impl Gateway {
     ) -> Result<Arc<Permit>, Refusal> {
         let key = self.enter(now, route, bytes, root)?;
         let (gateway, inner, is_kept) = (Arc::clone(self), AtomicU16::new(0), AtomicBool::new(false));
-        Ok(Arc::new(Permit { gateway, key, inner, is_kept }))
+        Ok(Arc::new(Permit { gateway, key, inner, is_kept, joined: JoinedRequest::default() }))
     }
 
     /// Opens a line of the ledger, on the permit of `root` while that call has no outcome.
@@ -191,6 +191,7 @@ pub(crate) struct Permit {
     inner: AtomicU16,
     /// Whether an edge keeps the account, and gives back the charged bytes after it has written the outcome.
     is_kept: AtomicBool,
+    joined: JoinedRequest,
 }
 
 impl Permit {
@@ -211,15 +212,27 @@ impl Permit {
         self.gateway.ledger.lock().id_of(self.line())
     }
 
-    /// Charges `bytes` more to the call. `own` are those of its request, if that has several accounts.
-    pub(crate) fn grow(&self, own: u64, bytes: u64) -> Result<(), CallError> {
-        let grown = self.gateway.ledger.lock().grow(self.line(), own, bytes);
-        grown.map_err(|refusal| self.gateway.refuse(refusal))
+    /// Counts the account among those of a request. The first request counts.
+    pub(crate) fn join(&self, request: &RequestBytes) {
+        let charged = self.gateway.ledger.lock().bytes_of(self.line());
+        self.joined.join(request, charged);
+    }
+
+    /// Charges `bytes` more to the call.
+    pub(crate) fn grow(&self, bytes: u64) -> Result<(), CallError> {
+        self.take(bytes).map_err(|refusal| self.gateway.refuse(refusal))
+    }
+
+    fn take(&self, bytes: u64) -> Result<(), Refusal> {
+        self.gateway.ledger.lock().grow(self.line(), self.joined.sum(), bytes)?;
+        self.joined.add(bytes);
+        Ok(())
     }
 
     /// Gives back `bytes` that were charged to the call.
     pub(crate) fn shrink(&self, bytes: u64) {
-        self.gateway.ledger.lock().shrink(self.line(), bytes);
+        let given_back = self.gateway.ledger.lock().shrink(self.line(), bytes);
+        self.joined.remove(given_back);
     }
 
     /// Restarts the age of the call at `now`.
@@ -280,13 +293,11 @@ impl Permit {
 
 impl Account for Permit {
     fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-        // Frees the lock before the refusal is built.
-        let grown = self.gateway.ledger.lock().grow(self.line(), 0, bytes as u64);
-        grown.map_err(|refusal| self.gateway.refuse_charge(&refusal))
+        self.take(bytes as u64).map_err(|refusal| self.gateway.refuse_charge(&refusal))
     }
 
     fn refund(&self, bytes: usize) {
-        self.gateway.ledger.lock().shrink(self.line(), bytes as u64);
+        self.shrink(bytes as u64);
     }
 }
 
@@ -301,17 +312,33 @@ impl Drop for Permit {
 #[derive(Clone, Debug, Default)]
 pub struct RequestBytes(Arc<AtomicU64>);
 
-impl RequestBytes {
-    pub(crate) fn sum(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+/// The request that an account has joined, if its request has others as well.
+#[derive(Debug, Default)]
+struct JoinedRequest(OnceLock<RequestBytes>);
+
+impl JoinedRequest {
+    /// Joins a request with what the account holds. The first request counts.
+    fn join(&self, request: &RequestBytes, bytes: u64) {
+        if self.0.set(request.clone()).is_ok() {
+            self.add(bytes);
+        }
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+    /// The bytes of all accounts of the request: 0 if none was joined.
+    fn sum(&self) -> u64 {
+        self.0.get().map_or(0, |RequestBytes(sum)| sum.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn remove(&self, bytes: u64) {
-        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    fn add(&self, bytes: u64) {
+        if let Some(RequestBytes(sum)) = self.0.get() {
+            sum.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn remove(&self, bytes: u64) {
+        if let Some(RequestBytes(sum)) = self.0.get() {
+            sum.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -321,20 +348,17 @@ impl RequestBytes {
 pub struct HeldBytes {
     gateway: Arc<Gateway>,
     bytes: AtomicU64,
-    /// Set if the request has other accounts as well.
-    request: OnceLock<RequestBytes>,
+    joined: JoinedRequest,
 }
 
 impl HeldBytes {
     pub(crate) fn none_of(gateway: &Arc<Gateway>) -> Self {
-        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0), request: OnceLock::new() }
+        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0), joined: JoinedRequest::default() }
     }
 
     /// Counts this account among those of a request. The first request counts.
     pub fn join(&self, request: &RequestBytes) {
-        if self.request.set(request.clone()).is_ok() {
-            request.add(self.bytes());
-        }
+        self.joined.join(request, self.bytes());
     }
 
     /// The held bytes.
@@ -370,7 +394,7 @@ impl HeldBytes {
     }
 
     fn take(&self, bytes: u64) -> Result<(), Refusal> {
-        let own = self.request.get().map_or_else(|| self.bytes(), RequestBytes::sum);
+        let own = self.joined.sum().max(self.bytes());
         self.gateway.ledger.lock().take(own, bytes)?;
         self.count(bytes);
         Ok(())
@@ -378,7 +402,7 @@ impl HeldBytes {
 
     fn count(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.request.get().into_iter().for_each(|request| request.add(bytes));
+        self.joined.add(bytes);
     }
 
     /// Gives all of them back.
@@ -396,7 +420,7 @@ impl Account for HeldBytes {
         let left = |held: u64| Some(held.saturating_sub(bytes as u64));
         let held = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).unwrap_or_default();
         let given_back = held.min(bytes as u64);
-        self.request.get().into_iter().for_each(|request| request.remove(given_back));
+        self.joined.remove(given_back);
         self.gateway.ledger.lock().give_back(given_back);
     }
 }

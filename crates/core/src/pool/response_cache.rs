@@ -17,7 +17,7 @@ use super::handle::Pool;
 use crate::call::{Flight, Priority};
 use crate::clock::{self, Instant};
 use crate::containment::{contain, drop_contained};
-use crate::error::{CallError, ErrorKind, RETRY_AFTER};
+use crate::error::{CallError, ErrorKind, ErrorOrigin, RETRY_AFTER};
 use crate::metrics::CacheUse;
 use crate::offload::{CodecBudget, LARGE_BYTES};
 use crate::queue::{EntryOutcome, EntryReply};
@@ -141,7 +141,7 @@ impl Pool {
             }
             Err(error) => {
                 // An equal input would fail alike, and may cost another worker.
-                if matches!(error.kind(), ErrorKind::Failed | ErrorKind::WorkerFailed | ErrorKind::InvalidInput) {
+                if error.kind().row().origin == ErrorOrigin::Code || error.kind() == ErrorKind::InvalidInput {
                     let _unless_removed = guard.insert(Err(error.clone()));
                     cache.answers.remove(&run);
                 }

@@ -119,31 +119,19 @@ impl Admission {
         Deadline::after(self.admitted_at, self.permit.gateway().max_timeout())
     }
 
+    /// Counts the account of the call among those of its request. The first request counts.
+    pub fn join(&self, request: &RequestBytes) {
+        self.permit.join(request);
+    }
+
     /// Charges `bytes` more to the call: its body is longer than announced.
     ///
     /// # Errors
     ///
-    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if the call alone exceeds the node's limit. The
-    /// admission stays valid.
+    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if the call, or its request with all accounts,
+    /// alone exceeds the node's limit. The admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
-        self.permit.grow(0, bytes)
-    }
-
-    /// As [`grow`](Self::grow), for a call whose request has other accounts as well.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` if the accounts of the request together exceed the node's limit; else as [`grow`](Self::grow).
-    pub fn grow_in(&self, request: &RequestBytes, bytes: u64) -> Result<(), CallError> {
-        self.permit.grow(request.sum(), bytes)?;
-        request.add(bytes);
-        Ok(())
-    }
-
-    /// Gives back `bytes` that were charged to the call, and to its request.
-    pub fn shrink_in(&self, request: &RequestBytes, bytes: u64) {
-        self.permit.shrink(bytes);
-        request.remove(bytes);
+        self.permit.grow(bytes)
     }
 
     /// Gives back `bytes` that were charged to the call.

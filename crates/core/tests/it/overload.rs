@@ -3,8 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use callboard_codec::Payload;
-use callboard_core::{App, CallOptions, ErrorKind, ErrorReason, Limits, Pipeline, Priority, RouteSpec, Stage};
+use callboard_codec::{ChargeError, Payload};
+use callboard_core::edge::RequestBytes;
+use callboard_core::{
+    App, CallError, CallOptions, ErrorKind, ErrorReason, Limits, Pipeline, Priority, RouteSpec, Stage,
+};
 
 use super::support::{Gate, gated, serve, until};
 
@@ -63,6 +66,36 @@ async fn the_gateway_bounds_calls_and_bytes() {
     assert_eq!((node.describe().in_flight, node.describe().in_flight_bytes), (0, 0));
     assert!(client.edge().admit(&route, 0).is_ok());
     gate.open();
+}
+
+#[tokio::test]
+async fn a_request_is_too_large_by_all_its_accounts_together() {
+    let limits = Limits { max_in_flight_bytes: 1000, ..Limits::default() };
+    let node = App::new().route("/route", gated(&Gate::default())).limits(limits).start().await.unwrap();
+    let client = node.client();
+    let route = client.route("/route").unwrap();
+    let is_too_large = |error: CallError| error.reason() == Some(ErrorReason::TooLarge);
+
+    let request = RequestBytes::default();
+    let admission = client.edge().admit(&route, 500).unwrap();
+    let beside = admission.beside();
+    beside.grow(400).unwrap();
+    assert!(!is_too_large(admission.grow(101).unwrap_err()), "they are not of one request");
+    beside.join(&request);
+    admission.join(&request);
+    assert!(is_too_large(admission.grow(101).unwrap_err()));
+    assert!(is_too_large(beside.grow(101).unwrap_err()));
+    let decoded = admission.account().charge(101);
+    assert!(matches!(decoded, Err(ChargeError::TooLarge(_))), "what is decoded counts as well: {decoded:?}");
+
+    // What one gives back, the other may take; what was never charged is not given back.
+    admission.shrink(200);
+    beside.grow(300).unwrap();
+    admission.shrink(u64::MAX);
+    let others = client.edge().held_bytes();
+    others.grow(300).unwrap();
+    assert!(!is_too_large(beside.grow(1).unwrap_err()), "others leave no room");
+    assert_eq!(node.describe().in_flight_bytes, 1000);
 }
 
 #[tokio::test]

@@ -86,24 +86,24 @@ impl Arrival for PendingAdmission<'_> {
     }
 
     fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
-        let admit = |bytes| self.client.edge().admit_arrived(self.route, bytes, self.arrived_at, self.session);
-        match (&self.admission, &self.request) {
-            (Some(admission), None) => admission.grow(bytes),
-            (Some(admission), Some(request)) => admission.grow_in(request, bytes),
-            (None, None) => {
-                self.admission = Some(admit(bytes)?);
-                Ok(())
-            }
-            (None, Some(request)) => self.admission.insert(admit(0)?).grow_in(request, bytes),
+        if let Some(admission) = &self.admission {
+            return admission.grow(bytes);
         }
+        let admit = |bytes| self.client.edge().admit_arrived(self.route, bytes, self.arrived_at, self.session);
+        match &self.request {
+            None => self.admission = Some(admit(bytes)?),
+            // Charged after it has joined: all accounts of the request say together whether it is too large.
+            Some(request) => {
+                let admission = self.admission.insert(admit(0)?);
+                admission.join(request);
+                admission.grow(bytes)?;
+            }
+        }
+        Ok(())
     }
 
     fn refund(&self, bytes: u64) {
-        match (&self.admission, &self.request) {
-            (Some(admission), None) => admission.shrink(bytes),
-            (Some(admission), Some(request)) => admission.shrink_in(request, bytes),
-            (None, _) => (),
-        }
+        self.admission.iter().for_each(|admission| admission.shrink(bytes));
     }
 
     fn request(&mut self) -> &RequestBytes {
@@ -281,7 +281,7 @@ impl<'a, A: Arrival, B: RequestBody> IncomingBody<'a, A, B> {
         self.collect_aligned_at(0)
     }
 
-    /// The whole body, with the byte at `place` aligned unless the body is one piece.
+    /// The whole body, with the byte at `offset` aligned unless the body is one piece.
     ///
     /// # Errors
     ///
