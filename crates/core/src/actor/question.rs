@@ -24,7 +24,8 @@ use crate::error::{AskError, Failure};
 /// Nodes of different versions may ask each other while an app is rolled out: a field that is added to a question needs
 /// a default. A change that old nodes would misread is a new question, with a new name.
 pub trait Question: Data {
-    /// Its name, by which the other node knows it. An actor accepts a name once.
+    /// Its name, by which the other node knows it. An actor accepts a name once. Names that begin with `callboard.` are
+    /// for this library: each kind of keyed actor accepts `callboard.forget`.
     const NAME: &'static str;
 
     /// The type of its answer, which is `()` if nobody [waits for it](super::ActorSpec::accepts_tell).
