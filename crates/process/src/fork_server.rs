@@ -526,3 +526,6 @@ mod system {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,3 +123,74 @@ async fn keep(spare: Arc<Spare>, config: ProcessConfig, fork_server: Arc<ForkSer
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::process::{Signal, kill_process};
+
+    use super::*;
+    use crate::message::{self, FromChild, PROTOCOL, ReadyMessage};
+    use crate::testing::WaitingNode;
+
+    /// The command of a child that says that it is ready, and then waits to be killed.
+    fn ready_child(spare: bool) -> ProcessConfig {
+        let worker = "test".to_owned();
+        let (max_batches, ahead, methods, note, shared_memory) = (1, 0, false, None, false);
+        let ready = ReadyMessage { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead, methods, note };
+        let head = message::encode(&FromChild::Ready(ready)).unwrap();
+        let frame = [crate::frame::frame_start(&head, std::iter::empty::<usize>(), 0).unwrap()].concat();
+        let file = std::env::temp_dir().join(format!("callboard-ready-{}", std::process::id()));
+        fs::write(&file, frame).unwrap();
+        let file = file.to_str().unwrap();
+        ProcessConfig { spare, ..ProcessConfig::new(["sh", "-c", "cat \"$0\" >&0; exec sleep 1000", file]) }
+    }
+
+    fn starter(spare: bool) -> ChildStarter {
+        let config = ready_child(spare);
+        ChildStarter::new(&config, vec![(config.clone(), Arc::new(ForkServer::new(&config)))])
+    }
+
+    async fn until(mut is_so: impl FnMut() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), waiting).await.expect("in time");
+    }
+
+    #[tokio::test]
+    async fn only_a_stage_that_wants_a_spare_has_a_keeper_which_ends_with_it() {
+        let replica = Arc::new(WaitingNode::start().await.replica.clone());
+        let (with, without) = (starter(true), starter(false));
+        let _first = without.start(&replica, false).await.unwrap();
+        assert!(without.keeper.get().is_none());
+        let _second = with.start(&replica, false).await.unwrap();
+        let (keeper, spare) = (with.keeper.get().unwrap().clone(), Arc::clone(&with.spare));
+        until(|| spare.child.lock().is_some()).await;
+        assert!(!keeper.is_finished());
+        drop(with);
+        until(|| keeper.is_finished()).await;
+    }
+
+    #[tokio::test]
+    async fn a_spare_stays_until_it_is_taken_or_ends() {
+        let replica = Arc::new(WaitingNode::start().await.replica.clone());
+        let (starter, spare) = (starter(false), Spare::default());
+        for ends in [false, true] {
+            *spare.child.lock() = Some(starter.start(&replica, false).await.unwrap());
+            assert!(timeout(2 * LOOK_INTERVAL, spare.until_gone()).await.is_err(), "it lives");
+            if ends {
+                let pid = spare.child.lock().as_ref().unwrap().0.child.pid();
+                kill_process(pid, Signal::KILL).unwrap();
+                timeout(Duration::from_secs(20), spare.until_gone()).await.unwrap();
+                assert!(spare.child.lock().is_none());
+            } else {
+                assert!(spare.take().is_some());
+                timeout(Duration::from_secs(20), spare.until_gone()).await.unwrap();
+            }
+        }
+    }
+}

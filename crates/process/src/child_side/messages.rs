@@ -242,3 +242,24 @@ fn call(head: &CallHead, inner: Option<(&LocalClient, Arc<dyn InnerCalls>)>) -> 
     options = head.tags.iter().fold(options, |options, (name, value)| options.with_tag(&**name, &**value));
     IsolatedCall::new(Deadline::after(Instant::now(), remaining), &options, inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::FakeNode;
+
+    #[test]
+    fn only_batches_without_an_answer_are_kept() {
+        let (mut node, mut messages, _child) = FakeNode::started(|_| ());
+        let mut kept = Vec::new();
+        for id in 0..10 {
+            node.batch(id, &[1]);
+            let batch = messages.next().unwrap().unwrap();
+            if id % 5 == 0 {
+                kept.push(batch);
+            }
+        }
+        node.batch(10, &[1]);
+        kept.push(messages.next().unwrap().unwrap());
+        assert_eq!((kept.len(), messages.open.len()), (3, 3));
+    }
+}

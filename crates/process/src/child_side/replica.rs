@@ -178,13 +178,8 @@ fn run_async(
 ) -> tokio::task::JoinHandle<()> {
     let running = replica.run_async(items);
     replica.runtime().spawn(async move {
-        let open = &*batch.open;
-        let left = async {
-            open.cancelled.notified().await;
-            if open.calls.len() > 1 {
-                std::future::pending::<()>().await;
-            }
-        };
+        // The node gives asynchronous code its items one by one.
+        let left = batch.open.cancelled.notified();
         let ended = join(contain_future(running), passing);
         let (outcomes, broken) = match select(Box::pin(ended), Box::pin(left)).await {
             Either::Left(((Ok(outcomes), broken), _)) => (outcomes, broken),

@@ -101,6 +101,25 @@ fn only_in_order(env: &BTreeMap<String, String>, of_node: Option<&str>) -> Optio
 mod tests {
     use super::*;
 
+    /// Of the machine that runs the test, which may have devices or none.
+    #[test]
+    fn a_process_knows_its_own_devices() {
+        let count = nvml::count().map(|count| visible_of(count, std::env::var(VISIBLE).ok().as_deref()));
+        let expected = match count {
+            Ok(count @ 1..) => (0..count).map(|index| format!("cuda:{index}")).collect(),
+            _ => vec!["cpu".to_owned()],
+        };
+        assert_eq!(devices_for("stage"), expected);
+        assert_eq!(nvml::count().is_ok(), driver().is_ok());
+        assert_eq!(devices().len(), nvml::count().unwrap_or_default() as usize);
+        assert_eq!(device_metrics().is_empty(), devices().is_empty());
+        assert!(device_metrics().split_inclusive('\n').all(|line| line.contains("callboard_device_")));
+        let cpu = DeviceOfChild { name: "cpu".to_owned(), env: BTreeMap::new() };
+        assert_eq!(device_of_child("cpu"), Ok(cpu));
+        let sees = |own: &str| only_device(&BTreeMap::from([(VISIBLE.to_owned(), own.to_owned())]));
+        assert_eq!((sees("GPU-a"), sees("")), (Some("GPU-a".to_owned()), None));
+    }
+
     #[test]
     fn a_child_sees_its_device_alone_and_by_its_number_among_those_of_the_node() {
         let sees = |name, visible| child_sees(name, visible, 6, false).map(|device| (device.name, device.env));

@@ -333,6 +333,11 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_names_of_an_app_are_those_of_its_services_and_pipelines() {
+        assert_eq!(app().names(), ["decode", "best", "other", "alone", "app", "more"]);
+    }
+
+    #[test]
     fn a_name_is_served_with_all_that_it_uses() {
         let names = |app: &PythonApp| {
             let mut names: Vec<String> = app.services.iter().map(PythonService::stage_name).collect();

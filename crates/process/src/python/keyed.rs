@@ -208,4 +208,61 @@ mod tests {
         let cut = refused(&Value::Bytes(vec![0; 3].into()));
         assert!(cut.contains("cannot be read"), "{cut}");
     }
+
+    /// The answer of a replica: what it makes of the state.
+    fn computed(call: &Value) -> Result<Value, Failure> {
+        let Value::Map(call) = call else { return Err(Failure::new("no call")) };
+        let (Some(key), Some(state), Some(Value::Bytes(input))) =
+            (call.get("key"), call.get("state"), call.get("input"))
+        else {
+            return Err(Failure::new("a part is missing"));
+        };
+        let input = Value::decode(Format::Envelope, input, &Default::default())?;
+        let bytes = |value: &Value| Ok::<_, Failure>(Value::Bytes(value.encode(Format::Envelope)?));
+        let told = bytes(&Value::List(vec![key.clone(), state.clone(), input.clone()]))?;
+        let answer: Vec<(&str, Value)> = match input {
+            Value::Int(length) => vec![("output", told), ("state", Value::Bytes(vec![7; length as usize].into()))],
+            Value::Str(word) if &*word == "forget" => vec![("output", told), ("forgotten", Value::Bool(true))],
+            Value::Str(word) if &*word == "no output" => Vec::new(),
+            Value::Str(word) if &*word == "no map" => return Ok(Value::Null),
+            _ => vec![("output", told)],
+        };
+        Ok(Value::Map(Map::from_iter(answer)))
+    }
+
+    #[tokio::test]
+    async fn a_key_has_the_state_that_its_replica_makes_until_it_is_forgotten_or_too_large() {
+        let class = PythonKeyed {
+            source: "app.py:Cart".to_owned(),
+            kind: "cart".to_owned(),
+            save_every_ms: None,
+            idle_after_ms: 60_000,
+            max_active: 8,
+        };
+        let step = class.step("/cart/{key}/add", "add");
+        let app = class.add_to(App::new(), Arc::new(callboard_core::testing::MemoryStore::new()));
+        let app = app.route(&PythonKeyed::route_of("add"), callboard_core::Stage::each("add", computed));
+        let node = app.route("/cart/{key}/add", step).start().await.unwrap();
+        let ask = async |key: &str, input: Value| {
+            let options = callboard_core::CallOptions::new().with_path(format!("/cart/{key}/add"));
+            node.client().call_with::<Value, Value>("/cart/{key}/add", input, options).await
+        };
+        let told = |key: &str, state: Value, input: Value| Value::List(vec![key.into(), state, input]);
+        let state = |length: usize| Value::Bytes(vec![7; length].into());
+        assert_eq!(ask("ann", 3.into()).await.unwrap(), told("ann", Value::Null, 3.into()));
+        assert_eq!(ask("ann", "look".into()).await.unwrap(), told("ann", state(3), "look".into()));
+        assert_eq!(ask("bob", "look".into()).await.unwrap(), told("bob", Value::Null, "look".into()));
+        assert_eq!(ask("ann", "forget".into()).await.unwrap(), told("ann", state(3), "forget".into()));
+        assert_eq!(ask("ann", "look".into()).await.unwrap(), told("ann", Value::Null, "look".into()));
+        // The largest state, and one byte more.
+        let most = MAX_STATE_BYTES as i64;
+        assert!(ask("ann", most.into()).await.is_ok());
+        let error = ask("ann", (most + 1).into()).await.unwrap_err();
+        assert_eq!(error.message(), "the state has 1048577 bytes, more than 1048576: its change is dropped");
+        assert_eq!(ask("ann", "look".into()).await.unwrap(), told("ann", state(MAX_STATE_BYTES), "look".into()));
+        for (input, reason) in [("no output", "answered without an output"), ("no map", "answered without a state")] {
+            let error = ask("ann", input.into()).await.unwrap_err();
+            assert!(error.message().contains(reason), "{error}");
+        }
+    }
 }

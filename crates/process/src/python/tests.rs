@@ -144,9 +144,28 @@ fn the_files_of_an_app_are_those_that_an_import_may_read() {
     let files = python_files(&scratch.0);
     assert_eq!(files.keys().cloned().collect::<BTreeSet<_>>(), kept.iter().map(|file| scratch.0.join(file)).collect());
     assert_eq!(files[&scratch.0.join("app.py")], fs::metadata(scratch.0.join("app.py")).unwrap().modified().unwrap());
+    // Of a very large directory a part.
+    let large = Scratch::new("many-python-files");
+    for number in 0..MAX_FILES {
+        fs::write(large.0.join(format!("{number}.py")), "").unwrap();
+    }
+    assert_eq!(python_files(&large.0).len(), MAX_FILES);
+    fs::write(large.0.join("one.py"), "").unwrap();
+    assert_eq!(python_files(&large.0).len(), MAX_FILES);
     let is_module = |name: &str| is_module_in(&scratch.0, name);
     assert!(is_module("app") && is_module("package") && is_module(&format!("{}.last", deepest.replace('/', "."))));
     assert!(!is_module("notes") && !is_module("package.other") && !is_module("venv"));
+}
+
+/// A pipe with these reads, then its end.
+struct Interrupted(Vec<Result<&'static [u8], io::ErrorKind>>);
+
+impl Read for Interrupted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let bytes = if self.0.is_empty() { Ok(&[][..]) } else { self.0.remove(0) }?;
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
 }
 
 /// One test, because a process keeps one answer.
@@ -177,6 +196,23 @@ fn an_interpreter_is_asked_again_when_a_file_has_changed() {
     let error = config.service(&scratch.0).unwrap_err().to_string();
     assert_eq!((&*error, asked()), ("`app.py:best` is not served: nothing is", 2));
 
+    // A module that is installed may change without a file here: what it serves is kept for some seconds.
+    let mut installed = PythonConfig::new("installed.module:x");
+    installed.python.clone_from(&config.python);
+    for config in [&installed, &config] {
+        let before = asked();
+        for _ in 0..2 {
+            config.served(&scratch.0).unwrap();
+            assert_eq!(asked(), before + 1);
+        }
+        let is_here = config.app.starts_with("app.py");
+        if let Some((_, at, _)) = &mut *LATEST.lock() {
+            *at = at.checked_sub(MAX_AGE).unwrap();
+        }
+        config.served(&scratch.0).unwrap();
+        assert_eq!(asked(), before + 1 + usize::from(!is_here), "{}", config.app);
+    }
+
     for (script, expected) in [
         ("echo one >&2; echo 'callboard.describe: app.py:3: no name' >&2; exit 1", "app.py:3: no name"),
         ("echo 'first' >&2; echo 'the last line' >&2; echo >&2; exit 2", "the last line"),
@@ -195,6 +231,10 @@ fn an_interpreter_is_asked_again_when_a_file_has_changed() {
         let bytes: Vec<u8> = (0..length).map(|number| (number % 251) as u8).collect();
         assert_eq!(last_bytes(&*bytes), bytes[length.saturating_sub(LAST_BYTES)..]);
     }
+    assert_eq!(bounded(&[7; 9][..], 9), Ok(vec![7; 9]));
+    assert!(bounded(&[7; 10][..], 9).is_err());
+    assert_eq!(last_bytes(Interrupted(vec![Ok(b"a"), Err(io::ErrorKind::Interrupted), Ok(b"b")])), b"ab");
+    assert_eq!(last_bytes(Interrupted(vec![Ok(b"a"), Err(io::ErrorKind::BrokenPipe), Ok(b"b")])), b"a");
     for line in ["No module named callboard.describe", "ModuleNotFoundError: No module named 'callboard'"] {
         let python = scratch.interpreter(&format!("echo \"{line}\" >&2; exit 1"));
         let error = describe(&python, "app.py", &scratch.0).unwrap_err();

@@ -1,6 +1,8 @@
 //! Stages of this test program that run in children of it: a child runs the test that started it, up to its stage.
 
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
@@ -8,8 +10,8 @@ use std::time::Duration;
 
 use callboard_codec::{Local, Payload, Value};
 use callboard_core::{
-    App, Batch, CallContext, CallError, CallOptions, ErrorKind, Failure, IntoPipeline, NotEmitted, Outputs, Replica,
-    ResponseFields, Stage, StreamStage, StreamWorker, Worker,
+    App, Batch, CallContext, CallError, CallOptions, Drained, ErrorKind, Failure, IntoPipeline, NotEmitted, Outputs,
+    Replica, ResponseFields, Stage, StreamStage, StreamWorker, Worker,
 };
 use callboard_process::{Isolate, ProcessConfig, isolated_stage};
 use futures_util::{Stream, StreamExt as _, stream};
@@ -67,6 +69,9 @@ impl Worker for Obedient {
                 thread::park_timeout(Duration::from_secs(3600));
                 Ok(order.clone())
             }
+            test if test.starts_with("isolate::") => {
+                Ok(Order { count: u32::from(started_again_without_a_stage(test)), ..order.clone() })
+            }
             "variables of a child" => Ok(Order { what: variables_of_a_child(), ..order.clone() }),
             "wait" => {
                 let context = orders.context(index);
@@ -86,6 +91,16 @@ impl Worker for Obedient {
         };
         orders.iter().enumerate().map(|(index, order)| answer(index, order)).collect()
     }
+}
+
+/// Tells a process that a replica has started it.
+const BY_REPLICA: &str = "STARTED_BY_A_REPLICA";
+
+/// Whether this program, started again with the variables of this process, knows of no stage.
+fn started_again_without_a_stage(test: &str) -> bool {
+    let mut again = Command::new("/proc/self/exe");
+    again.args(["--exact", test]).env(BY_REPLICA, "1").stdin(Stdio::null()).stdout(Stdio::null());
+    again.status().unwrap().success()
 }
 
 /// The variables of this crate that a child of this process sees.
@@ -152,6 +167,51 @@ async fn a_segmentation_fault_costs_one_replica_and_its_input() {
 async fn a_child_of_a_replica_is_not_told_that_it_is_a_replica() {
     let node = started(obedient().isolate_with(only_this_test)).await;
     assert_eq!(call(&node, order("variables of a child", 0)).await.unwrap(), order("List([])", 0));
+}
+
+/// It inherits the variable, but not the socket.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_process_that_a_replica_has_started_is_no_replica() {
+    if std::env::var_os(BY_REPLICA).is_some() {
+        assert_eq!(isolated_stage(), None);
+        return;
+    }
+    let node = started(obedient().isolate_with(only_this_test)).await;
+    let test = "isolate::a_process_that_a_replica_has_started_is_no_replica";
+    assert_eq!(call(&node, order(test, 0)).await.unwrap(), order(test, 1));
+}
+
+/// Writes a file when it may clean up.
+struct Tidy(PathBuf);
+
+impl Worker for Tidy {
+    type In = Order;
+    type Out = Order;
+
+    fn call(&mut self, orders: Batch<Order>) -> Vec<Result<Order, Failure>> {
+        orders.into_inputs().into_iter().map(Ok).collect()
+    }
+
+    fn cleanup(&mut self) {
+        std::fs::write(&self.0, "tidy").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_worker_cleans_up_when_its_node_stops_it() {
+    let file = std::env::temp_dir().join("callboard-tidy");
+    let written = move |place: u32| file.with_extension(place.to_string());
+    let own = written.clone();
+    // The parent of the replica is the node.
+    let node_id = if isolated_stage().is_some() { std::os::unix::process::parent_id() } else { std::process::id() };
+    let stage = Stage::worker("tidy", move |_| Ok(Tidy(own(node_id))));
+    let node = started(stage.isolate_with(only_this_test)).await;
+    call(&node, order("x", 0)).await.unwrap();
+    assert_eq!(node.shutdown(Duration::from_secs(20)).await, Drained::Completely);
+    let written = written(node_id);
+    assert_eq!(std::fs::read_to_string(&written).unwrap(), "tidy");
+    std::fs::remove_file(written).unwrap();
 }
 
 #[tokio::test]
@@ -297,7 +357,8 @@ async fn a_worker_that_hangs_while_it_is_built_has_come_to_its_stage() {
 
 #[tokio::test]
 async fn a_replica_starts_no_replicas_of_other_stages() {
-    let other = Stage::worker("other", |_| Ok(Obedient::default())).isolate_with(only_this_test);
+    let other = Stage::each("other", |_: &Order| Err::<Order, _>(Failure::new("another stage")));
+    let other = other.isolate_with(only_this_test);
     if isolated_stage().is_some_and(|stage| stage == "obedient") {
         let error = App::new().route("/stage", other).start().await.unwrap_err();
         assert!(error.to_string().contains("replica of stage `obedient`"), "{error}");

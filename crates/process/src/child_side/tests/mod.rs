@@ -20,13 +20,14 @@ use super::node::Node;
 use super::*;
 use crate::frame::{FrameReader, limits, write_frame};
 use crate::message::{self, CREDIT, CREDIT_BYTES, CallHead, FromChild, ItemError, PROTOCOL, Start, ToChild};
+use crate::shared_memory;
 use crate::socket::Inbox;
 
 /// The most bytes of a frame of these tests.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// The other end of a child's socket.
-struct FakeNode {
+pub(super) struct FakeNode {
     stream: BufReader<Inbox>,
     reader: FrameReader,
     socket: UnixStream,
@@ -34,7 +35,7 @@ struct FakeNode {
 
 impl FakeNode {
     /// With a child that got no message yet.
-    fn new() -> (Self, Messages, Node) {
+    pub(super) fn new() -> (Self, Messages, Node) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (messages, node) = Messages::over(theirs).unwrap();
         let (reader, stream) = (FrameReader::new(MAX_BYTES), BufReader::new(Inbox::new(ours.try_clone().unwrap())));
@@ -42,7 +43,7 @@ impl FakeNode {
     }
 
     /// With a child that was told its start.
-    fn started(change: impl FnOnce(&mut Start)) -> (Self, Messages, Node) {
+    pub(super) fn started(change: impl FnOnce(&mut Start)) -> (Self, Messages, Node) {
         let (mut node, mut messages, child) = Self::new();
         let mut start = start();
         change(&mut start);
@@ -58,7 +59,7 @@ impl FakeNode {
         write_frame(&mut self.socket, &head, parts, 0).unwrap();
     }
 
-    fn batch(&mut self, id: u64, items: &[i64]) {
+    pub(super) fn batch(&mut self, id: u64, items: &[i64]) {
         let heads = items.iter().map(|_| CallHead::default()).collect();
         let parts: Vec<Value> = items.iter().map(|item| Value::from(*item)).collect();
         self.send(&ToChild::Batch { id, method: None, items: heads }, &parts);
@@ -110,6 +111,13 @@ fn the_start_comes_first_and_once_and_says_how_long_frames_are() {
     let (mut node, mut messages, _child) = FakeNode::new();
     node.batch(1, &[1]);
     assert!(why(messages.start()).contains("a batch before the start, or a second start"));
+
+    for shares in [false, true] {
+        let (mut node, mut messages, _child) = FakeNode::new();
+        node.send(&ToChild::Start(Start { shared_memory: shares, ..start() }), &[]);
+        let start = messages.start().unwrap().unwrap();
+        assert_eq!(start.shared_memory, shares && shared_memory::IS_SUPPORTED);
+    }
 
     let (mut node, mut messages, child) = FakeNode::started(|start| start.max_bytes = 100);
     assert_eq!(child.limits(), limits(100));
