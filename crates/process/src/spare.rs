@@ -163,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_stage_that_wants_a_spare_has_a_keeper_which_ends_with_it() {
-        let replica = Arc::new(WaitingNode::start().await.replica.clone());
+        let replica = Arc::new(WaitingNode::start().await.replica);
         let (with, without) = (starter(true), starter(false));
         let _first = without.start(&replica, false).await.unwrap();
         assert!(without.keeper.get().is_none());
@@ -177,7 +177,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_spare_stays_until_it_is_taken_or_ends() {
-        let replica = Arc::new(WaitingNode::start().await.replica.clone());
+        let replica = Arc::new(WaitingNode::start().await.replica);
         let (starter, spare) = (starter(false), Spare::default());
         for ends in [false, true] {
             *spare.child.lock() = Some(starter.start(&replica, false).await.unwrap());

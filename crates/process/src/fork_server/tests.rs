@@ -61,7 +61,7 @@ async fn children_that_wait_for_a_fork_server_start_it_once() {
     thread::scope(|scope| {
         let first = scope.spawn(fork);
         while started.text().is_empty() {
-            thread::sleep(Duration::from_millis(2));
+            thread::yield_now();
         }
         assert_eq!(fork(), first.join().unwrap());
     });
@@ -143,6 +143,6 @@ async fn a_fork_server_that_is_not_needed_ends_by_itself() {
     let begun = Instant::now();
     while file.text() != "done\n" {
         assert!(begun.elapsed() < Duration::from_secs(20), "it was killed");
-        thread::sleep(Duration::from_millis(2));
+        thread::yield_now();
     }
 }
