@@ -17,6 +17,7 @@ import venv
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from node import PROGRAM
@@ -183,16 +184,37 @@ def test_an_older_glibc_than_that_of_the_wheel_is_refused_by_pip(tmp_path: Path,
     assert is_taken or "No matching distribution found for callboard" in found.stderr
 
 
-def test_pip_without_a_wheel_for_this_system_says_that_it_needs_cargo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What builds wheels."""
     pytest.importorskip("packaging.tags")
     name = "hatchling"
     for part in ("", ".builders", ".hooks", ".plugin", ".interface"):
         name += part
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setattr(sys.modules[name], "BuildHookInterface", object, raising=False)
+    return runpy.run_path(str(REPOSITORY / "python/hatch_build.py"))
+
+
+def test_pip_without_a_wheel_for_this_system_says_that_it_needs_cargo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: dict[str, Any]
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    hook = runpy.run_path(str(REPOSITORY / "python/hatch_build.py"))
     with pytest.raises(SystemExit, match=r"needs cargo: install Rust .*, or take a wheel"):
         hook["_built"](tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files for macOS are signed")
+def test_a_wheel_has_no_names_for_debuggers_where_strip_knows_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: dict[str, Any]
+) -> None:
+    file, strip, place = tmp_path / "callboard", tmp_path / "strip", tmp_path / "place"
+    file.write_text("long")
+    place.mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert hook["_small"](file, place) == file
+    for status, found in ((0, place / "callboard"), (1, file)):
+        strip.write_text(f"#!/bin/sh\necho short > $3\nexit {status}\n")
+        strip.chmod(0o755)
+        assert hook["_small"](file, place) == found
+    assert (file.read_text(), (place / "callboard").read_text()) == ("long", "short\n")
