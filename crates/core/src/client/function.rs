@@ -6,7 +6,7 @@ use super::LocalClient;
 use crate::call::{CallOptions, FunctionCall};
 use crate::clock;
 use crate::error::{CallError, ErrorKind};
-use crate::router::Route;
+use crate::router::{Route, split_route_name};
 
 impl FunctionCall {
     /// The payload for `route`: the arguments themselves if the route is a function, else its input.
@@ -149,13 +149,14 @@ impl LocalClient {
         Ok(reply.payload.into_inner()?)
     }
 
-    /// The route of this name, with or without its leading `/`.
+    /// The route of this name, with or without its leading `/` if it has no method.
     ///
     /// # Errors
     ///
     /// `NotFound` without such a route.
     pub fn find_function(&self, name: &str) -> Result<std::sync::Arc<Route>, CallError> {
-        let route = if name.starts_with('/') { self.route(name) } else { self.route(&format!("/{name}")) };
+        let is_whole = name.starts_with('/') || split_route_name(name).0.is_some();
+        let route = if is_whole { self.route(name) } else { self.route(&format!("/{name}")) };
         route.ok_or_else(|| self.missing("function", name))
     }
 }

@@ -16,7 +16,8 @@ fn add() -> Stage<FunctionCall, i64> {
 
 #[tokio::test]
 async fn a_function_gets_its_arguments_by_position_and_by_name() {
-    let node = App::new().route("/add", add()).start().await.unwrap();
+    let less = Stage::each("less", |call: &FunctionCall| Ok(call.arg::<i64>(0, "a")? - call.arg::<i64>(1, "b")?));
+    let node = App::new().route("/add", add()).route("GET /less", less).start().await.unwrap();
     let client = node.client();
     assert!(client.route("/add").unwrap().is_function());
     for (args, kwargs) in [(vec![1, 2], vec![]), (vec![1], vec![("b", 2)]), (vec![], vec![("b", 2), ("a", 1)])] {
@@ -25,6 +26,9 @@ async fn a_function_gets_its_arguments_by_position_and_by_name() {
     }
     // The route's own name also names the function.
     assert_eq!(client.send("/add", [1, 2], Map::new()).await.unwrap(), Value::Int(3));
+    for name in ["GET /less", "less"] {
+        assert_eq!(client.send(name, [1, 2], Map::new()).await.unwrap(), Value::Int(-1), "{name}");
+    }
 }
 
 #[tokio::test]
