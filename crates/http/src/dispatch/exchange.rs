@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use axum::body::HttpBody;
 use axum::http::header::{CONNECTION, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{Request, StatusCode, Version};
+use axum::http::{HeaderMap, Request, StatusCode, Version};
 use axum::response::Response;
 use callboard_core::edge::{CaughtPanic, Route};
 use callboard_core::{CallOptions, Deadline, Instant};
@@ -177,6 +177,9 @@ impl<'a> Exchange<'a> {
                 response.headers_mut().insert(header, self.id.to_header());
             }
         }
+        if self.version == Version::HTTP_2 {
+            keep_out_of_the_table(response.headers_mut());
+        }
         response
     }
 
@@ -210,5 +213,13 @@ impl<'a> Exchange<'a> {
             Some(protocol) => protocol.error_response(error),
             None => error.into_answer(id, self.sends_traces),
         }
+    }
+}
+
+/// Values that no other response has are of no use in the table of headers of a connection: each one would push out
+/// another, and h2 compares each new one with all of its name that are left.
+fn keep_out_of_the_table(headers: &mut HeaderMap) {
+    for name in [&X_REQUEST_ID, &SERVER_TIMING] {
+        headers.get_mut(name).into_iter().for_each(|value| value.set_sensitive(true));
     }
 }

@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use callboard_core::{App, StreamStage};
-use callboard_http::HttpConfig;
+use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::header::{HeaderName, HeaderValue};
-use hyper::{Request, StatusCode};
+use hyper::{Request, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+use tower::Service as _;
 
 use crate::functions::{arguments, envelope};
 use crate::support::app::{Hold, app};
@@ -50,6 +51,23 @@ async fn calls_share_one_connection() {
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), json);
     }
     assert_eq!(server.metric("callboard_http_connections_accepted_total").await, Some(2.0));
+}
+
+/// A sensitive value is never kept there.
+#[tokio::test]
+async fn values_of_one_response_are_not_kept_in_the_table_of_headers() {
+    let node = app().start().await.unwrap();
+    let mut edge = HttpEdge::try_new(node.client(), HttpConfig::default(), ApiInfo::default(), Vec::new()).unwrap();
+    for version in [Version::HTTP_11, Version::HTTP_2] {
+        let request = Request::post("http://localhost/mirror").version(version).header("host", "localhost");
+        let request = request.header("content-type", "application/json").body(Full::from("1")).unwrap();
+        let Ok(response) = edge.call(request.map(axum::body::Body::new)).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        for (name, is_its_own) in [("x-request-id", true), ("server-timing", true), ("content-type", false)] {
+            let is_kept_out = is_its_own && version == Version::HTTP_2;
+            assert_eq!(response.headers()[name].is_sensitive(), is_kept_out, "{name} over {version:?}");
+        }
+    }
 }
 
 #[tokio::test]
