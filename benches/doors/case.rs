@@ -17,6 +17,7 @@ pub(crate) enum Case {
     Embeddings,
     Chat,
     Mcp,
+    LoadPage,
 }
 
 /// The requests of one side.
@@ -40,7 +41,8 @@ pub(crate) struct Comparison {
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 5] = [Self::GrpcSmall, Self::GrpcLarge, Self::Embeddings, Self::Chat, Self::Mcp];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::GrpcSmall, Self::GrpcLarge, Self::Embeddings, Self::Chat, Self::Mcp, Self::LoadPage];
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|case| case.name() == name)
@@ -53,6 +55,7 @@ impl Case {
             Self::Embeddings => "embeddings",
             Self::Chat => "chat",
             Self::Mcp => "mcp",
+            Self::LoadPage => "load-page",
         }
     }
 
@@ -63,6 +66,7 @@ impl Case {
             Self::Embeddings => "a vector of 256 numbers for a text",
             Self::Chat => "a stream of 512 tokens",
             Self::Mcp => "a tool of two numbers",
+            Self::LoadPage => "the page of the load",
         }
     }
 
@@ -100,6 +104,7 @@ impl Case {
                 tool.call.headers.extend(headers.map(|(name, value)| (name.to_owned(), value.to_owned())));
                 vec![json_side("the route as plain JSON", "/add", &arguments, 1), tool]
             }
+            Self::LoadPage => vec![page_side("/livez", 1), page_side("/metrics/load", 100)],
         }
     }
 
@@ -113,11 +118,23 @@ impl Case {
             Self::Embeddings => vec![door(Some(0.9), None)],
             Self::Chat => vec![door(Some(0.92), None)],
             Self::Mcp => vec![door(None, Some(1.15))],
+            Self::LoadPage => vec![door(None, None)],
         }
+    }
+
+    /// Asked of the last side: the server's CPU for a request, in microseconds.
+    pub(crate) fn most_cpu_micros(self) -> Option<f64> {
+        (self == Self::LoadPage).then_some(20.0)
     }
 }
 
 const TEXT: &str = "a sentence of the usual length, with a name and a number such as 42";
+
+/// A page of our server, on a connection of HTTP/1.1 for each caller.
+fn page_side(path: &'static str, answer_bytes: u64) -> Side {
+    let call = Call { method: "GET".to_owned(), headers: Vec::new(), ..Call::post(path, "", "") };
+    Side { name: path, server: Kind::Callboard, protocol: Protocol::Http1, call, answer_bytes }
+}
 
 /// A request of JSON to our server, on a connection of HTTP/1.1 for each caller.
 fn json_side(name: &'static str, path: &str, body: &Value, answer_bytes: u64) -> Side {

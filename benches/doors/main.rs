@@ -5,6 +5,8 @@
 //!  embeddings               /v1/embeddings                                 the same route as plain JSON
 //!  chat                     /v1/chat/completions, a stream of 512 tokens   the same route as server-sent events
 //!  mcp                      tools/call                                     the same route as plain JSON
+//!  load-page                GET /metrics/load                              /livez, and a time
+//!  cancelled                a chat whose client leaves: when its worker knows
 //! ```
 //!
 //! Run with `cargo bench --bench doors`, which takes four minutes; `-- --quick` takes half a minute. `-- --cases
@@ -18,6 +20,7 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and panics on an error")]
 
+mod cancelled;
 mod case;
 mod load;
 mod messages;
@@ -42,11 +45,19 @@ fn main() {
         let rounds: Vec<Vec<Measured>> = (0..plan.rounds).map(|round| plan.run_round(*case, &servers, round)).collect();
         plan.report(*case, &rounds);
     }
+    if plan.cancels {
+        cancelled::measure(plan.rounds * 100);
+    }
 }
+
+/// The name of the case that has no sides.
+const CANCELLED: &str = "cancelled";
 
 /// The measurements of a run.
 struct Plan {
     cases: Vec<Case>,
+    /// Whether a chat is cancelled.
+    cancels: bool,
     callers: usize,
     /// Those of HTTP/2.
     connections: usize,
@@ -63,12 +74,18 @@ impl Plan {
         let is_quick = arguments.iter().any(|argument| argument == "--quick");
         let (rounds, seconds) = if is_quick { (3, 0.5) } else { (7, 2.0) };
         let number = |flag, default| value_of(flag).map_or(default, |number| number.parse().unwrap());
-        let cases = value_of("--cases").map_or_else(
+        let names: Option<Vec<&str>> = value_of("--cases").map(|names| names.split(',').collect());
+        let cancels = names.as_ref().is_none_or(|names| names.contains(&CANCELLED));
+        let cases = names.map_or_else(
             || Case::ALL.to_vec(),
-            |names| names.split(',').map(|name| Case::from_name(name).expect("a case")).collect(),
+            |names| {
+                let cases = names.into_iter().filter(|name| *name != CANCELLED);
+                cases.map(|name| Case::from_name(name).expect("a case")).collect()
+            },
         );
         Self {
             cases,
+            cancels,
             callers: number("--callers", 64),
             connections: number("--connections", 8),
             rounds: number("--rounds", rounds),
@@ -119,6 +136,11 @@ impl Plan {
                 figure(Measured::server_cpu),
                 figure(Measured::load_cpu),
             );
+        }
+        if let Some(most) = case.most_cpu_micros() {
+            let cpu = median(rounds.iter().map(|round| round[sides.len() - 1].server_cpu()));
+            let holds = asked("at most", Some(most), |most| cpu <= most);
+            println!("  {}: server CPU {cpu:.1} µs{holds}", sides[sides.len() - 1].name);
         }
         for Comparison { of, with, least_speed, most_cpu } in case.comparisons() {
             let ratio = |metric: fn(&Measured) -> f64| {

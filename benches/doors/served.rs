@@ -31,7 +31,7 @@ struct Pair {
 
 /// What the model of a chat reads of a request.
 #[derive(Serialize, Deserialize, JsonSchema)]
-struct Ask {
+pub(crate) struct Ask {
     messages: Vec<Said>,
 }
 
@@ -67,11 +67,16 @@ fn array() -> RouteSpec {
     RouteSpec::described("/array", stage, fields(), fields())
 }
 
-/// Binds a socket, and serves it until the runtime ends.
+/// Serves the route of each case.
 pub(crate) async fn start() -> SocketAddr {
+    serve(app()).await
+}
+
+/// Binds a socket, and serves an app through every door until the runtime ends.
+pub(crate) async fn serve(app: App) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let node = app().start().await.unwrap();
+    let node = app.start().await.unwrap();
     let inference = Arc::new(InferenceProtocol::new());
     let protocols: Vec<Arc<dyn Protocol>> = vec![
         Arc::<InferenceProtocol>::clone(&inference),
