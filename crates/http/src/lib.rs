@@ -43,8 +43,8 @@
 //!
 //! # Headers of requests
 //!
-//! - `content-type`: the form of the body: a form of the route's type (below), `multipart/form-data`, or a media type
-//!   that the route takes raw. Other types get 415.
+//! - `content-type`: the form of the body: a form of the route's type (below), `multipart/form-data`,
+//!   `application/x-www-form-urlencoded`, or a media type that the route takes raw. Other types get 415.
 //! - `accept`: the forms of the reply by quality; JSON for `*/*` and none. 406 if no form of the route is accepted.
 //! - `content-encoding`: the coding of the body: `gzip`, `deflate` or `zstd`. Others get 415.
 //! - `accept-encoding`: the codings of the reply by quality. Short replies are not compressed.
