@@ -85,7 +85,10 @@ pub fn device_metrics() -> String {
 
 /// Why the device with this number or name is lost, if it is. Never waits: it may be known a moment later.
 pub(crate) fn why_lost(own: &str) -> Option<String> {
-    let devices = Reader::of_process().read(Duration::ZERO);
+    lost_of(&Reader::of_process().read(Duration::ZERO), own)
+}
+
+fn lost_of(devices: &[Device], own: &str) -> Option<String> {
     let is_own = |device: &&Device| {
         device.index.to_string() == own || device.uuid.as_ref().is_some_and(|uuid| uuid.starts_with(own))
     };
@@ -213,6 +216,59 @@ fn metrics_of(devices: &[Device]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_are_read_again_when_that_is_long_ago_and_waited_for_so_long() {
+        let seen: &'static Seen = Box::leak(Box::default());
+        let (asked, mut requests) = sync_channel(1);
+        let reader = Reader { asked, seen };
+        let (begun, wait) = (Instant::now(), Duration::from_millis(20));
+        assert!(reader.read(wait).is_empty());
+        assert!(begun.elapsed() >= wait, "nobody has answered");
+        requests.try_recv().unwrap();
+        let last = |at: Option<Instant>, devices: usize| *seen.last.lock() = (at, vec![Device::default(); devices]);
+        let long = Duration::from_secs(60);
+        last(Some(Instant::now()), 1);
+        assert_eq!(reader.read(long).len(), 1);
+        assert!(requests.try_recv().is_err(), "it was read just now");
+
+        let long_ago = Instant::now().checked_sub(2 * MAX_AGE);
+        last(long_ago, 1);
+        assert_eq!(reader.read(Duration::ZERO).len(), 1, "it does not wait");
+        let answered = thread::scope(|scope| {
+            let (requests, last) = (&mut requests, &last);
+            scope.spawn(move || {
+                requests.recv().unwrap();
+                last(Some(Instant::now()), 2);
+                seen.is_read.notify_all();
+            });
+            reader.read(long)
+        });
+        assert_eq!(answered.len(), 2);
+        // Without the thread that reads them.
+        drop(requests);
+        last(long_ago, 3);
+        assert_eq!(reader.read(long).len(), 3);
+        assert!(begun.elapsed() < long);
+    }
+
+    #[test]
+    fn a_lost_device_is_known_by_its_number_or_its_name() {
+        let device = |index: u32, uuid: &str, is_lost| Device {
+            index,
+            uuid: Some(uuid.to_owned()),
+            is_lost,
+            ..Device::default()
+        };
+        let devices = [device(0, "GPU-a1", false), device(1, "GPU-b1", true), Device { index: 2, ..Device::default() }];
+        let lost = |own: &str| lost_of(&devices, own);
+        for own in ["1", "GPU-b1", "GPU-b"] {
+            assert_eq!(lost(own).as_deref(), Some("its device 1 is lost"), "{own}");
+        }
+        for own in ["0", "GPU-a1", "2", "3", "GPU-c"] {
+            assert_eq!(lost(own), None, "{own}");
+        }
+    }
 
     #[test]
     fn a_lost_device_keeps_the_name_that_it_had() {

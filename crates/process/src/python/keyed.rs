@@ -239,14 +239,18 @@ mod tests {
             idle_after_ms: 60_000,
             max_active: 8,
         };
-        let step = class.step("/cart/{key}/add", "add");
-        let app = class.add_to(App::new(), Arc::new(callboard_core::testing::MemoryStore::new()));
-        let app = app.route(&PythonKeyed::route_of("add"), callboard_core::Stage::each("add", computed));
-        let node = app.route("/cart/{key}/add", step).start().await.unwrap();
-        let ask = async |key: &str, input: Value| {
+        let store = Arc::new(callboard_core::testing::MemoryStore::new());
+        let start = async || {
+            let app = class.add_to(App::new(), store.clone());
+            let app = app.route(&PythonKeyed::route_of("add"), callboard_core::Stage::each("add", computed));
+            app.route("/cart/{key}/add", class.step("/cart/{key}/add", "add")).start().await.unwrap()
+        };
+        let ask_of = async |node: &callboard_core::Node, key: &str, input: Value| {
             let options = callboard_core::CallOptions::new().with_path(format!("/cart/{key}/add"));
             node.client().call_with::<Value, Value>("/cart/{key}/add", input, options).await
         };
+        let node = start().await;
+        let ask = async |key: &str, input: Value| ask_of(&node, key, input).await;
         let told = |key: &str, state: Value, input: Value| Value::List(vec![key.into(), state, input]);
         let state = |length: usize| Value::Bytes(vec![7; length].into());
         assert_eq!(ask("ann", 3.into()).await.unwrap(), told("ann", Value::Null, 3.into()));
@@ -264,5 +268,8 @@ mod tests {
             let error = ask("ann", input.into()).await.unwrap_err();
             assert!(error.message().contains(reason), "{error}");
         }
+        drop(node);
+        let looked = ask_of(&start().await, "ann", "look".into()).await;
+        assert_eq!(looked.unwrap(), told("ann", state(MAX_STATE_BYTES), "look".into()), "it was saved");
     }
 }
