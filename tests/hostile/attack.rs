@@ -192,6 +192,11 @@ impl Attack {
         Self { served: Served::Gateway, args: vec!["--join".to_owned(), peers.join(",")], ..self }
     }
 
+    /// Attacks a node that answers gateways of evaluations as well.
+    pub(crate) fn relayed(self) -> Self {
+        Self { args: vec!["--relay".to_owned(), "true".to_owned()], ..self }
+    }
+
     /// Sets the duration, for attacks that act late.
     pub(crate) fn lasting(self, duration: Duration) -> Self {
         Self { duration, ..self }

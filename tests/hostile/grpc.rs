@@ -1,4 +1,5 @@
-//! gRPC: prefixes that announce what never comes, messages that stop, bombs, and countless arrays.
+//! gRPC: prefixes that announce what never comes, messages that stop, silent streams, bombs, countless arrays, and
+//! values of gateways.
 
 use std::thread;
 use std::time::Duration;
@@ -94,6 +95,23 @@ fn streams_that_stop_in_a_message() {
         .run(|target| hold(target, STREAM, &body, 16, 256));
 }
 
+/// Half of them ask for the services, and would be told.
+#[test]
+fn streams_that_stay_silent() {
+    const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    Attack::new("grpc: 64 connections × 200 streams without a message")
+        .lasting(Duration::from_secs(3))
+        .must_not_block_callers()
+        .run(|target| {
+            let target = &*target;
+            thread::scope(|scope| {
+                for path in [STREAM, REFLECTION] {
+                    scope.spawn(move || hold(target, path, &[], 32, 200));
+                }
+            });
+        });
+}
+
 #[test]
 fn compressed_bombs() {
     needs_binary!();
@@ -116,4 +134,35 @@ fn thousands_of_empty_arrays() {
     Attack::new("grpc: 16 × 28,000 empty arrays")
         .lasting(Duration::from_secs(3))
         .run(|target| flood(target, &headers, &body, 16));
+}
+
+/// A field of protobuf with this content.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let (mut length, mut field) = (content.len(), vec![number << 3 | 2]);
+    while length >= 0x80 {
+        field.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    [&field[..], content].concat()
+}
+
+/// Lists in lists, and a list of 14,000 times nothing, as gateways of evaluations send values.
+#[test]
+fn relayed_values_that_are_deep_or_many() {
+    const NONE: [u8; 2] = [0x28, 1];
+    let headers = post("/kaggle_evaluation_client.KaggleEvaluationService/Send", GRPC, &[("te", "trailers")]);
+    let deep = (0..6000).fold(NONE.to_vec(), |inner, _| field(6, &field(1, &inner)));
+    let wide = field(6, &field(1, &NONE).repeat(14_000));
+    let bodies = [deep, wide].map(|value| whole(0, &[field(1, b"keep"), field(2, &value)].concat()));
+    Attack::new("relay: 2 × 8 × lists in lists, and of nothing").relayed().lasting(Duration::from_secs(3)).run(
+        |target| {
+            let (target, headers) = (&*target, &headers);
+            thread::scope(|scope| {
+                for body in &bodies {
+                    scope.spawn(move || flood(target, headers, body, 8));
+                }
+            });
+        },
+    );
 }
