@@ -34,6 +34,13 @@ fn the_stubs_of_mlserver_call() {
     assert_eq!(output.lines().collect::<Vec<_>>(), ["described", "inferred", "listed"]);
 }
 
+/// Triton's own load generator.
+#[test]
+fn perf_analyzer_measures_models_of_every_kind() {
+    let Some(output) = triton::run_with("perf-analyzer", "perf_analyzer.py") else { return };
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["http", "grpc", "gzip", "plain stream", "decoupled"]);
+}
+
 #[test]
 fn grpc_js_calls_streams_and_cancels() {
     let Some(node) = Node::with("grpc") else { return };
