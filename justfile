@@ -59,6 +59,7 @@ examples:
     cargo run --example evaluation
     cargo run --example nodes
     cargo run --example simulation
+    cargo run --example actor_simulation
 
 # Each feature of the facade alone, and none of them.
 features:

@@ -1,7 +1,9 @@
-//! Tests of a user's app: on virtual time, with fakes in the place of stages and nodes, and as seeded simulations.
+//! Tests of a user's app: on virtual time, with fakes in the place of stages and nodes, on several nodes in one process,
+//! and as seeded simulations.
 
 mod app;
 mod chance;
+mod cluster;
 mod counter_history;
 mod env;
 mod peer;
@@ -10,6 +12,7 @@ mod state_store;
 
 pub use app::TestApp;
 pub use chance::Chance;
+pub use cluster::{ClusterSimulation, TestCluster, TestNodes};
 pub use counter_history::{CounterAnswer, CounterOperation, CounterOutcome, CounterViolation, check_counter};
 pub use env::env_number;
 pub use peer::TestPeer;

@@ -305,12 +305,12 @@ impl RemoteStages for TestPeer {
 }
 
 /// The value as it arrives on the other node.
-fn transferred(payload: &Payload) -> Result<Payload, CallError> {
+pub(super) fn transferred(payload: &Payload) -> Result<Payload, CallError> {
     Ok(Payload::new(payload.to_value()?))
 }
 
 /// The options that cross a network.
-fn options_on_peer(options: &CallOptions) -> CallOptions {
+pub(super) fn options_on_peer(options: &CallOptions) -> CallOptions {
     let mut sent = options.priority().into_iter().fold(CallOptions::new(), CallOptions::with_priority);
     sent = options.deadline_from(clock::now()).into_iter().fold(sent, CallOptions::with_deadline);
     sent = options.session().into_iter().fold(sent, CallOptions::with_session_key);
@@ -320,12 +320,12 @@ fn options_on_peer(options: &CallOptions) -> CallOptions {
     options.traceparent().into_iter().fold(sent, CallOptions::with_traceparent)
 }
 
-fn not_started(message: String) -> CallError {
+pub(super) fn not_started(message: String) -> CallError {
     CallError::new(ErrorKind::Unavailable, format!("the call was not started: {message}"))
 }
 
 /// The error of a call whose peer was lost: it may have run.
-fn connection_lost(may_repeat: bool) -> CallError {
+pub(super) fn connection_lost(may_repeat: bool) -> CallError {
     let message = "the call was sent, and may have run: the peer was lost";
     ErrorParts { may_repeat, ..ErrorParts::connection_lost(message) }.into()
 }

@@ -51,6 +51,7 @@ mod streams;
 mod supervision;
 mod support;
 mod test_app;
+mod test_cluster;
 mod test_peer;
 mod texts;
 mod timeline;

@@ -15,15 +15,18 @@ const LAST_EVENTS: usize = 40;
 
 /// The record of one run.
 #[derive(Debug)]
-pub(super) struct Journal {
+pub(in crate::testing) struct Journal {
     started: Instant,
     book: Mutex<SimulationRun>,
 }
 
-/// One finished run of a [`Simulation`](super::Simulation). It prints as its trace, a line for each event.
+/// One finished run of a [`Simulation`](super::Simulation) or a
+/// [`ClusterSimulation`](crate::testing::ClusterSimulation). It prints as its trace, a line for each event.
 #[derive(Clone, Debug, Default)]
 pub struct SimulationRun {
     seed: u64,
+    /// What repeats it, with the seed.
+    again: String,
     trace: Vec<String>,
     outcomes: BTreeMap<&'static str, usize>,
     crashes: usize,
@@ -56,19 +59,19 @@ impl SimulationRun {
         self.left
     }
 
-    /// The count of killed workers.
+    /// The count of killed workers, or of killed nodes.
     #[must_use]
     pub fn crashes(&self) -> usize {
         self.crashes
     }
 
     /// Fails the test if a promise was broken.
-    pub(super) fn expect_kept(self) -> Self {
-        let Self { seed, violations, trace, .. } = &self;
+    pub(in crate::testing) fn expect_kept(self) -> Self {
+        let Self { seed, again, violations, trace, .. } = &self;
         let last = trace.len().saturating_sub(LAST_EVENTS);
         assert!(
             violations.is_empty(),
-            "seed {seed} broke {} promises:\n  {}\nthe last events:\n  {}\nagain: `TestApp::simulate({seed})`",
+            "seed {seed} broke {} promises:\n  {}\nthe last events:\n  {}\nagain: `{again}`",
             violations.len(),
             violations.join("\n  "),
             trace[last..].join("\n  "),
@@ -84,17 +87,17 @@ impl fmt::Display for SimulationRun {
 }
 
 impl Journal {
-    pub(super) fn new(seed: u64) -> Self {
-        Self { started: clock::now(), book: Mutex::new(SimulationRun { seed, ..SimulationRun::default() }) }
+    pub(in crate::testing) fn new(seed: u64, again: String) -> Self {
+        Self { started: clock::now(), book: Mutex::new(SimulationRun { seed, again, ..SimulationRun::default() }) }
     }
 
-    pub(super) fn event(&self, what: impl fmt::Display) {
+    pub(in crate::testing) fn event(&self, what: impl fmt::Display) {
         let line = self.line(what);
         self.book.lock().trace.push(line);
     }
 
     /// Notes a broken promise.
-    pub(super) fn violation(&self, what: impl fmt::Display) {
+    pub(in crate::testing) fn violation(&self, what: impl fmt::Display) {
         let line = self.line(what);
         self.book.lock().violations.push(line);
     }
@@ -122,11 +125,16 @@ impl Journal {
         self.event(format_args!("stage {stage}: a worker dies {when} its code runs"));
     }
 
+    pub(in crate::testing) fn killed(&self, node: &str) {
+        self.book.lock().crashes += 1;
+        self.event(format_args!("{node} is killed"));
+    }
+
     pub(super) fn slow(&self, stage: &StageName, delay: Duration) {
         self.event(format_args!("stage {stage}: a batch takes {delay:?} longer"));
     }
 
-    pub(super) fn take(&self) -> SimulationRun {
+    pub(in crate::testing) fn take(&self) -> SimulationRun {
         std::mem::take(&mut *self.book.lock())
     }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use self::faults::{CRASH, Faults, Plan, with_faults};
-use self::journal::Journal;
+pub(super) use self::journal::Journal;
 pub use self::journal::SimulationRun;
 use super::{Chance, TestApp};
 use crate::call::CallOptions;
@@ -32,7 +32,7 @@ use crate::pool::StageState;
 use crate::stage::Factory;
 
 /// Far beyond every deadline, in virtual time: a call without an answer by then never gets one.
-const FOREVER: Duration = Duration::from_secs(3_600);
+pub(super) const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// A timer fires up to one tick of the runtime's clock after its time.
 const TICK: Duration = Duration::from_millis(1);
@@ -180,7 +180,8 @@ impl Simulation {
         // This thread draws the jitter of back-offs.
         fastrand::seed(self.seed);
         let Self { mut app, seed, loads, faults, leaves, allowed } = self;
-        let (journal, has_faults) = (Arc::new(Journal::new(seed)), Arc::new(AtomicBool::new(true)));
+        let (journal, has_faults) =
+            (Arc::new(Journal::new(seed, format!("TestApp::simulate({seed})"))), Arc::new(AtomicBool::new(true)));
         add_faults(&mut app, seed, &faults, &has_faults, &journal);
         let node = app.start_as_it_is().await.unwrap_or_else(|error| panic!("the app does not start: {error}"));
         let world =
@@ -196,7 +197,7 @@ impl Simulation {
 }
 
 /// Under a paused clock no time passes while this thread is busy.
-fn expect_a_paused_clock() {
+pub(super) fn expect_a_paused_clock() {
     let started = clock::now();
     #[expect(clippy::disallowed_methods, reason = "real time has to pass, and a sleep of the runtime may be virtual")]
     std::thread::sleep(Duration::from_millis(1));
