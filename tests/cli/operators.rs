@@ -1,6 +1,7 @@
 //! `callboard cluster status` and `cluster drain`: three nodes in processes, each of which knows all of them.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use crate::nodes::{Member, file_with, under_load, wait_until};
 use crate::remote::json;
-use crate::support::{Server, callboard, directory};
+use crate::support::{Server, TEST_TIMEOUT, callboard, directory};
 
 /// A command of `cluster` with this identity of a user.
 fn cluster(state: &Path, args: &[&str]) -> Output {
@@ -72,6 +73,13 @@ fn every_node_knows_all_and_one_is_drained_from_another_without_a_failed_call() 
         let loads = |member: &Value| member["load"].as_array().map(Vec::len);
         wait_for_state(&state, url, |members| members.iter().all(|member| loads(member) == Some(stages(member))));
     }
+    // The live page of one node shows the load of all.
+    let shown = live_members(&second_admin, |members| {
+        members.len() == 3 && members.iter().all(|member| member["queue_limit"].is_u64())
+    });
+    let mut limits: Vec<_> = shown.iter().map(|member| member["queue_limit"].as_u64().unwrap()).collect();
+    limits.sort_unstable();
+    assert_eq!(limits, [0, 1024, 1024], "the gateway runs no stage: {shown:?}");
     let shown = cluster(&state, &["status", &second_admin]);
     let shown = text(&shown.stdout);
     assert!(shown.starts_with("nodes: 3 up\n") && shown.contains("shared  "), "{shown}");
@@ -111,6 +119,24 @@ fn every_node_knows_all_and_one_is_drained_from_another_without_a_failed_call() 
     let again = cluster(&state, &["drain", &second_address, &quic(&third.quic)]);
     assert!(again.status.code() == Some(1) && text(&again.stderr).contains("` is down"), "{again:?}");
     drop(first);
+}
+
+/// The members of the first sample of the live page that is as expected.
+fn live_members(admin: &str, is_expected: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let mut stream = TcpStream::connect(admin.trim_start_matches("http://")).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    stream.write_all(b"GET /v1/live HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut last = Value::Null;
+    // A sample a second.
+    for line in BufReader::new(stream).lines().map_while(Result::ok).take(500) {
+        let Some(sample) = line.strip_prefix("data: ") else { continue };
+        last = json(sample)["members"].clone();
+        let members = last.as_array().expect("members");
+        if is_expected(members) {
+            return members.clone();
+        }
+    }
+    panic!("never as expected: {last}")
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::client::NodeState;
-use crate::remote::{NodePhase, NodeReport, RouteReport, StageLoadReport, StageReport};
+use crate::remote::{
+    MAX_REPORTED, MAX_REPORTED_NAME_BYTES, NodePhase, NodeReport, RouteReport, StageLoadReport, StageReport,
+};
 use crate::router::{DeployedStage, Route};
 
 impl NodeState {
@@ -26,10 +28,12 @@ impl NodeState {
         }
     }
 
-    /// The load of the stages in the report.
+    /// The load of the stages in the report, as many as one may have.
     pub(crate) fn stage_loads(&self) -> Vec<StageLoadReport> {
         let table = self.router.table();
-        table.serving().iter().filter(|stage| table.is_routed(stage)).map(load_of_stage).collect()
+        let stages = table.serving().iter().filter(|stage| table.is_routed(stage));
+        let named = stages.filter(|stage| stage.name().as_str().len() <= MAX_REPORTED_NAME_BYTES);
+        named.take(MAX_REPORTED).map(load_of_stage).collect()
     }
 }
 

@@ -4,6 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+/// The most routes, and the most stages, of a report, and the most stages with a load.
+pub const MAX_REPORTED: usize = 1_024;
+
+/// The longest name in a report or a load, in bytes.
+pub const MAX_REPORTED_NAME_BYTES: usize = 256;
+
 /// A member of the cluster, as a node knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -25,7 +31,8 @@ pub struct MemberDescription {
     pub is_this_node: bool,
     /// What it has told of itself last; `None` while it is not known, and of nodes of earlier versions.
     pub report: Option<Arc<NodeReport>>,
-    /// The load of its stages, asked for with this description; `None` if it was not asked, or did not answer in time.
+    /// The load of its stages, asked for with this description, at most [`MAX_REPORTED`]; `None` if it was not asked,
+    /// or did not answer in time.
     #[serde(default)]
     pub load: Option<Vec<StageLoadReport>>,
 }

@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::actors::{GIVE_AWAY_EVERY, JoinState, KINDS_PREFIX, KeyOwner, Reach, RemoteActors, RemoteQuestion};
 pub use self::member::{
-    MemberDescription, MemberState, NodePhase, NodeReport, RouteReport, StageLoadReport, StageReport,
+    MAX_REPORTED, MAX_REPORTED_NAME_BYTES, MemberDescription, MemberState, NodePhase, NodeReport, RouteReport,
+    StageLoadReport, StageReport,
 };
 use crate::call::{CallOptions, Flight, PayloadReplies, Reply, ResponseFields, SessionKey};
 use crate::error::CallError;
@@ -96,19 +97,36 @@ pub struct PeerDescription {
     pub silent: bool,
     /// The stages that it runs for other nodes.
     pub stages: Vec<String>,
+    /// What its version can do beyond the first one, by names, such as `actors`; empty without a connection.
+    #[serde(default)]
+    pub features: Vec<String>,
 }
 
 impl PeerDescription {
     /// A node at this address without a connection.
     #[must_use]
     pub fn disconnected(address: impl Into<String>) -> Self {
-        Self { address: address.into(), node: String::new(), connected_for: None, silent: false, stages: Vec::new() }
+        Self {
+            address: address.into(),
+            node: String::new(),
+            connected_for: None,
+            silent: false,
+            stages: Vec::new(),
+            features: Vec::new(),
+        }
     }
 
     /// The same node with a connection: its name, the age of the connection, and its stages.
     #[must_use]
     pub fn connected(mut self, node: impl Into<String>, connected_for: Duration, stages: Vec<String>) -> Self {
         (self.node, self.connected_for, self.stages) = (node.into(), Some(connected_for), stages);
+        self
+    }
+
+    /// The same node with the features that it has told.
+    #[must_use]
+    pub fn features(mut self, features: impl IntoIterator<Item: Into<String>>) -> Self {
+        self.features = features.into_iter().map(Into::into).collect();
         self
     }
 

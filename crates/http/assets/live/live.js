@@ -115,6 +115,9 @@ const MEMBERS = [
   ['version', '', member => member.version ?? '–'],
   ['routes', 'n', member => shown(member.routes)],
   ['stages', 'n', member => shown(member.stages)],
+  ['busy', 'n', member => shown(member.busy)],
+  ['queue', '', queue],
+  ['last minute', '', member => member.queue_limit == null ? '–' : spark(`member ${member.name}`, 'waiting calls')],
   ['replicas', 'wrap', member => member.replicas?.join(', ') || '–'],
 ];
 const DEVICES = [
@@ -135,6 +138,7 @@ const ACTORS = [
 function note(sample) {
   for (const route of sample.routes) remember(`route ${route.name}`, route.calls_per_s);
   for (const stage of sample.stages) remember(`stage ${stage.name}`, stage.queued);
+  for (const member of sample.members) remember(`member ${member.name}`, member.queued);
   remember('calls', sample.in_flight);
 }
 

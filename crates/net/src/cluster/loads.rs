@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use callboard_codec::DecodeLimits;
 use callboard_codec::wire::{FrameKind, FrameLimits};
-use callboard_core::remote::StageLoadReport;
+use callboard_core::remote::{MAX_REPORTED, MAX_REPORTED_NAME_BYTES, StageLoadReport};
 use futures_util::StreamExt;
 use futures_util::stream;
 
@@ -23,17 +23,13 @@ const ASKED_AT_ONCE: usize = 64;
 /// The longest answer. Threat: a node that answers with megabytes, at each question.
 const MAX_ANSWER_BYTES: usize = 512 << 10;
 
-/// The most stages of a node, and the longest name of one, in bytes: as in a report.
-const MAX_STAGES: usize = 1_024;
-const MAX_NAME_BYTES: usize = 256;
-
 /// Threat: an answer of empty maps, whose bytes become loads of fifty times their size, from each node at the same
 /// time. An answer is charged to nobody. The elements of the most loads take a fifth of these, and their report with
 /// its routes the rest.
 const ANSWER_LIMITS: DecodeLimits = DecodeLimits {
     max_bytes: MAX_ANSWER_BYTES,
     max_depth: 16,
-    max_elements: 32 * MAX_STAGES,
+    max_elements: 32 * MAX_REPORTED,
     max_tree_bytes: 2 * MAX_ANSWER_BYTES,
     max_decompressed_bytes: 0,
     ..DecodeLimits::UNLIMITED
@@ -70,8 +66,8 @@ impl Inner {
 fn own_loads(state: ClusterState) -> Option<Vec<StageLoadReport>> {
     let own = state.members.into_iter().find(|member| member.is_this_node)?;
     let mut loads = own.load?;
-    loads.truncate(MAX_STAGES);
-    loads.retain(|load| load.name.len() <= MAX_NAME_BYTES);
+    loads.truncate(MAX_REPORTED);
+    loads.retain(|load| load.name.len() <= MAX_REPORTED_NAME_BYTES);
     loads.shrink_to_fit();
     Some(loads)
 }
@@ -102,7 +98,7 @@ mod tests {
         assert_eq!(error.limit().map(|limit| limit.name), Some("max_elements"), "{error}");
 
         let loads = own_loads(answered("null", &maps(20_000)).1.unwrap()).unwrap();
-        assert_eq!((loads.len(), loads.capacity()), (MAX_STAGES, MAX_STAGES), "of many, the first are kept");
+        assert_eq!((loads.len(), loads.capacity()), (MAX_REPORTED, MAX_REPORTED), "of many, the first are kept");
     }
 
     #[test]
@@ -113,11 +109,11 @@ mod tests {
         let loads = r#"{"name": "stage-of-a-model-INDEX", "queued": 1, "queue_limit": 9, "busy": 1, "capacity": 4}"#;
         let stages = r#"{"name": "stage-of-a-model-INDEX", "revision": 1, "ready": 1, "wanted": 1}"#;
         let routes = r#"{"name": "/models/INDEX", "revision": 1}"#;
-        let (stages, routes) = (each(MAX_STAGES, stages).join(","), each(4_000, routes).join(","));
+        let (stages, routes) = (each(MAX_REPORTED, stages).join(","), each(4_000, routes).join(","));
         let report = format!(r#"{{"phase": "ready", "stages": [{stages}], "routes": [{routes}]}}"#);
-        let (bytes, answer) = answered(&report, &each(MAX_STAGES, loads));
+        let (bytes, answer) = answered(&report, &each(MAX_REPORTED, loads));
         assert!(bytes <= MAX_ANSWER_BYTES, "{bytes}");
         let loads = own_loads(answer.unwrap()).unwrap();
-        assert_eq!((loads.len(), loads[1_023].name.as_str()), (MAX_STAGES, "stage-of-a-model-1023"));
+        assert_eq!((loads.len(), loads[1_023].name.as_str()), (MAX_REPORTED, "stage-of-a-model-1023"));
     }
 }

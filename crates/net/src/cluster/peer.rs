@@ -17,6 +17,10 @@ use crate::client::NodeConnection;
 /// How long calls wait for a peer after its connection was lost: enough for its process to be started again.
 const RETURN_WAIT: Duration = Duration::from_secs(3);
 
+/// The features that a description has, and the longest name of one. Threat: a peer with thousands of them.
+const MAX_FEATURES: usize = 32;
+const MAX_FEATURE_BYTES: usize = 32;
+
 /// An address of the view.
 #[derive(Debug)]
 pub(super) struct Peer {
@@ -117,6 +121,7 @@ impl Peer {
         let (Some(node), Some(since)) = (usable, *self.connected_since.lock()) else { return Some(disconnected) };
         let connected_for = now.saturating_duration_since(since);
         let connected = disconnected.connected(node.welcome().node.clone(), connected_for, node.offered_stages());
-        Some(connected.silent(node.link().is_silent()))
+        let features = node.welcome().features.iter().filter(|feature| feature.len() <= MAX_FEATURE_BYTES);
+        Some(connected.silent(node.link().is_silent()).features(features.take(MAX_FEATURES)))
     }
 }

@@ -19,6 +19,8 @@ mod actor;
 mod codec;
 mod digest;
 mod error;
+#[cfg(feature = "testing")]
+mod forger;
 mod handle;
 mod identity;
 mod isolation;
@@ -48,10 +50,13 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "testing")]
+pub use forger::GossipForger;
 pub(crate) use handle::{FEATURE, GossipHandle, GossipLink, STREAMS, features};
 pub(crate) use identity::MemberId;
 pub(crate) use metrics::MembershipMetrics;
 pub use profile::MembershipProfile;
+pub(crate) use report_codec::cut as cut_report;
 pub(crate) use view::GossipView;
 
 use state::{Membership, Output};

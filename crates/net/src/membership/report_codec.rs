@@ -4,26 +4,21 @@
 
 use bytes::Bytes;
 use callboard_codec::{DecodeLimits, Envelope, Format, Payload, Value};
-use callboard_core::remote::NodeReport;
+use callboard_core::remote::{MAX_REPORTED, MAX_REPORTED_NAME_BYTES, NodeReport};
 
 use super::error::GossipError;
 
 /// The longest report. Longer lists of routes and stages are cut.
 pub(super) const MAX_REPORT_BYTES: usize = 32 << 10;
 
-/// The most routes, and the most stages, of a report. Threat: entries of a byte each that become many times that.
-const MAX_LISTED: usize = 1_024;
-
-/// The longest name of a route or stage, and the longest version, in bytes. Threat: texts that fill the views and
-/// answers of all nodes.
-const MAX_NAME_BYTES: usize = 256;
+/// The longest version, in bytes. Threat: texts that fill the views and answers of all nodes.
 const MAX_VERSION_BYTES: usize = 64;
 
-/// Writes a report. What has no room is left out, and counted in it.
-pub(super) fn write(mut report: NodeReport) -> Bytes {
+/// The part of a report that other nodes get, and its bytes. What has no room is left out, and counted in it.
+pub(crate) fn cut(mut report: NodeReport) -> (NodeReport, Bytes) {
     let all = report.routes.len() + report.stages.len();
-    report.routes.retain(|route| route.name.len() <= MAX_NAME_BYTES);
-    report.stages.retain(|stage| stage.name.len() <= MAX_NAME_BYTES);
+    report.routes.retain(|route| route.name.len() <= MAX_REPORTED_NAME_BYTES);
+    report.stages.retain(|stage| stage.name.len() <= MAX_REPORTED_NAME_BYTES);
     leave_out(&mut report, all);
     if report.version.len() > MAX_VERSION_BYTES {
         report.version.clear();
@@ -32,14 +27,14 @@ pub(super) fn write(mut report: NodeReport) -> Bytes {
         let envelope = Payload::new(report.clone()).to_envelope().map(Envelope::into_bytes);
         // Its fields are texts and numbers, which have an encoding.
         let bytes = envelope.unwrap_or_default();
-        let is_listed = report.routes.len() <= MAX_LISTED && report.stages.len() <= MAX_LISTED;
+        let is_listed = report.routes.len() <= MAX_REPORTED && report.stages.len() <= MAX_REPORTED;
         if bytes.len() <= MAX_REPORT_BYTES && is_listed {
-            return bytes;
+            return (report, bytes);
         }
         let before = report.routes.len() + report.stages.len();
         // Names differ in length, so a little less than in proportion is kept, until it fits.
         let kept =
-            |count: usize| (count * MAX_REPORT_BYTES / bytes.len().max(MAX_REPORT_BYTES) * 9 / 10).min(MAX_LISTED);
+            |count: usize| (count * MAX_REPORT_BYTES / bytes.len().max(MAX_REPORT_BYTES) * 9 / 10).min(MAX_REPORTED);
         report.routes.truncate(kept(report.routes.len()));
         report.stages.truncate(kept(report.stages.len()));
         leave_out(&mut report, before);
@@ -56,7 +51,7 @@ fn leave_out(report: &mut NodeReport, before: usize) {
 pub(super) fn read(bytes: &Bytes) -> Result<NodeReport, GossipError> {
     let limits = DecodeLimits {
         max_bytes: MAX_REPORT_BYTES,
-        max_elements: 16 * MAX_LISTED,
+        max_elements: 16 * MAX_REPORTED,
         max_tree_bytes: 1 << 20,
         ..DecodeLimits::default()
     };
@@ -64,13 +59,15 @@ pub(super) fn read(bytes: &Bytes) -> Result<NodeReport, GossipError> {
     let value = Value::decode(Format::Envelope, bytes, &limits).map_err(invalid)?;
     let report: NodeReport = value.deserialize().map_err(invalid)?;
     for (field, listed) in [("routes", report.routes.len()), ("stages", report.stages.len())] {
-        if listed > MAX_LISTED {
-            return Err(GossipError::Report(format!("{listed} {field}: a report may have {MAX_LISTED}")));
+        if listed > MAX_REPORTED {
+            return Err(GossipError::Report(format!("{listed} {field}: a report may have {MAX_REPORTED}")));
         }
     }
     let texts = std::iter::once(("version", &*report.version, MAX_VERSION_BYTES));
-    let texts = texts.chain(report.routes.iter().map(|route| ("a route's name", &*route.name, MAX_NAME_BYTES)));
-    let mut texts = texts.chain(report.stages.iter().map(|stage| ("a stage's name", &*stage.name, MAX_NAME_BYTES)));
+    let texts =
+        texts.chain(report.routes.iter().map(|route| ("a route's name", &*route.name, MAX_REPORTED_NAME_BYTES)));
+    let mut texts =
+        texts.chain(report.stages.iter().map(|stage| ("a stage's name", &*stage.name, MAX_REPORTED_NAME_BYTES)));
     if let Some((field, text, max)) = texts.find(|(_, text, max)| text.len() > *max) {
         return Err(GossipError::Report(format!("{field} has {} bytes, and may have {max}", text.len())));
     }
@@ -82,6 +79,12 @@ mod tests {
     use callboard_core::remote::{NodePhase, RouteReport, StageReport};
 
     use super::*;
+
+    fn write(report: NodeReport) -> Bytes {
+        let (cut, bytes) = cut(report);
+        assert_eq!(read(&bytes), Ok(cut), "this node knows what the others do");
+        bytes
+    }
 
     /// A report with this many routes and stages, with names of this length.
     fn report(count: usize, length: usize) -> NodeReport {
@@ -123,8 +126,8 @@ mod tests {
         let mut version = NodeReport::default();
         version.version = "v".repeat(MAX_VERSION_BYTES + 1);
         let (mut route, mut stage) = (report(1, 1), report(1, 1));
-        route.routes[0].name = "r".repeat(MAX_NAME_BYTES + 1);
-        stage.stages[0].name = "s".repeat(MAX_NAME_BYTES + 1);
+        route.routes[0].name = "r".repeat(MAX_REPORTED_NAME_BYTES + 1);
+        stage.stages[0].name = "s".repeat(MAX_REPORTED_NAME_BYTES + 1);
         for (long, field) in [
             (version, "version has 65 bytes, and may have 64"),
             (route, "a route's name has 257 bytes, and may have 256"),
@@ -134,10 +137,10 @@ mod tests {
             assert!(error.ends_with(field), "{error}");
             assert_eq!(read(&write(long.clone())).unwrap().left_out, u64::from(long.version.len() < 65));
         }
-        let mut full = report(1, MAX_NAME_BYTES + 1);
+        let mut full = report(1, MAX_REPORTED_NAME_BYTES + 1);
         full.left_out = u64::MAX;
         assert_eq!(read(&write(full)).unwrap().left_out, u64::MAX);
-        assert!(read(&encoded(report(3, MAX_NAME_BYTES - 1))).is_ok());
+        assert!(read(&encoded(report(3, MAX_REPORTED_NAME_BYTES - 1))).is_ok());
     }
 
     #[test]

@@ -192,7 +192,7 @@ fn versions(number: usize, told: u64) -> Gossip {
 }
 
 fn answer(version: u64) -> Gossip {
-    Gossip::Report { version, bytes: super::report_codec::write(report(&version.to_string())) }
+    Gossip::Report { version, bytes: super::report_codec::cut(report(&version.to_string())).1 }
 }
 
 /// Some rumours do not arrive: the exchange tells of the rest.

@@ -137,7 +137,7 @@ pub(super) struct Reports {
 impl Reports {
     /// This node tells something new of itself. A drain does not wait: the node may be gone in a moment.
     pub(super) fn set_own(&mut self, report: NodeReport, now: Instant) {
-        let bytes = report_codec::write(report.clone());
+        let (report, bytes) = report_codec::cut(report);
         let (mut has_counts_only, mut due) = (false, now);
         if let (Some((before, bytes_before)), Some(announced_at)) = (&self.own, self.announced_at) {
             if bytes == *bytes_before {

@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::answer::{EncodedOutput, EntryOutcome, encode};
 use super::receiving::RunningCall;
 use super::{QuicEdge, ServerState};
+use crate::membership::cut_report;
 use crate::wire::known_name;
 
 /// Says in the welcome that a node takes orders.
@@ -168,7 +169,7 @@ impl ServerState {
         let name = Some(self.identity.name()).filter(|name| !name.is_empty());
         MemberDescription::new(name.unwrap_or_else(|| self.config.node.clone()), address, MemberState::Up, since)
             .with_generation(self.generation)
-            .with_report(Some(Arc::new(self.report())))
+            .with_report(Some(Arc::new(cut_report(self.report()).0)))
             .as_this_node()
     }
 }

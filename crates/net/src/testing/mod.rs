@@ -18,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::endpoint::{BindError, Transport, Tuning, quic_client, quic_server};
 pub use crate::endpoint::{BytesByAddress, FaultCounters, FaultProfile, Faults};
 use crate::join::spawn_renewal;
+pub use crate::membership::GossipForger;
 use crate::server::QuicEdge;
 use crate::stream::{FrameReceiver, FrameSender, ReadFault};
 

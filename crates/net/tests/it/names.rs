@@ -34,6 +34,7 @@ async fn a_node_is_connected_by_its_name_and_reported_with_its_stages() {
     let described: Vec<_> = peers.iter().map(|peer| (peer.address.clone(), peer.connected_for.is_some())).collect();
     assert_eq!(described, [(worker.edge.address().to_string(), true)]);
     assert_eq!(peers[0].stages, ["shout"]);
+    assert!(["actors", "orders"].iter().all(|known| peers[0].features.iter().any(|told| told == known)), "{peers:?}");
     let connected_for = peers[0].connected_for;
     until(|| gateway.node.describe().peers[0].connected_for > connected_for).await;
 

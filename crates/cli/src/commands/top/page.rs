@@ -147,10 +147,7 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
             ("stage", Left, &|row| text(&row["name"]).into()),
             ("state", Left, &|row| Cell::state(&text(&row["state"]))),
             ("busy", Right, &busy),
-            ("queue", Right, &|row| match row["queue_limit"].as_u64() {
-                Some(limit) => format!("{}/{limit}", text(&row["queued"])).into(),
-                None => dash().into(),
-            }),
+            ("queue", Right, &queue),
             ("last minute", Left, &|row| match row["queue_limit"].as_u64() {
                 Some(_) => spark(history.stages.get(&text(&row["name"]))),
                 None => dash().into(),
@@ -189,6 +186,8 @@ fn tables(sample: &Value, history: &History) -> Vec<Line<'static>> {
             ("version", Left, &|row| text(&row["version"]).into()),
             ("routes", Right, &|row| text(&row["routes"]).into()),
             ("stages", Right, &|row| text(&row["stages"]).into()),
+            ("busy", Right, &|row| text(&row["busy"]).into()),
+            ("queue", Right, &queue),
             ("replicas", Left, &|row| {
                 or_dash(items(&row["replicas"]).iter().map(text).collect::<Vec<_>>().join(", ")).into()
             }),
@@ -264,6 +263,13 @@ fn busy(row: &Value) -> Cell {
     }
 }
 
+fn queue(row: &Value) -> Cell {
+    match row["queue_limit"].as_u64() {
+        Some(limit) => format!("{}/{limit}", text(&row["queued"])).into(),
+        None => dash().into(),
+    }
+}
+
 fn number(value: &Value) -> String {
     value.as_f64().map_or_else(dash, |value| format!("{value:.1}"))
 }
@@ -313,6 +319,7 @@ mod tests {
                 {
                     "name": "first", "address": "10.0.0.1:4433", "state": "up", "is_this_node": true, "phase": "ready",
                     "since": 400, "version": "1.2.3", "routes": 1, "stages": 2, "replicas": ["digits 1/2", "sharp 1/1"],
+                    "busy": 1, "queued": 4, "queue_limit": 128,
                 },
                 {
                     "name": "second", "address": "10.0.0.2:4433", "state": "suspected", "phase": "draining",
@@ -359,9 +366,11 @@ mod tests {
             "digits: one replica is gone",
             "",
             "Cluster",
-            "node               address        state      phase        for  version  routes  stages  replicas",
-            "first (this node)  10.0.0.1:4433  up         ready     10 min  1.2.3         1       2  digits 1/2, sharp 1/1",
-            "second             10.0.0.2:4433  suspected  draining    10 s  1.2.3         0       1  -",
+            "node               address        state      phase        for  version  routes  stages  busy  queue  \
+             replicas",
+            "first (this node)  10.0.0.1:4433  up         ready     10 min  1.2.3         1       2     1  4/128  \
+             digits 1/2, sharp 1/1",
+            "second             10.0.0.2:4433  suspected  draining    10 s  1.2.3         0       1     -      -  -",
             "",
             "Links",
             "peer    address        link      stages",

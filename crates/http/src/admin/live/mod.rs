@@ -9,7 +9,8 @@
 //! served without a key, and asks for the stream with the key that its user types.
 //!
 //! *Threat*: viewers that hold a stream open and do not read. Such a viewer misses samples and holds up nobody, there
-//! are at most [`MAX_VIEWERS`], and a sample is bounded ([`sample`]). Without viewers nothing is sampled.
+//! are at most [`MAX_VIEWERS`], and a sample is bounded ([`sample`]). Without viewers nothing is sampled, and no other
+//! node is asked for its load.
 
 mod figures;
 mod sample;
@@ -27,14 +28,14 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
-use callboard_core::ErrorKind;
+use callboard_core::{ErrorKind, LocalClient};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::MissedTickBehavior;
 
 pub use self::figures::{Calls, DeviceFigures, Figures, Histogram};
-use self::sample::LiveSampler;
+use self::sample::{LiveSampler, Loads};
 use super::{Admin, AdminState};
 use crate::describe::for_browsers;
 use crate::error::ApiError;
@@ -169,12 +170,14 @@ impl Viewer {
 /// Takes a sample each second until nobody has looked for a minute, or the listener is gone.
 async fn take_samples(admin: Weak<AdminState>) {
     let (mut ticks, mut sampler, mut unseen) = (tokio::time::interval(EVERY), LiveSampler::default(), 0);
+    let mut members = MemberLoads::default();
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(state) = admin.upgrade() else { return };
+        let loads = members.latest(&state.client);
         let taking = spawn_blocking(move || {
-            let event = sampler.event(&state);
+            let event = sampler.event(&state, &loads);
             (sampler, state, event)
         });
         // The runtime ends, or the sample has panicked: its viewers connect again.
@@ -188,6 +191,33 @@ async fn take_samples(admin: Weak<AdminState>) {
             return;
         }
         sender.send_modify(|minute| minute.push(event));
+    }
+}
+
+/// The loads of the members, which take up to a second: a sample has those of the question before it.
+#[derive(Debug, Default)]
+struct MemberLoads {
+    last: Arc<Loads>,
+    /// At most one question is under way. It ends with the samples.
+    asking: JoinSet<Loads>,
+}
+
+impl MemberLoads {
+    /// The last answer, after which the members are asked again.
+    fn latest(&mut self, client: &LocalClient) -> Arc<Loads> {
+        if let Some(answered) = self.asking.try_join_next() {
+            // After a panic, which was printed, the loads are unknown.
+            self.last = Arc::new(answered.unwrap_or_default());
+        }
+        if self.asking.is_empty() {
+            let client = client.clone();
+            self.asking.spawn(async move {
+                let mut members = client.edge().members();
+                client.edge().add_loads(&mut members).await;
+                members.into_iter().filter_map(|member| Some((member.name, member.load?))).collect()
+            });
+        }
+        Arc::clone(&self.last)
     }
 }
 

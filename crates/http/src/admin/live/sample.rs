@@ -14,7 +14,9 @@ use callboard_core::description::{
     ActorDescription, Description, Health, RemoteStageHealth, ReplicaDescription, RouteDescription, StageDescription,
     StageState,
 };
-use callboard_core::remote::{MemberDescription, MemberState, NodePhase, NodeReport, PeerDescription, StageReport};
+use callboard_core::remote::{
+    MemberDescription, MemberState, NodePhase, NodeReport, PeerDescription, StageLoadReport, StageReport,
+};
 use serde_json::{Map, Value, json};
 
 use super::super::AdminState;
@@ -32,6 +34,9 @@ const STAGES_OF_MEMBER: usize = 8;
 /// The longest text, in characters: reasons can be longer than a page.
 const SHOWN: usize = 240;
 
+/// The loads of the stages of members, by their names.
+pub(super) type Loads = HashMap<String, Vec<StageLoadReport>>;
+
 /// Takes samples, and keeps what the next one is compared with.
 #[derive(Debug, Default)]
 pub(super) struct LiveSampler {
@@ -40,9 +45,12 @@ pub(super) struct LiveSampler {
 }
 
 impl LiveSampler {
-    /// The next event. Takes milliseconds: off the runtime's threads.
-    pub(super) fn event(&mut self, state: &AdminState) -> Bytes {
-        let (node, health) = (state.client.describe(), state.client.health());
+    /// The next event, with these loads of members. Takes milliseconds: off the runtime's threads.
+    pub(super) fn event(&mut self, state: &AdminState, loads: &Loads) -> Bytes {
+        let (mut node, health) = (state.client.describe(), state.client.health());
+        for member in &mut node.members {
+            member.load = loads.get(&member.name).cloned();
+        }
         let mut sample =
             self.sample(&node, &health, Figures::parse(&state.metrics.page(&state.client)), Instant::now());
         sample["version"] = env!("CARGO_PKG_VERSION").into();
@@ -166,7 +174,8 @@ fn attention_of_member(member: &MemberDescription) -> Attention {
         return Attention::Gone;
     }
     let is_ready = member.report.as_ref().is_none_or(|report| report.phase == NodePhase::Ready);
-    Attention::new(member.state != MemberState::Up || !is_ready, false)
+    let is_busy = |load: &StageLoadReport| load.queued > 0 || load.busy > 0;
+    Attention::new(member.state != MemberState::Up || !is_ready, member.load.iter().flatten().any(is_busy))
 }
 
 /// The entries of a list, cut to those that need attention first, in their order. `more` gets the number of the others.
@@ -247,8 +256,20 @@ fn processor_share(replica: &ReplicaDescription, before: &HashMap<u32, Duration>
 fn member_row(member: &MemberDescription) -> Value {
     let report = member.report.as_ref();
     let present = report.filter(|_| !member.state.is_gone());
-    let of_stage = |stage: &StageReport| format!("{} {}/{}", short(&stage.name), stage.ready, stage.wanted);
+    let load = member.load.as_ref().filter(|_| present.is_some());
+    let waiting = |stage: &StageReport| load?.iter().find(|load| load.name == stage.name).map(|load| load.queued);
+    let of_stage = |stage: &StageReport| {
+        let replicas = format!("{} {}/{}", short(&stage.name), stage.ready, stage.wanted);
+        match waiting(stage) {
+            None | Some(0) => replicas,
+            Some(waiting) => format!("{replicas} ({waiting} waiting)"),
+        }
+    };
     let replicas = |report: &NodeReport| report.stages.iter().take(STAGES_OF_MEMBER).map(of_stage).collect::<Vec<_>>();
+    // A member's own figures, which may be anything.
+    let sum = |figure: fn(&StageLoadReport) -> u64| {
+        load.map(|load| load.iter().fold(0, |sum: u64, stage| sum.saturating_add(figure(stage))))
+    };
     json!({
         "name": short(&member.name),
         "address": member.address,
@@ -260,6 +281,9 @@ fn member_row(member: &MemberDescription) -> Value {
         "routes": present.map(|report| report.routes.len()),
         "stages": present.map(|report| report.stages.len()),
         "replicas": present.map(|report| replicas(report)),
+        "busy": sum(|load| load.busy.into()),
+        "queued": sum(|load| load.queued),
+        "queue_limit": sum(|load| load.queue_limit),
     })
 }
 
@@ -377,6 +401,41 @@ mod tests {
             assert!(["phase", "routes", "stages", "replicas"].iter().all(|field| gone[*field].is_null()), "{gone}");
         }
         assert_eq!(sample["more"]["members"], 1);
+    }
+
+    #[tokio::test]
+    async fn a_member_shows_the_load_that_it_has_told() {
+        let (mut node, health) = node_with(1).await;
+        let mut report = NodeReport::starting();
+        let mut stage = StageReport::default();
+        (stage.name, stage.ready, stage.wanted) = ("digits".to_owned(), 2, 2);
+        report.stages = vec![stage];
+        let load = |name: &str, queued, busy| {
+            let mut load = StageLoadReport::default();
+            (load.name, load.queued, load.queue_limit, load.busy) = (name.to_owned(), queued, 8, busy);
+            load
+        };
+        let member = |name: &str, state, load| {
+            let report = Some(Arc::new(report.clone()));
+            MemberDescription::new(name, "a:1", state, 7).with_report(report).with_load(load)
+        };
+        node.members = vec![
+            member("busy", MemberState::Up, Some(vec![load("digits", 3, 2), load("sharp", 1, 0)])),
+            member("endless", MemberState::Up, Some(vec![load("digits", u64::MAX, 0); 2])),
+            member("idle", MemberState::Up, Some(vec![load("digits", 0, 0)])),
+            member("unknown", MemberState::Up, None),
+            member("gone", MemberState::Down, Some(vec![load("digits", 3, 2)])),
+        ];
+        let sample = LiveSampler::default().sample(&node, &health, Figures::default(), Instant::now());
+        let shown = |row: usize| {
+            let row = &sample["members"][row];
+            ["busy", "queued", "queue_limit"].map(|figure| row[figure].as_u64())
+        };
+        assert_eq!(shown(0), [Some(2), Some(4), Some(16)]);
+        assert_eq!(sample["members"][0]["replicas"], json!(["digits 2/2 (3 waiting)"]));
+        assert_eq!(shown(1)[1], Some(u64::MAX));
+        assert_eq!((shown(2), shown(3), shown(4)), ([Some(0), Some(0), Some(8)], [None; 3], [None; 3]));
+        assert_eq!(sample["members"][2]["replicas"], json!(["digits 2/2"]));
     }
 
     #[tokio::test]
