@@ -3,9 +3,13 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::process::Command;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
+use crate::support::without_settings;
 use crate::support::{Server, TEST_TIMEOUT, callboard, directory, failure, run};
 
 /// A server of the digits with this identity, and the address of its QUIC port.
@@ -230,6 +234,53 @@ fn a_member_is_renewed_while_it_serves_its_callers() {
     assert!(counter(&first, "members_renewed_total") > 0);
     // Each validates the other's new certificate against the authority.
     assert_eq!((counter(&first, "peers_connected"), counter(&second, "peers_connected")), (1, 1));
+}
+
+/// The system takes no byte of the process for a file, as on a full disk, for longer than its certificate lives.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_member_whose_disk_is_full_goes_on_with_a_new_certificate_and_saves_it_later() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+    let directory = directory();
+    let path_of = |name: &str| directory.join(name);
+    let authority = path_of("authority");
+    assert!(run(&["cluster", "init", authority.to_str().unwrap(), "--name", "lab"]).status.success());
+    let (_first, first_address) = serve(&authority, &["--quic", "127.0.0.1:0"]);
+    for (name, args) in [("member", &["--life", "15s"][..]), ("desk", &["--role", "client"])] {
+        let joined = join(&token(&authority, args), &first_address, &path_of(name), name);
+        assert!(joined.status.success(), "{joined:?}");
+    }
+    let start = Instant::now();
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        "ulimit -S -f 0; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_callboard"),
+        "serve",
+        "examples/digits",
+    ]);
+    shell.args(["--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--join", &first_address, "--cluster"]);
+    shell.arg(path_of("member")).args(["--log", "warn,callboard_identity=info"]);
+    let mut member = Server::start(without_settings(shell));
+    let address = member.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+    let line = member.wait_for("the new certificate is used, and cannot be saved");
+    assert!(line.contains("identity.pem") && line.contains("File too large"), "{line}");
+    while start.elapsed() < Duration::from_secs(17) {
+        let output = call(&address, &path_of("desk"));
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let earlier = fs::read_to_string(path_of("member").join("identity.pem")).unwrap();
+
+    // There is room again.
+    let id = Pid::from_raw(member.id().cast_signed());
+    prlimit(id, Resource::Fsize, Rlimit { current: None, maximum: None }).expect("its limit can be raised");
+    member.wait_for("the certificate is saved, after one that could not be saved");
+    assert_ne!(fs::read_to_string(path_of("member").join("identity.pem")).unwrap(), earlier);
+    let left: Vec<_> = fs::read_dir(path_of("member")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "no draft is left: {left:?}");
+    drop(member);
+    serve(&path_of("member"), &["--quic", "127.0.0.1:0"]);
 }
 
 #[test]

@@ -9,9 +9,10 @@
 //!
 //! An expired certificate is an error: nothing is served or called with it.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use callboard_codec::hex;
@@ -39,6 +40,23 @@ pub(crate) struct Membership {
     issuers: QuicUrl,
     /// The pin of its authority's certificate.
     authority: [u8; 16],
+    unsaved: Arc<Mutex<Option<Unsaved>>>,
+}
+
+/// The line of the log when the disk has room again.
+pub(super) const SAVED_AT_LAST: &str = "the certificate is saved, after one that could not be saved";
+
+/// A certificate with its key that could not be written, such as on a full disk.
+struct Unsaved {
+    text: String,
+    member: Member,
+}
+
+/// Without the key.
+impl fmt::Debug for Unsaved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unsaved").field("member", &self.member).finish_non_exhaustive()
+    }
 }
 
 impl Identity {
@@ -63,7 +81,8 @@ impl Identity {
         if presented.member.validity.left(SystemTime::now()).is_zero() {
             return Err(IdentityError::Expired { path: directory.to_owned() });
         }
-        let membership = Membership { directory: directory.to_owned(), issuers, authority: pin(&authority) };
+        let (directory, authority_pin) = (directory.to_owned(), pin(&authority));
+        let membership = Membership { directory, issuers, authority: authority_pin, unsaved: Arc::default() };
         Self::new(cluster, presented, &authority, secret, Origin::Member(membership))
     }
 
@@ -169,7 +188,7 @@ pub fn save_member(directory: &Path, issuers: &QuicUrl, key: &KeyPair, chain: &s
     replace_private_file(&directory.join(SECRET), &hex::encode(&secret))?;
     replace_private_file(&directory.join(ISSUERS), &format!("{issuers}\n"))?;
     // Last: this file makes the directory an identity.
-    save_presented(directory, key, chain)
+    replace_private_file(&directory.join(IDENTITY), &identity_text(key, chain))
 }
 
 impl Membership {
@@ -191,7 +210,8 @@ impl Membership {
         Err(IdentityError::Replaced { path: self.directory.clone() })
     }
 
-    /// Saves a new certificate of this member in the directory.
+    /// Checks a new certificate of this member, and saves it in the directory. One that cannot be written is used all the
+    /// same: without it, the member would leave its cluster for want of a disk.
     pub(super) fn save(
         &self,
         member: &Member,
@@ -203,8 +223,41 @@ impl Membership {
         if !self.is_same_member(member, &presented, &root) {
             return Err(IdentityError::Unusable("the new certificate is of another member".into()));
         }
-        save_presented(&self.directory, key, chain)?;
+        let was_unsaved = self.is_unsaved();
+        *self.unsaved() = Some(Unsaved { text: identity_text(key, chain), member: presented.member.clone() });
+        match self.save_again() {
+            Ok(()) if was_unsaved => tracing::info!("{SAVED_AT_LAST}"),
+            Ok(()) => {}
+            Err(error) => tracing::error!(
+                "the new certificate is used, and cannot be saved: it is tried again, and a process that starts before \
+                 that has the earlier one, or has to join again: {}",
+                with_sources(&error)
+            ),
+        }
         Ok(presented)
+    }
+
+    /// Whether a certificate is used that is not saved.
+    pub(super) fn is_unsaved(&self) -> bool {
+        self.unsaved().is_some()
+    }
+
+    /// Saves the certificate that is not saved, if there is one, and if the directory does not have a later one or that
+    /// of another member by now.
+    pub(super) fn save_again(&self) -> Result<(), IdentityError> {
+        let mut kept = self.unsaved();
+        let Some(unsaved) = &*kept else { return Ok(()) };
+        let (stored, root) = read_presented(&self.directory)?;
+        let is_earlier = stored.member.validity.not_after < unsaved.member.validity.not_after;
+        if is_earlier && self.is_same_member(&unsaved.member, &stored, &root) {
+            replace_private_file(&self.directory.join(IDENTITY), &unsaved.text)?;
+        }
+        *kept = None;
+        Ok(())
+    }
+
+    fn unsaved(&self) -> MutexGuard<'_, Option<Unsaved>> {
+        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a certificate is of the same member of the same cluster: a running process does not change its member.
@@ -219,8 +272,8 @@ impl Membership {
     }
 }
 
-fn save_presented(directory: &Path, key: &KeyPair, chain: &str) -> Result<(), IdentityError> {
-    replace_private_file(&directory.join(IDENTITY), &format!("{}{chain}", key.serialize_pem()))
+fn identity_text(key: &KeyPair, chain: &str) -> String {
+    format!("{}{chain}", key.serialize_pem())
 }
 
 /// Reads the presented certificate, and the authority's.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use super::membership::{certificate_request, issue_own_after};
+use super::membership::{SAVED_AT_LAST, certificate_request, issue_own_after};
 use super::{Identity, Origin, PresentedCertificate};
 use crate::address::QuicUrl;
 use crate::certificate::Validity;
@@ -80,7 +80,11 @@ pub async fn keep_renewed(identity: Identity, issuers: impl IssuerClient) {
     let mut failures = 0;
     loop {
         let (validity, chance) = (identity.validity(), fastrand::f64());
-        identity.clock().sleep_until(due(&validity, chance)).await;
+        tokio::select! {
+            biased;
+            () = identity.clock().sleep_until(due(&validity, chance)) => {}
+            () = identity.keep_saving() => {}
+        }
         let renewing = identity.0.renewing.lock().await;
         if identity.validity() != validity {
             continue;
@@ -113,6 +117,24 @@ pub async fn keep_renewed(identity: Identity, issuers: impl IssuerClient) {
 impl Identity {
     fn intended_life(&self) -> Duration {
         self.0.presented.load().member.life
+    }
+
+    /// Tries to save a certificate that could not be saved, in growing pauses. Without an end: what is left of one is the
+    /// time until the next.
+    async fn keep_saving(&self) {
+        if let Origin::Member(membership) = &self.0.origin {
+            let mut failures = 0;
+            while membership.is_unsaved() {
+                tokio::time::sleep(pause_after_failure(self.intended_life(), failures)).await;
+                failures += 1;
+                let saving = membership.clone();
+                match run_blocking(move || saving.save_again()).await {
+                    Ok(()) => tracing::info!("{SAVED_AT_LAST}"),
+                    Err(error) => tracing::warn!("the certificate is not saved yet: {}", with_sources(&error)),
+                }
+            }
+        }
+        std::future::pending().await
     }
 
     async fn renew_once(&self, issuers: &impl IssuerClient) -> Result<(), BoxError> {
