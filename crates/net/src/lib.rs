@@ -66,6 +66,6 @@ pub use cluster::Cluster;
 pub use endpoint::{BindError, Tuning, TuningError};
 pub use join::{JoinError, join};
 pub use membership::MembershipProfile;
-pub use offers::{InvalidOfferRules, OfferRules};
+pub use offers::{InvalidMemberRules, MemberRules};
 pub use server::{ClusterState, NetConfig, QuicEdge};
 pub use view::{ClusterView, MAX_PEERS, SingleNode, StaticView, TooManyPeers, View};

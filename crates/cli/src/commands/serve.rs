@@ -136,6 +136,10 @@ async fn serve(
         if !offers.allow_all() {
             log.stderr.note(format_args!("  stages of other nodes: {offers}"));
         }
+        let asks = &plan.settings.asks.value;
+        if !asks.allow_all() {
+            log.stderr.note(format_args!("  actors for other nodes: {asks}"));
+        }
     }
 
     let (reason, mut has_signalled) = tokio::select! {
@@ -201,6 +205,7 @@ async fn open_quic(plan: &Plan, http: &HttpConfig) -> Result<Option<QuicEdge>, C
         max_body_bytes_by_route: http.max_body_bytes_by_route.clone(),
         body_timeout: http.body_timeout,
         offers: plan.settings.offers.value.clone(),
+        asks: plan.settings.asks.value.clone(),
         error_traces: plan.settings.error_traces.value,
         calls_back: plan.settings.calls_back.value,
         membership: Some(plan.settings.membership.value),

@@ -20,7 +20,7 @@ use super::units;
 
 pub use self::network::AdminAddress;
 pub(crate) use self::network::{
-    AdminListen, Advertised, CALL_METHODS, Collector, FileHosts, HeaderNames, HostNames, Listen, Methods, Offers,
+    AdminListen, Advertised, CALL_METHODS, Collector, FileHosts, HeaderNames, HostNames, Listen, Methods, OfMembers,
     OptionalListen, Pages, Peers, Proxies, QueryNames, SecureUrl, SecureUrls,
 };
 pub(crate) use self::replicas::ReplicaBounds;

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use callboard_http::{Cors, Hosts, TrustedProxies};
 use callboard_http_client::Origin;
 use callboard_mcp::Authorization;
-use callboard_net::{MAX_PEERS, NodeAddress, OfferRules};
+use callboard_net::{MAX_PEERS, MemberRules, NodeAddress};
 use toml::de::DeValue;
 
 use super::{AUTO, Form, NONE, Raw};
@@ -153,15 +153,15 @@ impl Form for Advertised {
     }
 }
 
-/// The stages that each member may offer: `any`, or members with their stages, separated by commas; in the file also a
-/// list.
+/// What each member may do by name, such as `stages`: `any`, or members with their names, separated by commas; in the
+/// file also a list.
 #[derive(Clone, Debug)]
-pub(crate) struct Offers;
+pub(crate) struct OfMembers(pub(crate) &'static str);
 
-impl Form for Offers {
-    type Value = OfferRules;
+impl Form for OfMembers {
+    type Value = MemberRules;
 
-    fn read(&self, raw: Raw<'_>) -> Option<OfferRules> {
+    fn read(&self, raw: Raw<'_>) -> Option<MemberRules> {
         match raw {
             Raw::Toml(DeValue::Array(rules)) => {
                 let rules: Option<Vec<&str>> = rules.iter().map(|rule| rule.get_ref().as_str()).collect();
@@ -174,11 +174,13 @@ impl Form for Offers {
     }
 
     fn expected(&self) -> String {
-        "\"any\", or members with their stages, such as \"gpu-1=digits+decode,*=labels\" (\"*\" for any of them)"
-            .to_owned()
+        format!(
+            "\"any\", or members with their {}, such as \"gpu-1=digits+decode,*=labels\" (\"*\" for any of them)",
+            self.0
+        )
     }
 
-    fn show(&self, value: &OfferRules) -> String {
+    fn show(&self, value: &MemberRules) -> String {
         value.to_string()
     }
 }

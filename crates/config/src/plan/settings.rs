@@ -7,7 +7,7 @@ use std::time::Duration;
 use callboard_core::edge::ErrorTraces;
 use callboard_http::{Cors, Hosts, RateLimit, SampleRatio};
 use callboard_http_client::Origin;
-use callboard_net::{MembershipProfile, NodeAddress, OfferRules};
+use callboard_net::{MemberRules, MembershipProfile, NodeAddress};
 
 use crate::error::ConfigError;
 use crate::form::{AdminAddress, Form, LogFormat, SecretSource, StateStoreAt};
@@ -16,7 +16,7 @@ use crate::layers::Layers;
 use crate::models::settings::ModelDefaults;
 use crate::setting::values::{Row, setting_values};
 use crate::setting::{
-    ACCESS_LOG, ACTOR_STORE, ADMIN, ADMIN_API_KEYS, ADVERTISE, ALL, API_KEYS, API_TITLE, API_VERSION,
+    ACCESS_LOG, ACTOR_STORE, ADMIN, ADMIN_API_KEYS, ADVERTISE, ALL, API_KEYS, API_TITLE, API_VERSION, ASKS,
     AUTHORIZATION_SERVERS, BODY_TIMEOUT, CALLS_BACK, CLUSTER, COMPRESS_FROM_BYTES, CORS, DEFAULT_TIMEOUT, DOORS_OFF,
     DRAIN, DRAIN_DELAY, ERROR_TRACES, EXPLAIN_REQUESTS, FILE_HOSTS, FILE_MAX_BYTES, FILE_TIMEOUT, HOSTS, HTTP, JOIN,
     LOG, LOG_FORMAT, MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_PER_ADDRESS, MAX_IN_FLIGHT, MAX_IN_FLIGHT_BYTES,
@@ -88,7 +88,9 @@ setting_values! {
         /// The directory with the identity for QUIC; that of this user on this machine if `None`.
         cluster: Option<PathBuf> = CLUSTER;
         /// The stages that each member may run for this node.
-        offers: OfferRules = OFFERS;
+        offers: MemberRules = OFFERS;
+        /// The actors that each member may ask.
+        asks: MemberRules = ASKS;
         /// Whether nodes that connect to this one may run stages for it.
         calls_back: bool = CALLS_BACK;
         /// The silence after which a QUIC connection is lost.

@@ -14,7 +14,7 @@ use callboard_net::MembershipProfile;
 
 use super::form::{
     AdminListen, Advertised, Bytes, Collector, Count, FileHosts, FilePath, Flag, HostNames, Interval, KeysFrom, Label,
-    Listen, LogFilter, LogFormat, Names, Offers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio,
+    Listen, LogFilter, LogFormat, Names, OfMembers, OneOf, OptionalListen, OrNone, Pages, Peers, Proxies, Rate, Ratio,
     SecureUrl, SecureUrls, Span, StoreForm,
 };
 
@@ -248,9 +248,13 @@ settings! {
         value "DIR", default "none",
         "Directory of the identity to serve QUIC with: a cluster's authority, or a member that has joined";
     /// Any: within one cluster, every node may run every stage by default.
-    OFFERS: Offers = Offers, key "quic.offers", flag "offers",
+    OFFERS: OfMembers = OfMembers("stages"), key "quic.offers", flag "offers",
         value "MEMBER=STAGE[+STAGE…][,…]", default "any",
         "Stages that each member may run for this node; * for any member or stage";
+    /// Any: actors say what they accept, and every node of a cluster is trusted with that by default.
+    ASKS: OfMembers = OfMembers("actors"), key "quic.asks", flag "asks",
+        value "MEMBER=ACTOR[+ACTOR…][,…]", default "any",
+        "Actors of this node that each member may ask; * for any member or actor";
     /// On: a gateway should use a worker that joins it.
     CALLS_BACK: Flag = Flag, key "quic.calls_back", flag "calls-back",
         value "true|false", default "true", "Whether nodes that connect to this one may run stages for it";

@@ -144,6 +144,11 @@ impl Peer {
                             tracing::warn!(peer = %address, "a peer refuses this node: {advice}");
                         }
                     }
+                    if let ConnectFailure::Refused { reason, .. } = &failure
+                        && !std::mem::replace(&mut was_logged, true)
+                    {
+                        tracing::warn!(peer = %address, "a peer cannot be connected, and waiting does not help: {reason}");
+                    }
                     // The connection that was to be replaced may have ended meanwhile.
                     if counted.is_some() && !self.is_connected() {
                         set(None);

@@ -22,7 +22,7 @@ use callboard_identity::quoted;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
 
-pub use self::rules::{InvalidOfferRules, OfferRules};
+pub use self::rules::{InvalidMemberRules, MemberRules};
 use crate::offload;
 
 /// The longest list of one node: some 2,500 routes and stages.
@@ -50,7 +50,7 @@ const LOGGED_NAMES: usize = 5;
 /// The rules for offers, the counter of refused ones, and the signal of changes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OfferScreening {
-    pub(crate) rules: Arc<OfferRules>,
+    pub(crate) rules: Arc<MemberRules>,
     /// Stages and actors that were offered without permission.
     pub(crate) refused: Counter,
     /// Notified when a connected node has changed its offers.
@@ -97,14 +97,14 @@ struct RouteOffer {
 
 impl Offers {
     /// Reads the list of a member; a long one off the transport's thread.
-    pub(crate) async fn read(body: Bytes, member: String, rules: Arc<OfferRules>) -> Self {
+    pub(crate) async fn read(body: Bytes, member: String, rules: Arc<MemberRules>) -> Self {
         let bytes = if body.len() < LONG_OFFERS_BYTES { 0 } else { LARGE_BYTES };
         let read = offload::run(bytes, move || Ok::<_, CallError>(Self::from_envelope(&body, &member, &rules)));
         read.await.unwrap_or_default()
     }
 
     /// An unreadable list offers nothing.
-    fn from_envelope(body: &Bytes, member: &str, rules: &OfferRules) -> Self {
+    fn from_envelope(body: &Bytes, member: &str, rules: &MemberRules) -> Self {
         let limits = DecodeLimits { max_bytes: MAX_OFFERS_BYTES, ..DecodeLimits::default() };
         let value = Value::decode(Format::Envelope, body, &limits).ok();
         let list: Vec<Offer> = value.and_then(|value| value.deserialize().ok()).unwrap_or_default();
@@ -116,7 +116,7 @@ impl Offers {
     }
 
     /// Adds an offer; of two with one name the first counts.
-    fn add(&mut self, offer: Offer, member: &str, rules: &OfferRules) {
+    fn add(&mut self, offer: Offer, member: &str, rules: &MemberRules) {
         let Offer { name, stage, actor, revision, streams, idempotent, timeout_millis } = offer;
         if !stage && !actor {
             let timeout = (timeout_millis > 0).then(|| Duration::from_millis(timeout_millis));
@@ -223,7 +223,7 @@ mod tests {
         let too_long = many.into_iter().cycle().take(20_000).collect();
         assert_eq!(read(too_long, "any").stages().len(), 0);
         assert!(
-            Offers::from_envelope(&Bytes::from_static(b"none"), "left", &OfferRules::default()).stages().is_empty()
+            Offers::from_envelope(&Bytes::from_static(b"none"), "left", &MemberRules::default()).stages().is_empty()
         );
     }
 

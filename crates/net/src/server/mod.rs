@@ -61,7 +61,7 @@ use crate::join::{QuicIssuers, spawn_renewal};
 use crate::link::Link;
 use crate::membership::{GossipHandle, GossipView, MemberId, MembershipProfile};
 use crate::metrics::PeerMetrics;
-use crate::offers::OfferRules;
+use crate::offers::MemberRules;
 use crate::own_address::OwnAddress;
 use crate::view::{ClusterView, StaticView};
 use crate::wire::too_large;
@@ -129,7 +129,12 @@ pub struct NetConfig {
     pub decode: DecodeLimits,
     /// The stages that each member may offer to this node. Default: any member any stage. Threat: a member that offers
     /// a stage of another one and receives its inputs. A forbidden offer is ignored, counted and logged.
-    pub offers: OfferRules,
+    pub offers: MemberRules,
+    /// The actors of this node that each member may ask, tell and watch; a kind of keyed actors is `keyed:<kind>`.
+    /// Default: any member any actor that accepts questions. Threat: a member that asks actors of which it should know
+    /// nothing. A forbidden question is refused before it is read, as not accepted. Nodes hand keys over whatever this
+    /// says.
+    pub asks: MemberRules,
     /// Whether a node that connects to this one may also run stages for it. Default: yes. It is called only at the
     /// address that it connected from, and presents its certificate there. Off: only the nodes of the view are called.
     pub calls_back: bool,
@@ -170,7 +175,8 @@ impl Default for NetConfig {
             max_body_bytes: 64 << 20,
             max_body_bytes_by_route: BTreeMap::new(),
             decode: DecodeLimits::default(),
-            offers: OfferRules::default(),
+            offers: MemberRules::default(),
+            asks: MemberRules::default(),
             calls_back: true,
             error_traces: ErrorTraces::default(),
             removals_every: Duration::from_secs(60),

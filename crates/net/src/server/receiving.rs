@@ -18,7 +18,7 @@ use callboard_core::edge::{
 };
 use callboard_core::remote::StageReply;
 use callboard_core::{CallError, CallOptions, Deadline, ErrorKind, FunctionCall, Instant, LocalClient, Reply, Timing};
-use callboard_identity::Role;
+use callboard_identity::{Role, quoted};
 
 use super::answer::{EntryOutcome, answered};
 use super::orders::ConnectedCaller;
@@ -193,6 +193,9 @@ impl<'a> CallReceiver<'a> {
             }
             _ if self.caller.role != Role::Node => return Err(self.not_a_node()),
             (Some(ask), _) => {
+                if !is_handover && !config.asks.allow(self.caller.name(), &ask.actor) {
+                    return Err(self.may_not_ask(&ask.actor));
+                }
                 let held = reservation.held();
                 let (edge, key) = (node.edge(), ask.key.as_deref());
                 let admission = edge.admit_question(&ask.actor, key, &ask.question, ask.tell, held)?;
@@ -270,6 +273,12 @@ impl<'a> CallReceiver<'a> {
             "{}s call routes: stages and actors are for nodes; join with a token of role node",
             self.caller.role
         );
+        CallError::new(ErrorKind::PermissionDenied, message)
+    }
+
+    fn may_not_ask(&self, actor: &str) -> CallError {
+        let member = quoted(self.caller.name());
+        let message = format!("the member {member} may not ask the actor {} of this node (quic.asks)", quoted(actor));
         CallError::new(ErrorKind::PermissionDenied, message)
     }
 

@@ -1,14 +1,15 @@
 //! Questions to actors of another node, over real connections.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use callboard_codec::wire::{Ask, Call, Fail, FrameKind, Hello, VERSION, frame_head};
+use callboard_codec::wire::{Ask, Call, Fail, FrameKind, Hello, Origin, VERSION, frame_head};
 use callboard_codec::{Data, Payload};
 use callboard_core::actor::{Actor, ActorContext, ActorSpec, AskError, Question, RemoteRef, ReplyPort};
 use callboard_core::{App, CallOptions, Failure};
 use callboard_net::testing::{RawPeer, cutter};
-use callboard_net::{Identity, Role};
+use callboard_net::{Cluster, Identity, NetConfig, QuicEdge, Role, StaticView};
 use serde::{Deserialize, Serialize};
 
 use crate::common::{LONG, Member, ServingNode, patient, peer, until};
@@ -288,24 +289,66 @@ async fn garbage_is_refused_and_takes_no_place_of_the_mailbox() {
     tokio::time::timeout(LONG, free).await.expect("the place is free again");
 }
 
+/// A member that sends frames by hand.
+async fn greeted(edge: &QuicEdge, identity: &Identity) -> RawPeer {
+    let peer = RawPeer::connect(edge.address(), identity).await.unwrap();
+    peer.greet(&Hello { max_version: VERSION, ..hello(identity.cluster()) }).await.unwrap();
+    peer
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_nodes_ask_actors() {
     let lab = Lab::start("askers").await;
     let serves = lab.member(Role::Node, "serves").await;
     let (edge, node) = serve_app(serves, patient(), App::new().actor(desk("desk", 8))).await;
-    let greeted = async |identity: &Identity| {
-        let peer = RawPeer::connect(edge.address(), identity).await.unwrap();
-        let hello = Hello { max_version: VERSION, ..hello(identity.cluster()) };
-        peer.greet(&hello).await.unwrap();
-        peer
-    };
     for (role, name) in [(Role::Client, "guest"), (Role::Operator, "chief")] {
-        let peer = greeted(&lab.member(role, name).await).await;
+        let peer = greeted(&edge, &lab.member(role, name).await).await;
         let refused = refusal(&peer, frames("desk", "sum", body(Sum()))).await;
         assert_eq!(refused, ("permission_denied".to_owned(), false), "{role}");
     }
-    let peer = greeted(&lab.member(Role::Node, "other").await).await;
+    let peer = greeted(&edge, &lab.member(Role::Node, "other").await).await;
     let answers = peer.exchange(frames("desk", "sum", body(Sum()))).await.unwrap();
     assert_eq!(answers[0].0.kind, FrameKind::Done);
     assert_eq!(node.remote_actor("desk").ask(LONG, Sum()).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_actor_is_asked_only_by_members_that_may_ask_it() {
+    let lab = Lab::start("may-ask").await;
+    let serves = lab.member(Role::Node, "serves").await;
+    let config = NetConfig { asks: "web=desk,*=board".parse().unwrap(), ..patient() };
+    let app = App::new().actor(desk("desk", 1)).actor(desk("board", 1));
+    let (edge, node) = serve_app(serves, config, app).await;
+    let web = greeted(&edge, &lab.member(Role::Node, "web").await).await;
+    let other = greeted(&edge, &lab.member(Role::Node, "other").await).await;
+    let sum = |actor: &str| frames(actor, "sum", body(Sum()));
+    for (peer, actor) in [(&web, "desk"), (&web, "board"), (&other, "board")] {
+        assert_eq!(peer.exchange(sum(actor)).await.unwrap()[0].0.kind, FrameKind::Done, "{actor}");
+    }
+    let refused = ("permission_denied".to_owned(), false);
+    assert_eq!(refusal(&other, sum("desk")).await, refused);
+    // Whatever a member says of itself and of its question.
+    let mut named = sum("desk");
+    let ask = Ask { actor: "desk".to_owned(), question: "sum".to_owned(), tell: true, key: Some("a".to_owned()) };
+    let origin = Some(Box::new(Origin { caller: "web".to_owned(), ..Origin::default() }));
+    let call = Call { ask: Some(Box::new(ask)), millis_left: 60_000, origin, ..Call::default() };
+    named[0] = frame_head(FrameKind::Call, 0, &call, named[1].len()).unwrap();
+    assert_eq!(refusal(&other, named).await, refused);
+    // It holds no place meanwhile: a refusal comes before the body.
+    let mut pieces = frames("desk", "echo", body(Echo(vec![1; 4_000])));
+    pieces[1].truncate(2_000);
+    let _begun = other.begin(pieces).await;
+    assert_eq!(web.exchange(sum("desk")).await.unwrap()[0].0.kind, FrameKind::Done);
+    // The code of this node needs no permission.
+    assert_eq!(node.remote_actor("desk").ask(LONG, Sum()).await.unwrap(), 0);
+
+    let asks = lab.member(Role::Node, "asks").await;
+    let (asking_edge, asking) = serve_app(asks, NetConfig { node: "asks".to_owned(), ..patient() }, App::new()).await;
+    let view = StaticView::try_new([edge.address()]).unwrap();
+    asking.join(Cluster::start(&asking_edge, Arc::new(view))).unwrap();
+    until_found(&asking.remote_actor("board")).await;
+    let error = asking.remote_actor("desk").ask(LONG, Sum()).await.unwrap_err();
+    let AskError::NotAccepted { reason } = &error else { panic!("{error:?}") };
+    assert_eq!(reason, "the member \"asks\" may not ask the actor \"desk\" of this node (quic.asks)");
+    assert!(!error.was_taken());
 }

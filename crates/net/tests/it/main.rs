@@ -19,6 +19,7 @@ mod joining;
 mod keyed;
 mod keyed_cluster;
 mod keyed_history;
+mod keyed_reached;
 mod keyed_restarts;
 mod lab;
 mod ledger;

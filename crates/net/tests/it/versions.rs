@@ -10,7 +10,10 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use callboard_codec::wire::{Call, Credit, Done, FrameKind, Hello, Offer, VERSION, Welcome, frame_head};
 use callboard_codec::{DecodeLimits, Format, Payload, Value};
+use callboard_core::actor::{AskError, Question};
+use callboard_core::keyed::{Answers, KeyContext, KeyedSpec, Stored};
 use callboard_core::remote::RemoteStages;
+use callboard_core::testing::MemoryStore;
 use callboard_core::{App, Failure, Node, Pipeline, Stage, StreamPipeline, StreamStage};
 use callboard_net::testing::{BareEndpoint, issued};
 use callboard_net::{Authority, Cluster, Identity, MembershipProfile, NetConfig, QuicEdge, Role, StaticView};
@@ -473,6 +476,58 @@ async fn a_node_from_before_reports_is_called_until_it_leaves() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_the_first_reports_is_called_until_it_leaves() {
     is_called(FIRST_REPORTS).await;
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Add(u64);
+
+impl Question for Add {
+    const NAME: &str = "add";
+    type Answer = u64;
+}
+
+impl Answers<Add> for Stored<u64> {
+    async fn answer(&mut self, Add(by): Add, _: &KeyContext) -> Result<u64, Failure> {
+        **self += by;
+        Ok(**self)
+    }
+}
+
+/// A node of today has actors, and its only peer has never heard of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_that_only_a_node_without_actors_could_answer_ends_at_once() {
+    let pair = Pair::new("without-actors");
+    let endpoint = BareEndpoint::serving(loopback(), &pair.identity(EARLIER)).unwrap();
+    let kind = KeyedSpec::new("total", Arc::new(MemoryStore::new()), |_, total: Stored<u64>| async { Ok(total) });
+    let config = NetConfig { join_within: Duration::from_millis(100), ..patient() };
+    let (edge, node) = pair.serve(PEER, gateway().keyed(kind.accepts::<Add>()), config).await;
+    let address = endpoint.endpoint().local_addr().unwrap();
+    let cluster = Cluster::start(&edge, edge.view(StaticView::try_new([address]).unwrap()));
+    node.handle().join(cluster.clone()).unwrap();
+    let connection = endpoint.endpoint().accept().await.unwrap().await.unwrap();
+    let (mut control, mut hello) = connection.accept_bi().await.unwrap();
+    next_frame(&mut hello).await.unwrap();
+    control.write_all(&BEFORE_REPORTS.read("welcome")).await.unwrap();
+    until(|| cluster.offers("shout")).await;
+
+    let desk = node.remote_actor("desk");
+    // Far less than the time of the question.
+    let at_once = Duration::from_secs(10);
+    let asked = tokio::time::timeout(at_once, desk.ask(LONG, Add(1))).await.expect("nobody is waited for");
+    let told = tokio::time::timeout(at_once, desk.tell(LONG, Add(1))).await.expect("nobody is waited for");
+    let watched = tokio::time::timeout(at_once, desk.watch(LONG)).await.expect("nobody is waited for");
+    for error in [asked.unwrap_err(), told.unwrap_err(), watched.unwrap_err()] {
+        let AskError::Unreachable { reason } = &error else { panic!("{error:?}") };
+        assert!(reason.contains("`desk`") && reason.ends_with("1 of them are too old for actors"), "{reason}");
+        assert!(!error.was_taken());
+    }
+    assert!(desk.members().is_empty());
+    // All keys are this node's.
+    for key in ["ann", "bob", "eve"] {
+        assert_eq!(node.keyed("total").ask(key, LONG, Add(1)).await, Ok(1));
+    }
+    let received = tokio::time::timeout(Duration::from_millis(100), connection.accept_bi()).await;
+    assert!(received.is_err(), "it was asked nothing: {received:?}");
 }
 
 /// What a later version may send: fields, features and notices that are not known yet.
